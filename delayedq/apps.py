@@ -1,0 +1,15 @@
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.module_loading import autodiscover_modules
+
+
+class DelayedQConfig(AppConfig):
+    name = "delayedq"
+    verbose_name = "Delayed queue"
+    default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from delayedq import checks, references, signals  # noqa: F401  they register what they define
+
+        autodiscover_modules("tasks")

@@ -1,0 +1,69 @@
+"""`settings.DELAYEDQ` as one frozen, validated value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from django.conf import settings as django_settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What `DELAYEDQ = {...}` may hold, with the defaults."""
+
+    #: How long a claim holds; a running message's lease is renewed three times in it.
+    LEASE: timedelta = timedelta(seconds=60)
+    #: How long an idle worker sleeps at most when nothing wakes it.
+    POLL_INTERVAL: timedelta = timedelta(seconds=2)
+    #: How long history is kept, dead letters excepted; None keeps it for ever.
+    RETENTION: timedelta | None = timedelta(days=30)
+    #: The largest payload that is stored, in bytes of its JSON.
+    MAX_PAYLOAD_BYTES: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name in ("LEASE", "POLL_INTERVAL"):
+            _positive_duration(name, getattr(self, name))
+        if self.RETENTION is not None:
+            _positive_duration("RETENTION", self.RETENTION)
+        if not isinstance(self.MAX_PAYLOAD_BYTES, int) or self.MAX_PAYLOAD_BYTES <= 0:
+            raise ImproperlyConfigured(_problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES))
+
+
+@cache
+def get_settings() -> Settings:
+    """The validated settings of the project.
+
+    Raises ImproperlyConfigured, naming the path, for an unknown key or a wrong value.
+    """
+    return parse(getattr(django_settings, "DELAYEDQ", {}))
+
+
+def parse(given: Any) -> Settings:
+    if not isinstance(given, dict):
+        raise ImproperlyConfigured(f"DELAYEDQ must be a dict, not {type(given).__name__}.")
+    known = [field.name for field in fields(Settings)]
+    for name in given:
+        if name not in known:
+            raise ImproperlyConfigured(f"DELAYEDQ[{name!r}] is unknown; known are {', '.join(known)}.")
+    return Settings(**given)
+
+
+def _positive_duration(name: str, value: object) -> None:
+    if not isinstance(value, timedelta) or value <= timedelta():
+        raise ImproperlyConfigured(_problem(name, "a timedelta over zero", value))
+
+
+def _problem(name: str, wanted: str, value: object) -> str:
+    return f"DELAYEDQ[{name!r}] must be {wanted}, not {value!r}."
+
+
+@receiver(setting_changed)
+def _forget(*, setting: str, **_: object) -> None:
+    if setting == "DELAYEDQ":
+        get_settings.cache_clear()

@@ -1,0 +1,345 @@
+"""Values to JSON text and back: the arguments and results of tasks.
+
+The text is canonical: a value has one text, whatever the order of its dicts and sets, so payloads can be compared as
+texts. It is ASCII and strict JSON, and reads like the value; what JSON has no word for is tagged:
+
+    {"args": [7, {"$": "uuid", "v": "2f6d..."}], "kwargs": {"at": {"$": "datetime", "v": "2013-01-01T09:00:00+00:00"}}}
+
+These come back exactly as they went: None, bool, int, float, str, list, dict, tuple, set, frozenset, datetime, date,
+time, timedelta, UUID, Decimal, bytes, and the members of an Enum that its module and name lead to. Except that
+
+- a dict comes back in the order of its keys; an OrderedDict keeps its own order, but is a dict then, like a defaultdict
+  and a Counter;
+- a tzinfo that is no ZoneInfo comes back as the fixed offset it had;
+- a subclass of str, int, float, datetime or date comes back as the plain value.
+
+Whatever else is refused, other subclasses too: a namedtuple that came back as a tuple would fail in the worker.
+Nothing is pickled, and to read a text imports no module and calls nothing that the text names.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from base64 import b64decode, b64encode
+from collections import Counter, OrderedDict, defaultdict
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from delayedq.core import text_forms
+from delayedq.exceptions import ArgumentsMismatch, NotStorable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+TAG = "$"
+#: How many lists, dicts and so on may sit inside each other; any JSON parser can follow that.
+MAX_DEPTH = 100
+
+_TAGGED_KEYS = {TAG, "v"}
+_CALL_KEYS = {"args", "kwargs"}
+_ATOMS = frozenset({NoneType, bool, int, float, str})
+_STR = frozenset({str})
+#: 617 digits, which int() reads under any sys.set_int_max_str_digits; a larger int is tagged.
+_MAX_DECIMAL_BITS = 2048
+#: Only a longer text can hold such an int.
+_QUICK_LENGTH = 600
+
+_to_json: Callable[[object], str] = json.JSONEncoder(
+    check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":")
+).encode
+_from_json: Callable[[str], Any] = json.JSONDecoder().decode
+
+
+def dumps(value: object, *, where: str = "value") -> str:
+    """`where` names the value in the message of NotStorable."""
+    text = _quick(value) if type(value) in _ATOMS else None
+    return _to_json(_encode_at(where, value)) if text is None else text
+
+
+def dump_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str] = ()) -> str:
+    """`names` are those of the positional parameters, for the message of NotStorable."""
+    call: dict[str, object] = {}
+    if args:
+        call["args"] = args
+    if kwargs:
+        call["kwargs"] = dict(kwargs)
+    if _ATOMS.issuperset(map(type, args)) and _ATOMS.issuperset(map(type, kwargs.values())):
+        text = _quick(call)
+        if text is not None:
+            return text
+    return _to_json(_encode_call(args, kwargs, names))
+
+
+def loads(text: str) -> Any:
+    """ArgumentsMismatch if the text can't be read, ReferenceGone if what it refers to is no more."""
+    try:
+        return _from_tagged_json(text) if '"$"' in text else _from_json(text)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentsMismatch(f"The payload is not readable JSON: {error}") from error
+
+
+def load_call(text: str) -> tuple[list[Any], dict[str, Any]]:
+    call = loads(text)
+    if type(call) is not dict or not call.keys() <= _CALL_KEYS:
+        raise ArgumentsMismatch(f"The payload is not a call with args and kwargs: {reprlib.repr(call)}")
+    args, kwargs = call.get("args", []), call.get("kwargs", {})
+    if type(args) is not list or type(kwargs) is not dict or not _STR.issuperset(map(type, kwargs)):
+        raise ArgumentsMismatch(f"The payload's args are no list, or its kwargs no dict of names: {reprlib.repr(call)}")
+    return args, kwargs
+
+
+def register(
+    tag: str, recognises: Callable[[object], bool], encode: Callable[[Any], object], decode: Callable[[Any], object]
+) -> None:
+    """Store more kinds of values, each as the storable value that `encode` makes of it.
+
+    `encode` may raise NotStorable with the reason. `decode` gets that value back; its ValueError, TypeError,
+    LookupError, ArithmeticError and AttributeError mean a payload that can't be read, other errors pass through.
+    """
+    if tag in _DECODERS:
+        raise ValueError(f"The tag {tag!r} is taken.")
+    _DECODERS[tag] = _Decoder(object, decode)
+    _REGISTERED.append(_Registered(tag, recognises, encode))
+
+
+# Writing: a value is turned into what JSON has words for, then written in one go.
+
+
+def _quick(value: object) -> str | None:
+    """The text of a value made of atoms alone, unless one of them may need a tag."""
+    try:
+        text = _to_json(value)
+    except ValueError:  # not finite, or an int of thousands of digits
+        return None
+    return text if len(text) <= _QUICK_LENGTH and '"$"' not in text and "\\ud" not in text else None
+
+
+def _encode_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
+    call: dict[str, object] = {}
+    if args:
+        call["args"] = [_encode_at(_place(index, names), value) for index, value in enumerate(args)]
+    if kwargs:
+        call["kwargs"] = _keyed({name: _encode_at(f"argument {name!r}", value) for name, value in kwargs.items()}, 0)
+    return call
+
+
+def _place(index: int, names: Sequence[str]) -> str:
+    return f"argument {names[index]!r}" if index < len(names) else f"positional argument {index + 1}"
+
+
+def _encode_at(where: str, value: object) -> object:
+    try:
+        return _encode(value, 0)
+    except _Refused as refused:
+        raise NotStorable(refused.explain(where)) from None
+
+
+class _Refused(Exception):  # noqa: N818 - on its way to become NotStorable
+    """Every container it passes adds itself and the index or key, so the steps begin at the culprit."""
+
+    def __init__(self, value: object, reason: str = "; pass its plain value, or what identifies it.") -> None:
+        super().__init__(f"<{type(value).__name__}> can't be stored{reason}")
+        self.steps: list[tuple[object, str]] = []
+
+    def explain(self, where: str) -> str:
+        seen = set()
+        for container, step in reversed(self.steps):
+            if id(container) in seen:
+                return f"{where}: {_Refused(container, ', for it contains itself.')}"
+            seen.add(id(container))
+            where += step
+        return f"{where}: {self}"
+
+
+def _encode(value: object, depth: int) -> object:
+    return _ENCODERS.get(type(value), _encode_unlisted)(value, depth)
+
+
+def _encode_unlisted(value: object, depth: int) -> object:
+    for codec in _REGISTERED:
+        if codec.recognises(value):
+            return _tagged(codec.tag, _encode(_ask(codec.encode, value), _deeper(value, depth)))
+    for base, plain in _PLAIN_FORMS.items():
+        if issubclass(type(value), base):
+            return _encode(_ask(plain, value), depth)
+    raise _Refused(value)
+
+
+def _ask(encode: Callable[[Any], object], value: object) -> object:
+    try:
+        return encode(value)
+    except NotStorable as error:
+        raise _Refused(value, f": {error}.") from None
+
+
+def _tagged(tag: str, value: object) -> dict[str, object]:
+    return {TAG: tag, "v": value}
+
+
+def _tagging(tag: str, form: Callable[[Any], object]) -> Callable[[Any, int], object]:
+    return lambda value, _depth: _tagged(tag, form(value))
+
+
+def _deeper(container: object, depth: int) -> int:
+    if depth == MAX_DEPTH:
+        raise _Refused(container, f", for it sits inside {MAX_DEPTH} others.")
+    return depth + 1
+
+
+def _encode_elements(values: Iterable[object], depth: int) -> list[object]:
+    depth = _deeper(values, depth)
+    encoded: list[object] = []
+    try:
+        for value in values:
+            encoded.append(_encode(value, depth))  # noqa: PERF401 - its length is the index that failed
+    except _Refused as refused:
+        refused.steps.append((values, f"[{len(encoded)}]"))
+        raise
+    return encoded
+
+
+def _encode_set(values: Iterable[object], depth: int) -> list[object]:
+    depth = _deeper(values, depth)
+    return sorted((_encode(value, depth) for value in values), key=_to_json)
+
+
+def _encode_dict(values: Mapping[Any, object], depth: int) -> object:
+    return _keyed(_encode_items(values, depth), depth)
+
+
+def _encode_items(values: Mapping[Any, object], depth: int) -> dict[Any, object]:
+    depth = _deeper(values, depth)
+    encoded = {}
+    for key, value in values.items():
+        try:
+            encoded[key] = _encode(value, depth)
+        except _Refused as refused:
+            refused.steps.append((values, f"[{reprlib.repr(key)}]"))
+            raise
+    return encoded
+
+
+def _keyed(encoded: dict[Any, object], depth: int) -> object:
+    """As a JSON object if that says it all, else as the pairs of a dict. The values are encoded, the keys are not."""
+    if _STR.issuperset(map(type, encoded)) and TAG not in encoded and not any(map(text_forms.is_torn, encoded)):
+        return encoded
+    return _tagged("dict", sorted(_pairs(encoded, depth), key=lambda pair: _to_json(pair[0])))
+
+
+def _pairs(encoded: dict[Any, object], depth: int) -> list[list[object]]:
+    try:
+        return [[_encode(key, depth + 1), value] for key, value in encoded.items()]
+    except _Refused as refused:
+        refused.steps.append((encoded, ".keys()"))
+        raise
+
+
+def _encode_text(value: str, _depth: int) -> object:
+    return _tagged("str", text_forms.torn(value)) if text_forms.is_torn(value) else value
+
+
+def _encode_int(value: int, _depth: int) -> object:
+    return value if value.bit_length() <= _MAX_DECIMAL_BITS else _tagged("int", hex(value))
+
+
+def _encode_float(value: float, _depth: int) -> object:
+    return value if isfinite(value) else _tagged("float", repr(value))
+
+
+# Reading: the values inside a tag are read before it.
+
+
+def _untag(found: dict[str, Any]) -> object:
+    """What a JSON object stands for. A dict with the tag among its keys is stored as pairs, never as an object."""
+    if TAG not in found:
+        return found
+    tag = found[TAG]
+    if found.keys() != _TAGGED_KEYS or type(tag) is not str:
+        raise ArgumentsMismatch(f"The payload has a malformed tag: {reprlib.repr(found)}")
+    if tag not in _DECODERS:
+        raise ArgumentsMismatch(f"The payload has an unknown tag: {reprlib.repr(tag)}")
+    try:
+        return _DECODERS[tag].read(found["v"])
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        reason = f"The payload has a malformed {tag}, {reprlib.repr(found['v'])}: {error}"
+        raise ArgumentsMismatch(reason) from error
+
+
+_from_tagged_json: Callable[[str], Any] = json.JSONDecoder(object_hook=_untag).decode
+
+
+class _Decoder(NamedTuple):
+    form: type
+    decode: Callable[[Any], object]
+
+    def read(self, value: object) -> object:
+        if not isinstance(value, self.form):
+            raise TypeError(f"not a {self.form.__name__}")
+        return self.decode(value)
+
+
+class _Registered(NamedTuple):
+    tag: str
+    recognises: Callable[[object], bool]
+    encode: Callable[[Any], object]
+
+
+#: In this order. An Enum comes before what it mixes in.
+_REGISTERED = [_Registered("enum", text_forms.is_member, text_forms.member_path)]
+
+#: By exact type; the second parameter is the depth.
+_ENCODERS: dict[type, Callable[[Any, int], object]] = {
+    NoneType: lambda value, _depth: value,
+    bool: lambda value, _depth: value,
+    int: _encode_int,
+    float: _encode_float,
+    str: _encode_text,
+    list: _encode_elements,
+    dict: _encode_dict,
+    defaultdict: _encode_dict,
+    Counter: _encode_dict,
+    OrderedDict: lambda value, depth: _tagged("dict", _pairs(_encode_items(value, depth), depth)),
+    tuple: lambda value, depth: _tagged("tuple", _encode_elements(value, depth)),
+    set: lambda value, depth: _tagged("set", _encode_set(value, depth)),
+    frozenset: lambda value, depth: _tagged("frozenset", _encode_set(value, depth)),
+    datetime: _tagging("datetime", text_forms.iso_text),
+    date: _tagging("date", date.isoformat),
+    time: _tagging("time", text_forms.iso_text),
+    timedelta: _tagging("timedelta", lambda value: [value.days, value.seconds, value.microseconds]),
+    UUID: _tagging("uuid", str),
+    Decimal: _tagging("decimal", str),
+    bytes: _tagging("bytes", lambda value: b64encode(value).decode()),
+}
+
+#: What a subclass is stored as, by its base.
+_PLAIN_FORMS: dict[type, Callable[[Any], object]] = {
+    str: str.__str__,
+    int: int.__int__,
+    float: float.__float__,
+    datetime: text_forms.plain_datetime,
+    date: lambda value: date.fromisoformat(date.isoformat(value)),
+}
+
+#: By tag: the JSON form that it needs, and what that stands for.
+_DECODERS: dict[str, _Decoder] = {
+    "int": _Decoder(str, lambda text: int(text, 16)),
+    "float": _Decoder(str, float),
+    "str": _Decoder(list, "".join),
+    "dict": _Decoder(list, dict),
+    "tuple": _Decoder(list, tuple),
+    "set": _Decoder(list, set),
+    "frozenset": _Decoder(list, frozenset),
+    "datetime": _Decoder(str, text_forms.read_datetime),
+    "date": _Decoder(str, date.fromisoformat),
+    "time": _Decoder(str, text_forms.read_time),
+    "timedelta": _Decoder(list, lambda parts: timedelta(*parts)),
+    "uuid": _Decoder(str, UUID),
+    "decimal": _Decoder(str, Decimal),
+    "bytes": _Decoder(str, lambda text: b64decode(text, validate=True)),
+    "enum": _Decoder(list, text_forms.read_member),
+}

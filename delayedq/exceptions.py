@@ -1,0 +1,112 @@
+"""Everything delayedq raises, and what a task may raise to steer its message.
+
+    Exception
+    ├── DelayedQError
+    │   ├── InvalidMessage (ValueError)       what was offered can't be stored, and nothing was
+    │   │   ├── InvalidKey                    not a text of 1 to 200 characters
+    │   │   ├── InvalidTime                   naive while USE_TZ is on, or not a datetime
+    │   │   ├── PayloadTooLarge               over MAX_PAYLOAD_BYTES
+    │   │   └── NotStorable (TypeError)       an argument or result that has no JSON form, named
+    │   ├── CannotRun                         a stored message that no attempt can run
+    │   │   ├── UnknownTask                   its task is not registered here
+    │   │   ├── ArgumentsMismatch             its payload can't be read, or does not fit the task's signature
+    │   │   └── ReferenceGone                 an object it refers to was deleted
+    │   ├── WorkerVanished                    its attempts ended without a word, as often as it may be tried
+    │   └── TaskTimeout (TimeoutError)        an attempt took longer than the task's timeout
+    └── Steering                              raised by a task; never an error
+        ├── Retry                             try again later; counts as an attempt
+        ├── Snooze                            not now; does not count
+        └── Cancel                            not any more
+
+Wrong settings raise Django's ImproperlyConfigured, wrong task options Django's InvalidTask.
+This module imports no Django: the pipeline uses it too.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+
+class DelayedQError(Exception):
+    """The root of all errors of delayedq."""
+
+
+class InvalidMessage(DelayedQError, ValueError):
+    """What was offered can't be stored, and nothing was."""
+
+
+class InvalidKey(InvalidMessage):
+    """A key is a text of 1 to 200 characters."""
+
+
+class InvalidTime(InvalidMessage):
+    """A time is a datetime, and aware while USE_TZ is on."""
+
+
+class PayloadTooLarge(InvalidMessage):
+    """The stored payload would take more than MAX_PAYLOAD_BYTES."""
+
+
+class NotStorable(InvalidMessage, TypeError):
+    """A value has no JSON form; the message names the argument it sits in."""
+
+
+class CannotRun(DelayedQError):
+    """A stored message that no attempt can run; it is set aside as failed at once."""
+
+
+class UnknownTask(CannotRun):
+    """No task is registered under the path of the message."""
+
+
+class ArgumentsMismatch(CannotRun):
+    """The payload can't be read, or does not fit the signature of its task."""
+
+
+class ReferenceGone(CannotRun):
+    """An object that the message refers to was deleted meanwhile."""
+
+
+class WorkerVanished(DelayedQError):
+    """Every attempt ended without a word: its worker was killed, crashed, or lost its lease."""
+
+
+class TaskTimeout(DelayedQError, TimeoutError):
+    """The attempt took longer than the task's timeout."""
+
+
+class Steering(Exception):  # noqa: N818 - not an error
+    """The root of what a task raises to say how its message goes on."""
+
+
+class Retry(Steering):
+    """Try again: counts as an attempt, and ends in failure when there are none left.
+
+    `delay` (a timedelta) overrides the backoff of the task.
+    """
+
+    def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
+        super().__init__(reason)
+        self.delay = delay
+
+
+class Snooze(Steering):
+    """Not now: run again after `delay`, or at the aware datetime `until`. The attempt is not counted."""
+
+    def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
+        if (delay is None) == (until is None):
+            raise ValueError("Snooze takes either a delay or a time (until).")
+        super().__init__(until if delay is None else delay)
+        self.delay = delay
+        self.until = until
+
+
+class Cancel(Steering):
+    """Not any more: the message ends as cancelled, with this reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason

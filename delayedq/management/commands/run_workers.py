@@ -1,0 +1,79 @@
+"""`manage.py run_workers`: the arguments; everything else is in `delayedq.worker`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import BaseCommand
+
+from delayedq.conf import get_settings
+from delayedq.worker.loop import Options
+from delayedq.worker.supervisor import Supervisor
+
+if TYPE_CHECKING:
+    from django.core.management.base import CommandParser
+
+
+class Command(BaseCommand):
+    help = "Runs the messages of the queue until it is stopped (SIGTERM or Ctrl-C; a second one kills)."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--queues", type=_names, metavar="A,B", help="Serve these queues only (default: all).")
+        parser.add_argument("--processes", type=_positive, default=1, metavar="N", help="Worker processes (1).")
+        parser.add_argument("--threads", type=_positive, default=4, metavar="N", help="Threads in each process (4).")
+        parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
+        parser.add_argument("--max-tasks", type=_positive, metavar="N", help="Replace a process after N messages.")
+        parser.add_argument(
+            "--lease", type=_seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
+        )
+        parser.add_argument(
+            "--shutdown-timeout",
+            type=_seconds,
+            default=timedelta(seconds=25),
+            metavar="S",
+            help="Seconds that running tasks have to finish when stopped (25).",
+        )
+
+    def handle(self, **options: Any) -> None:
+        settings = get_settings()
+        chosen = Options(
+            lease=options["lease"] or settings.LEASE,
+            poll_interval=settings.POLL_INTERVAL,
+            shutdown_timeout=options["shutdown_timeout"],
+            queues=options["queues"],
+            threads=options["threads"],
+            drain=options["drain"],
+            max_tasks=options["max_tasks"],
+        )
+        queues = ", ".join(chosen.queues) if chosen.queues else "all queues"
+        processes: int = options["processes"]
+        self.stdout.write(f"delayedq: {processes} process(es) of {chosen.threads} thread(s) serve {queues}.")
+        self.stdout.flush()
+        if code := Supervisor(chosen, processes).run():
+            sys.exit(code)
+
+
+def _names(text: str) -> tuple[str, ...] | None:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise argparse.ArgumentTypeError("name at least one queue, or leave it out for all")
+    return None if names == ("*",) else names
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number over 0")
+    return int(text)
+
+
+def _seconds(text: str) -> timedelta:
+    try:
+        seconds = float(text)
+        if not seconds > 0:
+            raise ValueError
+        return timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds over 0") from None

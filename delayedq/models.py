@@ -1,0 +1,136 @@
+"""The two tables: what lives, and what ended.
+
+`Message` holds live rows only; the lease columns are in no index and in no index predicate, so that on PostgreSQL a
+claim is a heap-only update. `FinishedMessage` gets one row per ended message, written by the statement that deletes
+the live one. Both share one sequence of ids: a message keeps its id through its whole life.
+
+The QuerySet verbs are for reading. Whatever changes a message goes through `delayedq.store`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from django.db import models
+from django.db.models import Q
+from django.db.models.functions import Now
+
+from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    """Each verb compares with the database's clock."""
+
+    def due(self) -> Self:
+        """Would be claimed now, in the order of one queue and priority."""
+        return self.waiting().filter(scheduled_at__lte=Now()).order_by("scheduled_at", "id")
+
+    def scheduled(self) -> Self:
+        """Waits for its time."""
+        return self.waiting().filter(scheduled_at__gt=Now()).order_by("scheduled_at", "id")
+
+    def waiting(self) -> Self:
+        """No worker holds it: never claimed, given back, or its lease expired."""
+        return self.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=Now()))
+
+    def leased(self) -> Self:
+        """A worker holds it."""
+        return self.filter(lease_token__isnull=False, leased_until__gt=Now())
+
+    def expired(self) -> Self:
+        """Its worker died or froze: the lease ran out and nobody has claimed it since."""
+        return self.filter(lease_token__isnull=False, leased_until__lte=Now())
+
+    def retrying(self) -> Self:
+        """Failed at least once and waits for its next attempt."""
+        return self.waiting().filter(attempt__gt=0)
+
+    def keyed(self, kind: str, key: str) -> Self:
+        return self.filter(kind=kind, key=key)
+
+
+class Message(models.Model):
+    """A live message: scheduled, due, or leased by a worker."""
+
+    id = models.BigAutoField(primary_key=True)
+    scheduled_at = models.DateTimeField("due", help_text="When it may start; a retry moves it.")
+    scheduled_at_initially = models.DateTimeField(help_text="When it was asked to start.")
+    created_at = models.DateTimeField("created")
+    leased_until = models.DateTimeField(null=True, blank=True)
+    lease_token = models.BigIntegerField(null=True, blank=True, help_text="Fences every write after the claim.")
+    generation = models.IntegerField(default=0, help_text="How often the keyed message was replaced.")
+    priority = models.SmallIntegerField(default=0, help_text="-100 to 100; higher runs first.")
+    attempt = models.SmallIntegerField(default=0, help_text="Charged at the claim.")
+    max_attempts = models.SmallIntegerField()
+    queue = models.CharField(max_length=NAME_LENGTH)
+    kind = models.CharField(max_length=NAME_LENGTH, help_text="What reads the payload: the path of the task.")
+    key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True, help_text="Unique within its kind.")
+    leased_by = models.CharField(max_length=NAME_LENGTH, null=True, blank=True)
+    payload = models.TextField(help_text="JSON.")
+    metadata = models.TextField(null=True, blank=True, help_text="JSON.")
+    errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
+
+    objects = MessageQuerySet.as_manager()
+
+    class Meta:
+        # Three indexes with the primary key, and no more: each is written once per message.
+        indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["kind", "key"], condition=Q(key__isnull=False), name="delayedq_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key or self.pk}"
+
+
+class Outcome(models.TextChoices):
+    """How a message ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    #: The attempt ended after its keyed message had been replaced, which then ran on its own.
+    SUPERSEDED = "superseded"
+
+
+class FinishedMessageQuerySet(models.QuerySet["FinishedMessage"]):
+    def succeeded(self) -> Self:
+        return self.filter(outcome=Outcome.SUCCEEDED)
+
+    def failed(self) -> Self:
+        """The dead letters."""
+        return self.filter(outcome=Outcome.FAILED)
+
+    def cancelled(self) -> Self:
+        return self.filter(outcome=Outcome.CANCELLED)
+
+    def superseded(self) -> Self:
+        return self.filter(outcome=Outcome.SUPERSEDED)
+
+
+class FinishedMessage(models.Model):
+    """History: one row per ended message, under the id it had in its life."""
+
+    id = models.BigIntegerField(primary_key=True)
+    finished_at = models.DateTimeField(db_index=True)
+    started_at = models.DateTimeField(null=True, blank=True, help_text="Of the last attempt; empty if none started.")
+    scheduled_at = models.DateTimeField("due")
+    scheduled_at_initially = models.DateTimeField()
+    created_at = models.DateTimeField("created")
+    priority = models.SmallIntegerField()
+    attempts = models.SmallIntegerField()
+    max_attempts = models.SmallIntegerField()
+    outcome = models.CharField(max_length=10, choices=Outcome)
+    queue = models.CharField(max_length=NAME_LENGTH)
+    kind = models.CharField(max_length=NAME_LENGTH)
+    key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)
+    worker = models.CharField(max_length=NAME_LENGTH, null=True, blank=True)
+    payload = models.TextField()
+    metadata = models.TextField(null=True, blank=True)
+    result = models.TextField(null=True, blank=True, help_text="JSON.")
+    errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
+
+    objects = FinishedMessageQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key or self.pk} {self.outcome}"

@@ -1,0 +1,110 @@
+"""The `django.tasks` view of a message: a TaskResult, made only where somebody asks for one."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from django.tasks import TaskResult, TaskResultStatus
+from django.tasks.base import TaskError
+from django.utils import timezone
+
+from delayedq.core.lifecycle import Outcome, Returned
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from delayedq.tasks import Task
+    from delayedq.worker.attempt import Attempt
+
+    AnyResult = TaskResult[..., Any]
+else:
+    AnyResult = TaskResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageResult(AnyResult):
+    """A TaskResult whose arguments are as rich as ours: nothing is normalized to plain JSON."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
+    """What the signals and the context of a running task carry."""
+    claimed, now = attempt.claimed, timezone.now()
+    return make(
+        attempt.task,
+        claimed.id,
+        TaskResultStatus.RUNNING,
+        args,
+        kwargs,
+        enqueued_at=claimed.created_at,
+        started_at=now,
+        last_attempted_at=now,
+        errors=errors(claimed.errors),
+        worker_ids=workers(claimed.errors, claimed.attempt, attempt.worker),
+    )
+
+
+def end(result: AnyResult, outcome: Outcome, error: BaseException | None, value: object) -> None:
+    """Fill in how the attempt ended. One that will be tried again is FAILED for the signal's receivers."""
+    succeeded = isinstance(outcome, Returned)
+    if error is not None:
+        result.errors.append(TaskError(exception_class_path=path_of(error), traceback=trace_of(error)))
+    object.__setattr__(result, "finished_at", timezone.now())
+    object.__setattr__(result, "_return_value", value)
+    object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED)
+
+
+def make(
+    task: Task[..., Any],
+    id_: int | None,
+    status: TaskResultStatus,
+    args: Any,
+    kwargs: Any,
+    *,
+    enqueued_at: datetime | None,
+    started_at: datetime | None = None,
+    finished_at: datetime | None = None,
+    last_attempted_at: datetime | None = None,
+    errors: list[TaskError] | None = None,
+    worker_ids: list[str] | None = None,
+) -> AnyResult:
+    return MessageResult(
+        task=task,
+        id=str(id_),
+        status=status,
+        enqueued_at=enqueued_at,
+        started_at=started_at,
+        finished_at=finished_at,
+        last_attempted_at=last_attempted_at,
+        args=list(args),
+        kwargs=dict(kwargs),
+        backend=task.backend,
+        errors=errors or [],
+        worker_ids=worker_ids or [],
+    )
+
+
+def errors(stored: str | None) -> list[TaskError]:
+    records = json.loads(stored) if stored else []
+    return [TaskError(exception_class_path=r["exception"], traceback=r["traceback"]) for r in records]
+
+
+def workers(stored: str | None, attempts: int, last: str) -> list[str]:
+    """One worker per attempt; attempts that ended without a word have no known one."""
+    known = [record["worker"] for record in json.loads(stored)] if stored else []
+    if last and len(known) < attempts:
+        known.append(last)
+    return [""] * (attempts - len(known)) + known
+
+
+def path_of(error: BaseException) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def trace_of(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))

@@ -1,0 +1,192 @@
+"""What the stores share: the verbs that do not depend on the database's SQL."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from datetime import timedelta
+from itertools import batched
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from django.db import connections, transaction
+from django.utils import timezone
+
+from delayedq.conf import get_settings
+from delayedq.store.offers import check, waves
+from delayedq.store.protocol import Finish, GiveBack, Offered, OfferOutcome, OnConflict, Settled, Tick
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from delayedq.store.protocol import Claimed, Lane, Listener, Offer, Sight, Transition
+
+#: How many messages go into one statement.
+CHUNK = 10_000
+
+#: A wake-up so soon after the last is dropped: whoever heard that one looks again twice as late.
+NOTIFY_GAP = 0.010
+
+
+class BaseStore(ABC):
+    """The part of `protocol.Store` that is the same everywhere. See there for what each verb promises."""
+
+    can_notify: ClassVar[bool] = False
+
+    def __init__(self, alias: str) -> None:
+        self.alias = alias
+        self._notified = 0.0
+
+    @property
+    def connection(self) -> BaseDatabaseWrapper:
+        """The connection of the current thread."""
+        return connections[self.alias]
+
+    # Offers
+
+    def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE, now: datetime | None = None) -> Offered:
+        check(offer)
+        offered = self._named(offer, self._offer_one(offer, on_conflict, now))
+        self._announce([offer])
+        return offered
+
+    def offer_many(
+        self, offers: Iterable[Offer], on_conflict: OnConflict = OnConflict.REPLACE, now: datetime | None = None
+    ) -> list[Offered]:
+        outcomes: list[Offered] = []
+        with transaction.atomic(using=self.alias):
+            for chunk in batched(offers, CHUNK):
+                outcomes += self._offer_chunk(chunk, on_conflict, now)
+                self._announce(chunk)
+        return outcomes
+
+    def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict, now: datetime | None) -> list[Offered]:
+        for offer in offers:
+            check(offer)
+        outcomes: list[Offered | None] = [None] * len(offers)
+        for positions in waves(offers):
+            wave = [offers[position] for position in positions]
+            for position, offer, offered in zip(positions, wave, self._offer_wave(wave, on_conflict, now), strict=True):
+                outcomes[position] = self._named(offer, offered)
+        return outcomes  # type: ignore[return-value]  # every position is in a wave
+
+    def _named(self, offer: Offer, offered: Offered) -> Offered:
+        """An ignored offer returns no row: its message is found by key."""
+        if offered.id is not None:
+            return offered
+        with self.connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM delayedq_message WHERE kind = %s AND key = %s", [offer.kind, offer.key])
+            row = cursor.fetchone()
+        return Offered(OfferOutcome.IGNORED, row[0] if row else None)
+
+    @abstractmethod
+    def _offer_one(self, offer: Offer, on_conflict: OnConflict, now: datetime | None) -> Offered: ...
+
+    @abstractmethod
+    def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict, now: datetime | None) -> list[Offered]: ...
+
+    # Wake-ups
+
+    def _announce(self, offers: Collection[Offer]) -> None:
+        """Wake the workers after commit, if something here is due before they would look again."""
+        if not self.can_notify:
+            return
+        soon = timezone.now() + get_settings().POLL_INTERVAL
+        if any(offer.scheduled_at is None or offer.scheduled_at <= soon for offer in offers):
+            transaction.on_commit(self.notify, using=self.alias, robust=True)
+
+    def notify(self) -> None:
+        """Wake the workers; at most once in NOTIFY_GAP, since those who heard the last one are about to look again."""
+        moment = time.monotonic()
+        if moment - self._notified >= NOTIFY_GAP:
+            self._notified = moment
+            self._notify()
+
+    def _notify(self) -> None:
+        """Reach the workers of other processes; only called if `can_notify`."""
+
+    @abstractmethod
+    def listener(self) -> Listener: ...
+
+    # The life of a lease
+
+    def tick(
+        self,
+        transitions: Sequence[Transition],
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        now: datetime | None = None,
+    ) -> Tick:
+        if not transitions:
+            return Tick(self.claim(lanes, limit, lease, worker, now), Settled())
+        with transaction.atomic(using=self.alias):
+            settled = self.settle(transitions, worker, now)
+            return Tick(self.claim(lanes, limit, lease, worker, now), settled)
+
+    def settle(self, transitions: Sequence[Transition], worker: str, now: datetime | None = None) -> Settled:
+        if not transitions:
+            return Settled()
+        with transaction.atomic(using=self.alias):
+            settled: set[int] = set()
+            if finishes := [transition for transition in transitions if isinstance(transition, Finish)]:
+                settled |= self._finish(finishes, now)
+            if returns := [transition for transition in transitions if isinstance(transition, GiveBack)]:
+                settled |= self._give_back(returns, now)
+            return self._settle_rest([t for t in transitions if t.claimed.id not in settled], worker, now)
+
+    def _settle_rest(self, rest: Sequence[Transition], worker: str, now: datetime | None) -> Settled:
+        """What carried another generation or token: give the replaced ones back, report the others as lost."""
+        if not rest:
+            return Settled()
+        with transaction.atomic(using=self.alias):
+            rearmed = self._rearm([transition.claimed for transition in rest])
+            if ran := [t for t in rest if t.claimed.id in rearmed and t.started is not None]:
+                self._record_superseded(ran, worker, now)
+        return Settled(frozenset(t.claimed.id for t in rest if t.claimed.id not in rearmed), frozenset(rearmed))
+
+    @abstractmethod
+    def claim(
+        self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
+    ) -> list[Claimed]: ...
+
+    @abstractmethod
+    def _finish(self, finishes: Sequence[Finish], now: datetime | None) -> set[int]:
+        """Delete and record; returns the ids that still carried their token and generation."""
+
+    @abstractmethod
+    def _give_back(self, returns: Sequence[GiveBack], now: datetime | None) -> set[int]:
+        """Clear the leases; returns the ids that still carried their token and generation."""
+
+    @abstractmethod
+    def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
+        """Clear the leases of messages that were replaced while they ran; returns their ids."""
+
+    @abstractmethod
+    def _record_superseded(self, ran: Sequence[Transition], worker: str, now: datetime | None) -> None:
+        """Write history for attempts whose message was replaced meanwhile, each under an id of its own."""
+
+    @abstractmethod
+    def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]: ...
+
+
+def new_token() -> int:
+    """A token for one claim: 63 random bits, so that no two claims ever share one."""
+    return secrets.randbits(63)
+
+
+def in_lane_order(claims: Iterable[Claimed], lanes: Sequence[Lane]) -> list[Claimed]:
+    """RETURNING has no order: sort by lane, due time and id."""
+    ranks = {(lane.queue, lane.priority): rank for rank, lane in enumerate(lanes)}
+    return sorted(claims, key=lambda c: (ranks[c.queue, c.priority], c.scheduled_at, c.id))
+
+
+def offered(row: Sequence[Any] | None) -> Offered:
+    """The row of `offers.RETURNING` in words."""
+    if row is None:
+        return Offered(OfferOutcome.IGNORED, None)
+    return Offered(OfferOutcome.UPDATED if row[1] else OfferOutcome.CREATED, row[0])

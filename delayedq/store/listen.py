@@ -1,0 +1,70 @@
+"""How a worker hears that another process changed the queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+
+from delayedq.store.postgresql_sql import LISTEN
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+class PostgreSQLListener:
+    """LISTEN on a connection of its own."""
+
+    interval = None
+
+    def __init__(self, alias: str) -> None:
+        self._connection = _own_connection(alias)
+        with self._connection.cursor() as cursor:
+            cursor.execute(LISTEN)
+
+    @property
+    def _psycopg(self) -> Any:
+        return self._connection.connection
+
+    def fileno(self) -> int:
+        fd: int = self._psycopg.fileno()
+        return fd
+
+    def heard(self) -> bool:
+        with self._connection.wrap_database_errors:
+            return any(True for _ in list(self._psycopg.notifies(timeout=0)))
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class SQLiteListener:
+    """`PRAGMA data_version` changes when another connection writes; asking costs microseconds and reads no page."""
+
+    interval = 0.005
+
+    def __init__(self, alias: str) -> None:
+        self._connection = _own_connection(alias)
+        self._version = self._data_version()
+
+    def _data_version(self) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.execute("PRAGMA data_version")
+            version: int = cursor.fetchone()[0]
+        return version
+
+    def fileno(self) -> int:
+        raise TypeError("SQLite has no descriptor to wait for; ask heard() every `interval`.")
+
+    def heard(self) -> bool:
+        before, self._version = self._version, self._data_version()
+        return self._version != before
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def _own_connection(alias: str) -> BaseDatabaseWrapper:
+    connection = connections[alias].copy()
+    connection.connect()
+    return connection

@@ -1,0 +1,103 @@
+"""The upsert: what every store does with an offer, and the SQL they share."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from django.utils import timezone
+
+from delayedq.conf import get_settings
+from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
+from delayedq.store.protocol import OnConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delayedq.store.protocol import Offer
+
+# On PostgreSQL and SQLite alike, the partial unique index delayedq_key decides what a conflict is, and the row it finds
+# is locked at its newest version: two offers of a key can't both create it, and an offer that meets the end of its key
+# creates it anew.
+#
+# A replaced message starts over: no attempts, no errors. While it is leased its time is that of the run in progress, so
+# any policy takes the offered time for the run to come. Offered again as it stands, nothing is written.
+_UPDATE = """
+ON CONFLICT (kind, key) WHERE key IS NOT NULL DO UPDATE SET
+    queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
+    payload = excluded.payload, metadata = excluded.metadata,
+    scheduled_at = CASE WHEN {moves} THEN excluded.scheduled_at ELSE message.scheduled_at END,
+    scheduled_at_initially = CASE WHEN {moves} THEN excluded.scheduled_at ELSE message.scheduled_at_initially END,
+    attempt = 0, errors = NULL, generation = message.generation + 1
+WHERE message.payload <> excluded.payload OR message.queue <> excluded.queue
+    OR message.priority <> excluded.priority OR message.max_attempts <> excluded.max_attempts
+    OR coalesce(message.metadata, '') <> coalesce(excluded.metadata, '')
+    OR ({moves}) AND message.scheduled_at_initially <> excluded.scheduled_at
+"""
+_LEASED = "message.lease_token IS NOT NULL"
+
+CONFLICT = {
+    OnConflict.REPLACE: _UPDATE.format(moves="1 = 1"),
+    OnConflict.KEEP: "ON CONFLICT (kind, key) WHERE key IS NOT NULL DO NOTHING",
+    OnConflict.PRESERVE_TIME: _UPDATE.format(moves=_LEASED),
+    OnConflict.EARLIEST: _UPDATE.format(moves=f"{_LEASED} OR excluded.scheduled_at < message.scheduled_at"),
+    OnConflict.LATEST: _UPDATE.format(moves=f"{_LEASED} OR excluded.scheduled_at > message.scheduled_at"),
+}
+
+INSERT = """
+INSERT INTO delayedq_message AS message (
+    queue, kind, key, priority, max_attempts, payload, metadata,
+    scheduled_at, scheduled_at_initially, created_at, attempt, generation
+)
+"""
+
+#: A message that was never replaced has generation 0: it was created by this very statement.
+RETURNING = "RETURNING id, generation, kind, key"
+
+
+def check(offer: Offer) -> None:
+    """Refuse what can't be stored, with an InvalidMessage that says why."""
+    if offer.key is not None:
+        _check_key(offer.key)
+    if offer.scheduled_at is not None:
+        check_time(offer.scheduled_at)
+    for name, text in (("queue", offer.queue), ("kind", offer.kind)):
+        if not text.strip() or len(text) > NAME_LENGTH:
+            raise InvalidMessage(f"A {name} is a text of 1 to {NAME_LENGTH} characters, not {text!r}.")
+    size, limit = len(offer.payload.encode()), get_settings().MAX_PAYLOAD_BYTES
+    if size > limit:
+        raise PayloadTooLarge(f"The payload takes {size:,} bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows {limit:,}.")
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= KEY_LENGTH or "\0" in key:
+        shown = f"{key[:40]!r}... ({len(key)} characters)" if isinstance(key, str) and len(key) > KEY_LENGTH else f"{key!r}"
+        raise InvalidKey(f"A key is a text of 1 to {KEY_LENGTH} characters, not {shown}.")
+
+
+def check_time(when: object) -> None:
+    """Refuse with InvalidTime what is no aware datetime."""
+    if not isinstance(when, datetime):
+        raise InvalidTime(f"A time is a datetime, not {when!r}.")
+    if timezone.is_naive(when):
+        raise InvalidTime(f"A time must be aware: {when!r} has no time zone; see django.utils.timezone.make_aware().")
+
+
+def waves(offers: Sequence[Offer]) -> list[list[int]]:
+    """The positions of the offers in rounds, so that no key occurs twice in one.
+
+    One statement can't touch a row twice, and a later offer of a key must find the earlier one.
+    """
+    rounds: list[list[int]] = []
+    turns: Counter[tuple[str, str]] = Counter()
+    for position, offer in enumerate(offers):
+        turn = 0
+        if offer.key is not None:
+            turn = turns[offer.kind, offer.key]
+            turns[offer.kind, offer.key] += 1
+        if turn == len(rounds):
+            rounds.append([])
+        rounds[turn].append(position)
+    return rounds

@@ -1,0 +1,228 @@
+"""The statements of the store on PostgreSQL.
+
+All of them take `now`: NULL means the server's clock, and the planner folds the coalesce away. What a claim writes
+(lease_token, leased_until, leased_by, attempt) is in no index, so a claim is a heap-only update.
+"""
+
+from __future__ import annotations
+
+from delayedq.store.offers import CONFLICT, INSERT, RETURNING
+
+NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
+
+NOTIFY = "BEGIN; SET LOCAL synchronous_commit = off; NOTIFY delayedq; COMMIT"
+LISTEN = "LISTEN delayedq"
+
+
+# Offers -------------------------------------------------------------------------------------------------------------
+
+OFFER_COLUMNS = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata", "scheduled_at")
+
+_OFFER = f"""
+{INSERT}
+SELECT %(queue)s, %(kind)s, %(key)s, %(priority)s, %(max_attempts)s, %(payload)s, %(metadata)s,
+    due.at, due.at, {NOW}, 0, 0
+FROM (SELECT coalesce(%(scheduled_at)s::timestamptz, {NOW}) AS at) AS due
+{{conflict}}
+{RETURNING}
+"""
+
+# Ids are drawn in the order of the offers, and rows are inserted in the order of their keys: two batches that share
+# keys lock them alike and can't deadlock.
+_OFFER_MANY = f"""
+WITH offer AS MATERIALIZED (
+    SELECT nextval((SELECT pg_get_serial_sequence('delayedq_message', 'id')::regclass)) AS id, given.*
+    FROM unnest(
+        %(queue)s::text[], %(kind)s::text[], %(key)s::text[], %(priority)s::smallint[], %(max_attempts)s::smallint[],
+        %(payload)s::text[], %(metadata)s::text[], %(scheduled_at)s::timestamptz[]
+    ) AS given (queue, kind, key, priority, max_attempts, payload, metadata, scheduled_at)
+)
+{INSERT.replace("queue,", "id, queue,", 1)}
+SELECT id, queue, kind, key, priority, max_attempts, payload, metadata,
+    coalesce(scheduled_at, {NOW}), coalesce(scheduled_at, {NOW}), {NOW}, 0, 0
+FROM offer
+ORDER BY kind, key
+{{conflict}}
+{RETURNING}
+"""
+
+OFFER = _OFFER.format(conflict="")
+OFFER_KEYED = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
+OFFER_MANY = {policy: _OFFER_MANY.format(conflict=clause) for policy, clause in CONFLICT.items()}
+
+# Looking ------------------------------------------------------------------------------------------------------------
+
+# A loose scan of the due index: one probe per distinct (queue, priority), however many rows each has; then one probe
+# per lane for its first row that is not leased.
+LOOK = f"""
+WITH RECURSIVE lane AS (
+    (SELECT queue, priority FROM delayedq_message ORDER BY queue, priority LIMIT 1)
+    UNION ALL
+    SELECT following.queue, following.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT queue, priority FROM delayedq_message
+        WHERE (queue, priority) > (lane.queue, lane.priority)
+        ORDER BY queue, priority LIMIT 1
+    ) AS following
+)
+SELECT lane.queue, lane.priority, head.scheduled_at, extract(epoch FROM head.scheduled_at - {NOW})::float8
+FROM lane
+CROSS JOIN LATERAL (
+    SELECT scheduled_at FROM delayedq_message AS message
+    WHERE message.queue = lane.queue AND message.priority = lane.priority
+        AND (message.lease_token IS NULL OR message.leased_until <= {NOW})
+    ORDER BY scheduled_at LIMIT 1
+) AS head
+WHERE %(queues)s::text[] IS NULL OR lane.queue = ANY(%(queues)s::text[])
+"""
+
+# Claiming -----------------------------------------------------------------------------------------------------------
+
+CLAIMED = """
+message.id, message.lease_token, message.generation, message.queue, message.kind, message.key, message.priority,
+message.attempt, message.max_attempts, message.scheduled_at, message.scheduled_at_initially, message.created_at,
+message.payload, message.metadata, message.errors
+"""
+
+# Each lane is one range of the due index, probed in the given order until the limit is reached, so that rows of the
+# future are never visited. ARRAY() is evaluated once: the limit is exact, and the update goes by primary key whatever
+# the statistics say. `{settled}` makes a tick end its transitions before it claims.
+_CLAIM = f"""
+UPDATE delayedq_message AS message
+SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(worker)s, attempt = message.attempt + 1
+WHERE message.id = ANY(ARRAY(
+    SELECT head.id
+    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::timestamptz[]) AS lane (queue, priority, floor)
+    CROSS JOIN LATERAL (
+        SELECT due.id FROM delayedq_message AS due
+        WHERE due.queue = lane.queue AND due.priority = lane.priority
+            AND due.scheduled_at >= coalesce(lane.floor, '-infinity') AND due.scheduled_at <= {NOW}
+            AND (due.lease_token IS NULL OR due.leased_until <= {NOW})
+        ORDER BY due.scheduled_at, due.id
+        LIMIT %(limit)s
+        FOR UPDATE SKIP LOCKED
+    ) AS head
+    {{settled}}
+    LIMIT %(limit)s
+))
+RETURNING {CLAIMED}
+"""
+CLAIM = _CLAIM.format(settled="")
+
+# Ending -------------------------------------------------------------------------------------------------------------
+
+_HISTORY = """
+INSERT INTO delayedq_finishedmessage (
+    id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
+    outcome, queue, kind, key, worker, payload, metadata, result, errors
+)
+"""
+
+# By primary key, fenced by token and generation; the history row is written by the statement that deletes.
+_ENDED = f"""
+ended AS (
+    DELETE FROM delayedq_message AS message
+    USING unnest(
+        %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(endings)s::text[],
+        %(started)s::float8[], %(finished)s::float8[], %(results)s::text[], %(errors)s::text[]
+    ) AS ending (id, token, generation, outcome, started, finished, result, errors)
+    WHERE message.id = ending.id AND message.lease_token = ending.token AND message.generation = ending.generation
+    RETURNING message.*, ending.outcome, ending.started, ending.finished, ending.result, ending.errors AS new_errors
+),
+recorded AS (
+    {_HISTORY}
+    SELECT id, {NOW} - finished * interval '1 second', {NOW} - started * interval '1 second',
+        scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+        outcome, queue, kind, key, leased_by, payload, metadata, result, coalesce(new_errors, errors)
+    FROM ended
+),
+-- NULL says that all of them ended.
+answer AS (
+    SELECT CASE WHEN count(*) < cardinality(%(ids)s::bigint[]) THEN coalesce(array_agg(id), '{{{{}}}}') END AS ids
+    FROM ended
+)
+"""
+FINISH = f"WITH {_ENDED.format()} SELECT ids FROM answer"
+TICK = f"""
+WITH {_ENDED.format()},
+claimed AS ({_CLAIM.format(settled="WHERE (SELECT count(*) FROM ended) >= 0")})
+SELECT answer.ids, claimed.* FROM answer LEFT JOIN claimed ON true
+"""
+
+GIVE_BACK = f"""
+UPDATE delayedq_message AS message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL,
+    attempt = message.attempt - CASE WHEN back.charged THEN 0 ELSE 1 END,
+    scheduled_at = coalesce(back.until, {NOW} + back.delay * interval '1 second', message.scheduled_at),
+    errors = coalesce(back.errors, message.errors)
+FROM unnest(
+    %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(charged)s::boolean[],
+    %(delays)s::float8[], %(untils)s::timestamptz[], %(errors)s::text[]
+) AS back (id, token, generation, charged, delay, until, errors)
+WHERE message.id = back.id AND message.lease_token = back.token AND message.generation = back.generation
+RETURNING message.id
+"""
+
+REARM = """
+UPDATE delayedq_message AS message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL
+FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
+WHERE message.id = held.id AND message.lease_token = held.token
+RETURNING message.id
+"""
+
+RECORD_SUPERSEDED = f"""
+{_HISTORY}
+SELECT nextval(pg_get_serial_sequence('delayedq_message', 'id')),
+    {NOW} - finished * interval '1 second', {NOW} - started * interval '1 second',
+    scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+    'superseded', queue, kind, key, %(worker)s, payload, metadata, NULL, coalesce(new_errors, errors)
+FROM json_to_recordset(%(records)s::json) AS ran (
+    finished float8, started float8, scheduled_at timestamptz, scheduled_at_initially timestamptz,
+    created_at timestamptz, priority smallint, attempt smallint, max_attempts smallint,
+    queue text, kind text, key text, payload text, metadata text, errors text, new_errors text
+)
+"""
+
+UNSCHEDULE = f"""
+WITH ended AS (
+    DELETE FROM delayedq_message WHERE kind = %(kind)s AND key = %(key)s RETURNING *
+)
+{_HISTORY}
+SELECT id, {NOW}, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+    'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, errors
+FROM ended
+RETURNING id
+"""
+
+# Holding ------------------------------------------------------------------------------------------------------------
+
+RENEW = f"""
+UPDATE delayedq_message AS message
+SET leased_until = greatest(message.leased_until, {NOW} + %(lease)s)
+FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
+WHERE message.id = held.id AND message.lease_token = held.token
+RETURNING message.id
+"""
+
+# A message that was replaced meanwhile has no attempt to give back.
+RELEASE = """
+UPDATE delayedq_message AS message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
+FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
+WHERE message.id = held.id AND message.lease_token = held.token
+"""
+
+# History ------------------------------------------------------------------------------------------------------------
+
+FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = ANY(%(ids)s::bigint[])"
+
+PRUNE = f"""
+DELETE FROM delayedq_finishedmessage
+WHERE id = ANY(ARRAY(
+    SELECT id FROM delayedq_finishedmessage
+    WHERE finished_at < {NOW} - %(older_than)s AND outcome <> 'failed'
+    ORDER BY finished_at LIMIT %(limit)s
+))
+"""

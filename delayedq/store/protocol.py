@@ -1,0 +1,235 @@
+"""The lease protocol: what every store promises, and the values that pass through it.
+
+A worker *claims* due messages: the store writes a lease (a random token and a time until which it holds) into their
+rows and charges an attempt. Every later write about that attempt (*renew*, *finish*, *retry*, *release*) is fenced by
+id and token: it changes the row only while the row still carries that token. A worker that froze past its lease finds
+its messages in the answer's `lost`, and has changed nothing. An expired lease is claimable as it stands; no reaper is
+needed.
+
+Offering a key again replaces its message and raises `generation`. If an attempt of the older generation is running, its
+end does not end the message: the row is given back instead, with the new payload, time and a full set of attempts (the
+answer's `superseded`). So a replacement is run once more, and never beside the run it replaces.
+
+Time is the database's: no method reads the host's clock except on SQLite, where they are one. Every verb takes `now`
+to let tests move time; production passes None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime, timedelta
+
+
+class OnConflict(StrEnum):
+    """What an offer does when a live message has its key."""
+
+    REPLACE = "replace"  #: payload and time
+    KEEP = "keep"  #: nothing
+    PRESERVE_TIME = "preserve_time"  #: payload only: a throttle
+    EARLIEST = "earliest"  #: payload, and the earlier of both times
+    LATEST = "latest"  #: payload, and the later of both times
+
+
+class OfferOutcome(StrEnum):
+    CREATED = "created"
+    UPDATED = "updated"
+    #: The live message was kept, or was offered with the same payload and time.
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """A message to be stored. `scheduled_at` None means now, on the database's clock."""
+
+    queue: str
+    kind: str
+    payload: str
+    key: str | None = None
+    scheduled_at: datetime | None = None
+    priority: int = 0
+    max_attempts: int = 1
+    metadata: str | None = None
+
+
+class Offered(NamedTuple):
+    """What became of an offer. `id` is None only if an IGNORED message ended in the same instant."""
+
+    outcome: OfferOutcome
+    id: int | None
+
+
+class Lane(NamedTuple):
+    """One queue at one priority, and the time before which nothing claimable is expected in it (None: from the start).
+
+    The floor is a hint that saves walking over what is dead or leased; `look` finds what it would miss.
+    """
+
+    queue: str
+    priority: int
+    floor: datetime | None = None
+
+
+class Sight(NamedTuple):
+    """What `look` saw first in a lane: when it is due, and in how many seconds (negative: due since)."""
+
+    queue: str
+    priority: int
+    first_at: datetime
+    due_in: float
+
+
+class Claimed(NamedTuple):
+    """One attempt of one message, as claimed. `id`, `token` and `generation` fence everything written about it."""
+
+    id: int
+    token: int
+    generation: int
+    queue: str
+    kind: str
+    key: str | None
+    priority: int
+    attempt: int
+    max_attempts: int
+    scheduled_at: datetime
+    scheduled_at_initially: datetime
+    created_at: datetime
+    payload: str
+    metadata: str | None
+    errors: str | None
+
+
+class Ending(StrEnum):
+    """How a message ends at the hands of a worker; the outcome in its history."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class Finish(NamedTuple):
+    """Delete the message and write its history row.
+
+    `started` and `finished` are seconds before the moment the store is called; `started` None: the task never ran.
+    `errors` replaces the list the message carried.
+    """
+
+    claimed: Claimed
+    ending: Ending
+    started: float | None
+    finished: float
+    result: str | None = None
+    errors: str | None = None
+
+
+class GiveBack(NamedTuple):
+    """Return the message to the queue: a retry, a snooze, or a release of what was not started.
+
+    It becomes due `delay` seconds from now, or at `until`, or keeps its time if both are None. `charged` False takes
+    back the attempt that the claim charged. `started` None: the task never ran.
+    """
+
+    claimed: Claimed
+    charged: bool
+    started: float | None = None
+    finished: float = 0.0
+    delay: float | None = None
+    until: datetime | None = None
+    errors: str | None = None
+
+
+Transition = Finish | GiveBack
+
+
+class Settled(NamedTuple):
+    """The ids for which a transition found something else than its own lease.
+
+    `lost`: another claim, or nobody, holds the message; the transition changed nothing.
+    `superseded`: the message was replaced while the attempt ran; it was given back to run once more, and the ended
+    attempt has a history row of its own.
+    """
+
+    lost: frozenset[int] = frozenset()
+    superseded: frozenset[int] = frozenset()
+
+
+class Tick(NamedTuple):
+    claimed: list[Claimed]
+    settled: Settled
+
+
+class Listener(Protocol):
+    """Tells that somebody else changed the queue. It has a connection of its own, and one thread uses it."""
+
+    #: Seconds between two questions; None if `fileno` becomes readable instead.
+    interval: float | None
+
+    def fileno(self) -> int:
+        """The descriptor to wait for, where `interval` is None."""
+
+    def heard(self) -> bool:
+        """Was there a change since the last call? Raises django.db.Error if the connection is lost."""
+
+    def close(self) -> None: ...
+
+
+class Store(Protocol):
+    """A database that holds the queue. One object per database alias; threads share it, connections are theirs."""
+
+    alias: str
+    #: Does a wake-up reach other processes at once (else they look again after a poll)?
+    can_notify: bool
+
+    def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE, now: datetime | None = None) -> Offered:
+        """Store one message in one statement, within the caller's transaction if there is one."""
+
+    def offer_many(
+        self, offers: Iterable[Offer], on_conflict: OnConflict = OnConflict.REPLACE, now: datetime | None = None
+    ) -> list[Offered]:
+        """Store all or none; the outcomes are in the order of the offers. A key may occur more than once."""
+
+    def notify(self) -> None:
+        """Wake idle workers, at once or not at all; offers do so after commit."""
+
+    def listener(self) -> Listener: ...
+
+    def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
+        """The first claimable or future message of each lane (of these queues; None: all)."""
+
+    def claim(  # noqa: PLR0913
+        self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
+    ) -> list[Claimed]:
+        """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id."""
+
+    def settle(self, transitions: Sequence[Transition], worker: str, now: datetime | None = None) -> Settled:
+        """Carry out the transitions in one transaction, each fenced by its lease."""
+
+    def tick(  # noqa: PLR0913
+        self,
+        transitions: Sequence[Transition],
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        now: datetime | None = None,
+    ) -> Tick:
+        """`settle`, then `claim`, in one transaction."""
+
+    def renew(self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None) -> set[int]:
+        """Extend the leases of (id, token) pairs, never shortening one; returns the ids whose lease was lost."""
+
+    def release(self, held: Sequence[tuple[int, int]]) -> None:
+        """Give back messages (id, token) that were never started, without charge."""
+
+    def unschedule(self, kind: str, key: str, now: datetime | None = None) -> bool:
+        """End the live message of this key as cancelled, also while it runs; False if there is none."""
+
+    def finished(self, ids: Iterable[int]) -> set[int]:
+        """Which of these ids have a history row."""
+
+    def prune(self, older_than: timedelta, limit: int, now: datetime | None = None) -> int:
+        """Delete up to `limit` history rows that ended longer ago, dead letters excepted; returns how many."""

@@ -1,0 +1,132 @@
+"""The statements of the store on SQLite. Times are texts in UTC, as Django writes them."""
+
+from __future__ import annotations
+
+from delayedq.store.offers import CONFLICT, INSERT, RETURNING
+
+OFFER_COLUMNS = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata")
+
+_OFFER = f"""
+{INSERT}
+VALUES (
+    %(queue)s, %(kind)s, %(key)s, %(priority)s, %(max_attempts)s, %(payload)s, %(metadata)s,
+    %(scheduled_at)s, %(scheduled_at)s, %(now)s, 0, 0
+)
+{{conflict}}
+{RETURNING}
+"""
+OFFER = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
+
+# A loose scan of the due index: one probe per distinct (queue, priority), then one per lane for its first free row.
+LOOK = """
+WITH RECURSIVE lane (queue, priority) AS (
+    SELECT * FROM (SELECT queue, priority FROM delayedq_message ORDER BY queue, priority LIMIT 1)
+    UNION ALL
+    SELECT
+        (SELECT queue FROM delayedq_message
+         WHERE (queue, priority) > (lane.queue, lane.priority) ORDER BY queue, priority LIMIT 1),
+        (SELECT priority FROM delayedq_message
+         WHERE (queue, priority) > (lane.queue, lane.priority) ORDER BY queue, priority LIMIT 1)
+    FROM lane WHERE lane.queue IS NOT NULL
+)
+SELECT queue, priority, first_at FROM (
+    SELECT queue, priority, (
+        SELECT scheduled_at FROM delayedq_message AS message
+        WHERE message.queue = lane.queue AND message.priority = lane.priority
+            AND (message.lease_token IS NULL OR message.leased_until <= %(now)s)
+        ORDER BY scheduled_at LIMIT 1
+    ) AS first_at
+    FROM lane WHERE queue IS NOT NULL
+)
+WHERE first_at IS NOT NULL
+"""
+
+# One range of the due index.
+_DUE = """
+SELECT id FROM delayedq_message
+WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s AND scheduled_at <= %(now)s
+    AND (lease_token IS NULL OR leased_until <= %(now)s)
+ORDER BY scheduled_at, id
+"""
+IS_DUE = f"{_DUE} LIMIT 1"
+
+CLAIM = f"""
+UPDATE delayedq_message
+SET lease_token = %(token)s, leased_until = %(until)s, leased_by = %(worker)s, attempt = attempt + 1
+WHERE id IN ({_DUE} LIMIT %(limit)s)
+RETURNING id, lease_token, generation, queue, kind, key, priority, attempt, max_attempts,
+    scheduled_at, scheduled_at_initially, created_at, payload, metadata, errors
+"""
+
+_HISTORY = """
+INSERT INTO delayedq_finishedmessage (
+    id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
+    outcome, queue, kind, key, worker, payload, metadata, result, errors
+)
+"""
+
+RECORD = f"""
+{_HISTORY}
+SELECT id, %s, %s, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+    %s, queue, kind, key, leased_by, payload, metadata, %s, coalesce(%s, errors)
+FROM delayedq_message
+WHERE id = %s AND lease_token = %s AND generation = %s
+"""
+IS_HELD = """
+SELECT id FROM delayedq_message WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
+"""
+DELETE = "DELETE FROM delayedq_message WHERE id = %s AND lease_token = %s AND generation = %s"
+
+GIVE_BACK = """
+UPDATE delayedq_message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - %(refund)s,
+    scheduled_at = coalesce(%(scheduled_at)s, scheduled_at), errors = coalesce(%(errors)s, errors)
+WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
+RETURNING id
+"""
+
+REARM = """
+UPDATE delayedq_message SET lease_token = NULL, leased_until = NULL, leased_by = NULL
+WHERE id = %(id)s AND lease_token = %(lease_token)s
+RETURNING id
+"""
+
+# A message's id comes from AUTOINCREMENT; an attempt whose message was replaced takes one that no message ever has.
+RESERVE_IDS = "UPDATE sqlite_sequence SET seq = seq + %(count)s WHERE name = 'delayedq_message' RETURNING seq"
+
+RECORD_SUPERSEDED = f"""
+{_HISTORY}
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'superseded', %s, %s, %s, %s, %s, %s, NULL, %s)
+"""
+
+RECORD_CANCELLED = f"""
+{_HISTORY}
+SELECT id, %(now)s, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+    'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, errors
+FROM delayedq_message
+WHERE kind = %(kind)s AND key = %(key)s
+RETURNING id
+"""
+DELETE_BY_KEY = "DELETE FROM delayedq_message WHERE kind = %s AND key = %s"
+
+RENEW = """
+UPDATE delayedq_message SET leased_until = max(leased_until, %(until)s)
+WHERE id = %(id)s AND lease_token = %(lease_token)s
+RETURNING id
+"""
+
+# A message that was replaced meanwhile has no attempt to give back.
+RELEASE = """
+UPDATE delayedq_message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = max(attempt - 1, 0)
+WHERE id = %s AND lease_token = %s
+"""
+
+FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = %(id)s"
+
+PRUNABLE = """
+SELECT id FROM delayedq_finishedmessage
+WHERE finished_at < %(before)s AND outcome <> 'failed'
+ORDER BY finished_at LIMIT %(limit)s
+"""
+PRUNE = "DELETE FROM delayedq_finishedmessage WHERE id = %s"

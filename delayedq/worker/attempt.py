@@ -1,0 +1,91 @@
+"""The message a task was started for, as the task sees it."""
+
+from __future__ import annotations
+
+import json
+from functools import cached_property
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any
+
+from delayedq.core.backoff import as_backoff
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+    from delayedq.store.protocol import Claimed
+    from delayedq.tasks import Task
+    from delayedq.worker.ledger import Ledger
+
+
+class Attempt:
+    """One claimed message on its way through a worker; `current_message()` returns it inside the task."""
+
+    def __init__(self, claimed: Claimed, task: Task[..., Any], worker: str, ledger: Ledger, slot: int) -> None:
+        self.claimed = claimed
+        self.task = task
+        self.worker = worker
+        self.slot = slot
+        self._ledger = ledger
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.key or self.id}, attempt {self.attempt} of {self.max_attempts}>"
+
+    def backoff(self, attempt: int) -> timedelta:
+        return as_backoff(self.task.backoff)(attempt)
+
+    @cached_property
+    def threaded(self) -> bool:
+        """Does it run in a thread? Async tasks share the event loop."""
+        return not iscoroutinefunction(self.task.func)
+
+    @property
+    def id(self) -> int:
+        return self.claimed.id
+
+    @property
+    def kind(self) -> str:
+        return self.claimed.kind
+
+    @property
+    def key(self) -> str | None:
+        return self.claimed.key
+
+    @property
+    def queue(self) -> str:
+        return self.claimed.queue
+
+    @property
+    def attempt(self) -> int:
+        """1 at the first attempt."""
+        return self.claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self.claimed.max_attempts
+
+    @property
+    def scheduled_at(self) -> datetime:
+        """When this attempt was due."""
+        return self.claimed.scheduled_at
+
+    @property
+    def scheduled_at_initially(self) -> datetime:
+        """When the first attempt was due."""
+        return self.claimed.scheduled_at_initially
+
+    @cached_property
+    def metadata(self) -> dict[str, Any]:
+        stored = self.claimed.metadata
+        metadata: dict[str, Any] = json.loads(stored) if stored else {}
+        return metadata
+
+    @property
+    def lease_lost(self) -> bool:
+        """True as soon as somebody else may run this message: cancelled, or its lease expired.
+
+        Whatever the task returns then is refused, so a long task does well to look now and then, and to stop.
+        """
+        return self._ledger.is_lost(self.slot, self.claimed.token)
+
+    def start(self) -> None:
+        self._ledger.start(self.slot)

@@ -1,0 +1,88 @@
+"""What a worker remembers of the queues it serves: their lanes, what is due in them, and how far it has claimed.
+
+A lane is one queue at one priority. Its *floor* is the due time up to which the worker has claimed: a claim starts
+there, and so never walks again over the rows it took, which stay in the index until a vacuum may remove them. With a
+transaction held open elsewhere that is never, and claims without a floor get slower with each message. The floor is a
+hint only: `look` sees what it would miss (late commits, times moved back, expired leases) and lowers it.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from delayedq.store.protocol import Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from delayedq.store.protocol import Claimed, Sight
+
+#: A transaction that commits so much later than it began is still found without a look.
+SLACK = timedelta(milliseconds=250)
+
+
+@dataclass(slots=True)
+class _Known:
+    floor: datetime
+    #: The moment of `time.monotonic()` at which its next message is due.
+    due: float
+
+
+class Lanes:
+    """Shared by the loop, which plans and advances, and the lookout, which sees."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[tuple[str, int], _Known] = {}
+        self._lock = Lock()
+        self._turn = 0
+        #: How often somebody looked.
+        self.looks = 0
+
+    def see(self, sights: Sequence[Sight], moment: float) -> None:
+        """Take over what a look at `moment` (monotonic) found; lanes it did not find are empty."""
+        lanes = {(s.queue, s.priority): _Known(s.first_at, moment + s.due_in) for s in sights}
+        with self._lock:
+            self._lanes = lanes
+            self.looks += 1
+
+    def hint(self) -> None:
+        """Somebody offered something: any lane may be due."""
+        with self._lock:
+            for known in self._lanes.values():
+                known.due = 0.0
+
+    def plan(self) -> list[Lane]:
+        """The lanes that are due, higher priorities first; equal ones take turns in being first."""
+        moment = time.monotonic()
+        with self._lock:
+            due = [Lane(*name, known.floor) for name, known in self._lanes.items() if known.due <= moment]
+        if due:
+            self._turn = (self._turn + 1) % len(due)
+            due = due[self._turn :] + due[: self._turn]
+        due.sort(key=lambda lane: -lane.priority)
+        return due
+
+    def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:
+        """Raise the floors to what was claimed; says whether the planned lanes are exhausted."""
+        exhausted = len(claimed) < asked
+        last = {(message.queue, message.priority): message.scheduled_at for message in claimed}
+        with self._lock:
+            for name, scheduled_at in last.items():
+                if known := self._lanes.get(name):
+                    known.floor = max(known.floor, scheduled_at - SLACK)
+            if exhausted:
+                for lane in planned:
+                    if known := self._lanes.get((lane.queue, lane.priority)):
+                        known.due = float("inf")
+        return exhausted
+
+    def due_in(self) -> float | None:
+        """Seconds until the next message is due; None if none is known."""
+        with self._lock:
+            due = min((known.due for known in self._lanes.values()), default=float("inf"))
+        return None if due == float("inf") else due - time.monotonic()

@@ -1,0 +1,111 @@
+"""A process that keeps the leases of its siblings, whatever their tasks do to the interpreter.
+
+It reads which messages each worker holds from shared memory, renews their leases three times per lease, and tells the
+worker which were lost. When a worker has died it gives back what that one had not started, without charge, so that
+the batch-mates of a message that kills its process do not pay for it; what had started is left to its lease. It also
+prunes history.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import time
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import Error, connections
+
+from delayedq.conf import get_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import timedelta
+    from multiprocessing.connection import Connection
+
+    from delayedq.store.protocol import Store
+    from delayedq.worker.ledger import Ledger
+
+logger = logging.getLogger("delayedq")
+
+#: History is pruned so often, so many rows at a time.
+PRUNE_EVERY = 60.0
+PRUNE_ROWS = 1_000
+
+
+class Bereaved(NamedTuple):
+    """A worker has died: take care of its ledger. `all_of_it`: also of what it had started, because it gave up."""
+
+    index: int
+    all_of_it: bool
+
+
+class LeaseKeeper:
+    def __init__(self, store: Store, ledgers: Sequence[Ledger], lease: timedelta, supervisor: Connection) -> None:
+        self._store = store
+        self._ledgers = ledgers
+        self._lease = lease
+        self._supervisor = supervisor
+        self._period = lease.total_seconds() / 3
+        self._bereaved: list[Bereaved] = []
+        self._hung_up = False
+        self._prune_at = 0.0
+
+    def run(self) -> None:
+        """Serve until the supervisor and all workers have hung up: each of them has the other end of the pipe."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        failures = 0
+        while not self._hung_up:
+            try:
+                self._renew()
+                self._bury()
+                self._prune()
+                failures = 0
+            except Error as error:
+                failures += 1
+                logger.warning("The lease keeper lost the database: %s", str(error).strip())
+                connections[self._store.alias].close()
+            self._listen(min(self._period, 0.1 * 2**failures if failures else self._period))
+        self._bereaved = [Bereaved(index, all_of_it=False) for index in range(len(self._ledgers))]
+        with suppress(Error):
+            self._bury()
+        connections.close_all()
+
+    def _listen(self, seconds: float) -> None:
+        """Hear the supervisor until it is time to renew, or somebody has died."""
+        try:
+            if self._supervisor.poll(seconds * random.uniform(0.9, 1.0)):  # noqa: S311
+                self._bereaved.append(self._supervisor.recv())
+        except (EOFError, OSError):
+            self._hung_up = True
+
+    def _renew(self) -> None:
+        held = [(ledger, entry) for ledger in self._ledgers for entry in ledger.entries()]
+        if not held:
+            return
+        lost = self._store.renew([(entry.id, entry.token) for _, entry in held], self._lease)
+        for ledger, entry in held:
+            if entry.id in lost:
+                ledger.report_lost(entry)
+
+    def _bury(self) -> None:
+        """Give back what dead workers held, and tell the supervisor that their ledgers may be used again."""
+        while self._bereaved:
+            died = self._bereaved[0]
+            ledger = self._ledgers[died.index]
+            orphans = [entry for entry in ledger.entries() if died.all_of_it or not entry.started]
+            if orphans:
+                self._store.release([(entry.id, entry.token) for entry in orphans])
+            ledger.clear()
+            self._bereaved.pop(0)
+            with suppress(OSError):  # the supervisor is gone too
+                self._supervisor.send(died)
+
+    def _prune(self) -> None:
+        retention = get_settings().RETENTION
+        if retention is None or time.monotonic() < self._prune_at:
+            return
+        pruned = self._store.prune(retention, PRUNE_ROWS)
+        self._prune_at = time.monotonic() + (PRUNE_EVERY if pruned < PRUNE_ROWS else 0.0)

@@ -1,0 +1,72 @@
+"""Which messages a worker process holds, in memory that it shares with the lease keeper.
+
+The keeper is another process, so that no task can starve it, and it outlives the worker: what the ledger says is all
+that remains of a process that was killed. One process writes an entry, the other only reads it and may say `lost`.
+A word is written at once; an entry that changes between two reads is told by its token.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import NamedTuple
+
+#: How many messages one process may hold at once.
+CAPACITY = 8192
+_WORD = 8
+_FREE, _HELD, _STARTED = 0, 1, 2
+
+
+class Entry(NamedTuple):
+    slot: int
+    id: int
+    token: int
+    started: bool
+
+
+class Ledger:
+    """Four columns of 64-bit words: id, token, state, and the token whose lease was lost."""
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        memory = memoryview(mmap.mmap(-1, 4 * capacity * _WORD)).cast("q")
+        self.capacity = capacity
+        self._ids, self._tokens, self._states, self._lost = (
+            memory[column * capacity : (column + 1) * capacity] for column in range(4)
+        )
+        self._free = list(range(capacity - 1, -1, -1))
+
+    # The worker's side
+
+    def hold(self, id_: int, token: int) -> int:
+        slot = self._free.pop()
+        self._ids[slot] = id_
+        self._tokens[slot] = token
+        self._states[slot] = _HELD
+        return slot
+
+    def start(self, slot: int) -> None:
+        self._states[slot] = _STARTED
+
+    def drop(self, slot: int) -> None:
+        self._states[slot] = _FREE
+        self._free.append(slot)
+
+    def is_lost(self, slot: int, token: int) -> bool:
+        return self._lost[slot] == token
+
+    # The keeper's side
+
+    def entries(self) -> list[Entry]:
+        states = self._states.tolist()
+        return [
+            Entry(slot, self._ids[slot], self._tokens[slot], state == _STARTED)
+            for slot, state in enumerate(states)
+            if state != _FREE
+        ]
+
+    def report_lost(self, entry: Entry) -> None:
+        self._lost[entry.slot] = entry.token
+
+    def clear(self) -> None:
+        """Forget everything, for the next process that uses it."""
+        for slot in range(self.capacity):
+            self._states[slot] = _FREE

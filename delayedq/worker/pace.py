@@ -1,0 +1,54 @@
+"""How many messages a worker holds: enough that its threads never wait for the database, and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delayedq.store.protocol import Claimed
+    from delayedq.worker.executor import Ended
+
+#: A worker claims ahead what keeps its threads busy for so many seconds.
+HORIZON = 0.1
+#: Messages claimed at once, and bytes of payload, at most.
+BATCH = 512
+BATCH_BYTES = 16_000_000
+_WEIGHT = 0.05
+
+
+class Pace:
+    """Running means of how long a message occupies a thread, and of how large it is.
+
+    Slow tasks are claimed one per free thread, so that no message waits in a busy process while another is idle.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._seconds = HORIZON
+        self._bytes = 1_000.0
+
+    def ran(self, ended: Sequence[Ended]) -> None:
+        occupied = [e.finished - e.started for e in ended if e.started is not None and e.attempt.threaded]
+        if ended:
+            self._seconds = _mean(self._seconds, sum(occupied) / len(ended), len(ended))
+
+    def came(self, claimed: Sequence[Claimed]) -> None:
+        if claimed:
+            size = sum(len(message.payload) for message in claimed) / len(claimed)
+            self._bytes = _mean(self._bytes, size, len(claimed))
+
+    def stalled(self) -> None:
+        """What was claimed ahead did not get its turn: claim for free threads only, until tasks prove to be short."""
+        self._seconds = max(self._seconds, 10 * HORIZON)
+
+    def ahead(self) -> int:
+        """How many messages to hold beside those that run."""
+        by_time = self._threads * HORIZON / max(self._seconds, 1e-6)
+        return int(min(BATCH, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
+
+
+def _mean(before: float, batch: float, count: int) -> float:
+    kept: float = (1 - _WEIGHT) ** count
+    return before * kept + batch * (1 - kept)

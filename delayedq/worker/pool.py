@@ -1,0 +1,209 @@
+"""Where tasks run: threads for sync ones, one event loop for async ones."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING
+
+from asgiref.sync import sync_to_async
+from django.db import close_old_connections, connections
+
+from delayedq.core.lifecycle import Raised
+from delayedq.exceptions import TaskTimeout
+from delayedq.worker.executor import Ended, aexecute, execute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from delayedq.worker.attempt import Attempt
+
+#: So many ended attempts are worth a trip to the database.
+FLUSH = 64
+#: An ended attempt waits at most so many seconds for others to share the trip.
+FLUSH_AFTER = 0.005
+#: Async tasks that may be in flight at once in one process.
+ASYNC_LIMIT = 4096
+
+
+class Pool:
+    """Takes attempts, and hands back how they ended. `wake` is called when the loop has reason to look in."""
+
+    def __init__(self, threads: int, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._waiting: SimpleQueue[Attempt | None] = SimpleQueue()
+        self._ended: deque[Ended] = deque()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"delayedq-{number}", daemon=True) for number in range(threads)
+        ]
+        self._coroutines: Coroutines | None = None
+        self._deadlines = Deadlines()
+        self.size = threads
+        #: Attempts that were submitted and not yet taken back, for threads and for the event loop.
+        self.in_threads = 0
+        self.in_loop = 0
+        for thread in self._threads:
+            thread.start()
+
+    # The loop's side
+
+    def submit(self, attempt: Attempt) -> None:
+        if attempt.threaded:
+            self.in_threads += 1
+            self._waiting.put(attempt)
+            return
+        if self._coroutines is None:
+            self._coroutines = Coroutines(self._end)
+        self.in_loop += 1
+        self._coroutines.submit(attempt)
+
+    def idle(self) -> bool:
+        """Nothing runs or waits for a thread; what ended may not have been taken yet."""
+        return self.in_threads + self.in_loop == len(self._ended)
+
+    def worth_taking(self) -> float | None:
+        """Seconds until what ended should be taken: at once if it is much, or all there is; None if nothing ended."""
+        if not self._ended:
+            return None
+        if len(self._ended) >= FLUSH or self.idle():
+            return 0.0
+        return max(0.0, self._ended[0].finished + FLUSH_AFTER - time.monotonic())
+
+    def take_ended(self) -> list[Ended]:
+        taken = []
+        while self._ended:
+            ended = self._ended.popleft()
+            if ended.attempt.threaded:
+                self.in_threads -= 1
+            else:
+                self.in_loop -= 1
+            taken.append(ended)
+        return taken
+
+    def take_back(self) -> list[Attempt]:
+        """What no thread has started yet."""
+        taken: list[Attempt] = []
+        with suppress(Empty):
+            while attempt := self._waiting.get_nowait():
+                taken.append(attempt)
+        self.in_threads -= len(taken)
+        return taken
+
+    def enforce_timeouts(self) -> float | None:
+        """Interrupt sync tasks that have run out of time; returns the seconds until the next one does."""
+        return self._deadlines.enforce()
+
+    def stop(self) -> None:
+        """End the threads; every attempt must have ended."""
+        for _ in self._threads:
+            self._waiting.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._coroutines is not None:
+            self._coroutines.stop()
+
+    # The threads' side
+
+    def _work(self) -> None:
+        while (attempt := self._waiting.get()) is not None:
+            close_old_connections()
+            if attempt.task.timeout is None:
+                self._end(execute(attempt))
+            else:
+                self._end(self._deadlines.execute(attempt))
+        connections.close_all()
+
+    def _end(self, ended: Ended) -> None:
+        self._ended.append(ended)
+        if len(self._ended) in {1, FLUSH} or self._waiting.empty():
+            self._wake()
+
+
+class Deadlines:
+    """Raises TaskTimeout in threads whose task has run out of time.
+
+    The exception is delivered between two instructions of Python; a call into C that does not return can't be
+    interrupted, and keeps its message until it does.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[int, float] = {}
+
+    def execute(self, attempt: Attempt) -> Ended:
+        """Run a sync task under its timeout in the calling thread."""
+        thread, timeout = threading.get_ident(), attempt.task.timeout
+        assert timeout is not None
+        started, ended = time.monotonic(), None
+        with self._lock:
+            self._running[thread] = started + timeout.total_seconds()
+        try:
+            ended = execute(attempt)
+            with self._lock:
+                interrupted = self._running.pop(thread, None) is None
+            if interrupted:
+                self._swallow()
+        except TaskTimeout as error:  # it arrived between the end of the task and this line
+            ended = ended or Ended(attempt, Raised(), started, time.monotonic(), error)
+        if isinstance(ended.error, TaskTimeout):
+            ended.error.args = (f"It took longer than {timeout}.",)
+        return ended
+
+    def _swallow(self) -> None:
+        """Let a late exception arrive here, where it does no harm."""
+        try:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
+            for _ in range(100):
+                pass
+        except TaskTimeout:
+            pass
+
+    def enforce(self) -> float | None:
+        moment = time.monotonic()
+        with self._lock:
+            for thread, deadline in list(self._running.items()):
+                if deadline <= moment:
+                    del self._running[thread]
+                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))
+            return min(self._running.values(), default=moment + 3600) - moment if self._running else None
+
+
+class Coroutines:
+    """An event loop in a thread of its own."""
+
+    def __init__(self, end: Callable[[Ended], None]) -> None:
+        self._end = end
+        self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._checked = 0.0
+        self._thread = threading.Thread(target=self._run, name="delayedq-async", daemon=True)
+        self._thread.start()
+
+    def submit(self, attempt: Attempt) -> None:
+        self._loop.call_soon_threadsafe(self._begin, attempt)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.get_loop().run_forever()
+            runner.run(sync_to_async(connections.close_all)())
+
+    def _begin(self, attempt: Attempt) -> None:
+        task = self._loop.create_task(self._work(attempt))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, attempt: Attempt) -> None:
+        # The ORM's calls of all async tasks share one thread, and so one connection.
+        if time.monotonic() - self._checked > 1:
+            self._checked = time.monotonic()
+            await sync_to_async(close_old_connections)()
+        self._end(await aexecute(attempt))

@@ -1,0 +1,206 @@
+"""The parent of all worker processes: starts them, replaces them, stops them. It runs no task and opens no database."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import random
+import signal
+import socket
+import sys
+import time
+from multiprocessing import connection as waiting
+from typing import TYPE_CHECKING
+
+from delayedq.store import default_store
+from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
+from delayedq.worker.ledger import Ledger
+from delayedq.worker.loop import Loop
+
+if TYPE_CHECKING:
+    from multiprocessing.context import ForkProcess
+    from types import FrameType
+
+    from delayedq.worker.loop import Options
+
+logger = logging.getLogger("delayedq")
+
+#: How a worker process ended. DONE: drained or stopped. RECYCLE: ran max_tasks. GAVE_UP: tasks outlived the shutdown.
+DONE, RECYCLE, GAVE_UP = 0, 3, 4
+#: A process that dies sooner is replaced after a pause that doubles each time.
+SHORT_LIFE = 10.0
+#: Threads take turns often, so that the loop and its lookout get theirs beside busy tasks.
+SWITCH_INTERVAL = 0.001
+
+_fork = multiprocessing.get_context("fork")
+
+
+class Supervisor:
+    """Needs fork: it runs on POSIX systems."""
+
+    def __init__(self, options: Options, processes: int) -> None:
+        self._options = options
+        self._ledgers = [Ledger() for _ in range(processes)]
+        self._children = [Child(index, ledger, options) for index, ledger in enumerate(self._ledgers)]
+        self._stop_by: float | None = None
+        self._wakeup, self._wake_fd = os.pipe()
+        os.set_blocking(self._wake_fd, False)  # noqa: FBT003
+
+    def run(self) -> int:
+        """Supervise until all workers are done; returns the exit code of the command."""
+        self._start_keeper()
+        signal.set_wakeup_fd(self._wake_fd, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        while any(child.needed for child in self._children):
+            for child in self._children:
+                child.start_if_due()
+            self._wait()
+            self._mourn()
+            self._kill_if_late()
+        self._keeper_pipe.close()
+        self._keeper.join()
+        return max(child.exit_code for child in self._children)
+
+    def _start_keeper(self) -> None:
+        self._keeper_pipe, far_end = _fork.Pipe()
+
+        def keep() -> None:
+            self._keeper_pipe.close()
+            LeaseKeeper(default_store(), self._ledgers, self._options.lease, far_end).run()
+
+        self._keeper = _fork.Process(target=keep, name="delayedq-lease-keeper")
+        self._keeper.start()
+        far_end.close()
+
+    def _wait(self) -> None:
+        """Sleep until a child ends, the keeper answers, a signal comes, or a restart is due."""
+        watched = [self._keeper_pipe, self._keeper.sentinel, self._wakeup]
+        watched += [child.process.sentinel for child in self._children if child.process]
+        ready = waiting.wait(watched, timeout=1.0)
+        if self._wakeup in ready:
+            os.read(self._wakeup, 4096)
+        if self._keeper_pipe in ready:
+            self._keeper_answered()
+        if not self._keeper.is_alive():
+            self._replace_keeper()
+
+    def _keeper_answered(self) -> None:
+        try:
+            buried: Bereaved = self._keeper_pipe.recv()
+        except (EOFError, OSError):
+            return
+        self._children[buried.index].buried()
+
+    def _replace_keeper(self) -> None:
+        logger.error("The lease keeper died; starting another.")
+        self._keeper_pipe.close()
+        self._start_keeper()
+        for child in self._children:
+            if child.mourned is not None:
+                self._keeper_pipe.send(child.mourned)
+
+    def _mourn(self) -> None:
+        for child in self._children:
+            if died := child.reap():
+                self._keeper_pipe.send(died)
+
+    # Stopping
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        if self._stop_by is not None:  # the second signal
+            for child in self._children:
+                child.signal(signal.SIGKILL)
+            os._exit(128 + number)
+        self._stop_by = time.monotonic() + self._options.shutdown_timeout.total_seconds() + 2.0
+        for child in self._children:
+            child.stop()
+
+    def _kill_if_late(self) -> None:
+        if self._stop_by is not None and time.monotonic() > self._stop_by:
+            for child in self._children:
+                child.signal(signal.SIGKILL)
+
+
+class Child:
+    """One worker process after another, all with the same ledger."""
+
+    def __init__(self, index: int, ledger: Ledger, options: Options) -> None:
+        self._index = index
+        self._ledger = ledger
+        self._options = options
+        self._started = 0.0
+        self._start_at = 0.0
+        self._short_lives = 0
+        self._stopped = False
+        self.process: ForkProcess | None = None
+        #: What the keeper was asked to bury and has not answered yet.
+        self.mourned: Bereaved | None = None
+        self.needed = True
+        self.exit_code = 0
+
+    def start_if_due(self) -> None:
+        if self.process or self.mourned or not self.needed or time.monotonic() < self._start_at:
+            return
+        self._started = time.monotonic()
+        self.process = _fork.Process(
+            target=work, args=(self._options, self._ledger, os.getpid()), name=f"delayedq-worker-{self._index + 1}"
+        )
+        self.process.start()
+
+    def stop(self) -> None:
+        self._stopped = True
+        self.signal(signal.SIGTERM)
+        if self.process is None and self.mourned is None:
+            self.needed = False
+
+    def signal(self, number: int) -> None:
+        if self.process is not None and self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, number)
+
+    def reap(self) -> Bereaved | None:
+        """If the process has ended, decide about another; returns what the keeper shall do."""
+        if self.process is None or self.process.is_alive():
+            return None
+        code = self.process.exitcode or 0
+        self.process.join()
+        self.process = None
+        self._judge(code)
+        self.mourned = Bereaved(self._index, all_of_it=code == GAVE_UP)
+        return self.mourned
+
+    def _judge(self, code: int) -> None:
+        if code == DONE or self._stopped:
+            self._stopped = True
+            return
+        if code == RECYCLE:
+            return
+        short = time.monotonic() - self._started < SHORT_LIFE
+        self._short_lives = self._short_lives + 1 if short else 0
+        pause = min(30.0, 0.5 * 2 ** (self._short_lives - 1)) * random.uniform(0.5, 1.0) if short else 0.0  # noqa: S311
+        self._start_at = time.monotonic() + pause
+        logger.error("Worker process %s died (%s); another starts in %.1f s.", self._index + 1, _reason(code), pause)
+
+    def buried(self) -> None:
+        self.mourned = None
+        self.needed = not self._stopped
+
+
+def work(options: Options, ledger: Ledger, parent: int) -> None:
+    """The body of a worker process."""
+    signal.set_wakeup_fd(-1)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    loop = Loop(default_store(), options, f"{socket.gethostname()}:{os.getpid()}", ledger)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    finished = loop.run(alive=lambda: os.getppid() == parent)
+    logging.shutdown()
+    if not finished:
+        os._exit(GAVE_UP)
+    if options.max_tasks is not None and loop.exhausted:
+        sys.exit(RECYCLE)
+
+
+def _reason(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,78 @@
+"""From how an attempt ended to what the store shall do about it, and whom to tell."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+from delayedq import results, signals
+from delayedq.core.lifecycle import AskedSnooze, Decision, End, NotStarted, Returned, decide
+from delayedq.store.protocol import Ending, Finish, GiveBack
+
+if TYPE_CHECKING:
+    from delayedq.store.protocol import Claimed, Transition
+    from delayedq.worker.executor import Ended
+
+#: An error takes at most so many characters of traceback, and a message carries at most so many errors.
+TRACEBACK_LENGTH = 20_000
+ERRORS_KEPT = 20
+
+_ENDINGS = {End.SUCCEEDED: Ending.SUCCEEDED, End.FAILED: Ending.FAILED, End.CANCELLED: Ending.CANCELLED}
+
+
+def decision(ended: Ended) -> Decision:
+    attempt = ended.attempt
+    return decide(ended.outcome, attempt.attempt, attempt.max_attempts, attempt.backoff)
+
+
+def transition(ended: Ended, decided: Decision, now: float) -> Transition:
+    """`now` is `time.monotonic()`: the store is told how long ago things happened, and dates them by its own clock."""
+    claimed = ended.attempt.claimed
+    started = None if ended.started is None else now - ended.started
+    finished = now - ended.finished
+    if isinstance(ended.outcome, Returned):
+        return Finish(claimed, Ending.SUCCEEDED, started, finished, ended.outcome.result)
+    errors = _errors(ended)
+    if decided.end is End.WAITS:
+        return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors)
+    return Finish(claimed, _ENDINGS[decided.end], started, finished, None, errors)
+
+
+def announce(ended: Ended, decided: Decision) -> None:
+    """Tell the listeners of what did not simply succeed."""
+    claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {ended.error}"
+    if decided.end is End.FAILED:
+        signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
+    elif decided.end is End.WAITS and decided.charged:
+        signals.message_retrying.send_robust(claimed.kind, claimed=claimed, error=error, delay=decided.delay)
+
+
+def vanished(claimed: Claimed) -> int:
+    """How many of the earlier attempts ended without a word: their worker was killed, or lost its lease."""
+    if claimed.attempt <= 1:
+        return 0
+    known = len(json.loads(claimed.errors)) if claimed.errors else 0
+    return 0 if known >= ERRORS_KEPT else max(0, claimed.attempt - 1 - known)
+
+
+def _errors(ended: Ended) -> str | None:
+    """The message's list of errors with this one; None if there is nothing to add."""
+    if ended.error is None or isinstance(ended.outcome, AskedSnooze | NotStarted):
+        return None
+    claimed = ended.attempt.claimed
+    before = json.loads(claimed.errors) if claimed.errors else []
+    return json.dumps([*before, _record(ended, ended.error)][-ERRORS_KEPT:])
+
+
+def _record(ended: Ended, error: BaseException) -> dict[str, Any]:
+    return {
+        "attempt": ended.attempt.claimed.attempt,
+        "failed_at": timezone.now().isoformat(),
+        "seconds": None if ended.started is None else round(ended.finished - ended.started, 6),
+        "worker": ended.attempt.worker,
+        "exception": results.path_of(error),
+        "message": str(error),
+        "traceback": results.trace_of(error)[-TRACEBACK_LENGTH:],
+    }

@@ -1,0 +1,41 @@
+"""To look, not to touch: the site moves a flight's reminder along with the flight, a form of the admin would not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib import admin
+
+from example_project.flights.models import Delivery, Flight
+
+if TYPE_CHECKING:
+    from django.db.models import Model
+    from django.http import HttpRequest
+
+
+# ruff: noqa: ARG002 -- Django passes more than a plain no needs
+
+
+class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic at run time
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+@admin.register(Flight)
+class FlightAdmin(ReadOnlyAdmin):
+    list_display = ("code", "origin", "destination", "scheduled_departure", "departure", "cancelled")
+    list_filter = ("day", "cancelled", "origin", "carrier")
+    search_fields = ("number", "destination")
+    date_hierarchy = "day"
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(ReadOnlyAdmin):
+    list_display = ("flight", "due_at", "delivered_at")
+    list_select_related = ("flight",)

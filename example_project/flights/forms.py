@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.utils import timezone
+
+from example_project.flights.models import Flight
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+
+class UpperCaseField(forms.CharField):
+    def to_python(self, value: Any) -> str:
+        return (super().to_python(value) or "").upper()
+
+
+class FutureField(forms.DateTimeField):
+    widget = forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+
+    def validate(self, value: datetime | None) -> None:
+        super().validate(value)
+        if value and value <= timezone.now():
+            raise ValidationError("This time has passed.")
+
+
+class FlightForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
+    class Meta:
+        model = Flight
+        fields = ("carrier", "number", "origin", "destination", "scheduled_departure")
+        field_classes = {  # noqa: RUF012
+            "carrier": UpperCaseField,
+            "origin": UpperCaseField,
+            "destination": UpperCaseField,
+            "scheduled_departure": FutureField,
+        }
+        help_texts = {"scheduled_departure": "New York time"}  # noqa: RUF012
+
+    def clean(self) -> None:
+        super().clean()
+        if departure := self.cleaned_data.get("scheduled_departure"):
+            self.instance.day = timezone.localdate(departure)
+
+    def validate_constraints(self) -> None:
+        """Check `day` too, which is part of what must be unique but no field of this form."""
+        try:
+            self.instance.validate_constraints()
+        except ValidationError as error:
+            self.add_error(None, error)
+
+
+class ChangeForm(forms.Form):
+    """A change of a flight that is still to leave."""
+
+    def __init__(self, flight: Flight, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data)
+        self.flight = flight
+
+    def clean(self) -> None:
+        if self.flight.cancelled:
+            raise ValidationError(f"{self.flight} was cancelled.")
+        if self.flight.has_left:
+            raise ValidationError(f"{self.flight} has left.")
+
+
+class DelayForm(ChangeForm):
+    departure = FutureField(label="New departure", help_text="New York time")
+
+
+class CancelForm(ChangeForm):
+    """Asks for nothing but the press of the button."""

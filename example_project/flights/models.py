@@ -1,0 +1,112 @@
+"""Flights, and the reminders that were delivered for them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Self
+
+from django.core.validators import RegexValidator
+from django.db import models
+from django.utils import timezone
+
+if TYPE_CHECKING:
+    from datetime import date, datetime
+
+#: A reminder is due this long before its flight leaves.
+LEAD = timedelta(hours=1)
+
+AIRLINE = RegexValidator(r"^[A-Z0-9]{2}\Z", "Two capital letters or digits, such as UA or B6.")
+AIRPORT = RegexValidator(r"^[A-Z]{3}\Z", "Three capital letters, such as EWR.")
+
+
+class FlightQuerySet(models.QuerySet["Flight"]):
+    def leaving_on(self, day: date) -> Self:
+        return self.filter(day=day)
+
+    def flying(self) -> Self:
+        return self.filter(cancelled=False)
+
+    def cancelled(self) -> Self:
+        return self.filter(cancelled=True)
+
+    def in_order(self) -> Self:
+        return self.order_by("scheduled_departure", "carrier", "number")
+
+    def with_delivery(self) -> Self:
+        """Each with `delivered_at`: when its last reminder went, or None."""
+        return self.annotate(delivered_at=models.Max("deliveries__delivered_at"))
+
+    def days(self) -> models.QuerySet[Flight, date]:
+        """The days that have flights, in order."""
+        return self.order_by("day").values_list("day", flat=True).distinct()
+
+
+class Flight(models.Model):
+    """One departure. Its times change through `departures`, which moves the reminder along."""
+
+    carrier = models.CharField("airline", max_length=2, validators=[AIRLINE])
+    number = models.PositiveIntegerField()
+    day = models.DateField(editable=False, db_index=True, help_text="Of the scheduled departure, in New York.")
+    origin = models.CharField("from", max_length=3, validators=[AIRPORT])
+    destination = models.CharField("to", max_length=3, validators=[AIRPORT])
+    scheduled_departure = models.DateTimeField()
+    departure = models.DateTimeField(null=True, blank=True, help_text="Expected, or actual; empty while not announced.")
+    cancelled = models.BooleanField(default=False)
+
+    objects = FlightQuerySet.as_manager()
+
+    class Meta:
+        # With the airport: a flight number may leave twice a day, from two airports, as WN 2269 did on 8 June 2013.
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["carrier", "number", "day", "origin"],
+                name="flights_one_departure",
+                violation_error_message="This flight is on the board already.",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.carrier} {self.number} {self.origin}-{self.destination}"
+
+    @property
+    def code(self) -> str:
+        """Names this departure, and is the key of its reminder."""
+        return f"{self.carrier}{self.number}/{self.day}/{self.origin}"
+
+    @property
+    def expected_departure(self) -> datetime:
+        return self.departure or self.scheduled_departure
+
+    @property
+    def remind_at(self) -> datetime:
+        return self.expected_departure - LEAD
+
+    @property
+    def has_left(self) -> bool:
+        return not self.cancelled and self.expected_departure <= timezone.now()
+
+    @property
+    def delay(self) -> timedelta:
+        return self.expected_departure - self.scheduled_departure
+
+    @property
+    def delay_in_minutes(self) -> int:
+        return self.delay // timedelta(minutes=1)
+
+
+class Delivery(models.Model):
+    """A reminder that reached the passengers; written by the task, once per run."""
+
+    flight = models.ForeignKey(Flight, on_delete=models.CASCADE, related_name="deliveries")
+    due_at = models.DateTimeField()
+    delivered_at = models.DateTimeField()
+
+    class Meta:
+        verbose_name_plural = "deliveries"
+
+    def __str__(self) -> str:
+        return f"{self.flight} at {self.delivered_at:%H:%M:%S}"
+
+    @property
+    def late(self) -> timedelta:
+        return self.delivered_at - self.due_at

@@ -1,0 +1,142 @@
+"""Both databases, each set up once for the session and emptied after every test that used it.
+
+A test that touches the queue takes `store` or `alias` and so runs twice, on SQLite and on PostgreSQL, with real commits
+and real connections; `django_db` is for tests of what does not depend on the database, and means SQLite.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cache
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from asgiref.sync import SyncToAsync
+from django.db import connections, transaction
+from django.test.utils import setup_databases, teardown_databases
+
+from tests.router import ChosenDatabase
+from tests.server import NoServer, postgresql_socket
+
+ALIASES = {"sqlite": "default", "postgresql": "postgresql"}
+#: Filled by `migrate`, and read by everybody.
+KEPT = {"django_migrations", "django_content_type", "auth_permission"}
+
+
+# Databases
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_test_environment, django_db_blocker, tmp_path_factory):
+    """SQLite, in a file: threads and processes share it."""
+    connections["default"].settings_dict["TEST"]["NAME"] = tmp_path_factory.mktemp("sqlite") / "delayedq.sqlite3"
+    with django_db_blocker.unblock():
+        databases = _create("default")
+    yield
+    with django_db_blocker.unblock():
+        teardown_databases(databases, verbosity=0)
+
+
+@pytest.fixture(scope="session")
+def postgresql(django_test_environment, django_db_blocker):
+    """PostgreSQL; without it these tests are skipped, but fail in CI or where its binaries were named."""
+    try:
+        with postgresql_socket() as socket:
+            connections["postgresql"].settings_dict["HOST"] = socket
+            with django_db_blocker.unblock():
+                _create("postgresql")
+            yield
+            connections["postgresql"].close()
+    except NoServer as reason:
+        needed = os.environ.get("CI") == "true" or "DELAYEDQ_TEST_POSTGRESQL_BIN" in os.environ
+        (pytest.fail if needed else pytest.skip)(str(reason))
+
+
+def _create(alias):
+    return setup_databases(verbosity=0, interactive=False, aliases={alias}, serialized_aliases=set())
+
+
+@pytest.fixture(params=ALIASES)
+def alias(request, django_db_setup, django_db_blocker):
+    """The alias of a database that holds nothing yet; models are routed to it, and so is the queue."""
+    if request.param == "postgresql":
+        request.getfixturevalue("postgresql")
+    chosen = ALIASES[request.param]
+    ChosenDatabase.alias = chosen
+    with django_db_blocker.unblock():
+        yield chosen
+        _empty(chosen)
+    ChosenDatabase.alias = "default"
+
+
+def _empty(alias):
+    """One transaction of deletes, which is much faster than Django's flush: foreign keys are checked at its end."""
+    connection = connections[alias]
+    if connection.in_atomic_block or not connection.is_usable():
+        connection.close()
+    with transaction.atomic(using=alias), connection.cursor() as cursor:
+        for table in _tables(alias):
+            cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
+
+
+@cache
+def _tables(alias):
+    return sorted(set(connections[alias].introspection.django_table_names(only_existing=True)) - KEPT)
+
+
+@pytest.fixture
+def connection(alias):
+    """The connection of the test's own thread."""
+    return connections[alias]
+
+
+@pytest.fixture
+def store(alias):
+    from delayedq.store import store_for
+
+    return store_for(alias)
+
+
+@pytest.fixture
+def environment(alias):
+    """The environment of a subprocess that works on the database of this test."""
+    settings = connections[alias].settings_dict
+    url = f"sqlite:///{settings['NAME']}"
+    if alias == "postgresql":
+        url = f"postgres://{settings['USER']}@/{settings['NAME']}?host={quote(settings['HOST'])}"
+    return {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
+
+
+# What a test must not leave behind
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left_running():
+    """Fail a test that leaves a thread or a child process behind."""
+    threads, children = _threads(), _children()
+    yield
+    for thread in _threads() - threads:
+        thread.join(timeout=2)
+    left = [thread.name for thread in _threads() - threads] + [f"process {pid}" for pid in _children() - children]
+    assert not left, f"The test left {', '.join(left)} running."
+
+
+def _threads():
+    """Running threads, but for the one that asgiref keeps for all of the process."""
+    kept = getattr(SyncToAsync.single_thread_executor, "_threads", set())
+    return {thread for thread in threading.enumerate() if thread not in kept}
+
+
+def _children():
+    """The ids of child processes, where the system lists them (Linux)."""
+    lists = Path("/proc/self/task").glob("*/children")
+    return {pid for children in lists for pid in _text(children).split()}
+
+
+def _text(path):
+    try:
+        return path.read_text()
+    except OSError:  # that thread has just ended
+        return ""

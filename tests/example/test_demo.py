@@ -1,0 +1,77 @@
+"""`manage.py demo` as a newcomer runs it: a subprocess, real workers, a database of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).parents[2]
+
+type Demo = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Demo:
+    """Starts the demo on an empty SQLite database."""
+
+    def start(*options: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "manage.py", "demo", *options],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "example_project.settings",
+                "DATABASE_URL": f"sqlite:///{tmp_path}/flights.sqlite3",
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    return start
+
+
+def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo) -> None:
+    with demo("--seconds", "4") as process:
+        said, _ = process.communicate(timeout=90)
+    assert process.returncode == 0, said
+    rows = [line.replace("│", " ").split() for line in said.splitlines() if line.startswith("│")]
+    counts = {row[0]: row[-1] for row in rows if len(row) == 2}
+    assert counts == {"scheduled": "979", "moved": "774", "cancelled": "180", "delivered": "799"}
+    assert [row[1] for row in rows if row[0] == "late,"] == ["p50", "p99", "max"]
+    assert "Every flight that left was reminded exactly once, at its last known time." in said
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
+def test_an_interrupted_demo_takes_its_workers_along(demo: Demo, end: signal.Signals) -> None:
+    with demo("--seconds", "60") as process:
+        assert process.stdout
+        assert "scheduled" in process.stdout.readline()
+        [workers] = children_of(process.pid)
+        process.send_signal(end)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Stopped." in said
+    assert not Path(f"/proc/{workers}").exists()
+
+
+@pytest.mark.parametrize("options", [("--seconds", "0"), ("--seconds", "soon"), ("--processes", "0")])
+def test_wrong_options_are_refused(demo: Demo, options: tuple[str, str]) -> None:
+    with demo(*options) as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert f"argument {options[0]}:" in said
+
+
+def children_of(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in listed.split()]

@@ -1,0 +1,65 @@
+"""The settings of the tests: SQLite is "default", PostgreSQL is "postgresql", and `alias` chooses between them."""
+
+from importlib.util import find_spec
+
+SECRET_KEY = "for tests only"
+#: Not UTC, so that a time which loses its zone on the way shows.
+TIME_ZONE = "America/New_York"
+USE_TZ = True
+
+SQLITE_OPTIONS = {
+    "transaction_mode": "IMMEDIATE",
+    "timeout": 30,
+    "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
+}
+DATABASES = {
+    # A test database in a file (conftest names it): threads and subprocesses share it.
+    "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "unused.sqlite3", "OPTIONS": SQLITE_OPTIONS},
+    # conftest starts the server and fills in its HOST.
+    "postgresql": {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "delayedq",
+        "USER": "postgres",
+        "TEST": {"DEPENDENCIES": []},
+    },
+}
+DATABASE_ROUTERS = ["tests.router.ChosenDatabase"]
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
+    "delayedq",
+    "tests.app",
+]
+if find_spec("example_project.flights") and find_spec("example_project.flights.models"):
+    INSTALLED_APPS.append("example_project.flights")
+if find_spec("example_project.urls"):
+    ROOT_URLCONF = "example_project.urls"
+
+MIDDLEWARE = [
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+]
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+STATIC_URL = "static/"
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+
+TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "QUEUES": []}}

@@ -1,0 +1,121 @@
+"""Looking: which lanes there are, and when each has something to do."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from delayedq.store.protocol import Lane, Sight
+from tests.store.given import KIND, NOW, at, claim, claim_one, message, retry, settle, succeed
+
+
+def look(store, queues=None, now=NOW):
+    """By queue and priority."""
+    return {(sight.queue, sight.priority): (sight.first_at, sight.due_in) for sight in store.look(queues, now)}
+
+
+def test_an_empty_queue_has_no_lanes(store):
+    assert store.look(now=NOW) == []
+    assert store.look(["mail"], NOW) == []
+
+
+def test_each_queue_and_priority_is_a_lane_with_its_first_message(store):
+    for priority, seconds in ((0, 7), (0, 5), (-3, 9.25), (100, -2)):
+        store.offer(message(priority=priority, scheduled_at=at(seconds)), now=NOW)
+    store.offer(message(queue="sms"), now=NOW)
+
+    assert look(store) == {
+        ("mail", 0): (at(5), 5.0),
+        ("mail", -3): (at(9.25), 9.25),
+        ("mail", 100): (at(-2), -2.0),
+        ("sms", 0): (NOW, 0.0),
+    }
+
+
+def test_a_sight_says_when_and_in_how_many_seconds(store):
+    store.offer(message(scheduled_at=at(90.5)), now=NOW)
+
+    assert store.look(now=at(30)) == [Sight("mail", 0, at(90.5), 60.5)]
+    assert store.look(now=at(100)) == [Sight("mail", 0, at(90.5), -9.5)]
+
+
+def test_without_now_it_looks_from_the_databases_clock(store):
+    store.offer(message(scheduled_at=None))
+
+    ((_, _, first_at, due_in),) = store.look()
+    assert -5 < due_in <= 0
+    assert first_at.tzinfo is not None
+    assert first_at - NOW > timedelta()
+
+
+@pytest.mark.parametrize(
+    ("queues", "seen"),
+    [(["a"], {"a"}), (["a", "c"], {"a", "c"}), ({"b"}, {"b"}), (["none"], set()), ([], set()), (None, {"a", "b", "c"})],
+    ids=repr,
+)
+def test_a_look_may_be_restricted_to_queues(store, queues, seen):
+    store.offer_many([message(queue=queue, priority=priority) for queue in "abc" for priority in (0, 1)], now=NOW)
+
+    lanes = [(sight.queue, sight.priority) for sight in store.look(queues, NOW)]
+    assert sorted(lanes) == sorted((queue, priority) for queue in seen for priority in (0, 1))
+
+
+def test_many_lanes_are_all_seen(store):
+    wanted = {(f"queue-{number % 10}", number - 50) for number in range(100)}
+    store.offer_many([message(queue=queue, priority=priority) for queue, priority in wanted for _ in range(3)], now=NOW)
+
+    assert look(store).keys() == wanted
+
+
+def test_leased_messages_are_not_seen_until_their_lease_ends(store):
+    for seconds in (0, 1, 300):
+        store.offer(message(scheduled_at=at(seconds)), now=NOW)
+    claim(store, 2, now=at(1))
+
+    assert look(store, now=at(2)) == {("mail", 0): (at(300), 298.0)}
+    assert look(store, now=at(61)) == {("mail", 0): (NOW, -61.0)}
+
+
+def test_a_lane_in_which_everything_is_leased_shows_nothing(store):
+    store.offer(message(), now=NOW)
+    claim_one(store)
+
+    assert look(store) == {}
+
+
+def test_what_ended_is_not_seen_and_what_was_given_back_is(store):
+    store.offer_many([message("a"), message("b", queue="sms")], now=NOW)
+    a, b = claim(store, 2, lanes=[Lane("mail", 0), Lane("sms", 0)])
+    settle(store, succeed(a), retry(b, delay=20))
+
+    assert look(store) == {("sms", 0): (at(20), 20.0)}
+
+
+def test_looking_finds_what_a_floor_hides(store):
+    store.offer(message("late commit", scheduled_at=at(-10)), now=NOW)
+
+    assert claim(store, lanes=[Lane("mail", 0, at(-1))]) == []
+    ((_, _, first_at, _),) = store.look(now=NOW)
+    assert claim_one(store, lanes=[Lane("mail", 0, first_at)]).key == "late commit"
+
+
+def test_looking_changes_nothing(store):
+    store.offer(message("a"), now=NOW)
+    for _ in range(3):
+        store.look(now=NOW)
+
+    assert claim_one(store).attempt == 1
+
+
+# History
+
+
+def test_finished_tells_which_messages_have_ended(store):
+    ids = {key: store.offer(message(key), now=NOW).id for key in "abc"}
+    settle(store, succeed(claim_one(store)))
+    store.unschedule(KIND, "b", NOW)
+
+    assert store.finished([*ids.values(), 10**12]) == {ids["a"], ids["b"]}
+    assert store.finished(iter([ids["c"]])) == set()
+    assert store.finished([]) == set()

@@ -1,0 +1,175 @@
+"""The five policies for a key that is live already: while it waits, and while a worker runs it."""
+
+from __future__ import annotations
+
+import pytest
+
+from delayedq.store.protocol import OfferOutcome, OnConflict
+from tests.store.given import KIND, NOW, at, claim, claim_one, live, message, outcomes, retry, settle, succeed
+
+CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
+REPLACE, KEEP, PRESERVE_TIME, EARLIEST, LATEST = OnConflict
+
+ALL = pytest.mark.parametrize("policy", OnConflict)
+UPDATING = pytest.mark.parametrize("policy", [policy for policy in OnConflict if policy is not KEEP])
+
+
+@ALL
+def test_every_policy_creates_a_key_that_is_not_live(store, policy):
+    assert store.offer(message("a", scheduled_at=at(5)), policy, NOW).outcome == CREATED
+    assert live("a").scheduled_at == at(5)
+
+
+# A message that waits, due at 100
+
+
+@pytest.mark.parametrize(
+    ("policy", "offered_at", "outcome", "payload", "due"),
+    [
+        (REPLACE, 50, UPDATED, "2", 50),
+        (REPLACE, 150, UPDATED, "2", 150),
+        (KEEP, 50, IGNORED, "1", 100),
+        (KEEP, 150, IGNORED, "1", 100),
+        (PRESERVE_TIME, 50, UPDATED, "2", 100),
+        (PRESERVE_TIME, 150, UPDATED, "2", 100),
+        (EARLIEST, 50, UPDATED, "2", 50),
+        (EARLIEST, 150, UPDATED, "2", 100),
+        (LATEST, 50, UPDATED, "2", 100),
+        (LATEST, 150, UPDATED, "2", 150),
+    ],
+)
+def test_another_payload_for_a_waiting_message(store, policy, offered_at, outcome, payload, due):
+    created = store.offer(message("a", "1", scheduled_at=at(100)), now=NOW)
+
+    assert store.offer(message("a", "2", scheduled_at=at(offered_at)), policy, NOW) == (outcome, created.id)
+    row = live("a")
+    assert (row.payload, row.scheduled_at, row.scheduled_at_initially) == (payload, at(due), at(due))
+
+
+@pytest.mark.parametrize(
+    ("policy", "offered_at", "outcome", "due"),
+    [
+        (REPLACE, 50, UPDATED, 50),
+        (REPLACE, 150, UPDATED, 150),
+        (KEEP, 50, IGNORED, 100),
+        (PRESERVE_TIME, 50, IGNORED, 100),
+        (PRESERVE_TIME, 150, IGNORED, 100),
+        (EARLIEST, 50, UPDATED, 50),
+        (EARLIEST, 150, IGNORED, 100),
+        (LATEST, 50, IGNORED, 100),
+        (LATEST, 150, UPDATED, 150),
+    ],
+)
+def test_the_same_payload_at_another_time_for_a_waiting_message(store, policy, offered_at, outcome, due):
+    store.offer(message("a", scheduled_at=at(100)), now=NOW)
+
+    assert store.offer(message("a", scheduled_at=at(offered_at)), policy, NOW).outcome == outcome
+    assert live("a").scheduled_at == at(due)
+
+
+@ALL
+def test_the_same_again_is_ignored_and_writes_nothing(store, policy):
+    store.offer(message("a", scheduled_at=at(100)), now=NOW)
+    before = vars(live("a")) | {"_state": None}
+
+    assert store.offer(message("a", scheduled_at=at(100)), policy, NOW).outcome == IGNORED
+    assert vars(live("a")) | {"_state": None} == before
+
+
+@UPDATING
+def test_an_update_starts_the_attempts_of_a_retried_message_over(store, policy):
+    store.offer(message("a", "1"), now=NOW)
+    settle(store, retry(claim_one(store), delay=10, errors='["boom"]'))
+
+    store.offer(message("a", "2", scheduled_at=at(20)), policy, NOW)
+    assert (live("a").attempt, live("a").errors) == (0, None)
+    assert claim_one(store, now=at(30)).attempt == 1
+
+
+def test_a_retry_that_moved_the_time_does_not_make_the_same_offer_a_new_one(store):
+    store.offer(message("a"), now=NOW)
+    settle(store, retry(claim_one(store), delay=10))
+
+    assert store.offer(message("a"), now=NOW).outcome == IGNORED
+    assert (live("a").scheduled_at, live("a").attempt) == (at(10), 1)
+
+
+def test_a_batch_follows_its_policy_too(store):
+    store.offer_many([message("a", "1", scheduled_at=at(100)), message("b", "1", scheduled_at=at(100))], now=NOW)
+    batch = [message("a", "2", scheduled_at=at(50)), message("b", "2", scheduled_at=at(150))]
+
+    assert [offered.outcome for offered in store.offer_many(batch, EARLIEST, NOW)] == [UPDATED, UPDATED]
+    assert [live(key).scheduled_at for key in "ab"] == [at(50), at(100)]
+
+
+# A message that a worker runs
+
+
+@ALL
+def test_the_same_again_while_it_runs_is_ignored_and_not_delivered_twice(store, policy):
+    store.offer(message("a"), now=NOW)
+    running = claim_one(store)
+
+    assert store.offer(message("a"), policy, NOW) == (IGNORED, running.id)
+    assert settle(store, succeed(running)) == (frozenset(), frozenset())
+    assert claim(store, now=at(1000)) == []
+    assert outcomes() == ["succeeded"]
+
+
+def test_keep_leaves_a_running_message_alone(store):
+    store.offer(message("a", "1"), now=NOW)
+    running = claim_one(store)
+
+    assert store.offer(message("a", "2", scheduled_at=at(5)), KEEP, NOW) == (IGNORED, running.id)
+    assert settle(store, succeed(running)) == (frozenset(), frozenset())
+    assert claim(store, now=at(1000)) == []
+
+
+@UPDATING
+@pytest.mark.parametrize("offered_at", [-50, 50])
+def test_an_update_while_it_runs_is_one_more_run_at_the_offered_time(store, policy, offered_at):
+    store.offer(message("a", "1"), now=NOW)
+    running = claim_one(store)
+
+    assert store.offer(message("a", "2", scheduled_at=at(offered_at)), policy, NOW) == (UPDATED, running.id)
+    assert claim(store, now=at(51)) == [], "the replacement runs beside the run it replaces"
+
+    assert settle(store, succeed(running)) == (frozenset(), {running.id})
+    assert claim(store, now=at(offered_at - 0.001)) == []
+    again = claim_one(store, now=at(51))
+    assert (again.id, again.payload, again.attempt) == (running.id, "2", 1)
+    assert again.scheduled_at == again.scheduled_at_initially == at(offered_at)
+    assert settle(store, succeed(again), now=at(52)) == (frozenset(), frozenset())
+    assert claim(store, now=at(1000)) == []
+    assert outcomes() == ["superseded", "succeeded"]
+
+
+def test_several_updates_while_it_runs_are_one_more_run_of_the_last(store):
+    store.offer(message("a", "1"), now=NOW)
+    running = claim_one(store)
+    for payload in "234":
+        store.offer(message("a", payload), now=NOW)
+    settle(store, succeed(running))
+
+    assert claim_one(store).payload == "4"
+    assert claim(store) == []
+
+
+def test_an_update_after_the_lease_expired_is_what_the_next_worker_gets(store):
+    store.offer(message("a", "1"), now=NOW)
+    claim_one(store)
+    store.offer(message("a", "2"), now=at(61))
+
+    again = claim_one(store, now=at(61), worker="second")
+    assert (again.payload, again.attempt) == ("2", 1)
+    assert settle(store, succeed(again), now=at(62)) == (frozenset(), frozenset())
+
+
+def test_unscheduled_after_an_update_while_it_runs_nothing_runs_again(store):
+    store.offer(message("a", "1"), now=NOW)
+    running = claim_one(store)
+    store.offer(message("a", "2"), now=NOW)
+
+    assert store.unschedule(KIND, "a", NOW)
+    assert settle(store, succeed(running)).lost == {running.id}
+    assert claim(store, now=at(1000)) == []

@@ -1,0 +1,239 @@
+"""Threads with connections of their own, all at once: nothing is lost, nothing is done twice, nothing deadlocks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from threading import Event, Lock
+
+import pytest
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store.protocol import OfferOutcome, OnConflict
+from tests.store.given import (
+    KIND,
+    LANE,
+    LEASE,
+    NOW,
+    at,
+    claim,
+    claim_one,
+    live,
+    live_keys,
+    message,
+    retry,
+    settle,
+    succeed,
+    together,
+)
+
+CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
+
+
+def offer_each(store, offers, on_conflict=OnConflict.REPLACE):
+    return [store.offer(offer, on_conflict, NOW).outcome for offer in offers]
+
+
+# Offers against offers
+
+
+@pytest.mark.parametrize("policy", OnConflict)
+def test_a_key_offered_by_ten_at_once_is_created_once(store, policy):
+    for turn in range(5):
+        offers = [message(f"{turn}", f"{number}") for number in range(10)]
+        outcomes = Counter(
+            together(*(partial(lambda o: store.offer(o, policy, NOW).outcome, offer) for offer in offers))
+        )
+
+        assert outcomes[CREATED] == 1
+        assert outcomes[IGNORED if policy is OnConflict.KEEP else UPDATED] == 9
+
+
+def test_a_hundred_updates_by_ten_leave_one_message_with_one_of_the_payloads(store):
+    store.offer(message("a", "first"), now=NOW)
+    batches = [[message("a", f"{thread}-{turn}") for turn in range(10)] for thread in range(10)]
+    outcomes = together(*(partial(offer_each, store, batch) for batch in batches))
+
+    assert {outcome for batch in outcomes for outcome in batch} == {UPDATED}
+    assert live("a").payload in {batch[-1].payload for batch in batches}
+    assert live("a").generation == 100
+
+
+def test_a_batch_racing_single_offers_of_its_keys_stores_every_key_once(store):
+    for turn in range(5):
+        names = [f"{turn}-{number}" for number in range(20)]
+        batch, *singles = together(
+            lambda names=names: [offered.outcome for offered in store.offer_many(map(message, names), now=NOW)],
+            *(partial(offer_each, store, [message(name, "2")]) for name in names[::2]),
+        )
+        assert live_keys() >= set(names)
+        created = Counter(outcome for outcomes in (batch, *singles) for outcome in outcomes)[CREATED]
+        assert created == len(names)
+        assert Message.objects.filter(key__startswith=f"{turn}-").count() == len(names)
+
+
+def test_batches_with_the_same_keys_in_opposite_orders_do_not_deadlock(store):
+    names = [f"{number}" for number in range(200)]
+
+    def offer_often(order, payload):
+        for turn in range(5):
+            store.offer_many([message(name, f"{payload}{turn}") for name in order], now=NOW)
+
+    together(partial(offer_often, names, "a"), partial(offer_often, names[::-1], "b"))
+    assert live_keys() == set(names)
+    assert len(set(Message.objects.values_list("payload", flat=True))) == 1
+
+
+# Claims against claims
+
+
+def test_eight_claimers_never_get_more_than_they_ask_for_and_nothing_twice(store):
+    store.offer_many([message(f"{number}", priority=number % 2) for number in range(600)], now=NOW)
+    lanes = [LANE, LANE._replace(priority=1)]
+
+    def claim_all(worker):
+        batches = []
+        while batch := claim(store, 7, lanes=lanes, worker=worker):
+            batches.append(batch)
+        return batches
+
+    batches = [batch for batches in together(*(partial(claim_all, f"w{n}") for n in range(8))) for batch in batches]
+    assert max(map(len, batches)) <= 7
+    claimed = Counter(message.key for batch in batches for message in batch)
+    assert (len(claimed), set(claimed.values())) == (600, {1})
+    assert set(Message.objects.values_list("attempt", flat=True)) == {1}
+
+
+def test_an_expired_message_goes_to_one_of_those_who_want_it(store):
+    for turn in range(10):
+        store.offer(message(f"{turn}"), now=NOW)
+        claim_one(store)
+        claims = together(*(partial(claim, store, now=at(61), worker=f"w{n}") for n in range(4)))
+
+        assert sum(map(len, claims)) == 1
+        settle(store, *(succeed(claimed) for batch in claims for claimed in batch))
+
+
+def test_a_late_end_and_a_new_claim_never_both_win(store):
+    for turn in range(20):
+        store.offer(message(f"{turn}"), now=NOW)
+        late = claim_one(store)
+        settled, claimed = together(
+            lambda late=late: settle(store, succeed(late), now=at(61)),
+            lambda: claim(store, now=at(61), worker="second"),
+        )
+        assert (settled.lost == {late.id}) == bool(claimed)
+        settle(store, *map(succeed, claimed))
+        assert FinishedMessage.objects.filter(key=f"{turn}").count() == 1
+
+
+# Producers and consumers
+
+
+class Consumers:
+    """Ticks that go on until `wanted` messages are done."""
+
+    def __init__(self, store, wanted):
+        self.store, self.wanted, self.seen, self.lock = store, wanted, [], Lock()
+
+    def consume(self, worker):
+        done = []
+        while len(self.seen) < self.wanted:
+            tick = self.store.tick([succeed(claimed) for claimed in done], [LANE], 9, LEASE, worker, NOW)
+            assert not tick.settled.lost
+            done = tick.claimed
+            with self.lock:
+                self.seen += [claimed.key for claimed in done]
+        self.store.settle([succeed(claimed) for claimed in done], worker, NOW)
+
+    def threads(self, number):
+        return [partial(self.consume, f"w{index}") for index in range(number)]
+
+
+def test_each_key_that_four_producers_offer_is_consumed_exactly_once(store):
+    names = [f"{number}" for number in range(200)]
+    outcomes = together(*[partial(offer_each, store, [message(name) for name in names]) for _ in range(4)])
+    consumers = Consumers(store, len(names))
+    together(*consumers.threads(4))
+
+    assert Counter(outcome for batch in outcomes for outcome in batch) == {CREATED: 200, IGNORED: 600}
+    assert Counter(consumers.seen) == dict.fromkeys(names, 1)
+    assert (Message.objects.count(), FinishedMessage.objects.succeeded().count()) == (0, 200)
+
+
+def test_ten_consumers_beside_four_producers_end_every_message_exactly_once(store):
+    consumers = Consumers(store, 400)
+    producers = [partial(offer_each, store, [message(f"{p}-{n}") for n in range(100)]) for p in range(4)]
+    together(*producers, *consumers.threads(10))
+
+    assert set(Counter(consumers.seen).values()) == {1}
+    assert (Message.objects.count(), FinishedMessage.objects.succeeded().count()) == (0, 400)
+
+
+# Offers against ends
+
+
+def test_an_offer_that_meets_the_end_of_its_key_returns_and_its_message_runs(store):
+    stop = Event()
+
+    def consume():
+        while not stop.is_set():
+            settle(store, *map(succeed, claim(store, worker="consumer")))
+
+    def produce():
+        try:
+            return [store.offer(message("a", f"{number}"), now=NOW) for number in range(300)]
+        finally:
+            stop.set()
+
+    offers, _ = together(produce, consume)
+    assert {offered.outcome for offered in offers} <= {CREATED, UPDATED}
+    settle(store, *map(succeed, claim(store)))
+    assert not Message.objects.exists()
+    assert FinishedMessage.objects.filter(payload="299", outcome="succeeded").count() == 1
+    created = sum(offered.outcome == CREATED for offered in offers)
+    assert created == FinishedMessage.objects.succeeded().count()
+
+
+def test_a_message_unscheduled_while_it_is_offered_again_is_either_live_or_history(store):
+    for turn in range(20):
+        store.offer(message("a", f"{turn}"), now=NOW)
+        offered, unscheduled = together(
+            lambda turn=turn: store.offer(message("a", f"{turn}!"), now=NOW), lambda: store.unschedule(KIND, "a", NOW)
+        )
+        assert unscheduled
+        assert live_keys() == ({"a"} if offered.outcome == CREATED else set())
+        store.unschedule(KIND, "a", NOW)
+
+
+def ends_against(store, act):
+    """End batches of messages, in the order of their ids, while `act` works on the same claims."""
+    for turn in range(5):
+        names = [f"{number:04}" for number in reversed(range(1000))]
+        store.offer_many([message(name, f"{turn}") for name in names], now=NOW)
+        claims = claim(store, 1000)
+        together(partial(settle, store, *map(succeed, claims)), partial(act, claims))
+        settle(store, *map(succeed, claim(store, 1000)))
+    assert not Message.objects.exists()
+
+
+def test_ending_a_batch_does_not_deadlock_with_offers_of_its_keys_in_another_order(store):
+    ends_against(store, lambda claims: store.offer_many([message(c.key, "new") for c in reversed(claims)], now=NOW))
+
+
+def test_ending_a_batch_does_not_deadlock_with_the_renewal_of_its_leases_in_another_order(store):
+    ends_against(store, lambda claims: store.renew([(c.id, c.token) for c in reversed(claims)], LEASE, NOW))
+    assert FinishedMessage.objects.succeeded().count() == 5000
+
+
+def test_giving_a_batch_back_does_not_deadlock_with_offers_of_its_keys_in_another_order(store):
+    names = [f"{number:04}" for number in reversed(range(1000))]
+    for turn in range(5):
+        store.offer_many([message(name, f"{turn}") for name in names], now=NOW)
+        claims = claim(store, 1000)
+        offers = [message(name, f"{turn} new") for name in names]
+        together(
+            partial(settle, store, *(retry(claimed, delay=0.0) for claimed in claims)),
+            partial(store.offer_many, offers, now=NOW),
+        )
+    assert set(Message.objects.values_list("payload", "lease_token")) == {("4 new", None)}

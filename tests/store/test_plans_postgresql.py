@@ -1,0 +1,277 @@
+"""Plans on PostgreSQL: each statement of the queue goes by an index, whatever is in the table and in its statistics.
+
+The statements are those that the store really sent, captured and explained.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+
+import pytest
+from django.db import transaction
+from django.test.utils import CaptureQueriesContext
+
+from delayedq.store.protocol import Lane
+from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, message, settle, succeed, undone
+
+pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+DUE, PRIMARY, KEY = "delayedq_due", "delayedq_message_pkey", "delayedq_key"
+
+FILL = """
+INSERT INTO delayedq_message (queue, kind, key, priority, max_attempts, payload, scheduled_at, scheduled_at_initially,
+    created_at, attempt, generation)
+SELECT 'mail', 'tests.remind', {key}, {priority}, 1, '{{}}', at, at, %(now)s, 0, 0
+FROM (SELECT n, %(now)s::timestamptz + n * interval '1 {unit}' AS at FROM generate_series({first}, {last}) AS n) AS made
+"""
+HISTORY = """
+INSERT INTO delayedq_finishedmessage (id, finished_at, scheduled_at, scheduled_at_initially, created_at, priority,
+    attempts, max_attempts, outcome, queue, kind, payload)
+SELECT -n, %(now)s::timestamptz + n * interval '1 second', %(now)s, %(now)s, %(now)s, 0,
+    1, 1, 'succeeded', 'mail', 'k', ''
+FROM generate_series(1, 50000) AS n
+"""
+
+
+@pytest.fixture
+def table(store, connection):
+    """Runs SQL on a message table that was never analysed, is not vacuumed behind the test's back, and is new after."""
+
+    def run(statement):
+        with connection.cursor() as cursor:
+            cursor.execute(statement, {"now": NOW})
+
+    run("TRUNCATE delayedq_message; ALTER TABLE delayedq_message SET (autovacuum_enabled = off)")
+    run("DELETE FROM pg_statistic WHERE starelid = 'delayedq_message'::regclass")
+    yield run
+    run("TRUNCATE delayedq_message; ALTER TABLE delayedq_message RESET (autovacuum_enabled)")
+    run("TRUNCATE delayedq_finishedmessage; ANALYZE delayedq_finishedmessage")
+
+
+def fill(table, first, last, *, unit="second", priority=0, key="'key-' || n"):
+    table(FILL.format(first=first, last=last, unit=unit, priority=priority, key=key))
+
+
+class Plan:
+    """How a verb's statement was carried out: the nodes that read messages, and how many blocks it touched."""
+
+    def __init__(self, connection, act):
+        sql = _sent(connection, act)
+        with undone(connection.alias), connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.replace('%', '%%')}", [])
+            answer = cursor.fetchone()[0]
+        explained = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+        self.blocks = explained["Shared Hit Blocks"] + explained["Shared Read Blocks"]
+        self.nodes = list(_nodes(explained))
+
+    @property
+    def indexes(self):
+        return {node["Index Name"] for node in self.nodes if "Index Name" in node}
+
+    @property
+    def scanned(self):
+        """The tables that were read from end to end."""
+        return {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
+
+    @property
+    def visited(self):
+        """How many index entries of messages were looked at, kept or not."""
+        scans = [node for node in self.nodes if "Index Name" in node]
+        return sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in scans)
+
+
+def _sent(connection, act):
+    """The one statement about messages that a verb sends; what it does is undone."""
+    with undone(connection.alias), CaptureQueriesContext(connection) as captured:
+        act()
+    (sql,) = [query["sql"] for query in captured if "delayedq_" in query["sql"]]
+    return sql
+
+
+def _nodes(plan):
+    yield plan
+    for child in plan.get("Plans", []):
+        yield from _nodes(child)
+
+
+def verbs(store):
+    """Each verb about messages that are there, with the indexes it may use."""
+    done = claim(store, 5)
+    held = [(claimed.id, claimed.token) for claimed in done]
+    endings = [succeed(claimed) for claimed in done]
+    return {
+        "claim": (partial(claim, store, 5), {DUE, PRIMARY}),
+        "look": (partial(store.look, None, NOW), {DUE}),
+        "finish": (partial(settle, store, *endings), {PRIMARY}),
+        "tick": (partial(store.tick, endings, [LANE], 5, LEASE, "w", NOW), {DUE, PRIMARY}),
+        "renew": (partial(store.renew, held, LEASE, NOW), {PRIMARY}),
+        "release": (partial(store.release, held), {PRIMARY}),
+        "unschedule": (partial(store.unschedule, KIND, "key--3", NOW), {KEY}),
+    }
+
+
+def assert_by_index(store, connection, blocks):
+    for name, (act, indexes) in verbs(store).items():
+        plan = Plan(connection, act)
+        assert not plan.scanned, f"{name} reads {plan.scanned} from end to end"
+        assert plan.indexes == indexes, f"{name} uses {plan.indexes}"
+        assert plan.blocks < blocks, f"{name} touches {plan.blocks} blocks"
+
+
+# Few, new and many messages
+
+
+def test_every_verb_touches_a_few_blocks_of_a_small_table(store, connection, table):
+    fill(table, -9, 0)
+    assert {
+        name: plan.blocks for name, act in verbs(store).items() if (plan := Plan(connection, act[0])).blocks > 80
+    } == {}
+
+
+def test_every_verb_goes_by_index_on_a_table_that_was_analysed_when_empty(store, connection, table):
+    table("ANALYZE delayedq_message")
+    fill(table, -20_000, 0)
+    assert_by_index(store, connection, 200)
+
+
+def test_every_verb_goes_by_index_on_a_fresh_table(store, connection, table):
+    fill(table, -25_000, 25_000)
+    assert_by_index(store, connection, 200)
+
+
+def test_every_verb_goes_by_index_on_a_large_analysed_backlog(store, connection, table):
+    fill(table, -200_000, 0)
+    table("ANALYZE delayedq_message")
+    assert_by_index(store, connection, 200)
+
+
+def test_a_claim_from_an_empty_table_visits_nothing(store, connection, table):
+    plan = Plan(connection, partial(claim, store))
+
+    assert (plan.visited, plan.blocks < 10) == (0, True)
+
+
+# The claim of one message, in the cases that have hurt other queues
+
+
+def claims_one_in_a_few_blocks(store, connection, lanes):
+    plan = Plan(connection, partial(claim, store, 1, lanes=lanes))
+    assert plan.indexes == {DUE, PRIMARY}
+    assert plan.blocks <= 40, f"{plan.blocks} blocks"
+    assert plan.visited <= 4, f"{plan.visited} index entries"
+    return claim_one(store, lanes=lanes)
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
+def test_a_claim_is_not_slowed_by_future_messages_of_a_higher_priority(store, connection, table, analysed):
+    fill(table, 1, 200_000, priority=100)
+    store.offer(message("due", priority=-1), now=NOW)
+    if analysed:
+        table("ANALYZE delayedq_message")
+
+    lanes = [Lane("mail", 100), Lane("mail", -1)]
+    assert claims_one_in_a_few_blocks(store, connection, lanes).key == "due"
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
+def test_a_claim_is_not_slowed_by_a_backlog(store, connection, table, analysed):
+    fill(table, -200_000, 0)
+    if analysed:
+        table("ANALYZE delayedq_message")
+
+    assert claims_one_in_a_few_blocks(store, connection, [LANE]).key == "key--200000"
+
+
+def test_a_claim_is_not_slowed_by_many_priorities(store, connection, table):
+    fill(table, 0, 99_999, priority="n %% 1000", unit="microsecond")
+    table("ANALYZE delayedq_message")
+    lanes = [Lane("mail", priority) for priority in range(999, -1, -1)]
+
+    assert claims_one_in_a_few_blocks(store, connection, lanes[-1:]).priority == 0
+    looked = Plan(connection, partial(store.look, None, NOW))
+    assert looked.indexes == {DUE}
+    assert looked.visited <= 2 * 1000 + 2
+
+
+def test_a_look_visits_two_entries_of_each_lane_however_full_it_is(store, connection, table):
+    fill(table, -50_000, 50_000, priority="n %% 5")
+    table("ANALYZE delayedq_message")
+
+    looked = Plan(connection, partial(store.look, None, NOW))
+    assert (looked.indexes, looked.visited <= 2 * 9 + 2) == ({DUE}, True)
+    assert looked.blocks <= 120
+
+
+# What has ended
+
+
+def test_a_claim_is_as_cheap_after_many_messages_have_been_processed(store, connection, table):
+    fill(table, -20_000, -1)
+    before = Plan(connection, partial(claim, store)).blocks
+    while claimed := claim(store, 1000):
+        settle(store, *map(succeed, claimed))
+    table("VACUUM delayedq_message")
+    store.offer(message("last"), now=NOW)
+
+    assert Plan(connection, partial(claim, store)).blocks <= before
+    assert claim_one(store).key == "last"
+
+
+def test_with_its_floor_a_claim_stays_cheap_beside_a_transaction_that_keeps_dead_rows_alive(store, connection, table):
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM delayedq_message")
+        fill(table, -20_000, -1)
+        while claimed := claim(store, 1000):
+            settle(store, *map(succeed, claimed))
+            floor = claimed[-1].scheduled_at
+        store.offer(message("last"), now=NOW)
+
+        from_the_start = Plan(connection, partial(claim, store)).blocks
+        from_the_floor = Plan(connection, partial(claim, store, lanes=[LANE._replace(floor=floor)])).blocks
+    finally:
+        other.close()
+    assert from_the_floor <= 40
+    assert from_the_start > 10 * from_the_floor, "the dead rows are gone: this test shows nothing"
+
+
+def test_history_is_read_by_index_only(store, connection, table):
+    table(HISTORY)
+    table("ANALYZE delayedq_finishedmessage")
+
+    pruned = Plan(connection, partial(store.prune, LEASE, 10, at(999_999)))
+    assert (pruned.scanned, len(pruned.indexes)) == (set(), 2)
+    assert pruned.blocks <= 60
+    found = Plan(connection, partial(store.finished, [-1, -2]))
+    assert (found.scanned, found.indexes) == (set(), {"delayedq_finishedmessage_pkey"})
+
+
+# The table itself
+
+
+UPDATES = """
+SELECT pg_stat_get_xact_tuples_updated(oid), pg_stat_get_xact_tuples_hot_updated(oid)
+FROM pg_class WHERE oid = 'delayedq_message'::regclass
+"""
+
+
+def test_a_claim_writes_no_index(store, connection, alias, table):
+    fill(table, -999, 0)
+    with transaction.atomic(using=alias), connection.cursor() as cursor:
+        cursor.execute(UPDATES)
+        updated, heap_only = cursor.fetchone()
+        claim(store, 100)
+        cursor.execute(UPDATES)
+        after = cursor.fetchone()
+    assert after[0] - updated == 100
+    assert after[1] - heap_only > 90
+
+
+def test_the_message_table_has_three_indexes_and_the_lease_is_in_none(connection):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'delayedq_message'")
+        definitions = [row[0] for row in cursor.fetchall()]
+    assert len(definitions) == 3
+    assert not [definition for definition in definitions if "lease" in definition or "attempt" in definition]
