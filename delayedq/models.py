@@ -118,7 +118,7 @@ class FinishedMessage(models.Model):
     scheduled_at_initially = models.DateTimeField()
     created_at = models.DateTimeField("created")
     priority = models.SmallIntegerField()
-    attempts = models.SmallIntegerField()
+    attempts = models.SmallIntegerField(help_text="How often it was started.")
     max_attempts = models.SmallIntegerField()
     outcome = models.CharField(max_length=10, choices=Outcome)
     queue = models.CharField(max_length=NAME_LENGTH)

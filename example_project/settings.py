@@ -13,6 +13,8 @@ SECRET_KEY = env.str("SECRET_KEY", default="insecure-and-good-enough-for-a-demo"
 ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
 
 DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{BASE_DIR / 'flights.sqlite3'}")}
+# A worker thread keeps its connection; a new one for each task would cost more than the task.
+DATABASES["default"] |= {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {
         # One writer at a time: with IMMEDIATE it waits for its turn when it begins, and never fails half-way.

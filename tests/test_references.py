@@ -11,12 +11,14 @@ from django.utils.translation import gettext_lazy
 
 from delayedq.core.serialization import dump_call, dumps, load_call, loads
 from delayedq.exceptions import ArgumentsMismatch, NotStorable, ReferenceGone
+from tests.app.models import Mark
+from tests.router import ChosenDatabase
 
 
-class Staff(User):
+class Remark(Mark):
     class Meta:
         proxy = True
-        app_label = "app"
+        app_label = "tests_app"
 
 
 class Bag(models.Model):
@@ -24,7 +26,7 @@ class Bag(models.Model):
 
     class Meta:
         managed = False
-        app_label = "app"
+        app_label = "tests_app"
 
     def __str__(self):
         return str(self.id)
@@ -37,7 +39,7 @@ class Seat(models.Model):
 
     class Meta:
         managed = False
-        app_label = "app"
+        app_label = "tests_app"
 
     def __str__(self):
         return f"{self.flight}/{self.row}"
@@ -72,8 +74,9 @@ def test_an_instance_of_another_database_is_stored_with_its_alias(group):
     assert "db" not in json.loads(dumps(group))["v"]
 
 
-def test_an_instance_is_loaded_from_its_own_database(alias):
+def test_an_instance_is_loaded_from_its_own_database_whatever_a_router_says(alias, monkeypatch):
     group = Group.objects.create(name="crew")
+    monkeypatch.setattr(ChosenDatabase, "alias", "default")
     back = loads(dumps(group))
     assert back == group
     assert back._state.db == alias
@@ -83,12 +86,13 @@ def test_deferred_lazy_and_proxied_instances_are_references_too(db):
     user = User.objects.create(username="ann")
     assert loads(dumps(User.objects.only("pk").get())) == user
     assert loads(dumps(SimpleLazyObject(User.objects.get))) == user
-    assert type(loads(dumps(Staff.objects.get()))) is Staff
+    Mark.objects.create(name="late")
+    assert type(loads(dumps(Remark.objects.get()))) is Remark
 
 
 def test_a_composite_primary_key_is_stored_in_full():
     seat = Seat.from_db("default", ["flight", "row"], ["UA1545", 7])
-    assert json.loads(dumps(seat))["v"] == {"model": "app.seat", "pk": {"$": "tuple", "v": ["UA1545", 7]}}
+    assert json.loads(dumps(seat))["v"] == {"model": "tests_app.seat", "pk": {"$": "tuple", "v": ["UA1545", 7]}}
     seat.row = None
     with pytest.raises(NotStorable, match="save it first"):
         dumps(seat)
@@ -122,7 +126,7 @@ def test_a_row_that_is_gone_is_named(group):
         ({"model": 7, "pk": 1}, "malformed model"),
         ({"model": "auth.group"}, "malformed model"),
         ({"model": "auth.group", "pk": "crew"}, "malformed model"),
-        ({"model": "app.bag", "pk": "crew"}, "refers to app.Bag 'crew': .*is not a valid UUID"),
+        ({"model": "tests_app.bag", "pk": "crew"}, r"refers to tests_app\.Bag 'crew': .*is not a valid UUID"),
         ({"model": "auth.group", "pk": [1]}, "malformed model"),
         ({"model": "auth.group", "pk": 1, "db": "nowhere"}, "unknown database: 'nowhere'"),
         ({"model": "auth.group", "pk": 1, "db": ["default"]}, "unknown database"),

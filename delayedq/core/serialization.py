@@ -209,10 +209,10 @@ def _encode_set(values: Iterable[object], depth: int) -> list[object]:
 
 
 def _encode_dict(values: Mapping[Any, object], depth: int) -> object:
-    return _keyed(_encode_items(values, depth), depth)
+    return _keyed(_encode_entries(values, depth), depth)
 
 
-def _encode_items(values: Mapping[Any, object], depth: int) -> dict[Any, object]:
+def _encode_entries(values: Mapping[Any, object], depth: int) -> dict[Any, object]:
     depth = _deeper(values, depth)
     encoded = {}
     for key, value in values.items():
@@ -303,7 +303,7 @@ _ENCODERS: dict[type, Callable[[Any, int], object]] = {
     dict: _encode_dict,
     defaultdict: _encode_dict,
     Counter: _encode_dict,
-    OrderedDict: lambda value, depth: _tagged("dict", _pairs(_encode_items(value, depth), depth)),
+    OrderedDict: lambda value, depth: _tagged("dict", _pairs(_encode_entries(value, depth), depth)),
     tuple: lambda value, depth: _tagged("tuple", _encode_elements(value, depth)),
     set: lambda value, depth: _tagged("set", _encode_set(value, depth)),
     frozenset: lambda value, depth: _tagged("frozenset", _encode_set(value, depth)),

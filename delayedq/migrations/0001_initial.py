@@ -39,7 +39,7 @@ class Migration(migrations.Migration):
                 ("scheduled_at_initially", models.DateTimeField()),
                 ("created_at", models.DateTimeField(verbose_name="created")),
                 ("priority", models.SmallIntegerField()),
-                ("attempts", models.SmallIntegerField()),
+                ("attempts", models.SmallIntegerField(help_text="How often it was started.")),
                 ("max_attempts", models.SmallIntegerField()),
                 (
                     "outcome",

@@ -66,5 +66,5 @@ class SQLiteListener:
 
 def _own_connection(alias: str) -> BaseDatabaseWrapper:
     connection = connections[alias].copy()
-    connection.connect()
+    connection.ensure_connection()
     return connection

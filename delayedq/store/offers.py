@@ -72,9 +72,19 @@ def check(offer: Offer) -> None:
 
 
 def _check_key(key: object) -> None:
-    if not isinstance(key, str) or not 1 <= len(key) <= KEY_LENGTH or "\0" in key:
-        shown = f"{key[:40]!r}... ({len(key)} characters)" if isinstance(key, str) and len(key) > KEY_LENGTH else f"{key!r}"
-        raise InvalidKey(f"A key is a text of 1 to {KEY_LENGTH} characters, not {shown}.")
+    if not isinstance(key, str):
+        raise InvalidKey(f"A key is a text, not {key!r}.")
+    if not 1 <= len(key) <= KEY_LENGTH:
+        raise InvalidKey(f"A key has 1 to {KEY_LENGTH} characters, not {len(key)}: {key[:40]!r}.")
+    if "\0" in key or not _is_unicode(key):
+        raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        return bool(text.encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def check_time(when: object) -> None:

@@ -1,7 +1,9 @@
 """The statements of the store on PostgreSQL.
 
 All of them take `now`: NULL means the server's clock, and the planner folds the coalesce away. What a claim writes
-(lease_token, leased_until, leased_by, attempt) is in no index, so a claim is a heap-only update.
+(lease_token, leased_until, leased_by, attempt) is in no index, so a claim is a heap-only update. Where rows are joined
+with arrays of ids and tokens, `id = ANY(ids)` is said beside: it leaves the planner no way but the primary key (without
+it, 50,000 rows with fresh statistics were read from end to end: 8 ms instead of 1 ms for 512 acks).
 """
 
 from __future__ import annotations
@@ -127,13 +129,15 @@ ended AS (
         %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(endings)s::text[],
         %(started)s::float8[], %(finished)s::float8[], %(results)s::text[], %(errors)s::text[]
     ) AS ending (id, token, generation, outcome, started, finished, result, errors)
-    WHERE message.id = ending.id AND message.lease_token = ending.token AND message.generation = ending.generation
+    WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = ending.id
+        AND message.lease_token = ending.token AND message.generation = ending.generation
     RETURNING message.*, ending.outcome, ending.started, ending.finished, ending.result, ending.errors AS new_errors
 ),
 recorded AS (
     {_HISTORY}
     SELECT id, {NOW} - finished * interval '1 second', {NOW} - started * interval '1 second',
-        scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+        scheduled_at, scheduled_at_initially, created_at, priority,
+        attempt - CASE WHEN started IS NULL THEN 1 ELSE 0 END, max_attempts,
         outcome, queue, kind, key, leased_by, payload, metadata, result, coalesce(new_errors, errors)
     FROM ended
 ),
@@ -160,7 +164,8 @@ FROM unnest(
     %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(charged)s::boolean[],
     %(delays)s::float8[], %(untils)s::timestamptz[], %(errors)s::text[]
 ) AS back (id, token, generation, charged, delay, until, errors)
-WHERE message.id = back.id AND message.lease_token = back.token AND message.generation = back.generation
+WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = back.id
+    AND message.lease_token = back.token AND message.generation = back.generation
 RETURNING message.id
 """
 
@@ -168,7 +173,8 @@ REARM = """
 UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL
 FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
-WHERE message.id = held.id AND message.lease_token = held.token
+WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = held.id
+    AND message.lease_token = held.token
 RETURNING message.id
 """
 
@@ -202,7 +208,8 @@ RENEW = f"""
 UPDATE delayedq_message AS message
 SET leased_until = greatest(message.leased_until, {NOW} + %(lease)s)
 FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
-WHERE message.id = held.id AND message.lease_token = held.token
+WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = held.id
+    AND message.lease_token = held.token
 RETURNING message.id
 """
 
@@ -211,7 +218,8 @@ RELEASE = """
 UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
 FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
-WHERE message.id = held.id AND message.lease_token = held.token
+WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = held.id
+    AND message.lease_token = held.token
 """
 
 # History ------------------------------------------------------------------------------------------------------------

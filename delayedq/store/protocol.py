@@ -114,8 +114,8 @@ class Ending(StrEnum):
 class Finish(NamedTuple):
     """Delete the message and write its history row.
 
-    `started` and `finished` are seconds before the moment the store is called; `started` None: the task never ran.
-    `errors` replaces the list the message carried.
+    `started` and `finished` are seconds before the moment the store is called; `started` None: the task never ran, and
+    the history counts no attempt for this claim. `errors` replaces the list the message carried.
     """
 
     claimed: Claimed

@@ -195,7 +195,8 @@ def _ago(moment: datetime, seconds: float | None) -> str | None:
 
 def _record(finish: Finish, moment: datetime) -> tuple[Any, ...]:
     times = _ago(moment, finish.finished), _ago(moment, finish.started)
-    return (*times, finish.ending, finish.result, finish.errors, *_fence(finish.claimed))
+    unstarted = int(finish.started is None)
+    return (*times, unstarted, finish.ending, finish.result, finish.errors, *_fence(finish.claimed))
 
 
 def _superseded(id_: int, ran: Transition, worker: str, moment: datetime) -> tuple[Any, ...]:

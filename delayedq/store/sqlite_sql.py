@@ -67,7 +67,7 @@ INSERT INTO delayedq_finishedmessage (
 
 RECORD = f"""
 {_HISTORY}
-SELECT id, %s, %s, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+SELECT id, %s, %s, scheduled_at, scheduled_at_initially, created_at, priority, attempt - %s, max_attempts,
     %s, queue, kind, key, leased_by, payload, metadata, %s, coalesce(%s, errors)
 FROM delayedq_message
 WHERE id = %s AND lease_token = %s AND generation = %s

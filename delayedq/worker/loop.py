@@ -167,7 +167,7 @@ class Loop:
             return 0
         ahead = self._pace.ahead()
         room = self._pool.size + ahead - self._pool.in_threads
-        return min(room, self._left()) if room > ahead // 2 else 0
+        return min(room, BATCH, self._left()) if room > ahead // 2 else 0
 
     def _tick(self, planned: Sequence[Lane], room: int) -> None:
         ended, now = self._unsettled, time.monotonic()

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
 #: A worker claims ahead what keeps its threads busy for so many seconds.
 HORIZON = 0.1
-#: Messages claimed at once, and bytes of payload, at most.
+#: Messages in one claim, messages claimed ahead, and bytes of payload among them, at most. While the database works
+#: on one batch, the threads work on the other.
 BATCH = 512
+AHEAD = 2 * BATCH
 BATCH_BYTES = 16_000_000
 _WEIGHT = 0.05
 
@@ -46,7 +48,7 @@ class Pace:
     def ahead(self) -> int:
         """How many messages to hold beside those that run."""
         by_time = self._threads * HORIZON / max(self._seconds, 1e-6)
-        return int(min(BATCH, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
+        return int(min(AHEAD, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
 
 
 def _mean(before: float, batch: float, count: int) -> float:

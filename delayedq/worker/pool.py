@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from delayedq.worker.attempt import Attempt
 
 #: So many ended attempts are worth a trip to the database.
-FLUSH = 64
+FLUSH = 512
 #: An ended attempt waits at most so many seconds for others to share the trip.
 FLUSH_AFTER = 0.005
 #: Async tasks that may be in flight at once in one process.

@@ -4,11 +4,12 @@ import random
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayedq.core.backoff import Constant, Exponential, as_backoff
 
+QUICK = settings(max_examples=100, deadline=None)
 SECOND, HOUR = timedelta(seconds=1), timedelta(hours=1)
 
 
@@ -58,6 +59,7 @@ def test_no_attempt_is_too_many(factor):
     assert backoff(1_000_000_000) >= backoff(10_000)
 
 
+@QUICK
 @given(
     initial=st.timedeltas(timedelta(microseconds=1), timedelta(days=1)),
     factor=st.floats(1, 100),

@@ -152,7 +152,7 @@ def test_a_text_that_is_no_call_is_a_mismatch(text):
         load_call(text)
 
 
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(st.text(max_size=10))
 def test_any_text_is_read_or_a_mismatch(text):
     for candidate in (text, tagged("datetime", text), tagged("decimal", text), tagged("enum", [text, text])):

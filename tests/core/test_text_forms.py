@@ -73,6 +73,7 @@ def test_members_that_no_other_process_finds_are_refused(monkeypatch):
     with pytest.raises(NotStorable, match=r"<Local> can't be stored: .*Local does not lead to its class"):
         dumps(Local.HERE)
     monkeypatch.setattr(Colour, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Colour", Colour, raising=False)
     with pytest.raises(NotStorable, match="__main__:Colour does not lead to its class"):
         dumps(Colour.RED)
 

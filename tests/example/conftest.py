@@ -14,11 +14,11 @@ from example_project.flights.models import Flight
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_django.fixtures import SettingsWrapper
+    from pytest_django.fixtures import Settings
 
 
 @pytest.fixture(autouse=True)
-def the_site(settings: SettingsWrapper) -> None:
+def the_site(settings: Settings) -> None:
     for name in ("MIDDLEWARE", "ROOT_URLCONF", "STATIC_URL", "TEMPLATES", "TIME_ZONE"):
         setattr(settings, name, getattr(site, name))
 

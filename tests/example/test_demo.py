@@ -51,6 +51,7 @@ def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo) -> N
     assert "Every flight that left was reminded exactly once, at its last known time." in said
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
 def test_an_interrupted_demo_takes_its_workers_along(demo: Demo, end: signal.Signals) -> None:
     with demo("--seconds", "60") as process:

@@ -52,13 +52,22 @@ def test_a_finished_message_is_history_and_nothing_else(store, ending):
     assert (row.payload, row.metadata, row.result, row.errors) == ('{"x": 1}', '{"m": 1}', '{"r": 1}', '["e"]')
 
 
-def test_what_never_started_has_no_start_in_history(store):
+def test_what_never_started_has_no_start_and_no_attempt_in_history(store):
     store.offer(message(), now=NOW)
     settle(store, Finish(claim_one(store), Ending.CANCELLED, started=None, finished=0.0))
 
     row = history()
-    assert (row.started_at, row.finished_at, row.key) == (None, NOW, None)
+    assert (row.started_at, row.finished_at, row.key, row.attempts) == (None, NOW, None, 0)
     assert (row.result, row.errors, row.metadata) == (None, None, None)
+
+
+def test_an_end_before_the_start_counts_only_the_attempts_before(store):
+    store.offer(message(max_attempts=5), now=NOW)
+    for _ in range(2):
+        settle(store, retry(claim_one(store)))
+    settle(store, Finish(claim_one(store), Ending.FAILED, started=None, finished=0.0))
+
+    assert history().attempts == 2
 
 
 def test_without_now_history_is_on_the_databases_clock(store):

@@ -95,24 +95,24 @@ def _nodes(plan):
         yield from _nodes(child)
 
 
-def verbs(store):
+def verbs(store, batch=5):
     """Each verb about messages that are there, with the indexes it may use."""
-    done = claim(store, 5)
+    done = claim(store, batch)
     held = [(claimed.id, claimed.token) for claimed in done]
     endings = [succeed(claimed) for claimed in done]
     return {
-        "claim": (partial(claim, store, 5), {DUE, PRIMARY}),
+        "claim": (partial(claim, store, batch), {DUE, PRIMARY}),
         "look": (partial(store.look, None, NOW), {DUE}),
         "finish": (partial(settle, store, *endings), {PRIMARY}),
-        "tick": (partial(store.tick, endings, [LANE], 5, LEASE, "w", NOW), {DUE, PRIMARY}),
+        "tick": (partial(store.tick, endings, [LANE], batch, LEASE, "w", NOW), {DUE, PRIMARY}),
         "renew": (partial(store.renew, held, LEASE, NOW), {PRIMARY}),
         "release": (partial(store.release, held), {PRIMARY}),
         "unschedule": (partial(store.unschedule, KIND, "key--3", NOW), {KEY}),
     }
 
 
-def assert_by_index(store, connection, blocks):
-    for name, (act, indexes) in verbs(store).items():
+def assert_by_index(store, connection, blocks, batch=5):
+    for name, (act, indexes) in verbs(store, batch).items():
         plan = Plan(connection, act)
         assert not plan.scanned, f"{name} reads {plan.scanned} from end to end"
         assert plan.indexes == indexes, f"{name} uses {plan.indexes}"
@@ -144,6 +144,14 @@ def test_every_verb_goes_by_index_on_a_large_analysed_backlog(store, connection,
     fill(table, -200_000, 0)
     table("ANALYZE delayedq_message")
     assert_by_index(store, connection, 200)
+
+
+@pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
+def test_a_large_batch_goes_by_index_too(store, connection, table, analysed):
+    fill(table, -50_000, 0)
+    if analysed:
+        table("ANALYZE delayedq_message")
+    assert_by_index(store, connection, 12_000, batch=500)
 
 
 def test_a_claim_from_an_empty_table_visits_nothing(store, connection, table):
@@ -266,7 +274,7 @@ def test_a_claim_writes_no_index(store, connection, alias, table):
         cursor.execute(UPDATES)
         after = cursor.fetchone()
     assert after[0] - updated == 100
-    assert after[1] - heap_only > 90
+    assert after[1] - heap_only > 75, "the last rows of a page may find no room in it"
 
 
 def test_the_message_table_has_three_indexes_and_the_lease_is_in_none(connection):

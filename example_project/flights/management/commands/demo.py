@@ -3,6 +3,7 @@ from __future__ import annotations
 import signal
 import sys
 from argparse import ArgumentTypeError
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from django.core.management import call_command
@@ -24,8 +25,8 @@ class Command(BaseCommand):
     help = "Replay a real day of departures from New York against real workers, and check every reminder."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--seconds", type=_seconds, default=20, help="how long the day takes (default: 20)")
-        parser.add_argument("--processes", type=_processes, default=1, help="worker processes (default: 1)")
+        parser.add_argument("--seconds", type=duration, default=20, help="how long the day takes (default: 20)")
+        parser.add_argument("--processes", type=count, default=1, help="worker processes (default: 1)")
 
     def handle(self, *, seconds: float, processes: int, verbosity: int, **_: Any) -> None:
         for end in (signal.SIGTERM, signal.SIGHUP):
@@ -52,13 +53,13 @@ class Command(BaseCommand):
         )
 
 
-def _seconds(text: str) -> float:
-    if (seconds := float(text)) > 0:
+def duration(text: str) -> float:
+    if 0 < (seconds := float(text)) < inf:
         return seconds
     raise ArgumentTypeError("must be over 0")
 
 
-def _processes(text: str) -> int:
-    if (processes := int(text)) > 0:
-        return processes
+def count(text: str) -> int:
+    if (number := int(text)) > 0:
+        return number
     raise ArgumentTypeError("must be over 0")
