@@ -11,17 +11,14 @@ from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
 from django.utils import timezone
 
+from delayedq import results
 from delayedq.core.serialization import load_call, loads
 from delayedq.signals import wanted
 from delayedq.store import default_store
 from delayedq.tasks import Task, task_at
-from delayedq import results
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from delayedq.models import FinishedMessage, Message
-    from delayedq.store.protocol import Claimed
 
     AnyResult = TaskResult[..., Any]
 else:
@@ -43,7 +40,7 @@ class DelayedQBackend(BaseTaskBackend):
             path = f"TASKS[{alias!r}]['OPTIONS'][{next(iter(self.options))!r}]"
             raise ImproperlyConfigured(f"{path} is unknown; the backend takes no options.")
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> AnyResult:
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         self.validate_task(task)
         offered = default_store().offer(task.offer(args, kwargs, when=task.run_after))
         result = results.make(task, offered.id, TaskResultStatus.READY, args, kwargs, enqueued_at=timezone.now())
@@ -100,5 +97,3 @@ def _ended_result(message: FinishedMessage) -> AnyResult:
     )
     object.__setattr__(result, "_return_value", None if message.result is None else loads(message.result))
     return result
-
-

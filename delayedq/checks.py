@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 from django.conf import settings
 from django.core.checks import Error, Warning, register  # noqa: A004
 from django.core.exceptions import ImproperlyConfigured
-from django.db import connections, router
+from django.db import router
 
 from delayedq.conf import get_settings
 from delayedq.models import Message
+from delayedq.store import default_store
 
 if TYPE_CHECKING:
-    from django.core.checks import CheckMessage
+    from collections.abc import Sequence
 
-_SQLITE_HINT = (
-    'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
-    '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}.'
-)
+    from django.core.checks import CheckMessage
 
 
 @register
@@ -41,26 +39,21 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 
 @register
-def check_engine(**_: Any) -> list[CheckMessage]:
-    connection = connections[router.db_for_write(Message)]
-    if connection.vendor not in {"postgresql", "sqlite"}:
-        return [Error(f"delayedq has no store for {connection.vendor}.", id="delayedq.E003")]
-    options = connection.settings_dict.get("OPTIONS", {})
-    if connection.vendor == "sqlite" and options.get("transaction_mode") != "IMMEDIATE":
-        problem = "On SQLite, transactions that read before they write may fail with 'database is locked'."
-        return [Warning(problem, hint=_SQLITE_HINT, id="delayedq.W001")]
-    return []
+def check_store(**_: Any) -> list[CheckMessage]:
+    return _flaws(connect=False)
 
 
 @register("database")
-def check_wal(databases: list[str] | None = None, **_: Any) -> list[CheckMessage]:
-    alias = router.db_for_write(Message)
-    connection = connections[alias]
-    if alias not in (databases or []) or connection.vendor != "sqlite" or connection.is_in_memory_db():  # type: ignore[attr-defined]
+def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    if router.db_for_write(Message) not in (databases or ()):
         return []
-    with connection.cursor() as cursor:
-        cursor.execute("PRAGMA journal_mode")
-        mode = cursor.fetchone()[0]
-    if mode == "wal":
-        return []
-    return [Warning(f"SQLite's journal is {mode}: readers and workers block each other.", hint=_SQLITE_HINT, id="delayedq.W002")]
+    known = {message.id for message in _flaws(connect=False)}
+    return [message for message in _flaws(connect=True) if message.id not in known]
+
+
+def _flaws(*, connect: bool) -> list[CheckMessage]:
+    try:
+        flaws = default_store().flaws(connect=connect)
+    except ImproperlyConfigured as error:
+        return [Error(str(error), id="delayedq.E003")]
+    return [Warning(flaw.problem, hint=flaw.hint, id=flaw.id) for flaw in flaws]

@@ -32,7 +32,9 @@ class Settings:
         if self.RETENTION is not None:
             _positive_duration("RETENTION", self.RETENTION)
         if not isinstance(self.MAX_PAYLOAD_BYTES, int) or self.MAX_PAYLOAD_BYTES <= 0:
-            raise ImproperlyConfigured(_problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES))
+            raise ImproperlyConfigured(
+                _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
+            )
 
 
 @cache

@@ -78,7 +78,7 @@ class TaskTimeout(DelayedQError, TimeoutError):
     """The attempt took longer than the task's timeout."""
 
 
-class Steering(Exception):  # noqa: N818 - not an error
+class Steering(Exception):
     """The root of what a task raises to say how its message goes on."""
 
 

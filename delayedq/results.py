@@ -25,7 +25,7 @@ else:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MessageResult(AnyResult):
+class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say that TaskResult is frozen
     """A TaskResult whose arguments are as rich as ours: nothing is normalized to plain JSON."""
 
     def __post_init__(self) -> None:

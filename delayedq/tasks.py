@@ -103,10 +103,10 @@ class Task[**P, R](AnyTask):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """Put a message into the queue, due now (or at `run_after`). Raises InvalidMessage for what can't be stored."""
-        return DjangoTask.enqueue(self, *args, **kwargs)
+        return self.get_backend().enqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
-        return await DjangoTask.aenqueue(self, *args, **kwargs)
+        return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
         """Put one message per (args, kwargs) into the queue: all or none, in chunks that keep memory flat."""

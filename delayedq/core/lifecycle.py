@@ -1,14 +1,14 @@
 """How an attempt ended, and what that makes of its message. Pure: values in, values out.
 
-    an attempt            attempts left        none left
-    ──────────────────    ─────────────────    ──────────
-    Returned              succeeded            succeeded
-    Raised                waits (backoff)      failed
-    AskedRetry            waits (its delay)    failed
-    AskedSnooze           waits, uncharged     waits, uncharged
-    AskedCancel           cancelled            cancelled
-    Impossible            failed               failed
-    NotStarted            waits, uncharged     waits, uncharged
+an attempt            attempts left        none left
+──────────────────    ─────────────────    ──────────
+Returned              succeeded            succeeded
+Raised                waits (backoff)      failed
+AskedRetry            waits (its delay)    failed
+AskedSnooze           waits, uncharged     waits, uncharged
+AskedCancel           cancelled            cancelled
+Impossible            failed               failed
+NotStarted            waits, uncharged     waits, uncharged
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[
         case Returned():
             return _SUCCEEDED
         case AskedSnooze(delay, until):
-            return Decision(End.WAITS, charged=False, delay=delay and delay.total_seconds(), until=until)
+            seconds = None if delay is None else delay.total_seconds()
+            return Decision(End.WAITS, charged=False, delay=seconds, until=until)
         case NotStarted():
             return Decision(End.WAITS, charged=False)
         case AskedCancel():

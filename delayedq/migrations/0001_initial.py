@@ -1,3 +1,5 @@
+from typing import Any
+
 from django.db import migrations, models
 
 # Messages are updated and deleted as fast as they come. Half of each page is left free, so that a claim finds room for
@@ -13,7 +15,7 @@ ALTER TABLE delayedq_message SET (
 """
 
 
-def set_storage(apps, schema_editor):
+def set_storage(apps: object, schema_editor: Any) -> None:
     if schema_editor.connection.vendor == "postgresql":
         schema_editor.execute(STORAGE)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
-from datetime import timedelta
 from itertools import batched
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,11 +17,11 @@ from delayedq.store.protocol import Finish, GiveBack, Offered, OfferOutcome, OnC
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from delayedq.store.protocol import Claimed, Lane, Listener, Offer, Sight, Transition
+    from delayedq.store.protocol import Claimed, Flaw, Lane, Listener, Offer, Sight, Transition
 
 #: How many messages go into one statement.
 CHUNK = 10_000
@@ -44,6 +43,9 @@ class BaseStore(ABC):
     def connection(self) -> BaseDatabaseWrapper:
         """The connection of the current thread."""
         return connections[self.alias]
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:  # noqa: ARG002
+        return []
 
     # Offers
 
@@ -107,6 +109,7 @@ class BaseStore(ABC):
 
     def _notify(self) -> None:
         """Reach the workers of other processes; only called if `can_notify`."""
+        raise NotImplementedError
 
     @abstractmethod
     def listener(self) -> Listener: ...
@@ -147,7 +150,9 @@ class BaseStore(ABC):
             rearmed = self._rearm([transition.claimed for transition in rest])
             if ran := [t for t in rest if t.claimed.id in rearmed and t.started is not None]:
                 self._record_superseded(ran, worker, now)
-        return Settled(frozenset(t.claimed.id for t in rest if t.claimed.id not in rearmed), frozenset(rearmed))
+            others = [t.claimed for t in rest if t.claimed.id not in rearmed]
+            busy = self._still_held(others) if others else set()
+        return Settled(frozenset(c.id for c in others) - busy, frozenset(rearmed), frozenset(busy))
 
     @abstractmethod
     def claim(
@@ -165,6 +170,10 @@ class BaseStore(ABC):
     @abstractmethod
     def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
         """Clear the leases of messages that were replaced while they ran; returns their ids."""
+
+    def _still_held(self, claims: Sequence[Claimed]) -> set[int]:  # noqa: ARG002
+        """Which of these, though they could not be changed, carry their token: somebody else has locked them."""
+        return set()
 
     @abstractmethod
     def _record_superseded(self, ran: Sequence[Transition], worker: str, now: datetime | None) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import connections
 
 from delayedq.store.postgresql_sql import LISTEN
+from delayedq.store.sqlite_sql import DATA_VERSION
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class PostgreSQLListener:
     """LISTEN on a connection of its own."""
 
-    interval = None
+    interval: float | None = None
 
     def __init__(self, alias: str) -> None:
         self._connection = _own_connection(alias)
@@ -41,7 +42,7 @@ class PostgreSQLListener:
 class SQLiteListener:
     """`PRAGMA data_version` changes when another connection writes; asking costs microseconds and reads no page."""
 
-    interval = 0.005
+    interval: float | None = 0.005
 
     def __init__(self, alias: str) -> None:
         self._connection = _own_connection(alias)
@@ -49,7 +50,7 @@ class SQLiteListener:
 
     def _data_version(self) -> int:
         with self._connection.cursor() as cursor:
-            cursor.execute("PRAGMA data_version")
+            cursor.execute(DATA_VERSION)
             version: int = cursor.fetchone()[0]
         return version
 

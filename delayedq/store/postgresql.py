@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from django.db import transaction
-
 from delayedq.store import postgresql_sql as sql
 from delayedq.store.base import BaseStore, in_lane_order, new_token, offered
 from delayedq.store.listen import PostgreSQLListener
@@ -16,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.protocol import GiveBack, Lane, Offer, OnConflict, Transition
+    from delayedq.store.protocol import GiveBack, Lane, Listener, Offer, OnConflict, Transition
 
 
 class PostgreSQLStore(BaseStore):
@@ -25,7 +23,8 @@ class PostgreSQLStore(BaseStore):
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
-            return cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     # Offers
 
@@ -53,7 +52,7 @@ class PostgreSQLStore(BaseStore):
         with self.connection.cursor() as cursor:
             cursor.execute(sql.NOTIFY)
 
-    def listener(self) -> PostgreSQLListener:
+    def listener(self) -> Listener:
         return PostgreSQLListener(self.alias)
 
     # The life of a lease
@@ -104,18 +103,19 @@ class PostgreSQLStore(BaseStore):
     def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
         return {row[0] for row in self._rows(sql.REARM, _leases(claims))}
 
+    def _still_held(self, claims: Sequence[Claimed]) -> set[int]:
+        return {row[0] for row in self._rows(sql.STILL_HELD, _leases(claims))}
+
     def _record_superseded(self, ran: Sequence[Transition], worker: str, now: datetime | None) -> None:
         records = [
             {**t.claimed._asdict(), "started": t.started, "finished": t.finished, "new_errors": t.errors} for t in ran
         ]
+        parameters = {"records": json.dumps(records, default=str), "worker": worker, "now": now}
         with self.connection.cursor() as cursor:
-            cursor.execute(
-                sql.RECORD_SUPERSEDED, {"records": json.dumps(records, default=str), "worker": worker, "now": now}
-            )
+            cursor.execute(sql.RECORD_SUPERSEDED, parameters)
 
     def renew(self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None) -> set[int]:
-        renewed = self._rows(sql.RENEW, {**_held(held), "lease": lease, "now": now})
-        return {id_ for id_, _ in held}.difference(row[0] for row in renewed)
+        return {row[0] for row in self._rows(sql.RENEW, {**_held(held), "lease": lease, "now": now})}
 
     def release(self, held: Sequence[tuple[int, int]]) -> None:
         with self.connection.cursor() as cursor:
@@ -130,9 +130,7 @@ class PostgreSQLStore(BaseStore):
         return {row[0] for row in self._rows(sql.FINISHED, {"ids": list(ids)})}
 
     def prune(self, older_than: timedelta, limit: int, now: datetime | None = None) -> int:
-        with transaction.atomic(using=self.alias), self.connection.cursor() as cursor:
-            cursor.execute(sql.PRUNE, {"older_than": older_than, "limit": limit, "now": now})
-            return cursor.rowcount
+        return len(self._rows(sql.PRUNE, {"older_than": older_than, "limit": limit, "now": now}))
 
 
 def _columns(offer: Offer) -> dict[str, Any]:

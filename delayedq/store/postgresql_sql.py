@@ -2,8 +2,11 @@
 
 All of them take `now`: NULL means the server's clock, and the planner folds the coalesce away. What a claim writes
 (lease_token, leased_until, leased_by, attempt) is in no index, so a claim is a heap-only update. Where rows are joined
-with arrays of ids and tokens, `id = ANY(ids)` is said beside: it leaves the planner no way but the primary key (without
+with arrays of ids and tokens, `id = ANY(...)` is said beside: it leaves the planner no way but the primary key (without
 it, 50,000 rows with fresh statistics were read from end to end: 8 ms instead of 1 ms for 512 acks).
+
+A worker never waits for a row that somebody's transaction has locked, say by offering its key again: SKIP LOCKED passes
+it over, and it is settled later. So no user's transaction can stop a worker, and the two can't deadlock.
 """
 
 from __future__ import annotations
@@ -15,6 +18,15 @@ NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 NOTIFY = "BEGIN; SET LOCAL synchronous_commit = off; NOTIFY delayedq; COMMIT"
 LISTEN = "LISTEN delayedq"
 
+
+# The rows of %(ids)s that nobody has locked, for `id = ...`.
+_FREE = """
+ANY(ARRAY(SELECT id FROM delayedq_message WHERE id = ANY(%(ids)s::bigint[]) FOR UPDATE SKIP LOCKED))
+"""
+
+_STILL_HELD = """EXISTS (
+    SELECT FROM delayedq_message AS message WHERE message.id = held.id AND message.lease_token = held.token
+)"""
 
 # Offers -------------------------------------------------------------------------------------------------------------
 
@@ -95,7 +107,8 @@ UPDATE delayedq_message AS message
 SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(worker)s, attempt = message.attempt + 1
 WHERE message.id = ANY(ARRAY(
     SELECT head.id
-    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::timestamptz[]) AS lane (queue, priority, floor)
+    FROM unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::timestamptz[])
+        AS lane (queue, priority, floor)
     CROSS JOIN LATERAL (
         SELECT due.id FROM delayedq_message AS due
         WHERE due.queue = lane.queue AND due.priority = lane.priority
@@ -129,7 +142,7 @@ ended AS (
         %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(endings)s::text[],
         %(started)s::float8[], %(finished)s::float8[], %(results)s::text[], %(errors)s::text[]
     ) AS ending (id, token, generation, outcome, started, finished, result, errors)
-    WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = ending.id
+    WHERE message.id = {_FREE} AND message.id = ending.id
         AND message.lease_token = ending.token AND message.generation = ending.generation
     RETURNING message.*, ending.outcome, ending.started, ending.finished, ending.result, ending.errors AS new_errors
 ),
@@ -164,16 +177,16 @@ FROM unnest(
     %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(charged)s::boolean[],
     %(delays)s::float8[], %(untils)s::timestamptz[], %(errors)s::text[]
 ) AS back (id, token, generation, charged, delay, until, errors)
-WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = back.id
+WHERE message.id = {_FREE} AND message.id = back.id
     AND message.lease_token = back.token AND message.generation = back.generation
 RETURNING message.id
 """
 
-REARM = """
+REARM = f"""
 UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL
 FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
-WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = held.id
+WHERE message.id = {_FREE} AND message.id = held.id
     AND message.lease_token = held.token
 RETURNING message.id
 """
@@ -204,21 +217,30 @@ RETURNING id
 
 # Holding ------------------------------------------------------------------------------------------------------------
 
+# A locked row is not renewed this time, and not lost either: nobody can claim it while it is locked.
 RENEW = f"""
-UPDATE delayedq_message AS message
-SET leased_until = greatest(message.leased_until, {NOW} + %(lease)s)
-FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
-WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = held.id
-    AND message.lease_token = held.token
-RETURNING message.id
+WITH held AS (
+    SELECT id, token FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
+),
+renewed AS (
+    UPDATE delayedq_message AS message
+    SET leased_until = greatest(message.leased_until, {NOW} + %(lease)s)
+    FROM held
+    WHERE message.id = {_FREE} AND message.id = held.id AND message.lease_token = held.token
+)
+SELECT id FROM held WHERE NOT {_STILL_HELD}
+"""
+
+STILL_HELD = f"""
+SELECT id FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token) WHERE {_STILL_HELD}
 """
 
 # A message that was replaced meanwhile has no attempt to give back.
-RELEASE = """
+RELEASE = f"""
 UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
 FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)
-WHERE message.id = ANY(%(ids)s::bigint[]) AND message.id = held.id
+WHERE message.id = {_FREE} AND message.id = held.id
     AND message.lease_token = held.token
 """
 
@@ -233,4 +255,5 @@ WHERE id = ANY(ARRAY(
     WHERE finished_at < {NOW} - %(older_than)s AND outcome <> 'failed'
     ORDER BY finished_at LIMIT %(limit)s
 ))
+RETURNING id
 """

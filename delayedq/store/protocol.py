@@ -151,10 +151,12 @@ class Settled(NamedTuple):
     `lost`: another claim, or nobody, holds the message; the transition changed nothing.
     `superseded`: the message was replaced while the attempt ran; it was given back to run once more, and the ended
     attempt has a history row of its own.
+    `busy`: somebody's open transaction has locked the message; nothing was changed, and it is to be settled later.
     """
 
     lost: frozenset[int] = frozenset()
     superseded: frozenset[int] = frozenset()
+    busy: frozenset[int] = frozenset()
 
 
 class Tick(NamedTuple):
@@ -177,12 +179,21 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
+class Flaw(NamedTuple):
+    """A finding for the system checks."""
+
+    id: str
+    problem: str
+    hint: str
+
+
 class Store(Protocol):
     """A database that holds the queue. One object per database alias; threads share it, connections are theirs."""
 
     alias: str
-    #: Does a wake-up reach other processes at once (else they look again after a poll)?
-    can_notify: bool
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:
+        """What is wrong with the settings of this database; `connect`: also what only the database knows."""
 
     def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE, now: datetime | None = None) -> Offered:
         """Store one message in one statement, within the caller's transaction if there is one."""
@@ -200,7 +211,7 @@ class Store(Protocol):
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
         """The first claimable or future message of each lane (of these queues; None: all)."""
 
-    def claim(  # noqa: PLR0913
+    def claim(
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
     ) -> list[Claimed]:
         """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id."""
@@ -208,7 +219,7 @@ class Store(Protocol):
     def settle(self, transitions: Sequence[Transition], worker: str, now: datetime | None = None) -> Settled:
         """Carry out the transitions in one transaction, each fenced by its lease."""
 
-    def tick(  # noqa: PLR0913
+    def tick(
         self,
         transitions: Sequence[Transition],
         lanes: Sequence[Lane],

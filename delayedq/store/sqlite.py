@@ -7,39 +7,59 @@ transaction first, so an idle worker never locks the file. Time is the host's, w
 
 from __future__ import annotations
 
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 from django.utils import timezone
-from django.utils.dateparse import parse_datetime
 
 from delayedq.store import sqlite_sql as sql
 from delayedq.store.base import BaseStore, in_lane_order, new_token, offered
 from delayedq.store.listen import SQLiteListener
-from delayedq.store.protocol import Claimed, Offered, Sight
+from delayedq.store.protocol import Claimed, Flaw, Offered, Sight
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
 
-    from delayedq.store.protocol import Finish, GiveBack, Lane, Offer, OnConflict, Transition
+    from delayedq.store.protocol import Finish, GiveBack, Lane, Listener, Offer, OnConflict, Transition
+
+OPTIONS_HINT = (
+    'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
+    '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}.'
+)
 
 
 class SQLiteStore(BaseStore):
     def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
-            return cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def _many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """Run a statement once per row; returns how many rows of the table it changed."""
         with self.connection.cursor() as cursor:
             cursor.executemany(statement, list(rows))
-            return cursor.rowcount
+            changed: int = cursor.rowcount
+        return changed
 
-    def listener(self) -> SQLiteListener:
+    def listener(self) -> Listener:
         return SQLiteListener(self.alias)
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:
+        found = []
+        if self.connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE":
+            problem = "On SQLite, transactions that read before they write may fail with 'database is locked'."
+            found.append(Flaw("delayedq.W001", problem, OPTIONS_HINT))
+        if connect and not self._is_in_memory():
+            mode = self._rows(sql.JOURNAL_MODE, {})[0][0]
+            if mode != "wal":
+                problem = f"SQLite's journal mode is {mode}: readers and workers block each other."
+                found.append(Flaw("delayedq.W002", problem, OPTIONS_HINT))
+        return found
+
+    def _is_in_memory(self) -> bool:
+        return not self._rows(sql.FILE, {})[0][0]
 
     # Offers
 
@@ -159,8 +179,8 @@ def text(moment: datetime) -> str:
 
 def instant(stored: Any) -> datetime:
     """The reverse of `text`; columns with a declared type arrive parsed."""
-    moment = parse_datetime(stored) if isinstance(stored, str) else stored
-    return moment.replace(tzinfo=moment.tzinfo or UTC)  # type: ignore[no-any-return]
+    moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def _lane(lane: Lane) -> dict[str, Any]:
@@ -172,7 +192,7 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 
 def _claimed(row: tuple[Any, ...]) -> Claimed:
-    return Claimed(*row[:9], instant(row[9]), instant(row[10]), instant(row[11]), *row[12:])
+    return Claimed._make([*row[:9], *map(instant, row[9:12]), *row[12:]])
 
 
 def _fence(claimed: Claimed) -> tuple[int, int, int]:

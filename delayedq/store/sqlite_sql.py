@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from delayedq.store.offers import CONFLICT, INSERT, RETURNING
 
+JOURNAL_MODE = "PRAGMA journal_mode"
+FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+DATA_VERSION = "PRAGMA data_version"
+
 OFFER_COLUMNS = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata")
 
 _OFFER = f"""
@@ -17,17 +21,23 @@ VALUES (
 """
 OFFER = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
 
-# A loose scan of the due index: one probe per distinct (queue, priority), then one per lane for its first free row.
+# A loose scan of the due index: one probe per queue, one per priority in it, and one per lane for its first free row.
 LOOK = """
-WITH RECURSIVE lane (queue, priority) AS (
-    SELECT * FROM (SELECT queue, priority FROM delayedq_message ORDER BY queue, priority LIMIT 1)
+WITH RECURSIVE name (queue) AS (
+    SELECT min(queue) FROM delayedq_message
     UNION ALL
-    SELECT
-        (SELECT queue FROM delayedq_message
-         WHERE (queue, priority) > (lane.queue, lane.priority) ORDER BY queue, priority LIMIT 1),
-        (SELECT priority FROM delayedq_message
-         WHERE (queue, priority) > (lane.queue, lane.priority) ORDER BY queue, priority LIMIT 1)
-    FROM lane WHERE lane.queue IS NOT NULL
+    SELECT (SELECT min(queue) FROM delayedq_message AS message WHERE message.queue > name.queue)
+    FROM name WHERE queue IS NOT NULL
+),
+lane (queue, priority) AS (
+    SELECT queue, (SELECT min(priority) FROM delayedq_message AS message WHERE message.queue = name.queue)
+    FROM name WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT queue, (
+        SELECT min(priority) FROM delayedq_message AS message
+        WHERE message.queue = lane.queue AND message.priority > lane.priority
+    )
+    FROM lane WHERE priority IS NOT NULL
 )
 SELECT queue, priority, first_at FROM (
     SELECT queue, priority, (
@@ -36,7 +46,7 @@ SELECT queue, priority, first_at FROM (
             AND (message.lease_token IS NULL OR message.leased_until <= %(now)s)
         ORDER BY scheduled_at LIMIT 1
     ) AS first_at
-    FROM lane WHERE queue IS NOT NULL
+    FROM lane WHERE priority IS NOT NULL
 )
 WHERE first_at IS NOT NULL
 """

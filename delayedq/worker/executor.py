@@ -6,20 +6,22 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from asgiref.sync import sync_to_async
 from django.tasks import TaskContext
 from django.tasks.signals import task_finished, task_started
 
+from delayedq import results
 from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Impossible, Outcome, Raised, Returned
-from delayedq.core.serialization import dumps, load_call
+from delayedq.core.serialization import TAG, dumps, load_call
 from delayedq.exceptions import ArgumentsMismatch, Cancel, CannotRun, NotStorable, Retry, Snooze, TaskTimeout
 from delayedq.signals import wanted
 from delayedq.tasks import current_attempt, parameters_of
-from delayedq import results
 
 if TYPE_CHECKING:
     from delayedq.worker.attempt import Attempt
 
 _RETURNED_NONE = Returned()
+TAG_MARK = f'"{TAG}"'
 
 
 class Ended(NamedTuple):
@@ -50,7 +52,10 @@ async def aexecute(attempt: Attempt) -> Ended:
     timeout = attempt.task.timeout
     limit = asyncio.timeout(None if timeout is None else timeout.total_seconds())
     try:
-        run.prepare()
+        if TAG_MARK in attempt.claimed.payload:  # a reference to a model instance is loaded by a query
+            await sync_to_async(run.prepare)()
+        else:
+            run.prepare()
         async with limit:
             returned = await attempt.task.func(*run.args, **run.kwargs)
         return run.returned(returned)

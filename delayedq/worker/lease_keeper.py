@@ -37,7 +37,7 @@ PRUNE_ROWS = 1_000
 class Bereaved(NamedTuple):
     """A worker has died: take care of its ledger. `all_of_it`: also of what it had started, because it gave up."""
 
-    index: int
+    ledger: int
     all_of_it: bool
 
 
@@ -68,7 +68,7 @@ class LeaseKeeper:
                 logger.warning("The lease keeper lost the database: %s", str(error).strip())
                 connections[self._store.alias].close()
             self._listen(min(self._period, 0.1 * 2**failures if failures else self._period))
-        self._bereaved = [Bereaved(index, all_of_it=False) for index in range(len(self._ledgers))]
+        self._bereaved = [Bereaved(number, all_of_it=False) for number in range(len(self._ledgers))]
         with suppress(Error):
             self._bury()
         connections.close_all()
@@ -94,7 +94,7 @@ class LeaseKeeper:
         """Give back what dead workers held, and tell the supervisor that their ledgers may be used again."""
         while self._bereaved:
             died = self._bereaved[0]
-            ledger = self._ledgers[died.index]
+            ledger = self._ledgers[died.ledger]
             orphans = [entry for entry in ledger.entries() if died.all_of_it or not entry.started]
             if orphans:
                 self._store.release([(entry.id, entry.token) for entry in orphans])

@@ -13,6 +13,7 @@ import random
 import select
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections
@@ -46,7 +47,7 @@ class Lookout(threading.Thread):
         self._poll_interval = poll_interval
         self._wake = wake
         self._asked_fd, self._ask_fd = os.pipe()
-        os.set_blocking(self._ask_fd, False)  # noqa: FBT003
+        os.set_blocking(self._ask_fd, False)
         self._stopping = False
         self._asked = True
         self._rest_until = 0.0
@@ -66,10 +67,8 @@ class Lookout(threading.Thread):
         os.close(self._ask_fd)
 
     def _rouse(self) -> None:
-        try:
+        with suppress(BlockingIOError):  # it has not read the last ones yet
             os.write(self._ask_fd, b".")
-        except BlockingIOError:
-            pass  # it has not read the last ones yet
 
     def run(self) -> None:
         failures = 0

@@ -1,7 +1,7 @@
 """One worker process: claim, dispatch, settle, wait.
 
-The loop only moves values. The pool runs tasks, the lookout knows what is due, the store keeps the promises; the acks of
-what ended and the next claim travel in one tick.
+The loop only moves values. The pool runs tasks, the lookout knows what is due, the store keeps the promises. What has
+ended and the next claim travel in one tick.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ logger = logging.getLogger("delayedq")
 
 #: What was claimed ahead and has not moved for so long is given back.
 STALL = 1.0
+#: What somebody's open transaction has locked is settled after such pauses, if no other trip comes first.
+BUSY_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +67,7 @@ class Loop:
         )
         self._unsettled: list[Ended] = []
         self._outage = Outage(name)
+        self._busy_until = 0.0
         self._claimed = 0
         self._progress = time.monotonic()
         self._looks_when_quiet: int | None = None
@@ -140,12 +143,16 @@ class Loop:
         planned = self._lanes.plan() if room else []
         if planned or self._pool.worth_taking() == 0.0:
             self._take_ended()
-        if planned or self._unsettled:
+        if planned or self._settles_in() == 0.0:
             try:
                 self._tick(planned, room)
             except Error as error:
                 self._outage.begin(error, self._unsettled)
                 connections[self._store.alias].close()
+
+    def _settles_in(self) -> float | None:
+        """Seconds until what is unsettled should be tried (again); None if nothing is."""
+        return max(0.0, self._busy_until - time.monotonic()) if self._unsettled else None
 
     def _take_ended(self) -> None:
         ended = self._pool.take_ended()
@@ -176,8 +183,11 @@ class Loop:
         tick = self._store.tick(transitions, planned, room, self._options.lease, self.name)
         lost = self._outage.really_lost(tick.settled.lost, self._store)
         self._outage.end()
-        self._unsettled = []
+        self._unsettled = [one for one in ended if one.attempt.id in tick.settled.busy]
+        self._busy_until = now + BUSY_PAUSE if self._unsettled else 0.0
         for one, what in zip(ended, decided, strict=True):
+            if one.attempt.id in tick.settled.busy:
+                continue
             self._inbox.drop(one.attempt)
             if one.attempt.id in lost:
                 signals.lease_lost.send_robust(one.attempt.kind, claimed=one.attempt.claimed)
@@ -209,7 +219,7 @@ class Loop:
             self._stop_by - time.monotonic(),
             self._pool.enforce_timeouts(),
             self._pool.worth_taking(),
-            0.0 if self._unsettled or self._inbox.can_admit() else None,
+            0.0 if self._inbox.can_admit() else self._settles_in(),
             self._lanes.due_in() if self._room() else None,
         ]
         return max(0.0, min(limit for limit in limits if limit is not None))

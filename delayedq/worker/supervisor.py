@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from multiprocessing import connection as waiting
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delayedq.store import default_store
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
@@ -45,7 +45,7 @@ class Supervisor:
         self._children = [Child(index, ledger, options) for index, ledger in enumerate(self._ledgers)]
         self._stop_by: float | None = None
         self._wakeup, self._wake_fd = os.pipe()
-        os.set_blocking(self._wake_fd, False)  # noqa: FBT003
+        os.set_blocking(self._wake_fd, False)
 
     def run(self) -> int:
         """Supervise until all workers are done; returns the exit code of the command."""
@@ -76,7 +76,7 @@ class Supervisor:
 
     def _wait(self) -> None:
         """Sleep until a child ends, the keeper answers, a signal comes, or a restart is due."""
-        watched = [self._keeper_pipe, self._keeper.sentinel, self._wakeup]
+        watched: list[Any] = [self._keeper_pipe, self._keeper.sentinel, self._wakeup]
         watched += [child.process.sentinel for child in self._children if child.process]
         ready = waiting.wait(watched, timeout=1.0)
         if self._wakeup in ready:
@@ -91,7 +91,7 @@ class Supervisor:
             buried: Bereaved = self._keeper_pipe.recv()
         except (EOFError, OSError):
             return
-        self._children[buried.index].buried()
+        self._children[buried.ledger].buried()
 
     def _replace_keeper(self) -> None:
         logger.error("The lease keeper died; starting another.")

@@ -177,12 +177,13 @@ def test_a_replaced_attempt_has_a_history_row_of_its_own(store, replaced):
 
 
 def test_ids_of_replaced_attempts_are_never_those_of_messages(store, replaced):
+    others = [store.offer(message("b"), now=NOW).id]
     settle(store, succeed(replaced), now=at(3))
-    later = [offered.id for offered in store.offer_many([message(), message("b")], now=NOW)]
+    others += [offered.id for offered in store.offer_many([message(), message("c")], now=NOW)]
 
-    assert len({history().pk, replaced.id, *later}) == 4
+    assert len({history().pk, replaced.id, *others}) == 5
     settle(store, *map(succeed, claim(store, 9, now=at(50))))
-    assert FinishedMessage.objects.count() == 4
+    assert FinishedMessage.objects.count() == 5
 
 
 def test_a_replaced_attempt_that_never_started_leaves_no_history(store, replaced):

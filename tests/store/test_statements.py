@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 
 import pytest
 from django.db import transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
+from delayedq.models import FinishedMessage
 from delayedq.store.protocol import OnConflict
-from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, keys, message, retry, settle, succeed, together
+from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, keys, live, message, retry, settle, succeed, together
 
 ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 ON_SQLITE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -121,3 +124,24 @@ def test_a_claim_does_not_wait_for_a_transaction_that_has_claimed(store, alias):
         (second,) = together(partial(claim, store, 2, worker="second"))
         settle(store, *map(retry, first))
     assert keys(first) + keys(second) == ["a", "b", "c", "d"]
+
+
+@ON_POSTGRESQL
+def test_the_clock_of_the_host_decides_nothing_on_postgresql(store, monkeypatch):
+    real = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: real + timedelta(days=1))
+    for key in "abc":
+        store.offer(message(key, scheduled_at=None))
+    a, b = claim(store, 2, now=None)
+    store.renew([(a.id, a.token), (b.id, b.token)], timedelta(hours=1))
+    settle(store, succeed(a), retry(b, delay=1.0), now=None)
+    ((_, _, first_at, due_in),) = store.look()
+    store.unschedule(KIND, "c")
+
+    times = [a.created_at, a.scheduled_at, first_at, live("b").scheduled_at, *history_ends()]
+    assert max(abs(time - real) for time in times) < timedelta(minutes=1)
+    assert abs(due_in) < 60
+
+
+def history_ends():
+    return FinishedMessage.objects.values_list("finished_at", flat=True)

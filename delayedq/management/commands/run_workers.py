@@ -71,9 +71,9 @@ def _positive(text: str) -> int:
 
 def _seconds(text: str) -> timedelta:
     try:
-        seconds = float(text)
-        if not seconds > 0:
-            raise ValueError
-        return timedelta(seconds=seconds)
+        duration = timedelta(seconds=float(text))
     except (ValueError, OverflowError):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds over 0") from None
+        duration = timedelta()
+    if duration <= timedelta():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds over 0")
+    return duration
