@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import random
-import signal
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -54,8 +53,6 @@ class LeaseKeeper:
 
     def run(self) -> None:
         """Serve until the supervisor and all workers have hung up: each of them has the other end of the pipe."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         failures = 0
         while not self._hung_up:
             try:

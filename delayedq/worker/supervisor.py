@@ -33,6 +33,7 @@ SHORT_LIFE = 10.0
 #: Threads take turns often, so that the loop and its lookout get theirs beside busy tasks.
 SWITCH_INTERVAL = 0.001
 
+_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 _fork = multiprocessing.get_context("fork")
 
 
@@ -51,7 +52,7 @@ class Supervisor:
         """Supervise until all workers are done; returns the exit code of the command."""
         self._start_keeper()
         signal.set_wakeup_fd(self._wake_fd, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             signal.signal(number, self._stop)
         while any(child.needed for child in self._children):
             for child in self._children:
@@ -61,17 +62,19 @@ class Supervisor:
             self._kill_if_late()
         self._keeper_pipe.close()
         self._keeper.join()
-        return max(child.exit_code for child in self._children)
+        return 0
 
     def _start_keeper(self) -> None:
         self._keeper_pipe, far_end = _fork.Pipe()
 
         def keep() -> None:
             self._keeper_pipe.close()
+            for number in _SIGNALS:
+                signal.signal(number, signal.SIG_IGN)  # it ends when nobody needs it any more
             LeaseKeeper(default_store(), self._ledgers, self._options.lease, far_end).run()
 
         self._keeper = _fork.Process(target=keep, name="delayedq-lease-keeper")
-        self._keeper.start()
+        _start(self._keeper)
         far_end.close()
 
     def _wait(self) -> None:
@@ -138,7 +141,6 @@ class Child:
         #: What the keeper was asked to bury and has not answered yet.
         self.mourned: Bereaved | None = None
         self.needed = True
-        self.exit_code = 0
 
     def start_if_due(self) -> None:
         if self.process or self.mourned or not self.needed or time.monotonic() < self._start_at:
@@ -147,7 +149,7 @@ class Child:
         self.process = _fork.Process(
             target=work, args=(self._options, self._ledger, os.getpid()), name=f"delayedq-worker-{self._index + 1}"
         )
-        self.process.start()
+        _start(self.process)
 
     def stop(self) -> None:
         self._stopped = True
@@ -187,6 +189,15 @@ class Child:
         self.needed = not self._stopped
 
 
+def _start(process: ForkProcess) -> None:
+    """Fork while signals are held back: one that comes now must not meet the supervisor's handlers in the child."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+
+
 def work(options: Options, ledger: Ledger, parent: int) -> None:
     """The body of a worker process."""
     signal.set_wakeup_fd(-1)
@@ -194,6 +205,7 @@ def work(options: Options, ledger: Ledger, parent: int) -> None:
     loop = Loop(default_store(), options, f"{socket.gethostname()}:{os.getpid()}", ledger)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     finished = loop.run(alive=lambda: os.getppid() == parent)
     logging.shutdown()
     if not finished:

@@ -1,5 +1,3 @@
-"""Tests of the example site run with the site's own face (pages, time zone), on the database of the test run."""
-
 from __future__ import annotations
 
 from datetime import datetime, timedelta
@@ -8,19 +6,10 @@ from typing import TYPE_CHECKING
 import pytest
 from django.utils import timezone
 
-from example_project import settings as site
 from example_project.flights.models import Flight
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from pytest_django.fixtures import Settings
-
-
-@pytest.fixture(autouse=True)
-def the_site(settings: Settings) -> None:
-    for name in ("MIDDLEWARE", "ROOT_URLCONF", "STATIC_URL", "TEMPLATES", "TIME_ZONE"):
-        setattr(settings, name, getattr(site, name))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from threading import Barrier
 from django.db import connections, transaction
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Ending, Finish, GiveBack, Lane, Offer
+from delayedq.store.protocol import Ending, Finish, GiveBack, Lane, Offer, Settled
 from tests.router import ChosenDatabase
 
 #: Half a minute before the clocks of the tests' time zone skip an hour: a time that loses its zone shows.
@@ -18,6 +18,7 @@ NOW = datetime(2026, 3, 8, 6, 59, 30, tzinfo=UTC)
 LEASE = timedelta(seconds=60)
 LANE = Lane("mail", 0)
 KIND = "tests.remind"
+NOTHING_AMISS = Settled()
 
 
 def at(seconds):
@@ -61,6 +62,16 @@ def put_back(claimed, **fields):
 
 def settle(store, *transitions, now=NOW, worker="first"):
     return store.settle(transitions, worker, now)
+
+
+def settle_at_last(store, *transitions, **options):
+    """Settle, and what was busy again and again; the ids that were lost, and those that were superseded."""
+    settled = settle(store, *transitions, **options)
+    lost, superseded = set(settled.lost), set(settled.superseded)
+    while busy := [transition for transition in transitions if transition.claimed.id in settled.busy]:
+        settled = settle(store, *busy, **options)
+        lost, superseded = lost | settled.lost, superseded | settled.superseded
+    return lost, superseded
 
 
 def live(key):

@@ -9,6 +9,7 @@ from delayedq.store.protocol import Ending, Finish, GiveBack, Settled
 from tests.store.given import (
     KIND,
     LEASE,
+    NOTHING_AMISS,
     NOW,
     at,
     claim,
@@ -23,8 +24,6 @@ from tests.store.given import (
     settle,
     succeed,
 )
-
-NOTHING_AMISS = Settled(frozenset(), frozenset())
 
 
 @pytest.fixture

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.store.protocol import OfferOutcome, OnConflict
-from tests.store.given import KIND, NOW, at, claim, claim_one, live, message, outcomes, retry, settle, succeed
+from delayedq.store.protocol import OfferOutcome, OnConflict, Settled
+from tests.store.given import (
+    KIND,
+    NOTHING_AMISS,
+    NOW,
+    at,
+    claim,
+    claim_one,
+    live,
+    message,
+    outcomes,
+    retry,
+    settle,
+    succeed,
+)
 
 CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
 REPLACE, KEEP, PRESERVE_TIME, EARLIEST, LATEST = OnConflict
@@ -111,7 +124,7 @@ def test_the_same_again_while_it_runs_is_ignored_and_not_delivered_twice(store, 
     running = claim_one(store)
 
     assert store.offer(message("a"), policy, NOW) == (IGNORED, running.id)
-    assert settle(store, succeed(running)) == (frozenset(), frozenset())
+    assert settle(store, succeed(running)) == NOTHING_AMISS
     assert claim(store, now=at(1000)) == []
     assert outcomes() == ["succeeded"]
 
@@ -121,7 +134,7 @@ def test_keep_leaves_a_running_message_alone(store):
     running = claim_one(store)
 
     assert store.offer(message("a", "2", scheduled_at=at(5)), KEEP, NOW) == (IGNORED, running.id)
-    assert settle(store, succeed(running)) == (frozenset(), frozenset())
+    assert settle(store, succeed(running)) == NOTHING_AMISS
     assert claim(store, now=at(1000)) == []
 
 
@@ -134,12 +147,12 @@ def test_an_update_while_it_runs_is_one_more_run_at_the_offered_time(store, poli
     assert store.offer(message("a", "2", scheduled_at=at(offered_at)), policy, NOW) == (UPDATED, running.id)
     assert claim(store, now=at(51)) == [], "the replacement runs beside the run it replaces"
 
-    assert settle(store, succeed(running)) == (frozenset(), {running.id})
+    assert settle(store, succeed(running)) == Settled(superseded=frozenset({running.id}))
     assert claim(store, now=at(offered_at - 0.001)) == []
     again = claim_one(store, now=at(51))
     assert (again.id, again.payload, again.attempt) == (running.id, "2", 1)
     assert again.scheduled_at == again.scheduled_at_initially == at(offered_at)
-    assert settle(store, succeed(again), now=at(52)) == (frozenset(), frozenset())
+    assert settle(store, succeed(again), now=at(52)) == NOTHING_AMISS
     assert claim(store, now=at(1000)) == []
     assert outcomes() == ["superseded", "succeeded"]
 
@@ -162,7 +175,7 @@ def test_an_update_after_the_lease_expired_is_what_the_next_worker_gets(store):
 
     again = claim_one(store, now=at(61), worker="second")
     assert (again.payload, again.attempt) == ("2", 1)
-    assert settle(store, succeed(again), now=at(62)) == (frozenset(), frozenset())
+    assert settle(store, succeed(again), now=at(62)) == NOTHING_AMISS
 
 
 def test_unscheduled_after_an_update_while_it_runs_nothing_runs_again(store):

@@ -13,6 +13,7 @@ from tests.store.given import (
     KIND,
     LANE,
     LEASE,
+    NOTHING_AMISS,
     NOW,
     at,
     claim,
@@ -27,9 +28,6 @@ from tests.store.given import (
     settle,
     succeed,
 )
-
-NOTHING_AMISS = Settled(frozenset(), frozenset())
-
 
 # Finish
 

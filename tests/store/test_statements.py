@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import OnConflict
-from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, keys, live, message, retry, settle, succeed, together
+from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, live, message, retry, settle, succeed, together
 
 ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 ON_SQLITE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -103,27 +103,6 @@ def test_an_idle_worker_writes_nothing_on_sqlite(store, connection):
 
     words = {statement.split()[0] for statement in statements(connection, idle)}
     assert words <= {"SELECT", "WITH"}
-
-
-@ON_POSTGRESQL
-def test_a_claim_steps_over_what_an_open_transaction_changes_on_postgresql(store, alias):
-    store.offer_many([message(key, "1") for key in "ab"], now=NOW)
-    with transaction.atomic(using=alias):
-        store.offer(message("a", "2"), now=NOW)
-        store.offer(message("c"), now=NOW)
-        (claimed,) = together(partial(claim, store, 9))
-        assert keys(claimed) == ["b"]
-    assert keys(claim(store, 9)) == ["a", "c"]
-
-
-@ON_POSTGRESQL
-def test_a_claim_does_not_wait_for_a_transaction_that_has_claimed(store, alias):
-    store.offer_many([message(key) for key in "abcd"], now=NOW)
-    with transaction.atomic(using=alias):
-        first = claim(store, 2)
-        (second,) = together(partial(claim, store, 2, worker="second"))
-        settle(store, *map(retry, first))
-    assert keys(first) + keys(second) == ["a", "b", "c", "d"]
 
 
 @ON_POSTGRESQL

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+from django.db import transaction
 from django.utils import timezone
 
 from delayedq.store.protocol import OfferOutcome
@@ -36,8 +37,9 @@ class Player:
         known: list[Event] = []
         while self.events and self.events[0].at <= recorded:
             known.append(self.events.popleft())
-        for event in known:
-            self._do(event)
+        with transaction.atomic():
+            for event in known:
+                self._do(event)
         committed = self.clock.recorded(timezone.now())
         if any(event.overtaken(committed) for event in known):
             raise TooFast

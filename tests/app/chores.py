@@ -1,0 +1,88 @@
+"""Tasks for the tests of whole workers: what they did is in the table of marks."""
+
+import asyncio
+import os
+import threading
+import time
+from datetime import timedelta
+
+from delayedq import Cancel, Retry, Snooze, current_message, task
+from tests.app.models import Mark
+
+QUICK = timedelta(milliseconds=10)
+
+
+@task
+def note(name, value=""):
+    Mark.objects.create(name=name, value=value)
+
+
+@task
+def nothing(number=0):
+    pass
+
+
+@task
+def nap(name, seconds):
+    Mark.objects.create(name=f"{name} began", value=str(os.getpid()))
+    time.sleep(seconds)
+    Mark.objects.create(name=f"{name} ended", value=str(os.getpid()))
+
+
+@task(max_attempts=3)
+def die(code=9):
+    Mark.objects.create(name="died")
+    os._exit(code)
+
+
+@task(max_attempts=3, backoff=QUICK)
+def stumble(times):
+    """Fails so often, then succeeds."""
+    if current_message().attempt <= times:
+        raise ValueError("not yet")
+    return current_message().attempt
+
+
+@task(max_attempts=3, backoff=timedelta(hours=1))
+def ask_again():
+    if current_message().attempt < 3:
+        raise Retry("later", delay=QUICK)
+
+
+@task(max_attempts=1)
+def snooze_thrice():
+    Mark.objects.create(name="snoozed")
+    if Mark.objects.filter(name="snoozed").count() < 4:
+        raise Snooze(QUICK)
+
+
+@task
+def cancel_itself():
+    raise Cancel("no longer needed")
+
+
+@task
+async def sleep_async(seconds):
+    await asyncio.sleep(seconds)
+    return threading.current_thread().name
+
+
+@task
+async def note_async(name):
+    await Mark.objects.acreate(name=name, value=str(current_message().attempt))
+
+
+@task(timeout=timedelta(milliseconds=100), max_attempts=1)
+def spin():
+    while True:
+        pass
+
+
+@task(max_attempts=2, backoff=QUICK)
+def watch_lease(name):
+    """Runs until it is told that its lease was lost."""
+    Mark.objects.create(name=f"{name} began")
+    deadline = time.monotonic() + 20
+    while not current_message().lease_lost and time.monotonic() < deadline:
+        time.sleep(0.01)
+    Mark.objects.create(name=f"{name} lost" if current_message().lease_lost else f"{name} kept")

@@ -1,0 +1,136 @@
+"""On PostgreSQL a worker steps over what somebody's open transaction has locked: it neither waits nor deadlocks."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from django.db import transaction
+
+from delayedq.store.protocol import Settled
+from tests.store.given import (
+    LANE,
+    LEASE,
+    NOTHING_AMISS,
+    NOW,
+    at,
+    claim,
+    claim_one,
+    history,
+    keys,
+    live,
+    live_keys,
+    message,
+    outcomes,
+    put_back,
+    retry,
+    settle,
+    succeed,
+    together,
+    undone,
+)
+
+pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+
+def elsewhere(call, *args, **kwargs):
+    """The result of a call on another connection, which must not wait for this one's transaction."""
+    (result,) = together(partial(call, *args, **kwargs))
+    return result
+
+
+@pytest.fixture
+def running(store):
+    """The claims of "a" and "b"."""
+    store.offer_many([message("a", "1"), message("b", "1")], now=NOW)
+    return claim(store, 2)
+
+
+# Claims
+
+
+def test_a_claim_steps_over_what_an_open_transaction_changes(store, alias):
+    store.offer_many([message(key, "1") for key in "ab"], now=NOW)
+    with transaction.atomic(using=alias):
+        store.offer(message("a", "2"), now=NOW)
+        store.offer(message("c"), now=NOW)
+        assert keys(elsewhere(claim, store, 9)) == ["b"]
+    assert keys(claim(store, 9)) == ["a", "c"]
+
+
+def test_a_claim_does_not_wait_for_a_transaction_that_has_claimed(store, alias):
+    store.offer_many([message(key) for key in "abcd"], now=NOW)
+    with transaction.atomic(using=alias):
+        first = claim(store, 2)
+        second = elsewhere(claim, store, 2, worker="second")
+        settle(store, *map(retry, first))
+    assert keys(first) + keys(second) == ["a", "b", "c", "d"]
+
+
+# Ends
+
+
+@pytest.mark.parametrize("end", [succeed, retry, put_back])
+def test_the_end_of_what_an_open_transaction_replaces_is_to_be_settled_later(store, alias, running, end):
+    a, b = running
+    with transaction.atomic(using=alias):
+        store.offer(message("a", "2"), now=NOW)
+        assert elsewhere(settle, store, end(a), succeed(b)) == Settled(busy=frozenset({a.id}))
+        assert outcomes() == ["succeeded"]
+    assert live("a").lease_token == a.token
+
+    assert settle(store, end(a)) == Settled(superseded=frozenset({a.id}))
+    assert (live("a").payload, live("a").lease_token) == ("2", None)
+
+
+def test_a_tick_goes_on_beside_what_an_open_transaction_replaces(store, alias, running):
+    a, b = running
+    store.offer(message("c"), now=NOW)
+    with transaction.atomic(using=alias):
+        store.offer(message("a", "2"), now=NOW)
+        tick = elsewhere(store.tick, [succeed(a), succeed(b)], [LANE], 9, LEASE, "first", NOW)
+    assert tick.settled == Settled(busy=frozenset({a.id}))
+    assert keys(tick.claimed) == ["c"]
+
+
+def test_what_was_busy_ends_normally_when_the_transaction_rolls_back(store, alias, running):
+    a, _ = running
+    with undone(alias):
+        store.offer(message("a", "2"), now=NOW)
+        assert elsewhere(settle, store, succeed(a)).busy == {a.id}
+
+    assert settle(store, succeed(a)) == NOTHING_AMISS
+    assert (history().payload, live_keys()) == ("1", {"b"})
+
+
+def test_what_was_busy_is_lost_when_the_transaction_took_it_away(store, alias, running):
+    a, _ = running
+    with transaction.atomic(using=alias):
+        store.unschedule(a.kind, "a", NOW)
+        assert elsewhere(settle, store, succeed(a)).busy == {a.id}
+
+    assert settle(store, succeed(a)) == Settled(lost=frozenset({a.id}))
+    assert outcomes() == ["cancelled"]
+
+
+# Leases
+
+
+def test_a_lease_that_an_open_transaction_keeps_from_being_renewed_is_not_lost(store, alias, running):
+    a, b = running
+    held = [(a.id, a.token), (b.id, b.token)]
+    with transaction.atomic(using=alias):
+        store.offer(message("a", "2"), now=NOW)
+        assert elsewhere(store.renew, held, LEASE, at(30)) == set()
+        assert (live("a").leased_until, live("b").leased_until) == (at(60), at(90))
+
+    assert store.renew(held, LEASE, at(40)) == set()
+    assert live("a").leased_until == at(100)
+
+
+def test_a_release_does_not_wait_for_an_open_transaction(store, alias, running):
+    a, b = running
+    with transaction.atomic(using=alias):
+        store.offer(message("a", "2"), now=NOW)
+        elsewhere(store.release, [(a.id, a.token), (b.id, b.token)])
+    assert claim_one(store).key == "b"

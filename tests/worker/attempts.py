@@ -1,0 +1,84 @@
+"""What the tests of the worker are made of: attempts of whatever function a test writes, and a worker in miniature."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime, timedelta
+from inspect import iscoroutinefunction
+from itertools import count
+
+from delayedq.core.serialization import dump_call
+from delayedq.models import FinishedMessage
+from delayedq.store.protocol import Claimed, Lane
+from delayedq.tasks import task_at
+from delayedq.worker.attempt import Attempt
+from delayedq.worker.executor import aexecute, execute
+from delayedq.worker.ledger import Ledger
+from delayedq.worker.transitions import decision, transition
+from tests.app import tasks
+
+NOW = datetime(2026, 3, 8, 6, 59, 30, tzinfo=UTC)
+LEASE = timedelta(seconds=60)
+WORKER = "host:1"
+#: Longer than anything here takes, shorter than a hanging test is worth.
+PATIENCE = 20
+
+_ids = count(1)
+
+
+def claimed(task, *args, **fields):
+    """The message of a call, as a worker claims it."""
+    values = {
+        "id": next(_ids),
+        "token": 4711,
+        "generation": 0,
+        "queue": task.queue_name,
+        "kind": task.module_path,
+        "key": None,
+        "priority": task.priority,
+        "attempt": 1,
+        "max_attempts": task.max_attempts,
+        "scheduled_at": NOW,
+        "scheduled_at_initially": NOW,
+        "created_at": NOW,
+        "payload": dump_call(args, {}),
+        "metadata": None,
+        "errors": None,
+    }
+    return Claimed(**values | fields)
+
+
+def attempt_of(task, *args, ledger=None, **fields):
+    message, ledger = claimed(task, *args, **fields), ledger or Ledger(64)
+    return Attempt(message, task, WORKER, ledger, ledger.hold(message.id, message.token))
+
+
+def playing(body, *args, task=None, **fields):
+    """An attempt that calls `body`; `task` may be another version of `play`."""
+    name = f"{body.__qualname__} {next(_ids)}"
+    tasks.bodies[name] = body
+    return attempt_of(task or (tasks.aplay if iscoroutinefunction(body) else tasks.play), name, *args, **fields)
+
+
+def run(attempt):
+    return execute(attempt) if attempt.threaded else asyncio.run(aexecute(attempt))
+
+
+def work(store, limit=100):
+    """Run what is due, one after the other in this thread; returns how each attempt ended."""
+    ledger = Ledger(limit)
+    lanes = [Lane(sight.queue, sight.priority) for sight in store.look()]
+    return [_work(store, message, ledger) for message in store.claim(lanes, limit, LEASE, WORKER)]
+
+
+def _work(store, message, ledger):
+    slot = ledger.hold(message.id, message.token)
+    ended = run(Attempt(message, task_at(message.kind), WORKER, ledger, slot))
+    settled = store.settle([transition(ended, decision(ended), time.monotonic())], WORKER)
+    assert not settled.lost
+    return ended
+
+
+def outcome_of(id_):
+    return FinishedMessage.objects.get(id=id_).outcome

@@ -1,0 +1,93 @@
+"""Real workers: `drain` runs one in the test's own process, `workers` starts the command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from delayedq.worker.loop import Loop, Options
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def options():
+    return Options(
+        lease=timedelta(seconds=30),
+        poll_interval=timedelta(milliseconds=200),
+        shutdown_timeout=timedelta(seconds=5),
+        threads=2,
+        drain=True,
+    )
+
+
+@pytest.fixture
+def drain(store, options):
+    """Run what is due, in this process."""
+
+    def run(chosen=options):
+        return Loop(store, chosen, "test").run()
+
+    return run
+
+
+class Workers:
+    """One `run_workers` with all its processes."""
+
+    def __init__(self, environment, *flags):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "django", "run_workers", *flags],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def send(self, number):
+        """To the supervisor, as a process manager does."""
+        self.process.send_signal(number)
+
+    def send_all(self, number):
+        """To the whole group at once."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def finish(self, timeout=30):
+        """Wait for the end; returns the exit code and what was printed."""
+        output, _ = self.process.communicate(timeout=timeout)
+        return self.process.returncode, output
+
+
+@pytest.fixture
+def workers(environment):
+    """Start `run_workers`; whatever still runs at the end of the test is killed."""
+    started = []
+
+    def start(*flags):
+        started.append(Workers(environment, *flags))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.send_all(signal.SIGCONT)
+        one.send_all(signal.SIGKILL)
+        one.process.communicate(timeout=10)
+
+
+def eventually(condition, timeout=20.0):
+    """Wait for another process: its effects can only be polled for."""
+    deadline = time.monotonic() + timeout
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"{condition} did not come true in {timeout} s"
+        time.sleep(0.02)
+    return found

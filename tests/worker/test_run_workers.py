@@ -1,0 +1,247 @@
+"""`manage.py run_workers` as a process: what it is told, how it ends, and what its death costs."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+from datetime import timedelta
+
+import pytest
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from delayedq.models import FinishedMessage, Message
+from tests.app import chores
+from tests.app.models import Mark
+from tests.worker.conftest import eventually
+
+
+def marked(name):
+    return Mark.objects.filter(name=name).exists()
+
+
+def ended():
+    return dict(FinishedMessage.objects.values_list("key", "outcome"))
+
+
+def test_drain_runs_what_is_due_and_leaves_the_rest(workers):
+    for number in range(40):
+        chores.note.enqueue("due", str(number))
+    chores.note.schedule_in(timedelta(hours=1), "future", key="future")
+    code, output = workers("--drain").finish()
+    assert code == 0, output
+    assert sorted(int(mark.value) for mark in Mark.objects.all()) == list(range(40))
+    assert Message.objects.get().key == "future"
+
+
+def test_two_processes_run_each_message_once(workers):
+    chores.note.enqueue_many((("many", str(number)), {}) for number in range(300))
+    code, output = workers("--drain", "--processes", "2", "--threads", "3").finish()
+    assert code == 0, output
+    assert Counter(Mark.objects.values_list("value", flat=True)) == {str(number): 1 for number in range(300)}
+    assert FinishedMessage.objects.succeeded().count() == 300
+
+
+def test_only_the_named_queues_are_served(workers):
+    chores.note.using(queue_name="a").enqueue("a")
+    chores.note.using(queue_name="b").enqueue("b")
+    chores.note.using(queue_name="c").enqueue("c")
+    assert workers("--drain", "--queues", "a, b").finish()[0] == 0
+    assert set(Mark.objects.values_list("name", flat=True)) == {"a", "b"}
+    assert Message.objects.get().queue == "c"
+
+
+def test_an_idle_worker_runs_a_new_message_at_once_and_a_future_one_on_time(workers):
+    workers()
+    chores.note.enqueue("first")
+    eventually(lambda: marked("first"))
+    chores.note.enqueue("second")
+    when = timezone.now() + timedelta(seconds=1)
+    chores.note.schedule_at(when, "third", key="third")
+    third = eventually(lambda: FinishedMessage.objects.filter(key="third").first())
+    assert marked("second")
+    assert third.started_at >= when
+
+
+def test_sigterm_lets_running_tasks_finish_and_gives_the_rest_back_uncharged(workers):
+    chores.nap.enqueue("long", 1.0)
+    waiting = [int(chores.nap.enqueue(f"waiting {number}", 0.0).id) for number in range(3)]
+    one = workers("--threads", "1")
+    eventually(lambda: marked("long began"))
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+    assert marked("long ended")
+    left = Message.objects.filter(id__in=waiting)
+    assert set(left.values_list("attempt", "lease_token")) == {(0, None)}
+    assert FinishedMessage.objects.count() + left.count() == 4
+
+
+def test_a_task_that_outlives_the_shutdown_timeout_is_given_back_uncharged(workers):
+    chores.nap.enqueue("endless", 60)
+    one = workers("--shutdown-timeout", "0.3")
+    eventually(lambda: marked("endless began"))
+    one.send(signal.SIGTERM)
+    assert one.finish(timeout=10)[0] == 0
+    row = Message.objects.get()
+    assert (row.attempt, row.lease_token, row.errors) == (0, None, None)
+
+
+def test_the_second_signal_ends_it_at_once(workers):
+    chores.nap.enqueue("endless", 60)
+    one = workers("--shutdown-timeout", "60")
+    eventually(lambda: marked("endless began"))
+    one.send(signal.SIGTERM)
+    one.send(signal.SIGTERM)
+    time.sleep(0.2)
+    one.send(signal.SIGTERM)
+    assert one.finish(timeout=10)[0] == 128 + signal.SIGTERM
+
+
+def test_ctrl_c_in_a_terminal_which_reaches_all_processes_stops_gracefully(workers):
+    chores.nap.enqueue("long", 0.5)
+    one = workers()
+    eventually(lambda: marked("long began"))
+    one.send_all(signal.SIGINT)
+    code, output = one.finish()
+    assert code == 0, output
+    assert "Traceback" not in output
+    assert marked("long ended")
+
+
+def test_killed_mid_task_it_is_delivered_again_after_the_lease_and_not_before(workers):
+    chores.nap.enqueue("killed", 60)
+    first = workers("--lease", "2")
+    eventually(lambda: marked("killed began"))
+    first.send_all(signal.SIGKILL)
+    first.finish()
+    row = Message.objects.get()
+    lease_ends = row.leased_until
+    assert row.attempt == 1
+    second = workers("--lease", "2")
+    eventually(lambda: Mark.objects.filter(name="killed began").count() == 2)
+    row = Message.objects.annotate(now=Now()).get()
+    assert row.attempt == 2
+    assert row.leased_until - timedelta(seconds=2) >= lease_ends
+    second.send_all(signal.SIGKILL)
+
+
+def test_nothing_is_lost_and_nothing_runs_twice_at_once_when_workers_are_killed_again_and_again(workers):
+    chores.note.enqueue_many((("survivor", str(number)), {}) for number in range(400))
+    for _ in range(3):
+        one = workers("--lease", "1", "--processes", "2")
+        before = FinishedMessage.objects.count()
+        eventually(lambda before=before: FinishedMessage.objects.count() > before)
+        one.send_all(signal.SIGKILL)
+        one.finish()
+        if not Message.objects.exists():
+            break
+    workers("--lease", "1")
+    eventually(lambda: not Message.objects.exists())
+    assert FinishedMessage.objects.succeeded().count() == 400
+    assert set(Mark.objects.values_list("value", flat=True)) == {str(number) for number in range(400)}
+
+
+def test_what_a_dying_process_had_not_started_is_not_charged(workers):
+    chores.die.enqueue()
+    chores.nothing.enqueue_many(((number,), {}) for number in range(20))
+    one = workers("--threads", "1", "--lease", "2")
+    eventually(lambda: FinishedMessage.objects.filter(kind=chores.die.module_path).exists())
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+    assert FinishedMessage.objects.succeeded().count() == 20
+    assert set(FinishedMessage.objects.succeeded().values_list("attempts", flat=True)) == {1}
+
+
+def test_a_message_that_kills_its_process_is_a_dead_letter_after_max_attempts(workers):
+    chores.die.schedule_at(timezone.now(), key="poison")
+    one = workers("--lease", "1")
+    eventually(lambda: ended().get("poison"))
+    one.send(signal.SIGTERM)
+    output = one.finish()[1]
+    letter = FinishedMessage.objects.get()
+    assert (letter.outcome, letter.attempts) == ("failed", 3)
+    assert "WorkerVanished" in letter.errors
+    assert Mark.objects.filter(name="died").count() == 3
+    assert "another starts" in output
+
+
+def test_a_frozen_worker_that_thaws_after_its_lease_changes_nothing(workers):
+    chores.nap.schedule_at(timezone.now(), "frozen", 1.0, key="frozen")
+    zombie = workers("--lease", "1")
+    eventually(lambda: marked("frozen began"))
+    zombie.send_all(signal.SIGSTOP)
+    second = workers("--lease", "30")
+    eventually(lambda: ended().get("frozen"))
+    finished_at = FinishedMessage.objects.get().finished_at
+    zombie.send_all(signal.SIGCONT)
+    zombie.send(signal.SIGTERM)
+    code, output = zombie.finish()
+    assert code == 0, output
+    assert "was lost, and its result refused" in output
+    letter = FinishedMessage.objects.get()
+    assert (letter.outcome, letter.attempts, letter.finished_at) == ("succeeded", 2, finished_at)
+    second.send(signal.SIGTERM)
+    assert second.finish()[0] == 0
+
+
+def test_a_task_is_told_that_its_message_was_cancelled(workers):
+    chores.watch_lease.schedule_at(timezone.now(), "watcher", key="watched")
+    one = workers("--lease", "1")
+    eventually(lambda: marked("watcher began"))
+    assert chores.watch_lease.unschedule(key="watched")
+    eventually(lambda: marked("watcher lost"))
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+    assert ended() == {"watched": "cancelled"}
+
+
+def test_a_lease_is_renewed_while_its_task_runs(workers):
+    chores.nap.schedule_at(timezone.now(), "long", 2.5, key="long")
+    one, other = workers("--lease", "1"), workers("--lease", "1")
+    eventually(lambda: ended().get("long"))
+    for worker in (one, other):
+        worker.send(signal.SIGTERM)
+        assert worker.finish()[0] == 0
+    assert FinishedMessage.objects.get().attempts == 1
+    assert Mark.objects.filter(name="long began").count() == 1
+
+
+def test_a_process_is_replaced_after_max_tasks(workers):
+    for number in range(6):
+        chores.nap.enqueue(f"{number}", 0.0)
+    one = workers("--max-tasks", "2", "--threads", "1")
+    eventually(lambda: FinishedMessage.objects.count() == 6)
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+    assert len(set(Mark.objects.values_list("value", flat=True))) == 3
+
+
+def test_workers_stop_when_their_supervisor_is_gone(workers):
+    chores.nap.enqueue("long", 0.5)
+    one = workers()
+    eventually(lambda: marked("long began"))
+    one.process.kill()
+    one.process.communicate(timeout=20)  # its children hold the pipe until they have ended
+    assert marked("long ended")
+    assert FinishedMessage.objects.get().outcome == "succeeded"
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        (["--processes", "0"], "'0' is not a whole number over 0"),
+        (["--threads", "two"], "'two' is not a whole number over 0"),
+        (["--lease", "0"], "'0' is not a number of seconds over 0"),
+        (["--lease", "-1"], "'-1' is not a number of seconds over 0"),
+        (["--lease", "nan"], "'nan' is not a number of seconds over 0"),
+        (["--shutdown-timeout", "soon"], "'soon' is not a number of seconds over 0"),
+        (["--queues", " , "], "name at least one queue"),
+        (["--max-tasks", "1.5"], "'1.5' is not a whole number over 0"),
+    ],
+)
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_a_wrong_flag_is_refused(workers, flags, complaint):
+    code, output = workers(*flags).finish()
+    assert code == 2
+    assert complaint in output
