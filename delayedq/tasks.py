@@ -93,7 +93,8 @@ class Task[**P, R](AnyTask):
         return result
 
     def using(self, **changes: Any) -> Task[P, R]:
-        """The same task with other options: priority, queue_name, run_after, backend, and those of this class.
+        """The same task with other options for its messages: priority, queue_name, run_after, backend, max_attempts
+        or metadata. (The backoff and the timeout are not stored in messages: they are always those of the task.)
 
         Options that are None stay as they are. Raises TypeError for an unknown option.
         """
@@ -178,7 +179,7 @@ class Task[**P, R](AnyTask):
         )
 
 
-_CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "backoff", "timeout", "metadata"}
+_CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "metadata"}
 
 
 @overload

@@ -43,6 +43,11 @@ def stumble(times):
     return current_message().attempt
 
 
+@task(backoff=timedelta(hours=1))
+def fail_and_wait():
+    raise ValueError("not now")
+
+
 @task(max_attempts=3, backoff=timedelta(hours=1))
 def ask_again():
     if current_message().attempt < 3:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from threading import Event
 
 import pytest
 from django.db import transaction
@@ -25,6 +26,7 @@ from tests.store.given import (
     put_back,
     retry,
     settle,
+    settle_at_last,
     succeed,
     together,
     undone,
@@ -101,6 +103,32 @@ def test_what_was_busy_ends_normally_when_the_transaction_rolls_back(store, alia
 
     assert settle(store, succeed(a)) == NOTHING_AMISS
     assert (history().payload, live_keys()) == ("1", {"b"})
+
+
+def test_what_becomes_free_while_it_is_settled_is_not_taken_for_replaced(store, alias, running, monkeypatch):
+    a, _ = running
+    locked, refused, free = Event(), Event(), Event()
+    settle_rest = store._settle_rest
+
+    def wait_until_free(*args):
+        refused.set()
+        assert free.wait(30)
+        return settle_rest(*args)
+
+    def lock():
+        with undone(alias):
+            store.offer(message("a", "2"), now=NOW)
+            locked.set()
+            assert refused.wait(30)
+        free.set()
+
+    def end():
+        assert locked.wait(30)
+        return settle_at_last(store, succeed(a))
+
+    monkeypatch.setattr(store, "_settle_rest", wait_until_free)
+    assert together(lock, end)[1] == (set(), set())
+    assert (outcomes(), live_keys()) == (["succeeded"], {"b"})
 
 
 def test_what_was_busy_is_lost_when_the_transaction_took_it_away(store, alias, running):

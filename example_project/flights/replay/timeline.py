@@ -2,13 +2,13 @@
 
 What the site knows, and when:
 
-- ANNOUNCED before its scheduled departure by six hours, a flight is on the board and its reminder is scheduled;
-- by three hours, the airline says when it will really leave, or that it won't: the reminder moves or is dropped;
-- by one hour before it really leaves, the reminder is due.
+- eight hours before its scheduled departure a flight is announced, and its reminder scheduled;
+- six hours before, the airline says when it will really leave, or that it won't: the reminder moves, or is dropped;
+- one hour before it really leaves, the reminder is due.
 
-The truth comes once per flight, and two hours before the reminder it replaces is due. So no reminder moves while it
-runs (which would rightly run it once more), and each flight that leaves has exactly one delivery to expect. Two hours
-of that day are about a second of the replay; `Event.overtaken` tells if a machine was too slow even for that.
+The truth comes once per flight, and five hours before the reminder that it replaces is due. So no reminder moves while
+it runs (which would rightly run it once more), and each flight that leaves has exactly one delivery to expect. Five
+hours of that day are about three seconds of the replay; `Event.overtaken` tells if a machine was too slow even for that.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ NEW_YORK = ZoneInfo("America/New_York")
 RECORD = Path(__file__).parent.parent / "data" / "2013-03-08.csv"
 DAY = datetime.fromisoformat(RECORD.stem).date()
 
-ANNOUNCED_BEFORE = timedelta(hours=6)
-KNOWN_BEFORE = timedelta(hours=3)
+ANNOUNCED_BEFORE = timedelta(hours=8)
+KNOWN_BEFORE = timedelta(hours=6)
 
 
 class Departure(NamedTuple):

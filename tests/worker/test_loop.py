@@ -1,0 +1,257 @@
+"""A whole worker in the test's process: what becomes of messages, and what the database sees of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store.protocol import Offer
+from delayedq.worker.loop import Loop
+from tests.app import chores
+from tests.app.models import Mark
+from tests.router import ChosenDatabase
+from tests.worker.conftest import eventually
+
+
+def ended(key=None):
+    return FinishedMessage.objects.get(key=key)
+
+
+def due_at_once(task, *args, key="message"):
+    task.schedule_at(timezone.now(), *args, key=key)
+
+
+def keep_draining(drain):
+    """Until nothing is live: retries become due a little later."""
+    eventually(lambda: drain() and not Message.objects.exists())
+
+
+# What becomes of a message
+
+
+def test_a_result_is_kept(drain):
+    due_at_once(chores.stumble, 0)
+    drain()
+    message = ended("message")
+    assert (message.outcome, message.result, message.attempts, message.errors) == ("succeeded", "1", 1, None)
+    assert message.worker == "test"
+    assert message.scheduled_at <= message.started_at <= message.finished_at
+
+
+def test_an_error_is_retried_until_it_succeeds_and_is_remembered(drain):
+    due_at_once(chores.stumble, 2)
+    keep_draining(drain)
+    message = ended("message")
+    assert (message.outcome, message.result, message.attempts) == ("succeeded", "3", 3)
+    errors = json.loads(message.errors)
+    assert [(error["attempt"], error["exception"], error["message"]) for error in errors] == [
+        (1, "builtins.ValueError", "not yet"),
+        (2, "builtins.ValueError", "not yet"),
+    ]
+    assert 'raise ValueError("not yet")' in errors[0]["traceback"]
+
+
+def test_after_max_attempts_it_is_a_dead_letter_and_blocked_nobody(drain):
+    due_at_once(chores.stumble, 99)
+    due_at_once(chores.note, "behind", key="behind")
+    keep_draining(drain)
+    assert ended("behind").outcome == "succeeded"
+    message = ended("message")
+    assert (message.outcome, message.attempts, len(json.loads(message.errors))) == ("failed", 3, 3)
+
+
+def test_a_failed_message_waits_for_its_backoff_and_does_not_loop_hot(drain):
+    due_at_once(chores.fail_and_wait)
+    drain()
+    message = Message.objects.get()
+    assert message.attempt == 1
+    assert message.scheduled_at > message.scheduled_at_initially
+
+
+def test_a_task_that_asks_for_a_retry_sets_its_own_delay(drain):
+    due_at_once(chores.ask_again)
+    keep_draining(drain)
+    assert (ended("message").outcome, ended("message").attempts) == ("succeeded", 3)
+
+
+def test_a_snooze_costs_no_attempt(drain):
+    due_at_once(chores.snooze_thrice)
+    keep_draining(drain)
+    message = ended("message")
+    assert (message.outcome, message.attempts, message.errors) == ("succeeded", 1, None)
+    assert Mark.objects.filter(name="snoozed").count() == 4
+
+
+def test_a_task_may_cancel_its_message(drain):
+    due_at_once(chores.cancel_itself)
+    drain()
+    message = ended("message")
+    assert message.outcome == "cancelled"
+    assert json.loads(message.errors)[0]["message"] == "no longer needed"
+
+
+def test_a_task_over_its_timeout_fails_and_its_thread_goes_on(drain, options):
+    due_at_once(chores.spin)
+    due_at_once(chores.note, "behind", key="behind")
+    drain(replace(options, threads=1))
+    assert ended("behind").outcome == "succeeded"
+    assert json.loads(ended("message").errors)[0]["exception"] == "delayedq.exceptions.TaskTimeout"
+
+
+def test_async_tasks_sleep_together(drain):
+    chores.sleep_async.enqueue_many(((0.2,), {}) for _ in range(100))
+    due_at_once(chores.note_async, "async")
+    drain()
+    assert FinishedMessage.objects.succeeded().count() == 101
+    began = FinishedMessage.objects.order_by("-started_at").first().started_at
+    assert began < FinishedMessage.objects.filter(kind=chores.sleep_async.module_path).earliest("finished_at").finished_at
+    assert Mark.objects.get().value == "1"
+
+
+# Rows that no attempt can run
+
+
+def raw(store, **fields):
+    given = {"queue": "default", "kind": chores.note.module_path, "payload": "{}", "key": "bad", "max_attempts": 5}
+    return store.offer(Offer(**given | fields))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"kind": "os.system", "payload": '{"args": ["true"]}'}, "No task is registered as 'os.system'"),
+        ({"kind": "tests.app.chores.Mark"}, "No task is registered"),
+        ({"payload": "not json"}, "ArgumentsMismatch"),
+        ({"payload": '{"args": [1, 2, 3, 4]}'}, "do not fit"),
+        ({"payload": '{"kwargs": {"nobody": 1}}'}, "do not fit"),
+        ({"payload": '{"args": [{"$": "uuid", "v": "?"}]}'}, "ArgumentsMismatch"),
+    ],
+)
+def test_a_row_that_cannot_run_is_set_aside_at_once_and_blocks_nobody(store, drain, fields, reason):
+    raw(store, **fields)
+    due_at_once(chores.note, "behind", key="behind")
+    drain()
+    assert ended("behind").outcome == "succeeded"
+    message = ended("bad")
+    assert message.outcome == "failed"
+    assert reason in message.errors
+
+
+def test_a_message_whose_worker_vanished_in_its_last_attempt_is_not_started_again(store, drain):
+    due_at_once(chores.die)
+    Message.objects.update(attempt=3, lease_token=1, leased_until=timezone.now() - timedelta(seconds=1))
+    drain()
+    message = ended("message")
+    assert (message.outcome, message.attempts, message.started_at) == ("failed", 3, None)
+    assert "WorkerVanished" in message.errors
+
+
+# Replaced, locked, away
+
+
+def test_a_message_replaced_while_it_runs_runs_once_more_with_the_new_arguments(drain):
+    due_at_once(chores.nap, "old", 0.5)
+    worker = threading.Thread(target=drain)
+    worker.start()
+    eventually(lambda: Mark.objects.filter(name="old began").exists())
+    due_at_once(chores.nap, "new", 0.0)
+    worker.join()
+    assert list(Mark.objects.order_by("id").values_list("name", flat=True)) == [
+        "old began",
+        "old ended",
+        "new began",
+        "new ended",
+    ]
+    superseded, succeeded = FinishedMessage.objects.order_by("started_at")
+    assert (superseded.outcome, succeeded.outcome) == ("superseded", "succeeded")
+    assert '"old"' in superseded.payload
+    assert '"new"' in succeeded.payload
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_an_open_transaction_that_locks_a_message_stops_nobody_else(drain):
+    due_at_once(chores.nap, "locked", 0.3, key="locked")
+    worker = threading.Thread(target=drain)
+    worker.start()
+    eventually(lambda: Mark.objects.filter(name="locked began").exists())
+    with transaction.atomic(using=ChosenDatabase.alias):
+        due_at_once(chores.note, "moved", key="other")
+        chores.nap.schedule_at(timezone.now() + timedelta(hours=1), "locked", 0.0, key="locked")
+        free = threading.Thread(target=offer_elsewhere)
+        free.start()
+        free.join()
+        eventually(lambda: Mark.objects.filter(name="free").exists())
+    worker.join()
+    assert Message.objects.get().key == "locked"
+    assert ended("locked").outcome == "superseded"
+
+
+def offer_elsewhere():
+    chores.note.enqueue("free")
+    connections.close_all()
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_acks_survive_the_loss_of_every_connection(drain, caplog):
+    chores.nap.enqueue_many(((f"{number}", 0.05), {}) for number in range(30))
+    worker = threading.Thread(target=drain)
+    worker.start()
+    for _ in range(3):
+        done = Mark.objects.count()
+        eventually(lambda done=done: Mark.objects.count() > done)
+        with connections[ChosenDatabase.alias].cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE pid <> pg_backend_pid() AND datname = current_database()"
+            )
+    worker.join()
+    assert "Next try in" in caplog.text
+    assert FinishedMessage.objects.succeeded().count() + Message.objects.count() == 30
+    assert not FinishedMessage.objects.failed().exists()
+
+
+# What the database sees
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_statements_are_per_batch_and_not_per_message(store, options):
+    chores.nothing.enqueue_many(((number,), {}) for number in range(2_000))
+    statements = count_statements(store, options)
+    assert FinishedMessage.objects.count() == 2_000
+    assert statements < 200
+
+
+def count_statements(store, options):
+    with CaptureQueriesContext(connections[store.alias]) as captured:
+        Loop(store, options, "test").run()
+    return len(captured)
+
+
+def test_higher_priorities_go_first(drain, options):
+    for priority in (-5, 100, 0, -100, 50):
+        chores.note.using(priority=priority).enqueue(f"{priority}")
+    drain(replace(options, threads=1))
+    assert [int(mark.name) for mark in Mark.objects.order_by("id")] == [100, 50, 0, -5, -100]
+
+
+def test_an_idle_worker_does_not_write(store, options):
+    """On SQLite an idle write transaction would lock the file for everybody."""
+    chores.note.schedule_at(timezone.now() + timedelta(hours=1), "later", key="later")
+    with CaptureQueriesContext(connections[store.alias]) as captured:
+        Loop(store, options, "test").run()
+    assert not [query["sql"] for query in captured if not query["sql"].lstrip().startswith(("SELECT", "WITH", "PRAGMA"))]
+
+
+def test_tasks_run_within_their_own_connection(drain):
+    """Each thread has a connection of its own, closed when the worker ends."""
+    chores.note.enqueue("x")
+    drain()
+    assert Mark.objects.count() == 1
