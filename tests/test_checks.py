@@ -1,0 +1,103 @@
+"""`manage.py check` finds what a deployment gets wrong."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.core.management.base import SystemCheckError
+from django.db import connections
+
+from delayedq.store import store_for
+from tests.router import ChosenDatabase
+
+WAL = "PRAGMA journal_mode=WAL"
+
+
+def found(databases=None):
+    """The ids of ours."""
+    return [message.id for message in run_checks(databases=databases) if message.id.startswith("delayedq.")]
+
+
+@pytest.fixture
+def sqlite(request, monkeypatch, tmp_path, django_db_blocker):
+    """A new SQLite database with the OPTIONS of the test, and the queue in it."""
+    original = connections["default"].settings_dict
+    changed = {**original, "NAME": tmp_path / "new.sqlite3", "OPTIONS": request.param}
+    monkeypatch.setitem(connections.settings, "new", changed)
+    monkeypatch.setattr(ChosenDatabase, "alias", "new")
+    with django_db_blocker.unblock():
+        yield
+        connections["new"].close()
+    del connections["new"]
+    store_for.cache_clear()
+
+
+def options(value):
+    return pytest.mark.parametrize("sqlite", [value], indirect=True, ids=["options"])
+
+
+def test_a_sound_project_has_nothing_to_mend(alias):
+    assert found() == []
+    assert found([alias]) == []
+    call_command("check", databases=[alias], fail_level="WARNING")
+
+
+@pytest.mark.parametrize("wrong", [{"LEASES": timedelta(1)}, {"LEASE": timedelta()}, []], ids=repr)
+def test_wrong_settings_are_e001(settings, wrong):
+    settings.DELAYEDQ = wrong
+    assert found() == ["delayedq.E001"]
+    with pytest.raises(SystemCheckError, match="DELAYEDQ"):
+        call_command("check")
+
+
+def test_naive_times_are_e002(settings):
+    settings.USE_TZ = False
+    assert found() == ["delayedq.E002"]
+
+
+def test_all_findings_are_told_at_once(settings):
+    settings.DELAYEDQ = {"LEASE": 0}
+    settings.USE_TZ = False
+    assert found() == ["delayedq.E001", "delayedq.E002"]
+
+
+@pytest.fixture
+def oracle(monkeypatch):
+    store_for.cache_clear()
+    monkeypatch.setattr(connections["default"], "vendor", "oracle")
+    yield
+    store_for.cache_clear()
+
+
+def test_a_database_without_a_store_is_e003(oracle, django_db_setup):
+    (message,) = [message for message in run_checks() if message.id.startswith("delayedq.")]
+    assert message.id == "delayedq.E003"
+    assert message.msg == "DATABASES['default']: delayedq has no store for oracle."
+
+
+@options({"init_command": WAL})
+def test_sqlite_without_immediate_transactions_is_w001(sqlite):
+    assert found() == ["delayedq.W001"]
+    assert found(["new"]) == ["delayedq.W001"]
+
+
+@options({"transaction_mode": "IMMEDIATE"})
+def test_sqlite_without_wal_is_w002_and_only_asked_for_with_the_database(sqlite):
+    assert found() == []
+    assert found(["default"]) == []
+    assert found(["new"]) == ["delayedq.W002"]
+
+
+@options({})
+def test_each_finding_is_told_once_with_what_to_do(sqlite):
+    messages = [message for message in run_checks(databases=["new"]) if message.id.startswith("delayedq.")]
+    assert [message.id for message in messages] == ["delayedq.W001", "delayedq.W002"]
+    assert all("IMMEDIATE" in message.hint and "WAL" in message.hint for message in messages)
+
+
+@options({"transaction_mode": "IMMEDIATE", "init_command": WAL})
+def test_sqlite_set_up_as_the_hint_says_has_nothing_to_mend(sqlite):
+    assert found(["new"]) == []
