@@ -6,7 +6,6 @@ import logging
 from datetime import timedelta
 
 import pytest
-from django.dispatch import Signal
 from django.tasks.signals import task_enqueued, task_finished, task_started
 
 from delayedq import Cancel, Retry, Snooze
@@ -24,7 +23,7 @@ from tests.worker.attempts import claimed, playing, run
 
 
 @pytest.fixture
-def heard(request):
+def heard():
     """What was sent, as (signal, sender, arguments)."""
     events = []
     receivers = {}
@@ -170,7 +169,7 @@ def test_djangos_signals_are_wanted_while_django_logs_them(django_logs, expected
 
 @pytest.mark.parametrize("django_logs", [logging.CRITICAL], indirect=True)
 @pytest.mark.parametrize("signal", SIGNALS, ids=["enqueued", "started", "finished"])
-def test_djangos_signals_are_wanted_while_somebody_else_listens(django_logs, signal: Signal):
+def test_djangos_signals_are_wanted_while_somebody_else_listens(django_logs, signal):
     def receive(**_):
         """Listens."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 
@@ -18,7 +18,7 @@ else:
 
 class ReadOnlyAdmin(AnyAdmin):
     show_full_result_count = False
-    search_fields: ClassVar = ["=key", "=id"]
+    search_fields = ("=key", "=id")
     list_per_page = 50
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
@@ -33,12 +33,12 @@ class ReadOnlyAdmin(AnyAdmin):
 
 @admin.register(Message)
 class MessageAdmin(ReadOnlyAdmin):
-    list_display: ClassVar = ["id", "kind", "key", "queue", "priority", "scheduled_at", "attempt", "leased_until"]
-    ordering: ClassVar = ["-id"]
+    list_display = ("id", "kind", "key", "queue", "priority", "scheduled_at", "attempt", "leased_until")
+    ordering = ("-id",)
 
 
 @admin.register(FinishedMessage)
 class FinishedMessageAdmin(ReadOnlyAdmin):
-    list_display: ClassVar = ["id", "kind", "key", "queue", "outcome", "attempts", "started_at", "finished_at"]
-    list_filter: ClassVar = ["outcome"]
-    ordering: ClassVar = ["-id"]
+    list_display = ("id", "kind", "key", "queue", "outcome", "attempts", "started_at", "finished_at")
+    list_filter = ("outcome",)
+    ordering = ("-id",)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from typing import NamedTuple
 
-#: How many messages one process may hold at once.
+#: How many messages one process may hold at once, beside one per thread.
 CAPACITY = 8192
 _WORD = 8
 _FREE, _HELD, _STARTED = 0, 1, 2

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 
 from django.db import Error, connections
 
+from delayedq.store.base import NOTIFY_GAP
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
@@ -28,6 +30,8 @@ logger = logging.getLogger("delayedq")
 
 #: A busy worker looks again for what its floors may have missed.
 BUSY_INTERVAL = 1.0
+#: Offers that follow one another closely send one wake-up: after hearing it, look again so many seconds later.
+ATTEND = 2 * NOTIFY_GAP
 _DUTY = 20
 
 
@@ -52,6 +56,7 @@ class Lookout(threading.Thread):
         self._asked = True
         self._rest_until = 0.0
         self._look_at = 0.0
+        self._attend_at = float("inf")
 
     def ask(self) -> None:
         """Look again soon, and wake the loop then."""
@@ -93,6 +98,7 @@ class Lookout(threading.Thread):
                     self._lanes.hint()
                     self._wake()
                     self._asked = True
+                    self._attend_at = time.monotonic() + ATTEND
                 self._look_if_due()
         finally:
             listener.close()
@@ -106,9 +112,11 @@ class Lookout(threading.Thread):
         return listener.heard()
 
     def _patience(self) -> float:
-        moment = time.monotonic()
-        wanted_at = self._rest_until if self._asked else self._look_at
-        return max(0.0, wanted_at - moment)
+        return max(0.0, self._wanted_at() - time.monotonic())
+
+    def _wanted_at(self) -> float:
+        """The moment of the next look."""
+        return self._rest_until if self._asked else min(self._look_at, max(self._attend_at, self._rest_until))
 
     def _pause(self, seconds: float, listener: Listener | None = None) -> None:
         watched = [self._asked_fd] if listener is None else [self._asked_fd, listener.fileno()]
@@ -118,9 +126,11 @@ class Lookout(threading.Thread):
 
     def _look_if_due(self) -> None:
         moment = time.monotonic()
-        if moment < (self._rest_until if self._asked else self._look_at) or self._stopping:
+        if moment < self._wanted_at() or self._stopping:
             return
         self._asked = False
+        if moment >= self._attend_at:
+            self._attend_at = float("inf")
         sights = self._store.look(self._queues)
         seen = time.monotonic()
         self._lanes.see(sights, seen)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 FLUSH = 512
 #: An ended attempt waits at most so many seconds for others to share the trip.
 FLUSH_AFTER = 0.005
+#: A thread that was idle for so many seconds closes the connections that CONN_MAX_AGE says are too old. A busy one
+#: keeps them: with the default of 0 it would connect anew for each task.
+KEEP_CONNECTIONS = 5.0
 #: Async tasks that may be in flight at once in one process.
 ASYNC_LIMIT = 4096
 
@@ -110,18 +113,35 @@ class Pool:
     # The threads' side
 
     def _work(self) -> None:
-        while (attempt := self._waiting.get()) is not None:
-            close_old_connections()
+        while (attempt := self._next()) is not None:
+            drop_broken_connections()
             if attempt.task.timeout is None:
                 self._end(execute(attempt))
             else:
                 self._end(self._deadlines.execute(attempt))
         connections.close_all()
 
+    def _next(self) -> Attempt | None:
+        try:
+            return self._waiting.get(timeout=KEEP_CONNECTIONS)
+        except Empty:
+            close_old_connections()
+            return self._waiting.get()
+
     def _end(self, ended: Ended) -> None:
         self._ended.append(ended)
         if len(self._ended) in {1, FLUSH} or self._waiting.empty():
             self._wake()
+
+
+def drop_broken_connections() -> None:
+    """What one task left broken, or in a transaction, must not meet the next one on this thread."""
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block or not connection.autocommit:
+            connection.close()
+            del connections[connection.alias]
+        elif connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
 
 
 class Deadlines:

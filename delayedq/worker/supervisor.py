@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.store import default_store
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
-from delayedq.worker.ledger import Ledger
+from delayedq.worker.ledger import CAPACITY, Ledger
 from delayedq.worker.loop import Loop
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Supervisor:
 
     def __init__(self, options: Options, processes: int) -> None:
         self._options = options
-        self._ledgers = [Ledger() for _ in range(processes)]
+        self._ledgers = [Ledger(CAPACITY + options.threads) for _ in range(processes)]
         self._children = [Child(index, ledger, options) for index, ledger in enumerate(self._ledgers)]
         self._stop_by: float | None = None
         self._wakeup, self._wake_fd = os.pipe()

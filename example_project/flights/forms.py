@@ -37,7 +37,11 @@ class FlightForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
             "destination": UpperCaseField,
             "scheduled_departure": FutureField,
         }
-        help_texts = {"scheduled_departure": "New York time"}  # noqa: RUF012
+        help_texts = {  # noqa: RUF012
+            "carrier": "UA, B6, ...",
+            "origin": "EWR, JFK or LGA",
+            "scheduled_departure": "New York time",
+        }
 
     def clean(self) -> None:
         super().clean()
@@ -68,6 +72,9 @@ class ChangeForm(forms.Form):
 
 class DelayForm(ChangeForm):
     departure = FutureField(label="New departure", help_text="New York time")
+
+    def get_initial_for_field(self, field: forms.Field, field_name: str) -> Any:
+        return self.flight.expected_departure
 
 
 class CancelForm(ChangeForm):

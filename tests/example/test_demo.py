@@ -41,7 +41,7 @@ def demo(tmp_path: Path) -> Demo:
 
 
 def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo) -> None:
-    with demo("--seconds", "4") as process:
+    with demo("--seconds", "8") as process:
         said, _ = process.communicate(timeout=90)
     assert process.returncode == 0, said
     rows = [line.replace("│", " ").split() for line in said.splitlines() if line.startswith("│")]

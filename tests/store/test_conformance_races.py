@@ -18,6 +18,7 @@ from tests.store.given import (
     at,
     claim,
     claim_one,
+    keys,
     live,
     live_keys,
     message,
@@ -132,20 +133,25 @@ def test_a_late_end_and_a_new_claim_never_both_win(store):
 
 
 class Consumers:
-    """Ticks that go on until `wanted` messages are done."""
+    """Ticks that go on until `wanted` messages were seen, or one of them has failed."""
 
     def __init__(self, store, wanted):
         self.store, self.wanted, self.seen, self.lock = store, wanted, [], Lock()
 
     def consume(self, worker):
-        done = []
+        held = []
         while len(self.seen) < self.wanted:
-            tick = self.store.tick([succeed(claimed) for claimed in done], [LANE], 9, LEASE, worker, NOW)
-            assert not tick.settled.lost | tick.settled.superseded
-            done = [claimed for claimed in done if claimed.id in tick.settled.busy] + tick.claimed
-            with self.lock:
-                self.seen += [claimed.key for claimed in tick.claimed]
-        settle_at_last(self.store, *map(succeed, done))
+            held = self.tick(held, worker)
+        settle_at_last(self.store, *map(succeed, held))
+
+    def tick(self, held, worker):
+        claimed, settled = self.store.tick([*map(succeed, held)], [LANE], 9, LEASE, worker, NOW)
+        with self.lock:
+            self.seen += keys(claimed)
+            if settled.lost or settled.superseded:
+                self.wanted = 0
+        assert (settled.lost, settled.superseded) == (set(), set())
+        return [one for one in held if one.id in settled.busy] + claimed
 
     def threads(self, number):
         return [partial(self.consume, f"w{index}") for index in range(number)]

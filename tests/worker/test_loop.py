@@ -112,7 +112,9 @@ def test_async_tasks_sleep_together(drain):
     drain()
     assert FinishedMessage.objects.succeeded().count() == 101
     began = FinishedMessage.objects.order_by("-started_at").first().started_at
-    assert began < FinishedMessage.objects.filter(kind=chores.sleep_async.module_path).earliest("finished_at").finished_at
+    assert (
+        began < FinishedMessage.objects.filter(kind=chores.sleep_async.module_path).earliest("finished_at").finished_at
+    )
     assert Mark.objects.get().value == "1"
 
 
@@ -247,7 +249,9 @@ def test_an_idle_worker_does_not_write(store, options):
     chores.note.schedule_at(timezone.now() + timedelta(hours=1), "later", key="later")
     with CaptureQueriesContext(connections[store.alias]) as captured:
         Loop(store, options, "test").run()
-    assert not [query["sql"] for query in captured if not query["sql"].lstrip().startswith(("SELECT", "WITH", "PRAGMA"))]
+    assert not [
+        query["sql"] for query in captured if not query["sql"].lstrip().startswith(("SELECT", "WITH", "PRAGMA"))
+    ]
 
 
 def test_tasks_run_within_their_own_connection(drain):
