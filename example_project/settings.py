@@ -78,5 +78,5 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     # django.tasks writes two lines at INFO for every message: too many for a busy worker.
-    "loggers": {"django.tasks": {"level": env.str("TASKS_LOG_LEVEL", default="WARNING")}},
+    "loggers": {"django.tasks": {"level": "WARNING"}},
 }

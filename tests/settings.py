@@ -62,4 +62,7 @@ TEMPLATES = [
 STATIC_URL = "static/"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
+# Django logs two lines per task: as quiet as a site that runs millions of them.
+LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.tasks": {"level": "ERROR"}}}
+
 TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "QUEUES": []}}

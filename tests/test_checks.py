@@ -16,9 +16,13 @@ from tests.router import ChosenDatabase
 WAL = "PRAGMA journal_mode=WAL"
 
 
+def messages(databases=None):
+    return [message for message in run_checks(databases=databases) if message.id.startswith("delayedq.")]
+
+
 def found(databases=None):
     """The ids of ours."""
-    return [message.id for message in run_checks(databases=databases) if message.id.startswith("delayedq.")]
+    return sorted(message.id for message in messages(databases))
 
 
 @pytest.fixture
@@ -73,7 +77,7 @@ def oracle(monkeypatch):
 
 
 def test_a_database_without_a_store_is_e003(oracle, django_db_setup):
-    (message,) = [message for message in run_checks() if message.id.startswith("delayedq.")]
+    (message,) = messages()
     assert message.id == "delayedq.E003"
     assert message.msg == "DATABASES['default']: delayedq has no store for oracle."
 
@@ -93,9 +97,8 @@ def test_sqlite_without_wal_is_w002_and_only_asked_for_with_the_database(sqlite)
 
 @options({})
 def test_each_finding_is_told_once_with_what_to_do(sqlite):
-    messages = [message for message in run_checks(databases=["new"]) if message.id.startswith("delayedq.")]
-    assert [message.id for message in messages] == ["delayedq.W001", "delayedq.W002"]
-    assert all("IMMEDIATE" in message.hint and "WAL" in message.hint for message in messages)
+    assert found(["new"]) == ["delayedq.W001", "delayedq.W002"]
+    assert all("IMMEDIATE" in message.hint and "WAL" in message.hint for message in messages(["new"]))
 
 
 @options({"transaction_mode": "IMMEDIATE", "init_command": WAL})

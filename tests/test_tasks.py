@@ -126,7 +126,7 @@ def test_a_wrong_option_is_refused_by_name(option, value, reason):
     assert "tests.test_tasks.add" not in registered
 
 
-@pytest.mark.parametrize("option", ["max_attempts", "timeout", "backoff", "metadata"])
+@pytest.mark.parametrize("option", ["max_attempts", "metadata"])
 def test_a_wrong_option_is_refused_by_using_too(option):
     with pytest.raises(InvalidTask):
         tasks.remind.using(**{option: object()})
@@ -184,8 +184,6 @@ def test_using_changes_what_is_given_and_keeps_the_rest():
     ("option", "value"),
     [
         ("max_attempts", 1),
-        ("timeout", MINUTE),
-        ("backoff", MINUTE),
         ("metadata", {"b": 2}),
         ("queue_name", "sms"),
         ("priority", -100),
@@ -196,8 +194,8 @@ def test_using_changes_any_option_once(option, value):
     assert getattr(tasks.remind, option) != value
 
 
-@pytest.mark.parametrize("option", ["func", "takes_context", "max_retries", "key"])
-def test_using_refuses_what_it_does_not_know(option):
+@pytest.mark.parametrize("option", ["func", "takes_context", "timeout", "backoff", "max_retries", "key"])
+def test_using_refuses_what_no_message_carries(option):
     with pytest.raises(TypeError, match=rf"using\(\) takes .*max_attempts.*, not {option}"):
         tasks.remind.using(**{option: 1})
 
@@ -208,7 +206,7 @@ def test_a_task_is_frozen():
 
 
 def test_a_copied_or_pickled_task_is_the_same_task():
-    changed = tasks.remind.using(priority=5, max_attempts=2, timeout=MINUTE)
+    changed = task(timeout=MINUTE)(tasks.remind.func).using(priority=5, max_attempts=2)
     assert pickle.loads(pickle.dumps(changed)) == changed
     assert copy.deepcopy(changed) == changed
 

@@ -180,6 +180,9 @@ class BaseStore(ABC):
         """Write history for attempts whose message was replaced meanwhile, each under an id of its own."""
 
     @abstractmethod
+    def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]: ...
+
+    @abstractmethod
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]: ...
 
 

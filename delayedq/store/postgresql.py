@@ -61,6 +61,9 @@ class PostgreSQLStore(BaseStore):
         rows = self._rows(sql.LOOK, {"queues": None if queues is None else list(queues), "now": now})
         return [Sight(*row) for row in rows]
 
+    def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
+        return [Sight(*row) for row in self._rows(sql.GLANCE, {**_lanes(lanes), "now": now})] if lanes else []
+
     def claim(
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
     ) -> list[Claimed]:

@@ -209,7 +209,13 @@ class Store(Protocol):
     def listener(self) -> Listener: ...
 
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
-        """The first claimable or future message of each lane (of these queues; None: all)."""
+        """The first claimable or future message of each lane (of these queues; None: all).
+
+        Walks over what is dead or leased in front of it, so it may take long.
+        """
+
+    def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
+        """The same for known lanes, from their floors on: always short."""
 
     def claim(
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None

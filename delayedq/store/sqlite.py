@@ -79,12 +79,16 @@ class SQLiteStore(BaseStore):
 
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
         moment = now or timezone.now()
-        sights = []
-        for queue, priority, first in self._rows(sql.LOOK, {"now": text(moment)}):
-            if queues is None or queue in queues:
-                first_at = instant(first)
-                sights.append(Sight(queue, priority, first_at, (first_at - moment).total_seconds()))
-        return sights
+        rows = self._rows(sql.LOOK, {"now": text(moment)})
+        return [_sight(*row, moment=moment) for row in rows if queues is None or row[0] in queues]
+
+    def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
+        moment = now or timezone.now()
+        return [
+            _sight(lane.queue, lane.priority, first_at, moment=moment)
+            for lane in lanes
+            for (first_at,) in self._rows(sql.GLANCE, {**_lane(lane), "now": text(moment)})
+        ]
 
     def claim(
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
@@ -189,6 +193,11 @@ def _lane(lane: Lane) -> dict[str, Any]:
         "priority": lane.priority,
         "floor": "" if lane.floor is None else text(lane.floor),
     }
+
+
+def _sight(queue: str, priority: int, stored: str, *, moment: datetime) -> Sight:
+    first_at = instant(stored)
+    return Sight(queue, priority, first_at, (first_at - moment).total_seconds())
 
 
 def _claimed(row: tuple[Any, ...]) -> Claimed:

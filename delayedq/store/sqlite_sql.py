@@ -51,6 +51,13 @@ SELECT queue, priority, first_at FROM (
 WHERE first_at IS NOT NULL
 """
 
+GLANCE = """
+SELECT scheduled_at FROM delayedq_message
+WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s
+    AND (lease_token IS NULL OR leased_until <= %(now)s)
+ORDER BY scheduled_at LIMIT 1
+"""
+
 # One range of the due index.
 _DUE = """
 SELECT id FROM delayedq_message
@@ -97,7 +104,7 @@ RETURNING id
 
 REARM = """
 UPDATE delayedq_message SET lease_token = NULL, leased_until = NULL, leased_by = NULL
-WHERE id = %(id)s AND lease_token = %(lease_token)s
+WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation <> %(generation)s
 RETURNING id
 """
 

@@ -50,6 +50,17 @@ class Lanes:
             self._lanes = lanes
             self.looks += 1
 
+    def known(self) -> list[Lane]:
+        with self._lock:
+            return [Lane(*name, known.floor) for name, known in self._lanes.items()]
+
+    def glimpse(self, sights: Sequence[Sight], moment: float) -> None:
+        """Take over when known lanes are due next, as a glance at `moment` found; their floors stay."""
+        due = {(s.queue, s.priority): moment + s.due_in for s in sights}
+        with self._lock:
+            for name, known in self._lanes.items():
+                known.due = due.get(name, float("inf"))
+
     def hint(self) -> None:
         """Somebody offered something: any lane may be due."""
         with self._lock:

@@ -1,8 +1,11 @@
 """The thread that watches the queue from the side, so that no claim waits for a look.
 
-It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite), looks which lanes there are and what is due in
-them, and wakes the loop. It has its own connection. Looks take at most a twentieth of the time, however slow dead rows
-make them: meanwhile the loop claims from what it knows.
+It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite), knows which lanes there are and what is due in
+them, and wakes the loop. It has its own connection.
+
+A *glance* goes from the floors of the known lanes on and is always short: it tells the idle loop how long to sleep. A
+*look* starts from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
+vacuumed make it slow, so routine looks take at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -30,9 +33,10 @@ logger = logging.getLogger("delayedq")
 
 #: A busy worker looks again for what its floors may have missed.
 BUSY_INTERVAL = 1.0
-#: Offers that follow one another closely send one wake-up: after hearing it, look again so many seconds later.
+#: After a look that took t: rest 20 t before a routine one, 5 t before one that somebody waits for.
+ROUTINE_REST, WANTED_REST = 20, 5
+#: Offers that follow one another closely send one wake-up: after hearing it, glance again so many seconds later.
 ATTEND = 2 * NOTIFY_GAP
-_DUTY = 20
 
 
 class Lookout(threading.Thread):
@@ -53,15 +57,19 @@ class Lookout(threading.Thread):
         self._asked_fd, self._ask_fd = os.pipe()
         os.set_blocking(self._ask_fd, False)
         self._stopping = False
-        self._asked = True
-        self._rest_until = 0.0
+        self._glance_at = float("inf")
         self._look_at = 0.0
-        self._attend_at = float("inf")
+        self._rested_at = 0.0
 
     def ask(self) -> None:
-        """Look again soon, and wake the loop then."""
-        if not self._asked:
-            self._asked = True
+        """Glance now, and wake the loop then."""
+        self._glance_at = 0.0
+        self._rouse()
+
+    def ask_to_look(self) -> None:
+        """Look as soon as may be, and wake the loop then."""
+        if self._look_at > self._rested_at:
+            self._look_at = self._rested_at
             self._rouse()
 
     def stop(self) -> None:
@@ -92,31 +100,25 @@ class Lookout(threading.Thread):
     def _watch(self) -> None:
         listener = self._store.listener()
         try:
-            self._asked = True  # what was said while nobody listened
+            self._look_at = 0.0  # nobody listened until now
             while not self._stopping:
                 if self._heard(listener):
                     self._lanes.hint()
                     self._wake()
-                    self._asked = True
-                    self._attend_at = time.monotonic() + ATTEND
-                self._look_if_due()
+                    self._glance_at = time.monotonic() + ATTEND
+                    self._look_at = min(self._look_at, self._rested_at)
+                self._look_or_glance()
         finally:
             listener.close()
 
     def _heard(self, listener: Listener) -> bool:
         """Wait until there is something to do; did the queue change?"""
+        patience = max(0.0, min(self._look_at, self._glance_at) - time.monotonic())
         if listener.interval is None:
-            self._pause(self._patience(), listener)
+            self._pause(patience, listener)
         else:
-            self._pause(min(listener.interval, self._patience()))
+            self._pause(min(listener.interval, patience))
         return listener.heard()
-
-    def _patience(self) -> float:
-        return max(0.0, self._wanted_at() - time.monotonic())
-
-    def _wanted_at(self) -> float:
-        """The moment of the next look."""
-        return self._rest_until if self._asked else min(self._look_at, max(self._attend_at, self._rest_until))
 
     def _pause(self, seconds: float, listener: Listener | None = None) -> None:
         watched = [self._asked_fd] if listener is None else [self._asked_fd, listener.fileno()]
@@ -124,17 +126,22 @@ class Lookout(threading.Thread):
         if self._asked_fd in readable:
             os.read(self._asked_fd, 4096)
 
-    def _look_if_due(self) -> None:
+    def _look_or_glance(self) -> None:
         moment = time.monotonic()
-        if moment < self._wanted_at() or self._stopping:
-            return
-        self._asked = False
-        if moment >= self._attend_at:
-            self._attend_at = float("inf")
+        if moment >= self._look_at:
+            self._look(moment)
+        elif moment >= self._glance_at:
+            self._glance_at = float("inf")
+            known = self._lanes.known()
+            self._lanes.glimpse(self._store.glance(known), time.monotonic())
+            self._wake()
+
+    def _look(self, moment: float) -> None:
         sights = self._store.look(self._queues)
         seen = time.monotonic()
+        took = seen - moment
         self._lanes.see(sights, seen)
-        self._rest_until = seen + _DUTY * (seen - moment)
         busy = any(sight.due_in <= 0 for sight in sights)
-        self._look_at = seen + max(_DUTY * (seen - moment), BUSY_INTERVAL if busy else self._poll_interval)
+        self._rested_at = seen + WANTED_REST * took
+        self._look_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._poll_interval)
         self._wake()

@@ -127,7 +127,7 @@ class Loop:
         if self._looks_when_quiet is None:
             self._looks_when_quiet = self._lanes.looks
         if self._lanes.looks < self._looks_when_quiet + 2:
-            self._lookout.ask()
+            self._lookout.ask_to_look()
             return False
         due_in = self._lanes.due_in()
         return due_in is None or due_in > 0
@@ -201,12 +201,13 @@ class Loop:
             self._claimed += len(claimed)
             self._progress = time.monotonic()
             self._looks_when_quiet = None
-            self._pace.came(claimed)
         if self._lanes.advance(planned, claimed, room):
             self._lookout.ask()
+        in_loop = self._pool.in_loop
         for message in claimed:
             if refused := self._inbox.take(message):
                 self._unsettled.append(refused)
+        self._pace.came(claimed, self._pool.in_loop - in_loop)
 
     # Waiting
 

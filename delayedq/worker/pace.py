@@ -33,13 +33,15 @@ class Pace:
 
     def ran(self, ended: Sequence[Ended]) -> None:
         occupied = [e.finished - e.started for e in ended if e.started is not None and e.attempt.threaded]
-        if ended:
-            self._seconds = _mean(self._seconds, sum(occupied) / len(ended), len(ended))
+        if occupied:
+            self._seconds = _mean(self._seconds, sum(occupied) / len(occupied), len(occupied))
 
-    def came(self, claimed: Sequence[Claimed]) -> None:
+    def came(self, claimed: Sequence[Claimed], asynchronous: int) -> None:
+        """So many of the claimed messages went to the event loop and occupy no thread."""
         if claimed:
             size = sum(len(message.payload) for message in claimed) / len(claimed)
             self._bytes = _mean(self._bytes, size, len(claimed))
+            self._seconds = _mean(self._seconds, 0.0, asynchronous)
 
     def stalled(self) -> None:
         """What was claimed ahead did not get its turn: claim for free threads only, until tasks prove to be short."""

@@ -60,7 +60,7 @@ class ChangeForm(forms.Form):
     """A change of a flight that is still to leave."""
 
     def __init__(self, flight: Flight, data: Mapping[str, Any] | None = None) -> None:
-        super().__init__(data)
+        super().__init__(data, initial={"departure": flight.expected_departure})
         self.flight = flight
 
     def clean(self) -> None:
@@ -72,9 +72,6 @@ class ChangeForm(forms.Form):
 
 class DelayForm(ChangeForm):
     departure = FutureField(label="New departure", help_text="New York time")
-
-    def get_initial_for_field(self, field: forms.Field, field_name: str) -> Any:
-        return self.flight.expected_departure
 
 
 class CancelForm(ChangeForm):

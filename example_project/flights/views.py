@@ -62,10 +62,10 @@ def delay(request: HttpRequest, pk: int) -> HttpResponse:
     if not form.is_valid():
         return _ask(request, form, f"Delay {flight}", "Delay", flight)
     departure = form.cleaned_data["departure"]
-    departures.move(flight, departure)
-    return _done(
-        request, flight, f"{flight} leaves at {_time(departure)}; the reminder goes at {_time(departure - LEAD)}."
-    )
+    if departures.move(flight, departure) is None:
+        return _done(request, flight, f"{flight} was cancelled meanwhile.")
+    remind_at = departure - LEAD
+    return _done(request, flight, f"{flight} leaves at {_time(departure)}; the reminder goes at {_time(remind_at)}.")
 
 
 @form_view

@@ -174,3 +174,7 @@ def test_the_admin_shows_flights_and_changes_none(admin_client: Client, flight: 
     assert flight.code in admin_client.get("/admin/flights/flight/").text
     assert admin_client.get("/admin/flights/flight/add/").status_code == 403
     assert admin_client.post(f"/admin/flights/flight/{flight.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+def test_the_form_of_a_delay_begins_with_the_expected_departure(client: Client, flight: Flight) -> None:
+    assert f'value="{typed(flight.scheduled_departure)}"' in client.get(f"/{flight.pk}/delay/").text

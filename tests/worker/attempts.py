@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from inspect import iscoroutinefunction
 from itertools import count
 
+from asgiref.sync import sync_to_async
+from django.db import connections
+
 from delayedq.core.serialization import dump_call
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Claimed, Lane
@@ -62,7 +65,14 @@ def playing(body, *args, task=None, **fields):
 
 
 def run(attempt):
-    return execute(attempt) if attempt.threaded else asyncio.run(aexecute(attempt))
+    return execute(attempt) if attempt.threaded else asyncio.run(_arun(attempt))
+
+
+async def _arun(attempt):
+    try:
+        return await aexecute(attempt)
+    finally:
+        await sync_to_async(connections.close_all)()  # in the thread that outlives this event loop
 
 
 def work(store, limit=100):

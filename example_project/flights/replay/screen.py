@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from example_project.flights.replay.timeline import NEW_YORK
@@ -59,9 +59,7 @@ class Screen:
 
 
 def summary(counts: dict[str, int], late: Lateness | None) -> Table:
-    table = Table(title="Departure reminders", title_justify="left")
-    table.add_column("flights")
-    table.add_column("", justify="right")
+    table = Table("reminders", Column(justify="right"))
     for name, count in counts.items():
         table.add_row(name, f"{count}")
     for name, value in late._asdict().items() if late else ():

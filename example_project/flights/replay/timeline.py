@@ -8,7 +8,7 @@ What the site knows, and when:
 
 The truth comes once per flight, and five hours before the reminder that it replaces is due. So no reminder moves while
 it runs (which would rightly run it once more), and each flight that leaves has exactly one delivery to expect. Five
-hours of that day are about three seconds of the replay; `Event.overtaken` tells if a machine was too slow even for that.
+hours of that day are about three seconds of the replay. `Event.overtaken` tells if a machine is too slow even for that.
 """
 
 from __future__ import annotations

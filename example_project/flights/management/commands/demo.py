@@ -12,6 +12,7 @@ from rich.console import Console
 
 from example_project.flights.replay import demo
 from example_project.flights.replay.player import TooFast
+from example_project.flights.replay.timeline import DAY
 from example_project.flights.replay.workers import WorkersStopped
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ class Command(BaseCommand):
     def handle(self, *, seconds: float, processes: int, verbosity: int, **_: Any) -> None:
         for end in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(end, signal.default_int_handler)
-        call_command("migrate", interactive=False, verbosity=verbosity - 1)
         try:
+            call_command("migrate", interactive=False, verbosity=max(0, verbosity - 1))
             faults = demo.run(Console(), seconds=seconds, processes=processes)
         except TooFast:
             raise CommandError(f"This machine can't replay the day in {seconds:g} seconds; try more.") from None
@@ -49,7 +50,7 @@ class Command(BaseCommand):
             raise CommandError("\n".join([f"{len(faults)} things are wrong:", *faults[:FAULTS_SHOWN], *more]))
         self.stdout.write(
             "Every flight that left was reminded exactly once, at its last known time.\n"
-            "See the board: manage.py runserver"
+            f"To see the board: manage.py runserver, then http://localhost:8000/{DAY}/"
         )
 
 

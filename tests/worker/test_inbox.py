@@ -1,0 +1,155 @@
+"""What a worker process holds, and who of it may run."""
+
+from __future__ import annotations
+
+import json
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from delayedq.core.lifecycle import Impossible, NotStarted, Returned
+from delayedq.exceptions import UnknownTask, WorkerVanished
+from delayedq.worker.inbox import SUSPECT_AFTER, Inbox
+from delayedq.worker.ledger import Ledger
+from delayedq.worker.pool import Pool
+from tests.app import tasks
+from tests.worker.attempts import PATIENCE, WORKER, claimed
+
+RECORD = {"attempt": 1, "worker": WORKER, "exception": "builtins.ValueError", "traceback": "Traceback"}
+
+
+class Holding:
+    """An inbox with its pool and ledger."""
+
+    def __init__(self):
+        self.woken = threading.Event()
+        self.pool = Pool(1, self.woken.set)
+        self.ledger = Ledger(64)
+        self.inbox = Inbox(self.pool, self.ledger, WORKER)
+
+    def ended(self, count=1):
+        taken = self.pool.take_ended()
+        while len(taken) < count:
+            assert self.woken.wait(PATIENCE), "Nothing ended."
+            self.woken.clear()
+            taken += self.pool.take_ended()
+        for one in taken:
+            self.inbox.drop(one.attempt)
+        return taken
+
+    @contextmanager
+    def busy(self):
+        """The only thread is held until the end of the block."""
+        started, release = threading.Event(), threading.Event()
+        tasks.bodies["busy"] = lambda: started.set() or release.wait(PATIENCE)
+        assert self.inbox.take(claimed(tasks.play, "busy")) is None
+        assert started.wait(PATIENCE)
+        try:
+            yield
+        finally:
+            release.set()
+            self.ended(self.pool.in_threads)
+
+
+@pytest.fixture
+def holding():
+    held = Holding()
+    yield held
+    held.pool.stop()
+
+
+def suspect(**fields):
+    """A message whose worker vanished as often as that makes it suspicious."""
+    return claimed(tasks.remind, 7, attempt=SUSPECT_AFTER + 1, **fields)
+
+
+def test_a_message_is_held_from_its_claim_to_its_settled_end(holding):
+    message = claimed(tasks.remind, 7)
+    with holding.busy():
+        assert holding.inbox.take(message) is None
+        assert holding.inbox.held == 2
+        assert (message.id, message.token, False) in {entry[1:] for entry in holding.ledger.entries()}
+    assert holding.inbox.held == 0
+    assert holding.ledger.entries() == []
+
+
+@pytest.mark.parametrize("kind", ["tests.app.tasks.gone", "os.system", "", "tests.app.models.Mark"])
+def test_a_message_of_an_unknown_task_is_refused_and_nothing_is_called(holding, kind):
+    message = claimed(tasks.remind, 7, kind=kind)
+    refused = holding.inbox.take(message)
+    assert (refused.outcome, refused.started) == (Impossible(), None)
+    assert isinstance(refused.error, UnknownTask)
+    assert refused.attempt.claimed is message
+    assert holding.inbox.held == 1
+    holding.inbox.drop(refused.attempt)
+    assert holding.inbox.held == 0
+    assert holding.pool.idle()
+
+
+def test_a_message_whose_every_attempt_vanished_is_refused(holding):
+    refused = holding.inbox.take(claimed(tasks.remind, 7, attempt=3, max_attempts=2))
+    assert refused.outcome == Impossible()
+    assert isinstance(refused.error, WorkerVanished)
+    assert str(refused.error) == "Its worker vanished in 2 of its attempts."
+
+
+def test_a_message_that_failed_with_a_word_runs_though_its_attempts_were_lowered(holding):
+    message = claimed(tasks.remind, 7, attempt=3, max_attempts=2, errors=json.dumps([RECORD] * 2))
+    assert holding.inbox.take(message) is None
+    assert holding.ended()[0].outcome == Returned('"7 at None"')
+
+
+def test_a_message_that_vanished_once_runs_beside_others(holding):
+    with holding.busy():
+        holding.inbox.take(claimed(tasks.remind, 7, attempt=SUSPECT_AFTER))
+        assert not holding.inbox.suspects
+        assert holding.pool.in_threads == 2
+
+
+def test_a_suspect_runs_alone(holding):
+    with holding.busy():
+        holding.inbox.take(suspect())
+        assert len(holding.inbox.suspects) == 1
+        assert not holding.inbox.can_admit()
+        holding.inbox.admit_suspect()
+        assert holding.pool.in_threads == 1
+
+    assert holding.inbox.can_admit()
+    holding.inbox.admit_suspect()
+    assert not holding.inbox.can_admit()
+    assert holding.ended()[0].outcome == Returned('"7 at None"')
+
+
+def test_suspects_run_one_after_the_other(holding):
+    for key in "ab":
+        holding.inbox.take(suspect(key=key))
+    ran = []
+    while holding.inbox.suspects:
+        holding.inbox.admit_suspect()
+        assert holding.pool.in_threads == 1
+        ran += [one.attempt.key for one in holding.ended()]
+    assert ran == ["a", "b"]
+
+
+def test_what_has_not_started_can_be_taken_back_suspects_too(holding):
+    with holding.busy():
+        holding.inbox.take(claimed(tasks.remind, 7, key="waiting"))
+        holding.inbox.take(suspect(key="suspect"))
+        back = holding.inbox.take_back()
+        assert [(one.attempt.key, one.outcome, one.started) for one in back] == [
+            ("waiting", NotStarted(), None),
+            ("suspect", NotStarted(), None),
+        ]
+        assert holding.inbox.take_back() == []
+        for one in back:
+            holding.inbox.drop(one.attempt)
+        assert holding.inbox.held == 1
+
+
+def test_nothing_is_held_twice_and_slots_are_used_again(holding):
+    for _ in range(5):
+        for _ in range(60):
+            holding.inbox.take(claimed(tasks.nothing))
+        holding.ended(60)
+    assert holding.ledger.entries() == []

@@ -1,0 +1,163 @@
+"""What a worker remembers of the queues it serves."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from delayedq.store.protocol import Sight
+from delayedq.worker.lanes import SLACK, Lanes
+from tests.app import tasks
+from tests.worker.attempts import NOW, claimed
+
+HOUR = 3600.0
+
+
+def lanes(*sights):
+    """What a look just now found: (queue, priority), or with seconds until it is due."""
+    known = Lanes()
+    see(known, *sights)
+    return known
+
+
+def see(known, *sights):
+    known.see([Sight(queue, priority, NOW, *due or (-1.0,)) for queue, priority, *due in sights], time.monotonic())
+
+
+def names(planned):
+    return [f"{lane.queue}{lane.priority}" for lane in planned]
+
+
+def got(queue="a", priority=0, seconds=0.0):
+    return claimed(tasks.remind, queue=queue, priority=priority, scheduled_at=NOW + timedelta(seconds=seconds))
+
+
+def test_nothing_is_planned_before_somebody_looked():
+    assert Lanes().plan() == []
+    assert Lanes().due_in() is None
+
+
+def test_higher_priorities_are_planned_first():
+    assert names(lanes(("a", -5), ("b", 100), ("c", 0)).plan()) == ["b100", "c0", "a-5"]
+
+
+def test_equal_priorities_take_turns_in_being_first():
+    known = lanes(("a", 0), ("b", 0), ("c", 0), ("low", -1))
+    plans = [names(known.plan()) for _ in range(12)]
+    assert {plan[0] for plan in plans} == {"a0", "b0", "c0"}
+    assert all(plan[-1] == "low-1" and len(plan) == 4 for plan in plans)
+
+
+def test_turns_come_round_whatever_else_is_planned():
+    known = lanes(("a", 0), ("high", 9), ("b", 0), ("low", -9))
+    seconds = [names(known.plan())[1] for _ in range(12)]
+    assert seconds.count("a0") >= 3
+    assert seconds.count("b0") >= 3
+
+
+def test_what_is_not_due_is_not_planned_but_expected():
+    known = lanes(("a", 0, HOUR), ("b", 0, 2 * HOUR))
+    assert known.plan() == []
+    assert HOUR - 60 < known.due_in() <= HOUR
+
+
+def test_what_is_overdue_is_expected_now():
+    assert lanes(("a", 0, -5.0), ("b", 0, HOUR)).due_in() <= 0
+
+
+# Floors
+
+
+def floors(known):
+    return {f"{lane.queue}{lane.priority}": lane.floor for lane in known.plan()}
+
+
+def test_a_floor_begins_where_the_look_saw_the_first_message():
+    assert floors(lanes(("a", 0))) == {"a0": NOW}
+
+
+def test_a_floor_advances_to_what_was_claimed_but_for_late_commits():
+    known = lanes(("a", 0), ("b", 0))
+    known.advance(known.plan(), [got(seconds=1), got(seconds=7)], 2)
+    assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK, "b0": NOW}
+
+
+def test_what_is_offered_now_is_not_under_the_floor_of_a_lane_that_held_only_later_messages():
+    known = Lanes()
+    known.see([Sight("a", 0, NOW + timedelta(hours=1), HOUR)], time.monotonic())
+    known.hint()
+    (lane,) = known.plan()
+    assert lane.floor is None or lane.floor <= NOW
+
+
+def test_a_floor_never_goes_back_by_a_claim():
+    known = lanes(("a", 0))
+    known.advance(known.plan(), [got(seconds=7)], 1)
+    known.advance(known.plan(), [got(seconds=-100)], 1)
+    assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK}
+
+
+def test_a_look_lowers_a_floor_to_what_it_found():
+    known = lanes(("a", 0))
+    known.advance(known.plan(), [got(seconds=7)], 1)
+    see(known, ("a", 0))
+    assert floors(known) == {"a0": NOW}
+
+
+@pytest.mark.parametrize("instant", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)], ids=str)
+def test_the_ends_of_time_are_times_like_others(instant):
+    known = Lanes()
+    known.see([Sight("a", 0, instant, -1.0)], time.monotonic())
+    planned = known.plan()
+    known.advance(planned, [claimed(tasks.remind, queue="a", scheduled_at=instant)], 1)
+    assert names(known.plan()) == ["a0"]
+
+
+# Exhausted lanes
+
+
+def test_lanes_that_gave_all_they_were_asked_for_stay_planned():
+    known = lanes(("a", 0), ("b", 0))
+    assert not known.advance(known.plan(), [got(), got()], 2)
+    assert len(known.plan()) == 2
+
+
+def test_exhausted_lanes_are_not_planned_until_somebody_looks():
+    known = lanes(("a", 0), ("b", 0))
+    assert known.advance(known.plan(), [got()], 2)
+    assert known.plan() == []
+    assert known.due_in() is None
+
+    see(known, ("b", 0), ("c", 0))
+    assert sorted(names(known.plan())) == ["b0", "c0"]
+
+
+def test_an_exhausted_lane_is_planned_again_after_a_hint():
+    known = lanes(("a", 0))
+    known.advance(known.plan(), [], 1)
+    known.hint()
+    assert names(known.plan()) == ["a0"]
+    assert known.due_in() <= 0
+
+
+def test_only_what_was_planned_is_exhausted():
+    known = lanes(("a", 0), ("later", 0, HOUR))
+    known.advance(known.plan(), [], 1)
+    assert known.due_in() > HOUR - 60
+
+
+def test_a_lane_that_vanished_between_plan_and_claim_does_no_harm():
+    known = lanes(("a", 0))
+    planned = known.plan()
+    see(known, ("b", 0))
+    known.advance(planned, [got()], 2)
+    assert names(known.plan()) == ["b0"]
+
+
+def test_looks_are_counted():
+    known = lanes(("a", 0))
+    see(known)
+    assert known.looks == 2
+    assert known.plan() == []

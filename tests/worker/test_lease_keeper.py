@@ -1,0 +1,268 @@
+"""Keeping the leases of workers, and burying those that died."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.utils import timezone
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store.protocol import Ending, Finish, Lane
+from delayedq.worker import lease_keeper
+from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
+from delayedq.worker.ledger import Ledger
+from tests.store.given import message
+from tests.worker.attempts import PATIENCE
+
+LEASE = timedelta(seconds=0.6)
+LONG = timedelta(hours=1)
+LANE = [Lane("mail", 0)]
+
+
+class Keeping:
+    """A keeper in a thread of its own, and the supervisor's end of its pipe."""
+
+    def __init__(self, store, *ledgers, lease=LONG):
+        self.pipe, self.far_end = multiprocessing.Pipe()
+        self.keeper = LeaseKeeper(store, ledgers, lease, self.far_end)
+        self.thread = threading.Thread(target=self.keeper.run, name="keeper")
+
+    def bury(self, ledger, *, all_of_it=False):
+        self.pipe.send(Bereaved(ledger, all_of_it))
+        assert self.pipe.poll(PATIENCE), "It was not buried."
+        assert self.pipe.recv() == Bereaved(ledger, all_of_it)
+
+
+@contextmanager
+def keeping(*args, **options):
+    kept = Keeping(*args, **options)
+    kept.thread.start()
+    try:
+        yield kept
+    finally:
+        kept.pipe.close()
+        kept.thread.join(PATIENCE)
+        kept.far_end.close()
+        assert not kept.thread.is_alive()
+
+
+def eventually(condition):
+    """What the keeper does on its own can only be asked for."""
+    give_up = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def claim(store):
+    """Claim so many messages, and hold them in a ledger."""
+
+    def claim(ledger, count=1, lease=LONG, **fields):
+        store.offer_many([message(scheduled_at=None, **fields)] * count)
+        claimed = store.claim(LANE, count, lease, "worker")
+        assert len(claimed) == count
+        return [(one, ledger.hold(one.id, one.token)) for one in claimed]
+
+    return claim
+
+
+def until(claimed):
+    return Message.objects.get(id=claimed.id).leased_until
+
+
+# Renewing
+
+
+def test_what_is_held_is_renewed_again_and_again(store, claim):
+    first, second = Ledger(8), Ledger(8)
+    held = [*claim(first, 2, LEASE), *claim(second, 1, LEASE)]
+    with keeping(store, first, second, lease=LEASE):
+        for _ in range(3):
+            before = {one.id: until(one) for one, _ in held}
+            eventually(lambda before=before: all(until(one) > before[one.id] for one, _ in held))
+            assert not Message.objects.expired().exists()
+
+
+def test_what_is_held_later_is_renewed_too_and_what_was_dropped_is_not(store, claim):
+    ledger = Ledger(8)
+    with keeping(store, ledger, lease=LEASE):
+        (first, slot), (second, _) = claim(ledger, 2, LEASE)
+        before = until(second)
+        eventually(lambda: until(second) > before)
+        ledger.drop(slot)
+        eventually(lambda: Message.objects.expired().filter(id=first.id).exists())
+        assert until(second) > timezone.now() - LEASE
+
+
+def test_a_lost_lease_is_reported_to_its_worker_and_to_no_other(store, claim):
+    ledger = Ledger(8)
+    (lost, slot), (kept, other) = claim(ledger, 2, LEASE)
+    with keeping(store, ledger, lease=LEASE):
+        Message.objects.filter(id=lost.id).update(lease_token=lost.token - 1)
+        eventually(lambda: ledger.is_lost(slot, lost.token))
+        assert not ledger.is_lost(other, kept.token)
+    assert until(lost) < timezone.now() + LONG
+
+
+def test_a_cancelled_message_is_reported_to_its_worker(store, claim):
+    ledger = Ledger(8)
+    ((claimed, slot),) = claim(ledger, 1, LEASE, key="a")
+    with keeping(store, ledger, lease=LEASE):
+        assert store.unschedule(claimed.kind, "a")
+        eventually(lambda: ledger.is_lost(slot, claimed.token))
+
+
+def test_a_message_that_another_worker_took_over_is_lost_to_the_first_alone(store, claim):
+    """Both hold it: the first froze past its lease."""
+    first, second = Ledger(8), Ledger(8)
+    ((old, slot),) = claim(first, 1, -LEASE)
+    (new,) = store.claim(LANE, 1, LEASE, "another")
+    assert new.id == old.id
+    other = second.hold(new.id, new.token)
+    with keeping(store, first, second, lease=LEASE):
+        for _ in range(2):
+            before = until(new)
+            eventually(lambda before=before: until(new) > before)
+        assert (first.is_lost(slot, old.token), second.is_lost(other, new.token)) == (True, False)
+
+
+# Burying
+
+
+def attempts():
+    return dict(Message.objects.waiting().values_list("id", "attempt"))
+
+
+def test_what_a_dead_worker_had_not_started_is_given_back_uncharged(store, claim):
+    ledger = Ledger(8)
+    (started, slot), (waiting, _) = claim(ledger, 2)
+    ledger.start(slot)
+    with keeping(store, ledger) as kept:
+        kept.bury(0)
+        assert attempts() == {waiting.id: 0}
+        assert Message.objects.leased().get().id == started.id
+        assert ledger.entries() == []
+
+
+def test_a_worker_that_gave_up_gives_all_of_it_back(store, claim):
+    ledger = Ledger(8)
+    (started, slot), (waiting, _) = claim(ledger, 2)
+    ledger.start(slot)
+    with keeping(store, ledger) as kept:
+        kept.bury(0, all_of_it=True)
+        assert attempts() == {started.id: 0, waiting.id: 0}
+
+
+def test_the_living_keep_what_they_hold(store, claim):
+    dead, alive = Ledger(8), Ledger(8)
+    claim(dead)
+    claim(alive)
+    with keeping(store, dead, alive) as kept:
+        kept.bury(0)
+        assert (len(dead.entries()), len(alive.entries())) == (0, 1)
+        assert Message.objects.leased().count() == 1
+
+
+def test_one_death_after_another_is_answered(store, claim):
+    ledgers = [Ledger(8) for _ in range(3)]
+    with keeping(store, *ledgers) as kept:
+        for number in (2, 0, 1, 1):
+            claim(ledgers[number])
+            kept.bury(number)
+        assert not Message.objects.leased().exists()
+
+
+def test_when_the_supervisor_is_gone_all_that_was_not_started_is_given_back(store, claim):
+    ledgers = [Ledger(8), Ledger(8)]
+    ((_, slot),) = claim(ledgers[0])
+    ledgers[0].start(slot)
+    claim(ledgers[1], 2)
+    with keeping(store, *ledgers) as kept:
+        kept.pipe.close()
+        kept.thread.join(PATIENCE)
+        assert sorted(attempts().values()) == [0, 0]
+        assert Message.objects.leased().count() == 1
+
+
+# Pruning
+
+
+@pytest.fixture
+def history(store):
+    """One row per outcome, a day old."""
+    for ending in Ending:
+        store.offer(message(ending.value, scheduled_at=None))
+        (claimed,) = store.claim(LANE, 1, LONG, "worker")
+        store.settle([Finish(claimed, ending, 1.0, 0.5)], "worker")
+    FinishedMessage.objects.update(finished_at=timezone.now() - timedelta(days=1))
+
+
+def left():
+    return set(FinishedMessage.objects.values_list("key", flat=True))
+
+
+def test_old_history_is_pruned_but_dead_letters_stay(store, history, settings):
+    settings.DELAYEDQ = {"RETENTION": timedelta(hours=23)}
+    with keeping(store) as kept:
+        kept.thread.join(0)
+        eventually(lambda: left() == {"failed"})
+
+
+@pytest.mark.parametrize("retention", [timedelta(hours=25), None], ids=["young", "for ever"])
+def test_history_within_its_time_stays(store, history, settings, retention):
+    settings.DELAYEDQ = {"RETENTION": retention}
+    ledger = Ledger(8)
+    with keeping(store, ledger) as kept:
+        kept.bury(0)
+        kept.bury(0)  # by now it has pruned once at least
+    assert left() == {"failed", "succeeded", "cancelled"}
+
+
+def test_much_history_is_pruned_in_small_batches_without_a_rest(store, history, settings, monkeypatch):
+    settings.DELAYEDQ = {"RETENTION": timedelta(hours=23)}
+    monkeypatch.setattr(lease_keeper, "PRUNE_ROWS", 1)
+    with keeping(store, lease=LEASE):
+        eventually(lambda: left() == {"failed"})
+
+
+# When the database goes away
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_it_goes_on_after_its_connection_was_killed(store, claim, connection, caplog):
+    ledger = Ledger(8)
+    ((claimed, _),) = claim(ledger, 1, LEASE)
+    with keeping(store, ledger, lease=LEASE) as kept:
+        before = until(claimed)
+        eventually(lambda: until(claimed) > before)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            assert cursor.fetchone()[0] == 1
+        before = until(claimed)
+        eventually(lambda: until(claimed) > before)
+        assert "The lease keeper lost the database" in caplog.text
+        kept.bury(0)
+    assert attempts() == {claimed.id: 0}
+
+
+def test_its_connection_is_closed_at_the_end(store, alias, monkeypatch):
+    opened = []
+    wrapper = type(connections[alias])
+    connect = wrapper.connect
+    monkeypatch.setattr(wrapper, "connect", lambda self: opened.append(self) or connect(self))
+    ledger = Ledger(8)
+    with keeping(store, ledger) as kept:
+        kept.bury(0)
+    mine = connections[alias]
+    assert [one for one in opened if one is not mine and one.connection is not None] == []
+    assert len(opened) == 1

@@ -1,0 +1,235 @@
+"""Watching the queue from the side: the loop hears of what others did, and knows what is due when."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, connections
+from django.utils import timezone
+
+from delayedq.worker import lookout
+from delayedq.worker.lanes import Lanes
+from delayedq.worker.lookout import Lookout
+from tests.store.given import message, together
+from tests.worker.attempts import PATIENCE
+
+#: Nobody learns anything by waiting for the next routine look.
+NEVER = 3600.0
+
+
+class Watching:
+    """A lookout, and the loop that it wakes."""
+
+    def __init__(self, store, queues=None, poll_interval=NEVER, kind=Lookout):
+        self.lanes = Lanes()
+        self.woken = threading.Event()
+        self.lookout = kind(store, self.lanes, queues, poll_interval, self.woken.set)
+
+    def until(self, condition, patience=PATIENCE):
+        """Wait to be woken until it is true."""
+        give_up = time.monotonic() + patience
+        while not condition():
+            assert self.woken.wait(max(0.0, give_up - time.monotonic())), "Nobody woke the loop."
+            self.woken.clear()
+
+    def planned(self):
+        return sorted(f"{lane.queue}{lane.priority}" for lane in self.lanes.plan())
+
+
+@contextmanager
+def watching(*args, **options):
+    watch = Watching(*args, **options)
+    watch.lookout.start()
+    try:
+        watch.until(lambda: watch.lanes.looks)
+        yield watch
+    finally:
+        watch.lookout.stop()
+
+
+def test_the_first_look_finds_what_is_there(store):
+    store.offer_many([message(queue="a", scheduled_at=None), message(queue="b", priority=5, scheduled_at=None)])
+    with watching(store) as watch:
+        assert watch.planned() == ["a0", "b5"]
+
+
+def test_queues_that_nobody_asked_for_are_not_seen(store):
+    store.offer_many([message(queue=queue, scheduled_at=None) for queue in "abc"])
+    with watching(store, queues=["a", "c"]) as watch:
+        assert watch.planned() == ["a0", "c0"]
+
+
+def test_a_future_message_is_known_by_its_time(store):
+    store.offer(message(scheduled_at=timezone.now() + timedelta(hours=1)))
+    with watching(store) as watch:
+        assert watch.planned() == []
+        assert 3500 < watch.lanes.due_in() <= 3600
+
+
+def test_an_offer_of_another_connection_is_heard(store):
+    with watching(store) as watch:
+        together(lambda: store.offer(message(queue="new", scheduled_at=None)))
+        watch.until(lambda: watch.planned() == ["new0"])
+
+
+ENQUEUE = "import django; django.setup(); from tests.app.tasks import remind; remind.enqueue(7)"
+
+
+def test_an_offer_of_another_process_is_heard(store, environment):
+    with watching(store) as watch:
+        subprocess.run([sys.executable, "-c", ENQUEUE], env=environment, check=True, timeout=PATIENCE)
+        watch.until(lambda: watch.planned() == ["default0"])
+
+
+def test_the_last_of_many_offers_is_heard_too(store):
+    with watching(store) as watch:
+        for number in range(10):
+            together(lambda number=number: store.offer(message(queue=f"q{number}", scheduled_at=None)))
+        watch.until(lambda: len(watch.planned()) == 10)
+
+
+@pytest.mark.parametrize("_again", range(3))
+def test_an_offer_right_after_a_later_one_is_claimed_at_once(store, monkeypatch, _again):
+    """One wake-up may stand for both, and the look after it may have seen only the first."""
+    monkeypatch.setattr(lookout, "WANTED_REST", 0)
+    claimed = []
+
+    def claim():
+        claimed.extend(store.claim(watch.lanes.plan(), 1, timedelta(minutes=1), "worker"))
+        return claimed
+
+    with watching(store) as watch:
+        looks = watch.lanes.looks
+        store.offer(message("later", scheduled_at=timezone.now() + timedelta(seconds=1.5)))
+        watch.until(lambda: watch.lanes.looks > looks)
+        store.offer(message("now", scheduled_at=None))
+        watch.until(claim, patience=1.0)
+    assert [one.key for one in claimed] == ["now"]
+
+
+def test_an_offer_of_a_known_lane_makes_it_due_at_once(store):
+    store.offer(message(scheduled_at=timezone.now() + timedelta(hours=1)))
+    with watching(store) as watch:
+        together(lambda: store.offer(message(scheduled_at=None)))
+        watch.until(lambda: watch.planned() == ["mail0"])
+
+
+def test_a_loop_that_asks_is_woken_by_a_new_look(store):
+    with watching(store) as watch:
+        before = watch.lanes.looks
+        watch.woken.clear()
+        watch.lookout.ask_to_look()
+        watch.until(lambda: watch.lanes.looks > before)
+
+
+def test_routine_looks_go_on_without_any_wake_up(store):
+    with watching(store, poll_interval=0.01) as watch:
+        watch.until(lambda: watch.lanes.looks > 5)
+
+
+def test_it_stops_at_once_and_closes_its_connections(store, alias, monkeypatch):
+    opened = []
+    wrapper = type(connections[alias])
+    connect = wrapper.connect
+    monkeypatch.setattr(wrapper, "connect", lambda self: opened.append(self) or connect(self))
+    with watching(store):
+        pass
+    assert len(opened) == 2  # to listen, and to look
+    assert [one for one in opened if one.connection is not None] == []
+
+
+def test_it_stops_before_it_has_looked(store):
+    for _ in range(10):
+        watch = Watching(store)
+        watch.lookout.start()
+        watch.lookout.stop()
+        assert not watch.lookout.is_alive()
+
+
+# When the database goes away
+
+
+def kill_others(connection):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return cursor.fetchone()[0]
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_it_listens_and_looks_again_after_its_connections_were_killed(store, connection, caplog):
+    with watching(store) as watch:
+        before = watch.lanes.looks
+        assert kill_others(connection) == 2
+        watch.until(lambda: watch.lanes.looks > before)
+        store.offer(message(queue="new", scheduled_at=None))
+        watch.until(lambda: watch.planned() == ["new0"])
+    assert "The lookout lost its connection" in caplog.text
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_what_was_offered_while_it_was_deaf_is_found(store, connection):
+    with watching(store) as watch:
+        kill_others(connection)
+        store.offer(message(queue="new", scheduled_at=None))
+        watch.until(lambda: watch.planned() == ["new0"])
+
+
+class Impatient(Lookout):
+    """Notes how long it would pause after each failure."""
+
+    pauses = ()
+
+    def _pause(self, seconds, listener=None):
+        if listener is None:
+            self.pauses = (*self.pauses, seconds)
+        super()._pause(0.0 if listener is None else seconds, listener)
+
+
+class Flaky:
+    """A store whose listener works for one look, then loses its connection."""
+
+    def __init__(self, store):
+        self.alias = store.alias
+        self.look, self.glance = store.look, store.glance
+        self.readable, self.writable = os.pipe()
+        os.write(self.writable, b".")
+        self.asked = 0
+
+    def listener(self):
+        self.asked = 0
+        return self
+
+    interval = None
+
+    def fileno(self):
+        return self.readable
+
+    def heard(self):
+        self.asked += 1
+        if self.asked == 3:
+            raise OperationalError("the connection was lost")
+        return False
+
+    def close(self):
+        """It has none of its own."""
+
+
+def test_pauses_do_not_grow_while_it_recovers_in_between(store):
+    """A database that restarts once a day must not find a lookout that pauses for longer each day."""
+    flaky = Flaky(store)
+    with watching(flaky, kind=Impatient) as watch:
+        watch.until(lambda: len(watch.lookout.pauses) >= 8)
+        pauses = watch.lookout.pauses
+    os.close(flaky.readable)
+    os.close(flaky.writable)
+    assert max(pauses) < 1.0
