@@ -96,9 +96,9 @@ class PostgreSQLStore(BaseStore):
         parameters = {
             **_leases([back.claimed for back in returns]),
             "charged": [back.charged for back in returns],
-            "delays": [back.delay for back in returns],
+            "delays": numbers(back.delay for back in returns),
             "untils": [back.until for back in returns],
-            "errors": [back.errors for back in returns],
+            "errors": _texts([back.errors for back in returns]),
             "now": now,
         }
         return {row[0] for row in self._rows(sql.GIVE_BACK, parameters)}
@@ -153,26 +153,36 @@ def _lease(lease: timedelta, worker: str) -> dict[str, Any]:
 
 
 def _held(held: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    return {"ids": [id_ for id_, _ in held], "tokens": [token for _, token in held]}
+    return {"ids": numbers(id_ for id_, _ in held), "tokens": numbers(token for _, token in held)}
 
 
 def _leases(claims: Sequence[Claimed]) -> dict[str, Any]:
     return {
-        "ids": [claimed.id for claimed in claims],
-        "tokens": [claimed.token for claimed in claims],
-        "generations": [claimed.generation for claimed in claims],
+        "ids": numbers(claimed.id for claimed in claims),
+        "tokens": numbers(claimed.token for claimed in claims),
+        "generations": numbers(claimed.generation for claimed in claims),
     }
 
 
 def _finishes(finishes: Sequence[Finish]) -> dict[str, Any]:
     return {
         **_leases([finish.claimed for finish in finishes]),
-        "endings": [finish.ending for finish in finishes],
-        "started": [finish.started for finish in finishes],
-        "finished": [finish.finished for finish in finishes],
-        "results": [finish.result for finish in finishes],
-        "errors": [finish.errors for finish in finishes],
+        "endings": [finish.ending.value for finish in finishes],
+        "started": numbers(finish.started for finish in finishes),
+        "finished": numbers(finish.finished for finish in finishes),
+        "results": _texts([finish.result for finish in finishes]),
+        "errors": _texts([finish.errors for finish in finishes]),
     }
+
+
+def numbers(values: Iterable[float | None]) -> str:
+    """An array of numbers as PostgreSQL writes it: psycopg's own way takes ten times as long for a batch of acks."""
+    return "{" + ",".join(["NULL" if value is None else repr(value) for value in values]) + "}"
+
+
+def _texts(values: list[str | None]) -> list[str | None] | None:
+    """An array that holds nothing but NULL need not be sent: unnest() fills it up."""
+    return values if any(value is not None for value in values) else None
 
 
 def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list[Transition]:

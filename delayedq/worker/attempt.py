@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import cached_property
+from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.ledger import Ledger
+
+
+_is_async = cache(iscoroutinefunction)
 
 
 class Attempt:
@@ -33,10 +36,10 @@ class Attempt:
     def backoff(self, attempt: int) -> timedelta:
         return as_backoff(self.task.backoff)(attempt)
 
-    @cached_property
+    @property
     def threaded(self) -> bool:
         """Does it run in a thread? Async tasks share the event loop."""
-        return not iscoroutinefunction(self.task.func)
+        return not _is_async(self.task.func)
 
     @property
     def id(self) -> int:
