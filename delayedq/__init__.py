@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Retry, Snooze
 
 if TYPE_CHECKING:
+    from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Scheduled, Task, current_message, task
 
-__all__ = ["Cancel", "Retry", "Scheduled", "Snooze", "Task", "current_message", "task"]
+__all__ = ["Cancel", "OfferOutcome", "Retry", "Scheduled", "Snooze", "Task", "current_message", "task"]
 __version__ = "0.1.0"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -13,6 +14,7 @@ from django.utils import timezone
 
 from delayedq import results
 from delayedq.core.serialization import load_call, loads
+from delayedq.exceptions import CannotRun
 from delayedq.signals import wanted
 from delayedq.store import default_store
 from delayedq.tasks import Task, task_at
@@ -44,7 +46,7 @@ class DelayedQBackend(BaseTaskBackend):
         self.validate_task(task)
         offered = default_store().offer(task.offer(args, kwargs, when=task.run_after))
         result = results.make(task, offered.id, TaskResultStatus.READY, args, kwargs, enqueued_at=timezone.now())
-        if wanted(task_enqueued):
+        if wanted(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -64,7 +66,7 @@ class DelayedQBackend(BaseTaskBackend):
 
 def _live_result(message: Message) -> AnyResult:
     leased = message.lease_token is not None
-    args, kwargs = load_call(message.payload)
+    args, kwargs = _arguments(message.payload)
     return results.make(
         task_at(message.kind),
         message.id,
@@ -81,7 +83,7 @@ def _ended_result(message: FinishedMessage) -> AnyResult:
     from delayedq.models import Outcome
 
     succeeded = message.outcome == Outcome.SUCCEEDED
-    args, kwargs = load_call(message.payload)
+    args, kwargs = _arguments(message.payload)
     result = results.make(
         task_at(message.kind),
         message.id,
@@ -97,3 +99,11 @@ def _ended_result(message: FinishedMessage) -> AnyResult:
     )
     object.__setattr__(result, "_return_value", None if message.result is None else loads(message.result))
     return result
+
+
+def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
+    """Empty if they can't be read any more: how a message ended can be told all the same."""
+    try:
+        return load_call(payload)
+    except CannotRun:
+        return [], {}

@@ -31,7 +31,7 @@ class Settings:
             _positive_duration(name, getattr(self, name))
         if self.RETENTION is not None:
             _positive_duration("RETENTION", self.RETENTION)
-        if not isinstance(self.MAX_PAYLOAD_BYTES, int) or self.MAX_PAYLOAD_BYTES <= 0:
+        if type(self.MAX_PAYLOAD_BYTES) is not int or self.MAX_PAYLOAD_BYTES <= 0:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
             )

@@ -24,10 +24,7 @@ This module imports no Django: the pipeline uses it too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 
 class DelayedQError(Exception):
@@ -90,6 +87,7 @@ class Retry(Steering):
 
     def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
         super().__init__(reason)
+        _check_delay(delay)
         self.delay = delay
 
 
@@ -100,6 +98,8 @@ class Snooze(Steering):
         if (delay is None) == (until is None):
             raise ValueError("Snooze takes either a delay or a time (until).")
         super().__init__(until if delay is None else delay)
+        _check_delay(delay)
+        _check_until(until)
         self.delay = delay
         self.until = until
 
@@ -110,3 +110,21 @@ class Cancel(Steering):
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+def _check_delay(delay: object) -> None:
+    if delay is not None and not isinstance(delay, timedelta):
+        raise TypeError(f"A delay is a timedelta, not {delay!r}.")
+
+
+def _check_until(until: object) -> None:
+    if until is None:
+        return
+    if not isinstance(until, datetime):
+        raise TypeError(f"A time is a datetime, not {until!r}.")
+    if until.utcoffset() is None:
+        raise ValueError(f"A time must be aware: {until!r} has no time zone.")
+    try:
+        until.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{until!r} lies outside of all time that can be stored.") from None

@@ -24,6 +24,9 @@ else:
     AnyResult = TaskResult
 
 
+TEXT_LENGTH = 2_000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say that TaskResult is frozen
     """A TaskResult whose arguments are as rich as ours: nothing is normalized to plain JSON."""
@@ -108,3 +111,12 @@ def path_of(error: BaseException) -> str:
 
 def trace_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
+
+
+def text_of(error: object) -> str:
+    """What the error says of itself, cut to a length that can be stored and logged."""
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  it is somebody else's code
+        text = "<it can't be printed>"
+    return text if len(text) <= TEXT_LENGTH else f"{text[:TEXT_LENGTH]}…"

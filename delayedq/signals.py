@@ -17,7 +17,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal, receiver
-from django.tasks.signals import task_enqueued, task_finished, task_started
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed
@@ -30,17 +29,16 @@ lease_lost = Signal()
 worker_started = Signal()
 worker_stopped = Signal()
 
-_LOGGED_BY_DJANGO = {task_enqueued: logging.DEBUG, task_started: logging.INFO, task_finished: logging.INFO}
 _django_logger = logging.getLogger("django.tasks")
 
 
-def wanted(signal: Signal) -> bool:
+def wanted(signal: Signal, level: int) -> bool:
     """Does anybody listen to this signal of django.tasks?
 
-    Django connects one receiver of its own, a logger. While that would write nothing and nobody else listens, the
-    result objects the signals carry need not be built.
+    Django connects one receiver of its own, which logs at `level`. While that would write nothing and nobody else
+    listens, the result objects that the signals carry need not be built.
     """
-    return len(signal.receivers) > 1 or _django_logger.isEnabledFor(_LOGGED_BY_DJANGO[signal])
+    return len(signal.receivers) > 1 or _django_logger.isEnabledFor(level)
 
 
 @receiver(message_retrying)

@@ -272,9 +272,9 @@ def _bind(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 
 
 def _check_options(task: Task[..., Any]) -> None:
-    if "." in task.func.__qualname__:
+    if not task.func.__qualname__.isidentifier():
         raise InvalidTask(f"{task.func.__qualname__} must be defined at module level.")
-    if not isinstance(task.max_attempts, int) or not 1 <= task.max_attempts <= 32_767:  # noqa: PLR2004  a smallint
+    if type(task.max_attempts) is not int or not 1 <= task.max_attempts <= 32_767:  # noqa: PLR2004  a smallint
         raise InvalidTask(f"{task.name}: max_attempts must be a number from 1 to 32,767, not {task.max_attempts!r}.")
     if task.timeout is not None and not _positive(task.timeout):
         raise InvalidTask(f"{task.name}: timeout must be a timedelta over zero, not {task.timeout!r}.")

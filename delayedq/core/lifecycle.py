@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 KEY_LENGTH = 200
 NAME_LENGTH = 200
+CENTURY = 100 * 365.25 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +95,18 @@ def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[
         case Returned():
             return _SUCCEEDED
         case AskedSnooze(delay, until):
-            seconds = None if delay is None else delay.total_seconds()
-            return Decision(End.WAITS, charged=False, delay=seconds, until=until)
+            return Decision(End.WAITS, charged=False, delay=None if delay is None else _seconds(delay), until=until)
         case NotStarted():
             return Decision(End.WAITS, charged=False)
         case AskedCancel():
             return Decision(End.CANCELLED)
         case Raised() | AskedRetry() if attempt < max_attempts:
             delay = outcome.delay if isinstance(outcome, AskedRetry) else None
-            return Decision(End.WAITS, delay=(backoff(attempt) if delay is None else delay).total_seconds())
+            return Decision(End.WAITS, delay=_seconds(backoff(attempt) if delay is None else delay))
         case _:
             return Decision(End.FAILED)
+
+
+def _seconds(delay: timedelta) -> float:
+    """No message waits longer than a century: the sum of the delay and now must be a time."""
+    return min(max(delay.total_seconds(), 0.0), CENTURY)

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 
 from delayedq.conf import get_settings
-from delayedq.store.offers import check, waves
+from delayedq.store.offers import check, check_key, waves
 from delayedq.store.protocol import Finish, GiveBack, Offered, OfferOutcome, OnConflict, Settled, Tick
 
 if TYPE_CHECKING:
@@ -153,6 +153,13 @@ class BaseStore(ABC):
             others = [t.claimed for t in rest if t.claimed.id not in rearmed]
             busy = self._still_held(others) if others else set()
         return Settled(frozenset(c.id for c in others) - busy, frozenset(rearmed), frozenset(busy))
+
+    def unschedule(self, kind: str, key: str, now: datetime | None = None) -> bool:
+        check_key(key)
+        return self._unschedule(kind, key, now)
+
+    @abstractmethod
+    def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool: ...
 
     @abstractmethod
     def claim(

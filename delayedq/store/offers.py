@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from django.utils import timezone
@@ -60,29 +60,30 @@ RETURNING = "RETURNING id, generation, kind, key"
 def check(offer: Offer) -> None:
     """Refuse what can't be stored, with an InvalidMessage that says why."""
     if offer.key is not None:
-        _check_key(offer.key)
+        check_key(offer.key)
     if offer.scheduled_at is not None:
         check_time(offer.scheduled_at)
     for name, text in (("queue", offer.queue), ("kind", offer.kind)):
-        if not text.strip() or len(text) > NAME_LENGTH:
+        if not text.strip() or len(text) > NAME_LENGTH or not _is_storable(text):
             raise InvalidMessage(f"A {name} is a text of 1 to {NAME_LENGTH} characters, not {text!r}.")
     size, limit = len(offer.payload.encode()), get_settings().MAX_PAYLOAD_BYTES
     if size > limit:
         raise PayloadTooLarge(f"The payload takes {size:,} bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows {limit:,}.")
 
 
-def _check_key(key: object) -> None:
+def check_key(key: object) -> None:
+    """Refuse with InvalidKey what no message can have."""
     if not isinstance(key, str):
         raise InvalidKey(f"A key is a text, not {key!r}.")
     if not 1 <= len(key) <= KEY_LENGTH:
         raise InvalidKey(f"A key has 1 to {KEY_LENGTH} characters, not {len(key)}: {key[:40]!r}.")
-    if "\0" in key or not _is_unicode(key):
+    if not _is_storable(key):
         raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
 
 
-def _is_unicode(text: str) -> bool:
+def _is_storable(text: str) -> bool:
     try:
-        return bool(text.encode())
+        return b"\0" not in text.encode()
     except UnicodeEncodeError:
         return False
 
@@ -93,6 +94,10 @@ def check_time(when: object) -> None:
         raise InvalidTime(f"A time is a datetime, not {when!r}.")
     if timezone.is_naive(when):
         raise InvalidTime(f"A time must be aware: {when!r} has no time zone; see django.utils.timezone.make_aware().")
+    try:
+        when.astimezone(UTC)
+    except OverflowError:
+        raise InvalidTime(f"{when!r} lies outside of all time that can be stored.") from None
 
 
 def waves(offers: Sequence[Offer]) -> list[list[int]]:

@@ -117,14 +117,16 @@ class PostgreSQLStore(BaseStore):
         with self.connection.cursor() as cursor:
             cursor.execute(sql.RECORD_SUPERSEDED, parameters)
 
-    def renew(self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None) -> set[int]:
-        return {row[0] for row in self._rows(sql.RENEW, {**_held(held), "lease": lease, "now": now})}
+    def renew(
+        self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None
+    ) -> set[tuple[int, int]]:
+        return {(row[0], row[1]) for row in self._rows(sql.RENEW, {**_held(held), "lease": lease, "now": now})}
 
     def release(self, held: Sequence[tuple[int, int]]) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute(sql.RELEASE, _held(held))
 
-    def unschedule(self, kind: str, key: str, now: datetime | None = None) -> bool:
+    def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool:
         return bool(self._rows(sql.UNSCHEDULE, {"kind": kind, "key": key, "now": now}))
 
     # History

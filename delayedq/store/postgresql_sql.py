@@ -2,8 +2,8 @@
 
 All of them take `now`: NULL means the server's clock, and the planner folds the coalesce away. What a claim writes
 (lease_token, leased_until, leased_by, attempt) is in no index, so a claim is a heap-only update. Where rows are joined
-with arrays of ids and tokens, they are first found one by one in a LATERAL: it leaves the planner no way but the primary
-key (it read 50,000 rows without statistics from end to end: 8 ms instead of 1 ms for 512 acks).
+with arrays of ids and tokens, they are first found one by one in a LATERAL: it leaves the planner no way but the
+primary key (it read 50,000 rows without statistics from end to end: 8 ms instead of 1 ms for 512 acks).
 
 A worker never waits for a row that somebody's transaction has locked, say by offering its key again: SKIP LOCKED passes
 it over, and it is settled later. So no user's transaction can stop a worker, and the two can't deadlock.
@@ -27,10 +27,10 @@ _FREE = """ANY(ARRAY(
 
 _HELD = "unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)"
 
-_TOKEN = "(SELECT lease_token FROM delayedq_message WHERE id = held.id)"
+_PRESENT = "(SELECT lease_token FROM delayedq_message WHERE id = held.id)"
 
 # Which of them carry their token, locked or not.
-STILL_HELD = f"SELECT id FROM {_HELD} WHERE {_TOKEN} = held.token"
+STILL_HELD = f"SELECT id FROM {_HELD} WHERE {_PRESENT} = held.token"
 
 # Offers -------------------------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ WITH renewed AS (
     FROM {_HELD}
     WHERE message.id = {_FREE} AND message.id = held.id AND message.lease_token = held.token
 )
-SELECT id FROM {_HELD} WHERE {_TOKEN} IS DISTINCT FROM held.token
+SELECT id, token FROM {_HELD} WHERE {_PRESENT} IS DISTINCT FROM held.token
 """
 
 # A message that was replaced meanwhile has no attempt to give back.

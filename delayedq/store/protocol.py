@@ -236,14 +236,19 @@ class Store(Protocol):
     ) -> Tick:
         """`settle`, then `claim`, in one transaction."""
 
-    def renew(self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None) -> set[int]:
-        """Extend the leases of (id, token) pairs, never shortening one; returns the ids whose lease was lost."""
+    def renew(
+        self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None
+    ) -> set[tuple[int, int]]:
+        """Extend the leases of (id, token) pairs, never shortening one; returns the pairs whose lease was lost."""
 
     def release(self, held: Sequence[tuple[int, int]]) -> None:
         """Give back messages (id, token) that were never started, without charge."""
 
     def unschedule(self, kind: str, key: str, now: datetime | None = None) -> bool:
-        """End the live message of this key as cancelled, also while it runs; False if there is none."""
+        """End the live message of this key as cancelled, also while it runs; False if there is none.
+
+        Raises InvalidKey.
+        """
 
     def finished(self, ids: Iterable[int]) -> set[int]:
         """Which of these ids have a history row."""

@@ -141,11 +141,13 @@ class SQLiteStore(BaseStore):
             (_superseded(id_, t, worker, moment) for id_, t in enumerate(ran, start=last - len(ran) + 1)),
         )
 
-    def renew(self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None) -> set[int]:
+    def renew(
+        self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None
+    ) -> set[tuple[int, int]]:
         until = text((now or timezone.now()) + lease)
         with transaction.atomic(using=self.alias):
             return {
-                id_
+                (id_, token)
                 for id_, token in held
                 if not self._rows(sql.RENEW, {"id": id_, "lease_token": token, "until": until})
             }
@@ -154,7 +156,7 @@ class SQLiteStore(BaseStore):
         with transaction.atomic(using=self.alias):
             self._many(sql.RELEASE, held)
 
-    def unschedule(self, kind: str, key: str, now: datetime | None = None) -> bool:
+    def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool:
         parameters = {"kind": kind, "key": key, "now": text(now or timezone.now())}
         with transaction.atomic(using=self.alias):
             recorded = self._rows(sql.RECORD_CANCELLED, parameters)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -87,7 +88,7 @@ class _Run:
         """Read the arguments, and tell whoever listens that the task starts."""
         task = self.attempt.task
         self.args, self.kwargs = load_call(self.attempt.claimed.payload)
-        announced = wanted(task_started) or wanted(task_finished)
+        announced = wanted(task_started, logging.INFO)
         if announced or task.takes_context:
             self._result = results.running(self.attempt, self.args, self.kwargs)
         if announced:
@@ -131,7 +132,8 @@ class _Run:
 
     def _ended(self, outcome: Outcome, error: BaseException | None, value: object = None) -> Ended:
         finished = time.monotonic()
-        if self._result is not None and wanted(task_finished):
-            results.end(self._result, outcome, error, value)
-            task_finished.send_robust(type(self.attempt.task.get_backend()), task_result=self._result)
+        if wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
+            result = self._result or results.running(self.attempt, self.args, self.kwargs)
+            results.end(result, outcome, error, value)
+            task_finished.send_robust(type(self.attempt.task.get_backend()), task_result=result)
         return Ended(self.attempt, outcome, self.started, finished, error)

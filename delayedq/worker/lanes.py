@@ -45,7 +45,7 @@ class Lanes:
 
     def see(self, sights: Sequence[Sight], moment: float) -> None:
         """Take over what a look at `moment` (monotonic) found; lanes it did not find are empty."""
-        lanes = {(s.queue, s.priority): _Known(s.first_at, moment + s.due_in) for s in sights}
+        lanes = {(s.queue, s.priority): _Known(_floor(s), moment + s.due_in) for s in sights}
         with self._lock:
             self._lanes = lanes
             self.looks += 1
@@ -85,7 +85,7 @@ class Lanes:
         with self._lock:
             for name, scheduled_at in last.items():
                 if known := self._lanes.get(name):
-                    known.floor = max(known.floor, scheduled_at - SLACK)
+                    known.floor = max(known.floor, _before(scheduled_at, SLACK))
             if exhausted:
                 for lane in planned:
                     if known := self._lanes.get((lane.queue, lane.priority)):
@@ -97,3 +97,15 @@ class Lanes:
         with self._lock:
             due = min((known.due for known in self._lanes.values()), default=float("inf"))
         return None if due == float("inf") else due - time.monotonic()
+
+
+def _floor(sight: Sight) -> datetime:
+    """What is offered from now on lies above it, also if all that is there is due later."""
+    return sight.first_at if sight.due_in <= 0 else _before(sight.first_at, timedelta(seconds=sight.due_in) + SLACK)
+
+
+def _before(moment: datetime, delay: timedelta) -> datetime:
+    try:
+        return moment - delay
+    except OverflowError:  # at the beginning of all time
+        return moment

@@ -84,7 +84,7 @@ class LeaseKeeper:
             return
         lost = self._store.renew([(entry.id, entry.token) for _, entry in held], self._lease)
         for ledger, entry in held:
-            if entry.id in lost:
+            if (entry.id, entry.token) in lost:
                 ledger.report_lost(entry)
 
     def _bury(self) -> None:

@@ -60,6 +60,7 @@ class Lookout(threading.Thread):
         self._glance_at = float("inf")
         self._look_at = 0.0
         self._rested_at = 0.0
+        self._failures = 0
 
     def ask(self) -> None:
         """Glance now, and wake the loop then."""
@@ -84,17 +85,14 @@ class Lookout(threading.Thread):
             os.write(self._ask_fd, b".")
 
     def run(self) -> None:
-        failures = 0
         while not self._stopping:
             try:
                 self._watch()
             except Error as error:
-                failures += 1
+                self._failures += 1
                 logger.warning("The lookout lost its connection (%s); it tries again.", str(error).strip())
                 connections[self._store.alias].close()
-                self._pause(min(30.0, 0.1 * 2**failures) * random.uniform(0.5, 1.0))  # noqa: S311
-            else:
-                failures = 0
+                self._pause(min(30.0, 0.1 * 2**self._failures) * random.uniform(0.5, 1.0))  # noqa: S311
         connections[self._store.alias].close()
 
     def _watch(self) -> None:
@@ -141,6 +139,7 @@ class Lookout(threading.Thread):
         seen = time.monotonic()
         took = seen - moment
         self._lanes.see(sights, seen)
+        self._failures = 0
         busy = any(sight.due_in <= 0 for sight in sights)
         self._rested_at = seen + WANTED_REST * took
         self._look_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._poll_interval)

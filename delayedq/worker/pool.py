@@ -30,6 +30,8 @@ FLUSH_AFTER = 0.005
 #: A thread that was idle for so many seconds closes the connections that CONN_MAX_AGE says are too old. A busy one
 #: keeps them: with the default of 0 it would connect anew for each task.
 KEEP_CONNECTIONS = 5.0
+#: The one that all async tasks share is checked so often.
+CHECK_CONNECTIONS = 1.0
 #: Async tasks that may be in flight at once in one process.
 ASYNC_LIMIT = 4096
 
@@ -45,7 +47,7 @@ class Pool:
             threading.Thread(target=self._work, name=f"delayedq-{number}", daemon=True) for number in range(threads)
         ]
         self._coroutines: Coroutines | None = None
-        self._deadlines = Deadlines()
+        self._deadlines = Deadlines(wake)
         self.size = threads
         #: Attempts that were submitted and not yet taken back, for threads and for the event loop.
         self.in_threads = 0
@@ -114,11 +116,12 @@ class Pool:
 
     def _work(self) -> None:
         while (attempt := self._next()) is not None:
-            drop_broken_connections()
-            if attempt.task.timeout is None:
-                self._end(execute(attempt))
+            try:
+                drop_broken_connections()
+            except Exception as error:  # noqa: BLE001  whatever happens, the attempt must end
+                self._end(_failed(attempt, error))
             else:
-                self._end(self._deadlines.execute(attempt))
+                self._end(execute(attempt) if attempt.task.timeout is None else self._deadlines.execute(attempt))
         connections.close_all()
 
     def _next(self) -> Attempt | None:
@@ -144,6 +147,11 @@ def drop_broken_connections() -> None:
             connection.close_if_unusable_or_obsolete()
 
 
+def _failed(attempt: Attempt, error: Exception) -> Ended:
+    moment = time.monotonic()
+    return Ended(attempt, Raised(), moment, moment, error)
+
+
 class Deadlines:
     """Raises TaskTimeout in threads whose task has run out of time.
 
@@ -151,7 +159,8 @@ class Deadlines:
     interrupted, and keeps its message until it does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
         self._lock = threading.Lock()
         self._running: dict[int, float] = {}
 
@@ -162,6 +171,7 @@ class Deadlines:
         started, ended = time.monotonic(), None
         with self._lock:
             self._running[thread] = started + timeout.total_seconds()
+        self._wake()  # the loop may sleep for longer than that
         try:
             ended = execute(attempt)
             with self._lock:
@@ -223,7 +233,16 @@ class Coroutines:
 
     async def _work(self, attempt: Attempt) -> None:
         # The ORM's calls of all async tasks share one thread, and so one connection.
-        if time.monotonic() - self._checked > 1:
-            self._checked = time.monotonic()
-            await sync_to_async(close_old_connections)()
-        self._end(await aexecute(attempt))
+        try:
+            if time.monotonic() - self._checked > CHECK_CONNECTIONS:
+                self._checked = time.monotonic()
+                await sync_to_async(_check_connections)()
+        except Exception as error:  # noqa: BLE001  whatever happens, the attempt must end
+            self._end(_failed(attempt, error))
+        else:
+            self._end(await aexecute(attempt))
+
+
+def _check_connections() -> None:
+    drop_broken_connections()
+    close_old_connections()

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
 from delayedq import results, signals
+from delayedq.core.backoff import Exponential
 from delayedq.core.lifecycle import AskedSnooze, Decision, End, NotStarted, Returned, decide
 from delayedq.store.protocol import Ending, Finish, GiveBack
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Transition
     from delayedq.worker.executor import Ended
+
+logger = logging.getLogger("delayedq")
 
 #: An error takes at most so many characters of traceback, and a message carries at most so many errors.
 TRACEBACK_LENGTH = 20_000
@@ -24,7 +28,11 @@ _ENDINGS = {End.SUCCEEDED: Ending.SUCCEEDED, End.FAILED: Ending.FAILED, End.CANC
 
 def decision(ended: Ended) -> Decision:
     attempt = ended.attempt
-    return decide(ended.outcome, attempt.attempt, attempt.max_attempts, attempt.backoff)
+    try:
+        return decide(ended.outcome, attempt.attempt, attempt.max_attempts, attempt.backoff)
+    except Exception:
+        logger.exception("The backoff of %s failed; the default one is used.", attempt.kind)
+        return decide(ended.outcome, attempt.attempt, attempt.max_attempts, Exponential())
 
 
 def transition(ended: Ended, decided: Decision, now: float) -> Transition:
@@ -42,7 +50,7 @@ def transition(ended: Ended, decided: Decision, now: float) -> Transition:
 
 def announce(ended: Ended, decided: Decision) -> None:
     """Tell the listeners of what did not simply succeed."""
-    claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {ended.error}"
+    claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {results.text_of(ended.error)}"
     if decided.end is End.FAILED:
         signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
     elif decided.end is End.WAITS and decided.charged:
@@ -73,6 +81,6 @@ def _record(ended: Ended, error: BaseException) -> dict[str, Any]:
         "seconds": None if ended.started is None else round(ended.finished - ended.started, 6),
         "worker": ended.attempt.worker,
         "exception": results.path_of(error),
-        "message": str(error),
+        "message": results.text_of(error),
         "traceback": results.trace_of(error)[-TRACEBACK_LENGTH:],
     }

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 
 class Waiter:
     """One thread waits, anybody wakes it; a wake-up between two waits ends the next one at once.
 
-    `wake` is cheap while nobody sleeps, and safe in a signal handler: the condition's lock is reentrant.
+    A bare lock that is free exactly when somebody has called: there is no moment between looking and sleeping at which
+    a wake-up could be missed, not even that of a signal handler in the waiting thread.
     """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition(threading.RLock())
-        self._woken = False
-        self._sleeping = False
+        self._called = threading.Lock()
+        self._called.acquire()
 
     def wake(self) -> None:
-        self._woken = True
-        if self._sleeping:
-            with self._condition:
-                self._condition.notify_all()
+        with suppress(RuntimeError):  # it has been called already
+            self._called.release()
 
     def wait(self, timeout: float | None) -> bool:
         """Sleep until woken, or for `timeout` seconds; says whether it was woken."""
-        with self._condition:
-            self._sleeping = True
-            if not self._woken and (timeout is None or timeout > 0):
-                self._condition.wait(timeout)
-            self._sleeping = False
-            woken, self._woken = self._woken, False
-        return woken
+        return self._called.acquire(timeout=-1 if timeout is None else max(0.0, timeout))

@@ -60,7 +60,7 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing_and_is_told(store, zombie
 def test_a_frozen_worker_can_neither_renew_nor_release(store, zombie):
     before = Message.objects.values().get()
 
-    assert store.renew([(zombie.id, zombie.token)], LEASE, at(62)) == {zombie.id}
+    assert store.renew([(zombie.id, zombie.token)], LEASE, at(62)) == {(zombie.id, zombie.token)}
     store.release([(zombie.id, zombie.token)])
     assert Message.objects.values().get() == before
 

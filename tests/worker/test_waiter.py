@@ -106,8 +106,8 @@ def test_a_signal_between_the_look_and_the_sleep_ends_the_sleep(waking):
         late.set()
         waking.wake()
 
-    def trace(frame, event, _):
-        if frame.f_code is threading.Condition.wait.__code__ and event == "call":
+    def trace(frame, event, arg):
+        if frame.f_code is Waiter.wait.__code__ and event == "c_call" and arg.__name__ == "acquire":
             sys.setprofile(None)
             signal.raise_signal(signal.SIGUSR1)
 
