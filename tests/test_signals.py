@@ -159,12 +159,14 @@ SIGNALS = [task_enqueued, task_started, task_finished]
     [
         (logging.DEBUG, [True, True, True]),
         (logging.INFO, [False, True, True]),
-        (logging.ERROR, [False, False, False]),
+        (logging.ERROR, [False, False, True]),
+        (logging.CRITICAL, [False, False, False]),
     ],
     indirect=["django_logs"],
 )
 def test_djangos_signals_are_wanted_while_django_logs_them(django_logs, expected):
-    assert [wanted(signal) for signal in SIGNALS] == expected
+    levels = [logging.DEBUG, logging.INFO, logging.ERROR]
+    assert [wanted(signal, level) for signal, level in zip(SIGNALS, levels, strict=True)] == expected
 
 
 @pytest.mark.parametrize("django_logs", [logging.CRITICAL], indirect=True)
@@ -174,6 +176,6 @@ def test_djangos_signals_are_wanted_while_somebody_else_listens(django_logs, sig
         """Listens."""
 
     signal.connect(receive)
-    assert wanted(signal)
+    assert wanted(signal, logging.ERROR)
     signal.disconnect(receive)
-    assert not wanted(signal)
+    assert not wanted(signal, logging.ERROR)

@@ -21,16 +21,16 @@ type Demo = Callable[..., subprocess.Popen[str]]
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Demo:
-    """Starts the demo on an empty SQLite database."""
+    """Starts the demo, by default on an empty SQLite database."""
 
-    def start(*options: str) -> subprocess.Popen[str]:
+    def start(*options: str, database: str = f"sqlite:///{tmp_path}/flights.sqlite3") -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "manage.py", "demo", *options],
             cwd=ROOT,
             env={
                 **os.environ,
                 "DJANGO_SETTINGS_MODULE": "example_project.settings",
-                "DATABASE_URL": f"sqlite:///{tmp_path}/flights.sqlite3",
+                "DATABASE_URL": database,
             },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -40,8 +40,8 @@ def demo(tmp_path: Path) -> Demo:
     return start
 
 
-def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo) -> None:
-    with demo("--seconds", "8") as process:
+def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo, environment: dict[str, str]) -> None:
+    with demo("--seconds", "12", database=environment["DATABASE_URL"]) as process:
         said, _ = process.communicate(timeout=90)
     assert process.returncode == 0, said
     rows = [line.replace("│", " ").split() for line in said.splitlines() if line.startswith("│")]
