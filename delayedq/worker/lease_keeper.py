@@ -65,9 +65,7 @@ class LeaseKeeper:
                 logger.warning("The lease keeper lost the database: %s", str(error).strip())
                 connections[self._store.alias].close()
             self._listen(min(self._period, 0.1 * 2**failures if failures else self._period))
-        self._bereaved = [Bereaved(number, all_of_it=False) for number in range(len(self._ledgers))]
-        with suppress(Error):
-            self._bury()
+        self._bury_the_rest()
         connections.close_all()
 
     def _listen(self, seconds: float) -> None:
@@ -99,6 +97,14 @@ class LeaseKeeper:
             self._bereaved.pop(0)
             with suppress(OSError):  # the supervisor is gone too
                 self._supervisor.send(died)
+
+    def _bury_the_rest(self) -> None:
+        """All workers have ended. If the database is away now, their leases will end by themselves."""
+        known = {died.ledger for died in self._bereaved}
+        others = [number for number in range(len(self._ledgers)) if number not in known]
+        self._bereaved += [Bereaved(number, all_of_it=False) for number in others]
+        with suppress(Error):
+            self._bury()
 
     def _prune(self) -> None:
         retention = get_settings().RETENTION

@@ -88,9 +88,10 @@ class Lookout(threading.Thread):
         while not self._stopping:
             try:
                 self._watch()
-            except Error as error:
+            except Exception as error:
                 self._failures += 1
-                logger.warning("The lookout lost its connection (%s); it tries again.", str(error).strip())
+                unexpected = None if isinstance(error, Error) else error
+                logger.warning("The lookout was interrupted (%s); it tries again.", error, exc_info=unexpected)
                 connections[self._store.alias].close()
                 self._pause(min(30.0, 0.1 * 2**self._failures) * random.uniform(0.5, 1.0))  # noqa: S311
         connections[self._store.alias].close()

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db import Error, connections
+from django.db import DataError, Error, IntegrityError, connections
 
 from delayedq import signals
 from delayedq.worker.inbox import Inbox
@@ -145,7 +146,7 @@ class Loop:
             self._take_ended()
         if planned or self._settles_in() == 0.0:
             try:
-                self._tick(planned, room)
+                self._settle_and_claim(planned, room)
             except Error as error:
                 self._outage.begin(error, self._unsettled)
                 connections[self._store.alias].close()
@@ -195,6 +196,33 @@ class Loop:
                 announce(one, what)
         if planned:
             self._received(planned, tick.claimed, room)
+
+    def _settle_and_claim(self, planned: Sequence[Lane], room: int) -> None:
+        try:
+            self._tick(planned, room)
+        except (DataError, IntegrityError):
+            if not self._unsettled:
+                raise
+            self._settle_singly()
+
+    def _settle_singly(self) -> None:
+        """One of these ends can't be stored: settle the others, and leave that one to its lease."""
+        waiting = deque(self._unsettled)
+        kept: list[Ended] = []
+        while waiting:
+            self._unsettled = [waiting[0]]
+            try:
+                self._tick([], 0)
+            except (DataError, IntegrityError):
+                logger.exception("The end of %r can't be stored.", waiting[0].attempt)
+                self._inbox.drop(waiting[0].attempt)
+                self._unsettled = []
+            except Error:
+                self._unsettled = [*kept, *waiting]
+                raise
+            kept += self._unsettled
+            waiting.popleft()
+        self._unsettled = kept
 
     def _received(self, planned: Sequence[Lane], claimed: Sequence[Claimed], room: int) -> None:
         if claimed:

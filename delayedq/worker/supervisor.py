@@ -154,7 +154,7 @@ class Child:
     def stop(self) -> None:
         self._stopped = True
         self.signal(signal.SIGTERM)
-        if self.process is None and self.mourned is None:
+        if self.process is None:
             self.needed = False
 
     def signal(self, number: int) -> None:
@@ -169,6 +169,7 @@ class Child:
         self.process.join()
         self.process = None
         self._judge(code)
+        self.needed = not self._stopped
         self.mourned = Bereaved(self._index, all_of_it=code == GAVE_UP)
         return self.mourned
 
@@ -186,7 +187,6 @@ class Child:
 
     def buried(self) -> None:
         self.mourned = None
-        self.needed = not self._stopped
 
 
 def _start(process: ForkProcess) -> None:

@@ -156,6 +156,23 @@ def test_a_message_whose_worker_vanished_in_its_last_attempt_is_not_started_agai
     assert "WorkerVanished" in message.errors
 
 
+def test_an_end_that_can_not_be_stored_is_left_to_its_lease_and_blocks_nobody(drain, caplog):
+    """As after a sequence was reset: the history has a row under that id already."""
+    due_at_once(chores.note, "first", key="taken")
+    taken = Message.objects.get()
+    FinishedMessage.objects.create(
+        id=taken.id, finished_at=timezone.now(), scheduled_at=timezone.now(), scheduled_at_initially=timezone.now(),
+        created_at=timezone.now(), priority=0, attempts=1, max_attempts=1, outcome="succeeded", queue="default",
+        kind="another", payload="{}",
+    )  # fmt: skip
+    for number in range(5):
+        due_at_once(chores.note, "behind", key=f"behind {number}")
+    drain()
+    assert FinishedMessage.objects.filter(key__startswith="behind").count() == 5
+    assert Message.objects.get().key == "taken"
+    assert "can't be stored" in caplog.text
+
+
 # Replaced, locked, away
 
 
