@@ -42,6 +42,8 @@ else:
     AnyTask = DjangoTask
 
 MAX_ATTEMPTS = 8
+#: They are counted in a smallint.
+MOST_ATTEMPTS = 32_000
 
 registered: dict[str, Task[..., Any]] = {}
 
@@ -67,7 +69,7 @@ class Scheduled:
 class Task[**P, R](AnyTask):
     """A function that workers run. Made by `@task`; changed for one call by `using()`.
 
-    max_attempts: how often it is started before the message is set aside as failed (1 to 32,767).
+    max_attempts: how often it is started before the message is set aside as failed (1 to 32,000).
     backoff: the delay before the next attempt: a timedelta, or a callable from the number of the failed attempt.
     timeout: how long one attempt may take (a timedelta); then it fails with TaskTimeout.
     metadata: JSON that travels with the message; `current_message().metadata` has it.
@@ -274,8 +276,10 @@ def _bind(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 def _check_options(task: Task[..., Any]) -> None:
     if not task.func.__qualname__.isidentifier():
         raise InvalidTask(f"{task.func.__qualname__} must be defined at module level.")
-    if type(task.max_attempts) is not int or not 1 <= task.max_attempts <= 32_767:  # noqa: PLR2004  a smallint
-        raise InvalidTask(f"{task.name}: max_attempts must be a number from 1 to 32,767, not {task.max_attempts!r}.")
+    if type(task.max_attempts) is not int or not 1 <= task.max_attempts <= MOST_ATTEMPTS:
+        raise InvalidTask(
+            f"{task.name}: max_attempts must be a number from 1 to {MOST_ATTEMPTS:,}, not {task.max_attempts!r}."
+        )
     if task.timeout is not None and not _positive(task.timeout):
         raise InvalidTask(f"{task.name}: timeout must be a timedelta over zero, not {task.timeout!r}.")
     try:

@@ -102,7 +102,7 @@ def test_a_context_is_asked_for_by_name():
 @pytest.mark.parametrize(
     ("option", "value", "reason"),
     [
-        ("max_attempts", 0, "max_attempts must be a number from 1 to 32,767, not 0"),
+        ("max_attempts", 0, "max_attempts must be a number from 1 to 32,000, not 0"),
         ("max_attempts", -1, "max_attempts"),
         ("max_attempts", "3", "max_attempts .* not '3'"),
         ("max_attempts", 2.0, "max_attempts"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from itertools import batched
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -98,7 +99,8 @@ class BaseStore(ABC):
             return
         soon = timezone.now() + get_settings().POLL_INTERVAL
         if any(offer.scheduled_at is None or offer.scheduled_at <= soon for offer in offers):
-            transaction.on_commit(self.notify, using=self.alias, robust=True)
+            with suppress(transaction.TransactionManagementError):  # autocommit is off: they will look by themselves
+                transaction.on_commit(self.notify, using=self.alias, robust=True)
 
     def notify(self) -> None:
         """Wake the workers; at most once in NOTIFY_GAP, since those who heard the last one are about to look again."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django.db import Error, transaction
+
 from delayedq.store import postgresql_sql as sql
 from delayedq.store.base import BaseStore, in_lane_order, new_token, offered
 from delayedq.store.listen import PostgreSQLListener
-from delayedq.store.protocol import Claimed, Finish, Offered, OfferOutcome, Sight, Tick
+from delayedq.store.protocol import Claimed, Finish, Offered, OfferOutcome, Settled, Sight, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -86,7 +88,11 @@ class PostgreSQLStore(BaseStore):
         parameters = {**_finishes(transitions), **_lanes(lanes), **_lease(lease, worker), "limit": limit, "now": now}  # type: ignore[arg-type]
         rows = self._rows(sql.TICK, parameters)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), lanes)
-        return Tick(claimed, self._settle_rest(_missing(transitions, rows[0][0]), worker, now))
+        missing = _missing(transitions, rows[0][0])
+        try:
+            return Tick(claimed, self._settle_rest(missing, worker, now))
+        except Error:  # what was claimed is committed, and must not be lost with the rest
+            return Tick(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 
     def _finish(self, finishes: Sequence[Finish], now: datetime | None) -> set[int]:
         ended = self._rows(sql.FINISH, {**_finishes(finishes), "now": now})[0][0]
@@ -135,7 +141,10 @@ class PostgreSQLStore(BaseStore):
         return {row[0] for row in self._rows(sql.FINISHED, {"ids": list(ids)})}
 
     def prune(self, older_than: timedelta, limit: int, now: datetime | None = None) -> int:
-        return len(self._rows(sql.PRUNE, {"older_than": older_than, "limit": limit, "now": now}))
+        with transaction.atomic(using=self.alias):
+            with self.connection.cursor() as cursor:
+                cursor.execute(sql.BE_BRIEF)
+            return len(self._rows(sql.PRUNE, {"older_than": older_than, "limit": limit, "now": now}))
 
 
 def _columns(offer: Offer) -> dict[str, Any]:

@@ -250,6 +250,9 @@ FROM {_HELD}
 WHERE message.id = {_FREE} AND message.id = held.id AND message.lease_token = held.token
 """
 
+# Pruning can wait; the lease keeper, who does it, can't.
+BE_BRIEF = "SET LOCAL lock_timeout = '1s'"
+
 # History ------------------------------------------------------------------------------------------------------------
 
 FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = ANY(%(ids)s::bigint[])"
@@ -260,6 +263,7 @@ WHERE id = ANY(ARRAY(
     SELECT id FROM delayedq_finishedmessage
     WHERE finished_at < {NOW} - %(older_than)s AND outcome <> 'failed'
     ORDER BY finished_at LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
 ))
 RETURNING id
 """

@@ -234,7 +234,7 @@ class Store(Protocol):
         worker: str,
         now: datetime | None = None,
     ) -> Tick:
-        """`settle`, then `claim`, in one transaction."""
+        """`settle`, then `claim`; in one trip where that is possible. What can't be settled loses no claim."""
 
     def renew(
         self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None

@@ -90,5 +90,7 @@ class Attempt:
         """
         return self._ledger.is_lost(self.slot, self.claimed.token)
 
-    def start(self) -> None:
+    def start(self) -> bool:
+        """Say that it starts; False if it must not, since its lease was lost while it waited."""
         self._ledger.start(self.slot)
+        return not self.lease_lost

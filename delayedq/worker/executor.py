@@ -12,9 +12,19 @@ from django.tasks import TaskContext
 from django.tasks.signals import task_finished, task_started
 
 from delayedq import results
+from delayedq.conf import get_settings
 from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Impossible, Outcome, Raised, Returned
 from delayedq.core.serialization import TAG, dumps, load_call
-from delayedq.exceptions import ArgumentsMismatch, Cancel, CannotRun, NotStorable, Retry, Snooze, TaskTimeout
+from delayedq.exceptions import (
+    ArgumentsMismatch,
+    Cancel,
+    CannotRun,
+    InvalidMessage,
+    PayloadTooLarge,
+    Retry,
+    Snooze,
+    TaskTimeout,
+)
 from delayedq.signals import wanted
 from delayedq.tasks import current_attempt, parameters_of
 
@@ -99,8 +109,8 @@ class _Run:
 
     def returned(self, value: object) -> Ended:
         try:
-            outcome = _RETURNED_NONE if value is None else Returned(dumps(value, where="the result"))
-        except NotStorable as error:
+            outcome = _RETURNED_NONE if value is None else Returned(_result(value))
+        except InvalidMessage as error:
             return self._ended(Impossible(), error)
         return self._ended(outcome, None, value)
 
@@ -132,8 +142,17 @@ class _Run:
 
     def _ended(self, outcome: Outcome, error: BaseException | None, value: object = None) -> Ended:
         finished = time.monotonic()
-        if wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
+        if isinstance(outcome, AskedRetry | AskedSnooze):
+            pass  # it has not finished, and that is no failure
+        elif wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
             result = self._result or results.running(self.attempt, self.args, self.kwargs)
             results.end(result, outcome, error, value)
             task_finished.send_robust(type(self.attempt.task.get_backend()), task_result=result)
         return Ended(self.attempt, outcome, self.started, finished, error)
+
+
+def _result(value: object) -> str:
+    text, limit = dumps(value, where="the result"), get_settings().MAX_PAYLOAD_BYTES
+    if len(text) > limit:
+        raise PayloadTooLarge(f"The result takes {len(text):,} bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows {limit:,}.")
+    return text

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from delayedq.core.lifecycle import Impossible, NotStarted
+from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted
 from delayedq.exceptions import UnknownTask, WorkerVanished
 from delayedq.tasks import Task, task_at
 from delayedq.worker.attempt import Attempt
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 #: A message whose worker vanished so often is suspected of it, and runs alone.
 SUSPECT_AFTER = 2
+#: It waits so many seconds for the process to be idle; then it is put off.
+SUSPECTS_WAIT = 1.0
+SUSPECTS_STAY_AWAY = timedelta(seconds=10)
 
 
 class Inbox:
@@ -28,8 +32,13 @@ class Inbox:
         self._ledger = ledger
         self._worker = worker
         self.suspects: deque[Attempt] = deque()
+        self._suspected_since = 0.0
         #: How many messages this process has claimed and not yet settled.
         self.held = 0
+
+    def beat(self) -> None:
+        """Tell the lease keeper that the loop turns."""
+        self._ledger.beat()
 
     def take(self, claimed: Claimed) -> Ended | None:
         """Hand a message to the pool; or refuse it at once, if no attempt could help."""
@@ -47,6 +56,7 @@ class Inbox:
             return _refused(attempt, WorkerVanished(f"Its worker vanished in {times_vanished} of its attempts."))
         if times_vanished >= SUSPECT_AFTER:
             self.suspects.append(attempt)
+            self._suspected_since = time.monotonic()
         else:
             self._pool.submit(attempt)
         return None
@@ -58,6 +68,15 @@ class Inbox:
         """A message that may kill its process runs alone, so that it takes no others along."""
         if self.can_admit():
             self._pool.submit(self.suspects.popleft())
+
+    def put_off_suspects(self) -> list[Ended]:
+        """While tasks run for long, suspects come back later: claiming must not wait for them."""
+        if not self.suspects or time.monotonic() - self._suspected_since < SUSPECTS_WAIT:
+            return []
+        later, moment = AskedSnooze(SUSPECTS_STAY_AWAY), time.monotonic()
+        put_off = [Ended(attempt, later, None, moment) for attempt in self.suspects]
+        self.suspects.clear()
+        return put_off
 
     def take_back(self) -> list[Ended]:
         """What was claimed and not started, to be given back."""

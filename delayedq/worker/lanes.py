@@ -8,6 +8,7 @@ hint only: `look` sees what it would miss (late commits, times moved back, expir
 
 from __future__ import annotations
 
+import random
 import time
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,6 +32,13 @@ class _Known:
     floor: datetime
     #: The moment of `time.monotonic()` at which its next message is due.
     due: float
+    #: Claims in a row that found nothing.
+    misses: int = 0
+
+    def look_due(self, moment: float, due_in: float) -> None:
+        """It is due then. But if it was so before and nothing could be claimed, somebody has locked what is there."""
+        pause = 0.0 if self.misses <= 1 else min(1.0, 0.025 * 2 ** min(self.misses, 10))
+        self.due = moment + max(due_in, pause) if due_in <= 0 else moment + due_in
 
 
 class Lanes:
@@ -39,15 +47,18 @@ class Lanes:
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, int], _Known] = {}
         self._lock = Lock()
-        self._turn = 0
         #: How often somebody looked.
         self.looks = 0
 
     def see(self, sights: Sequence[Sight], moment: float) -> None:
         """Take over what a look at `moment` (monotonic) found; lanes it did not find are empty."""
-        lanes = {(s.queue, s.priority): _Known(_floor(s), moment + s.due_in) for s in sights}
         with self._lock:
-            self._lanes = lanes
+            before, self._lanes = self._lanes, {}
+            for sight in sights:
+                name = sight.queue, sight.priority
+                misses = before[name].misses if name in before else 0
+                self._lanes[name] = known = _Known(_floor(sight), 0.0, misses)
+                known.look_due(moment, sight.due_in)
             self.looks += 1
 
     def known(self) -> list[Lane]:
@@ -56,10 +67,10 @@ class Lanes:
 
     def glimpse(self, sights: Sequence[Sight], moment: float) -> None:
         """Take over when known lanes are due next, as a glance at `moment` found; their floors stay."""
-        due = {(s.queue, s.priority): moment + s.due_in for s in sights}
+        due_in = {(s.queue, s.priority): s.due_in for s in sights}
         with self._lock:
             for name, known in self._lanes.items():
-                known.due = due.get(name, float("inf"))
+                known.look_due(moment, due_in.get(name, float("inf")))
 
     def hint(self) -> None:
         """Somebody offered something: any lane may be due."""
@@ -72,9 +83,7 @@ class Lanes:
         moment = time.monotonic()
         with self._lock:
             due = [Lane(*name, known.floor) for name, known in self._lanes.items() if known.due <= moment]
-        if due:
-            self._turn = (self._turn + 1) % len(due)
-            due = due[self._turn :] + due[: self._turn]
+        random.shuffle(due)
         due.sort(key=lambda lane: -lane.priority)
         return due
 
@@ -85,11 +94,13 @@ class Lanes:
         with self._lock:
             for name, scheduled_at in last.items():
                 if known := self._lanes.get(name):
+                    known.misses = 0
                     known.floor = max(known.floor, _before(scheduled_at, SLACK))
             if exhausted:
                 for lane in planned:
                     if known := self._lanes.get((lane.queue, lane.priority)):
                         known.due = float("inf")
+                        known.misses += (lane.queue, lane.priority) not in last
         return exhausted
 
     def due_in(self) -> float | None:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
+from delayedq.worker.waiter import RECONNECTING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delayedq")
 
+#: A loop turns every few seconds; one that was silent for so long, and for a lease, is stuck or frozen.
+SILENCE = 10.0
 #: History is pruned so often, so many rows at a time.
 PRUNE_EVERY = 60.0
 PRUNE_ROWS = 1_000
@@ -56,6 +59,7 @@ class LeaseKeeper:
         failures = 0
         while not self._hung_up:
             try:
+                self._recall()
                 self._renew()
                 self._bury()
                 self._prune()
@@ -64,7 +68,8 @@ class LeaseKeeper:
                 failures += 1
                 logger.warning("The lease keeper lost the database: %s", str(error).strip())
                 connections[self._store.alias].close()
-            self._listen(min(self._period, 0.1 * 2**failures if failures else self._period))
+            pause = RECONNECTING(failures).total_seconds() if failures else self._period
+            self._listen(min(self._period, pause))
         self._bury_the_rest()
         connections.close_all()
 
@@ -84,6 +89,18 @@ class LeaseKeeper:
         for ledger, entry in held:
             if (entry.id, entry.token) in lost:
                 ledger.report_lost(entry)
+
+    def _recall(self) -> None:
+        """A worker whose loop has not turned for so long starts nothing: give what it holds to others.
+
+        What it had started may be what keeps it (a call into C that holds the interpreter), so that goes on.
+        """
+        for ledger in self._ledgers:
+            if ledger.silent_for() > max(SILENCE, self._lease.total_seconds()):
+                waiting = [entry for entry in ledger.entries() if not entry.started and not ledger.knows_lost(entry)]
+                taken = [entry for entry in waiting if ledger.take_away(entry)]
+                if taken:
+                    self._store.release([(entry.id, entry.token) for entry in taken])
 
     def _bury(self) -> None:
         """Give back what dead workers held, and tell the supervisor that their ledgers may be used again."""

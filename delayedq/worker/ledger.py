@@ -8,6 +8,7 @@ A word is written at once; an entry that changes between two reads is told by it
 from __future__ import annotations
 
 import mmap
+import time
 from typing import NamedTuple
 
 #: How many messages one process may hold at once, beside one per thread.
@@ -24,17 +25,23 @@ class Entry(NamedTuple):
 
 
 class Ledger:
-    """Four columns of 64-bit words: id, token, state, and the token whose lease was lost."""
+    """Four columns of 64-bit words: id, token, state, and the token whose lease was lost; and one for the heartbeat."""
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        memory = memoryview(mmap.mmap(-1, 4 * capacity * _WORD)).cast("q")
+        memory = memoryview(mmap.mmap(-1, (4 * capacity + 1) * _WORD)).cast("q")
         self.capacity = capacity
+        self._beat = memory[4 * capacity :]
+        self.beat()
         self._ids, self._tokens, self._states, self._lost = (
             memory[column * capacity : (column + 1) * capacity] for column in range(4)
         )
         self._free = list(range(capacity - 1, -1, -1))
 
     # The worker's side
+
+    def beat(self) -> None:
+        """The loop turns. (The monotonic clock is the machine's: all processes read the same.)"""
+        self._beat[0] = int(time.monotonic() * 1000)
 
     def hold(self, id_: int, token: int) -> int:
         slot = self._free.pop()
@@ -62,6 +69,21 @@ class Ledger:
             for slot, state in enumerate(states)
             if state != _FREE
         ]
+
+    def silent_for(self) -> float:
+        """Seconds since the loop last turned."""
+        return time.monotonic() - self._beat[0] / 1000
+
+    def knows_lost(self, entry: Entry) -> bool:
+        return self._lost[entry.slot] == entry.token
+
+    def take_away(self, entry: Entry) -> bool:
+        """Tell the worker not to start this; False if it has started meanwhile.
+
+        The worker says that it starts and then looks whether it may; here it is the other way round.
+        """
+        self.report_lost(entry)
+        return self._states[entry.slot] != _STARTED
 
     def report_lost(self, entry: Entry) -> None:
         self._lost[entry.slot] = entry.token

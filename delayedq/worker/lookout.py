@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import os
-import random
 import select
 import threading
 import time
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING
 from django.db import Error, connections
 
 from delayedq.store.base import NOTIFY_GAP
+from delayedq.worker.waiter import RECONNECTING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -35,7 +35,7 @@ logger = logging.getLogger("delayedq")
 BUSY_INTERVAL = 1.0
 #: After a look that took t: rest 20 t before a routine one, 5 t before one that somebody waits for.
 ROUTINE_REST, WANTED_REST = 20, 5
-#: Offers that follow one another closely send one wake-up: after hearing it, glance again so many seconds later.
+#: Offers that follow one another closely send one wake-up: after hearing it, look again so many seconds later.
 ATTEND = 2 * NOTIFY_GAP
 
 
@@ -60,6 +60,7 @@ class Lookout(threading.Thread):
         self._glance_at = float("inf")
         self._look_at = 0.0
         self._rested_at = 0.0
+        self._attend_at = 0.0
         self._failures = 0
 
     def ask(self) -> None:
@@ -93,7 +94,7 @@ class Lookout(threading.Thread):
                 unexpected = None if isinstance(error, Error) else error
                 logger.warning("The lookout was interrupted (%s); it tries again.", error, exc_info=unexpected)
                 connections[self._store.alias].close()
-                self._pause(min(30.0, 0.1 * 2**self._failures) * random.uniform(0.5, 1.0))  # noqa: S311
+                self._pause(RECONNECTING(self._failures).total_seconds())
         connections[self._store.alias].close()
 
     def _watch(self) -> None:
@@ -104,7 +105,7 @@ class Lookout(threading.Thread):
                 if self._heard(listener):
                     self._lanes.hint()
                     self._wake()
-                    self._glance_at = time.monotonic() + ATTEND
+                    self._attend_at = time.monotonic() + ATTEND
                     self._look_at = min(self._look_at, self._rested_at)
                 self._look_or_glance()
         finally:
@@ -120,9 +121,12 @@ class Lookout(threading.Thread):
         return listener.heard()
 
     def _pause(self, seconds: float, listener: Listener | None = None) -> None:
-        watched = [self._asked_fd] if listener is None else [self._asked_fd, listener.fileno()]
-        readable, _, _ = select.select(watched, [], [], seconds)
-        if self._asked_fd in readable:
+        watched = select.poll()  # unlike select(), it takes descriptors of any number
+        watched.register(self._asked_fd, select.POLLIN)
+        if listener is not None:
+            watched.register(listener.fileno(), select.POLLIN)
+        ready = watched.poll(min(seconds, 3600) * 1000)
+        if any(descriptor == self._asked_fd for descriptor, _ in ready):
             os.read(self._asked_fd, 4096)
 
     def _look_or_glance(self) -> None:
@@ -144,4 +148,6 @@ class Lookout(threading.Thread):
         busy = any(sight.due_in <= 0 for sight in sights)
         self._rested_at = seen + WANTED_REST * took
         self._look_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._poll_interval)
+        if moment < self._attend_at:
+            self._look_at = min(self._look_at, max(self._rested_at, self._attend_at))
         self._wake()

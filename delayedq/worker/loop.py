@@ -7,7 +7,6 @@ ended and the next claim travel in one tick.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING
 from django.db import DataError, Error, IntegrityError, connections
 
 from delayedq import signals
+from delayedq.store.protocol import GiveBack
 from delayedq.worker.inbox import Inbox
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.ledger import Ledger
@@ -23,7 +23,7 @@ from delayedq.worker.lookout import Lookout
 from delayedq.worker.pace import BATCH, Pace
 from delayedq.worker.pool import ASYNC_LIMIT, Pool
 from delayedq.worker.transitions import announce, decision, transition
-from delayedq.worker.waiter import Waiter
+from delayedq.worker.waiter import RECONNECTING, Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delayedq")
 
+#: The loop turns at least so often, for the lease keeper to see.
+BEAT = 3.0
 #: What was claimed ahead and has not moved for so long is given back.
 STALL = 1.0
 #: What somebody's open transaction has locked is settled after such pauses, if no other trip comes first.
@@ -88,6 +90,7 @@ class Loop:
         signals.worker_started.send_robust(self.name, worker=self.name)
         self._lookout.start()
         while not self._done():
+            self._inbox.beat()
             self._step()
             self._waiter.wait(self._patience())
             if not alive():
@@ -168,6 +171,7 @@ class Loop:
             if back:
                 self._pace.stalled()
                 self._unsettled += back
+        self._unsettled += self._inbox.put_off_suspects()
 
     def _room(self) -> int:
         """How many messages to claim: none while enough are at hand, so that claims come in batches."""
@@ -196,6 +200,8 @@ class Loop:
                 announce(one, what)
         if planned:
             self._received(planned, tick.claimed, room)
+        if tick.settled.superseded or any(isinstance(t, GiveBack) for t in transitions):
+            self._lookout.ask_to_look()  # they are due again, now or soon
 
     def _settle_and_claim(self, planned: Sequence[Lane], room: int) -> None:
         try:
@@ -244,10 +250,11 @@ class Loop:
         if self._outage.lasts():
             return min(self._outage.rest(), max(0.0, self._stop_by - time.monotonic()))
         limits = [
-            self._options.poll_interval.total_seconds(),
+            min(BEAT, self._options.poll_interval.total_seconds()),
             self._stop_by - time.monotonic(),
             self._pool.enforce_timeouts(),
             self._pool.worth_taking(),
+            self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
             0.0 if self._inbox.can_admit() else self._settles_in(),
             self._lanes.due_in() if self._room() else None,
         ]
@@ -267,7 +274,7 @@ class Outage:
         """Wait a little longer each time, with jitter; what is unsettled stays so."""
         self._failures += 1
         self._unsure.update(ended.attempt.id for ended in unsettled)
-        pause = min(30.0, 0.05 * 2**self._failures) * random.uniform(0.5, 1.0)  # noqa: S311
+        pause = RECONNECTING(self._failures).total_seconds()
         self._retry_at = time.monotonic() + pause
         logger.warning("Worker %s: %s. Next try in %.1f s.", self._worker, str(error).strip() or repr(error), pause)
 
@@ -280,7 +287,10 @@ class Outage:
     def really_lost(self, lost: frozenset[int], store: Store) -> frozenset[int]:
         """Without those that an earlier trip settled, though its answer never came."""
         unsure = lost & self._unsure
-        return lost - store.finished(unsure) if unsure else lost
+        try:
+            return lost - store.finished(unsure) if unsure else lost
+        except Error:
+            return lost - unsure
 
     def end(self) -> None:
         self._failures = 0

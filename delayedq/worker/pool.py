@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
-from delayedq.core.lifecycle import Raised
+from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.exceptions import TaskTimeout
 from delayedq.worker.executor import Ended, aexecute, execute
 
@@ -67,6 +67,10 @@ class Pool:
         self.in_loop += 1
         self._coroutines.submit(attempt)
 
+    def waiting(self) -> bool:
+        """Is there anything that no thread has started yet?"""
+        return not self._waiting.empty()
+
     def idle(self) -> bool:
         """Nothing runs or waits for a thread; what ended may not have been taken yet."""
         return self.in_threads + self.in_loop == len(self._ended)
@@ -116,13 +120,17 @@ class Pool:
 
     def _work(self) -> None:
         while (attempt := self._next()) is not None:
-            try:
-                drop_broken_connections()
-            except Exception as error:  # noqa: BLE001  whatever happens, the attempt must end
-                self._end(_failed(attempt, error))
-            else:
-                self._end(execute(attempt) if attempt.task.timeout is None else self._deadlines.execute(attempt))
+            self._end(self._run(attempt))
         connections.close_all()
+
+    def _run(self, attempt: Attempt) -> Ended:
+        if not attempt.start():
+            return Ended(attempt, NotStarted(), None, time.monotonic())
+        try:
+            drop_broken_connections()
+        except Exception as error:  # noqa: BLE001  whatever happens, the attempt must end
+            return _failed(attempt, error)
+        return execute(attempt) if attempt.task.timeout is None else self._deadlines.execute(attempt)
 
     def _next(self) -> Attempt | None:
         try:

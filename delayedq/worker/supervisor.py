@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-import random
 import signal
 import socket
 import sys
 import time
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from multiprocessing import connection as waiting
 from typing import TYPE_CHECKING, Any
 
+from django.db import connections
+
+from delayedq.core.backoff import Exponential
 from delayedq.store import default_store
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
 from delayedq.worker.ledger import CAPACITY, Ledger
 from delayedq.worker.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from multiprocessing.context import ForkProcess
     from types import FrameType
 
@@ -30,6 +35,7 @@ logger = logging.getLogger("delayedq")
 DONE, RECYCLE, GAVE_UP = 0, 3, 4
 #: A process that dies sooner is replaced after a pause that doubles each time.
 SHORT_LIFE = 10.0
+PAUSES = Exponential(initial=timedelta(seconds=0.5), factor=2, maximum=timedelta(seconds=30))
 #: Threads take turns often, so that the loop and its lookout get theirs beside busy tasks.
 SWITCH_INTERVAL = 0.001
 
@@ -45,11 +51,14 @@ class Supervisor:
         self._ledgers = [Ledger(CAPACITY + options.threads) for _ in range(processes)]
         self._children = [Child(index, ledger, options) for index, ledger in enumerate(self._ledgers)]
         self._stop_by: float | None = None
+        self._keeper_at = 0.0
+        self._keeper_deaths = 0
         self._wakeup, self._wake_fd = os.pipe()
         os.set_blocking(self._wake_fd, False)
 
     def run(self) -> int:
         """Supervise until all workers are done; returns the exit code of the command."""
+        connections.close_all()  # what was opened before must not be shared by the children
         self._start_keeper()
         signal.set_wakeup_fd(self._wake_fd, warn_on_full_buffer=False)
         for number in _SIGNALS:
@@ -74,19 +83,22 @@ class Supervisor:
             LeaseKeeper(default_store(), self._ledgers, self._options.lease, far_end).run()
 
         self._keeper = _fork.Process(target=keep, name="delayedq-lease-keeper")
-        _start(self._keeper)
+        with signals_held_back():
+            self._keeper.start()
         far_end.close()
 
     def _wait(self) -> None:
         """Sleep until a child ends, the keeper answers, a signal comes, or a restart is due."""
-        watched: list[Any] = [self._keeper_pipe, self._keeper.sentinel, self._wakeup]
+        watched: list[Any] = [self._wakeup]
+        if self._keeper.is_alive():
+            watched += [self._keeper_pipe, self._keeper.sentinel]
         watched += [child.process.sentinel for child in self._children if child.process]
         ready = waiting.wait(watched, timeout=1.0)
         if self._wakeup in ready:
             os.read(self._wakeup, 4096)
         if self._keeper_pipe in ready:
             self._keeper_answered()
-        if not self._keeper.is_alive():
+        if not self._keeper.is_alive() and time.monotonic() >= self._keeper_at:
             self._replace_keeper()
 
     def _keeper_answered(self) -> None:
@@ -97,17 +109,23 @@ class Supervisor:
         self._children[buried.ledger].buried()
 
     def _replace_keeper(self) -> None:
-        logger.error("The lease keeper died; starting another.")
+        self._keeper_deaths += 1
+        self._keeper_at = time.monotonic() + PAUSES(self._keeper_deaths).total_seconds()
+        logger.error("The lease keeper died; another one starts.")
         self._keeper_pipe.close()
         self._start_keeper()
         for child in self._children:
             if child.mourned is not None:
-                self._keeper_pipe.send(child.mourned)
+                self._tell_keeper(child.mourned)
+
+    def _tell_keeper(self, died: Bereaved) -> None:
+        with suppress(OSError):  # it has died just now, and the next one will be told
+            self._keeper_pipe.send(died)
 
     def _mourn(self) -> None:
         for child in self._children:
             if died := child.reap():
-                self._keeper_pipe.send(died)
+                self._tell_keeper(died)
 
     # Stopping
 
@@ -143,13 +161,16 @@ class Child:
         self.needed = True
 
     def start_if_due(self) -> None:
-        if self.process or self.mourned or not self.needed or time.monotonic() < self._start_at:
-            return
+        with signals_held_back():  # the child is told to stop before it starts, or after, but never in between
+            if not (self.process or self.mourned) and self.needed and time.monotonic() >= self._start_at:
+                self._start()
+
+    def _start(self) -> None:
         self._started = time.monotonic()
         self.process = _fork.Process(
             target=work, args=(self._options, self._ledger, os.getpid()), name=f"delayedq-worker-{self._index + 1}"
         )
-        _start(self.process)
+        self.process.start()
 
     def stop(self) -> None:
         self._stopped = True
@@ -181,7 +202,7 @@ class Child:
             return
         short = time.monotonic() - self._started < SHORT_LIFE
         self._short_lives = self._short_lives + 1 if short else 0
-        pause = min(30.0, 0.5 * 2 ** (self._short_lives - 1)) * random.uniform(0.5, 1.0) if short else 0.0  # noqa: S311
+        pause = PAUSES(self._short_lives).total_seconds() if short else 0.0
         self._start_at = time.monotonic() + pause
         logger.error("Worker process %s died (%s); another starts in %.1f s.", self._index + 1, _reason(code), pause)
 
@@ -189,11 +210,12 @@ class Child:
         self.mourned = None
 
 
-def _start(process: ForkProcess) -> None:
-    """Fork while signals are held back: one that comes now must not meet the supervisor's handlers in the child."""
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """A fork happens in here: a signal must not meet the supervisor's handlers in the child."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        process.start()
+        yield
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 

@@ -58,20 +58,27 @@ def announce(ended: Ended, decided: Decision) -> None:
 
 
 def vanished(claimed: Claimed) -> int:
-    """How many of the earlier attempts ended without a word: their worker was killed, or lost its lease."""
+    """How many attempts since the last known error ended without a word: their worker was killed, or lost its lease."""
     if claimed.attempt <= 1:
         return 0
-    known = len(json.loads(claimed.errors)) if claimed.errors else 0
-    return 0 if known >= ERRORS_KEPT else max(0, claimed.attempt - 1 - known)
+    known = _known_errors(claimed)
+    return max(0, claimed.attempt - 1 - (known[-1]["attempt"] if known else 0))
+
+
+def _known_errors(claimed: Claimed) -> list[dict[str, Any]]:
+    try:
+        known = json.loads(claimed.errors) if claimed.errors else []
+        return [record for record in known if isinstance(record["attempt"], int)]
+    except (ValueError, TypeError, LookupError):
+        return []  # somebody wrote something else there; what follows counts all the same
 
 
 def _errors(ended: Ended) -> str | None:
     """The message's list of errors with this one; None if there is nothing to add."""
     if ended.error is None or isinstance(ended.outcome, AskedSnooze | NotStarted):
         return None
-    claimed = ended.attempt.claimed
-    before = json.loads(claimed.errors) if claimed.errors else []
-    return json.dumps([*before, _record(ended, ended.error)][-ERRORS_KEPT:])
+    known = _known_errors(ended.attempt.claimed)
+    return json.dumps([*known, _record(ended, ended.error)][-ERRORS_KEPT:])
 
 
 def _record(ended: Ended, error: BaseException) -> dict[str, Any]:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from datetime import timedelta
+
+from delayedq.core.backoff import Exponential
+
+#: Pauses between tries to reach the database, from the number of failures.
+RECONNECTING = Exponential(initial=timedelta(seconds=0.1), factor=2, maximum=timedelta(seconds=30))
 
 
 class Waiter:

@@ -95,7 +95,7 @@ def test_a_message_whose_every_attempt_vanished_is_refused(holding):
 
 
 def test_a_message_that_failed_with_a_word_runs_though_its_attempts_were_lowered(holding):
-    message = claimed(tasks.remind, 7, attempt=3, max_attempts=2, errors=json.dumps([RECORD] * 2))
+    message = claimed(tasks.remind, 7, attempt=3, max_attempts=2, errors=json.dumps([RECORD, {**RECORD, "attempt": 2}]))
     assert holding.inbox.take(message) is None
     assert holding.ended()[0].outcome == Returned('"7 at None"')
 

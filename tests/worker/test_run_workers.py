@@ -39,6 +39,7 @@ def test_two_processes_run_each_message_once(workers):
     chores.note.enqueue_many((("many", str(number)), {}) for number in range(300))
     code, output = workers("--drain", "--processes", "2", "--threads", "3").finish()
     assert code == 0, output
+    assert output.count(" started") == 2
     assert Counter(Mark.objects.values_list("value", flat=True)) == {str(number): 1 for number in range(300)}
     assert FinishedMessage.objects.succeeded().count() == 300
 
@@ -52,16 +53,28 @@ def test_only_the_named_queues_are_served(workers):
     assert Message.objects.get().queue == "c"
 
 
-def test_an_idle_worker_runs_a_new_message_at_once_and_a_future_one_on_time(workers):
-    workers()
+def test_an_idle_worker_needs_no_poll_to_run_what_is_offered_or_becomes_due(workers):
+    """It would poll once a minute, long after this test has given up."""
+    workers(poll=60)
     chores.note.enqueue("first")
     eventually(lambda: marked("first"))
     chores.note.enqueue("second")
+    chores.note.using(queue_name="another", priority=7).enqueue("right behind, in a new lane")
     when = timezone.now() + timedelta(seconds=1)
     chores.note.schedule_at(when, "third", key="third")
     third = eventually(lambda: FinishedMessage.objects.filter(key="third").first())
-    assert marked("second")
     assert third.started_at >= when
+    eventually(lambda: marked("second") and marked("right behind, in a new lane"))
+
+
+def test_what_becomes_due_again_by_the_workers_own_hand_needs_no_poll(workers):
+    workers(poll=60)
+    chores.snooze_thrice.schedule_at(timezone.now(), key="snoozed")
+    chores.stumble.schedule_at(timezone.now(), 2, key="stumbled")
+    chores.nap.schedule_at(timezone.now(), "old", 0.3, key="replaced")
+    eventually(lambda: marked("old began"))
+    chores.nap.schedule_at(timezone.now(), "new", 0.0, key="replaced")
+    eventually(lambda: ended().keys() == {"snoozed", "stumbled", "replaced"} and marked("new ended"))
 
 
 def test_sigterm_lets_running_tasks_finish_and_gives_the_rest_back_uncharged(workers):

@@ -193,7 +193,8 @@ def test_a_delay_beyond_all_time_does_not_take_the_worker_along(store, delay, st
     [(1, 0, 0), (2, 0, 1), (2, 1, 0), (5, 1, 3), (3, 2, 0), (ERRORS_KEPT + 5, ERRORS_KEPT, 0)],
 )
 def test_attempts_without_an_error_have_vanished(attempt, known, times):
-    errors = json.dumps([{}] * known) if known else None
+    last = attempt - 1 - times
+    errors = json.dumps([{"attempt": number} for number in range(last - known + 1, last + 1)]) if known else None
     assert vanished(claimed(tasks.remind, attempt=attempt, errors=errors)) == times
 
 
