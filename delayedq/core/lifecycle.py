@@ -14,7 +14,7 @@ NotStarted            waits, uncharged     waits, uncharged
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -67,26 +67,25 @@ class NotStarted:
 Outcome = Returned | Raised | AskedRetry | AskedSnooze | AskedCancel | Impossible | NotStarted
 
 
-class End(Enum):
-    """What becomes of the message."""
+class Ending(StrEnum):
+    """How a message ends at the hands of a worker; the outcome in its history."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    WAITS = "waits"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`charged`, `delay` (seconds) and `until` only matter for a message that waits."""
+    """`ending` None: the message waits, and `charged`, `delay` (seconds) and `until` say how."""
 
-    end: End
+    ending: Ending | None
     charged: bool = True
     delay: float | None = None
     until: datetime | None = None
 
 
-_SUCCEEDED = Decision(End.SUCCEEDED)
+_SUCCEEDED = Decision(Ending.SUCCEEDED)
 
 
 def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[[int], timedelta]) -> Decision:
@@ -95,16 +94,16 @@ def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[
         case Returned():
             return _SUCCEEDED
         case AskedSnooze(delay, until):
-            return Decision(End.WAITS, charged=False, delay=None if delay is None else _seconds(delay), until=until)
+            return Decision(None, charged=False, delay=None if delay is None else _seconds(delay), until=until)
         case NotStarted():
-            return Decision(End.WAITS, charged=False)
+            return Decision(None, charged=False)
         case AskedCancel():
-            return Decision(End.CANCELLED)
+            return Decision(Ending.CANCELLED)
         case Raised() | AskedRetry() if attempt < max_attempts:
             delay = outcome.delay if isinstance(outcome, AskedRetry) else None
-            return Decision(End.WAITS, delay=_seconds(backoff(attempt) if delay is None else delay))
+            return Decision(None, delay=_seconds(backoff(attempt) if delay is None else delay))
         case _:
-            return Decision(End.FAILED)
+            return Decision(Ending.FAILED)
 
 
 def _seconds(delay: timedelta) -> float:

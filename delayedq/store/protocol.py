@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
+    from delayedq.core.lifecycle import Ending
+
 
 class OnConflict(StrEnum):
     """What an offer does when a live message has its key."""
@@ -101,14 +103,6 @@ class Claimed(NamedTuple):
     payload: str
     metadata: str | None
     errors: str | None
-
-
-class Ending(StrEnum):
-    """How a message ends at the hands of a worker; the outcome in its history."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
 
 
 class Finish(NamedTuple):

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from delayedq import results, signals
 from delayedq.core.backoff import Exponential
-from delayedq.core.lifecycle import AskedSnooze, Decision, End, NotStarted, Returned, decide
-from delayedq.store.protocol import Ending, Finish, GiveBack
+from delayedq.core.lifecycle import AskedSnooze, Decision, Ending, NotStarted, Returned, decide
+from delayedq.store.protocol import Finish, GiveBack
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Transition
@@ -22,8 +22,6 @@ logger = logging.getLogger("delayedq")
 #: An error takes at most so many characters of traceback, and a message carries at most so many errors.
 TRACEBACK_LENGTH = 20_000
 ERRORS_KEPT = 20
-
-_ENDINGS = {End.SUCCEEDED: Ending.SUCCEEDED, End.FAILED: Ending.FAILED, End.CANCELLED: Ending.CANCELLED}
 
 
 def decision(ended: Ended) -> Decision:
@@ -43,17 +41,17 @@ def transition(ended: Ended, decided: Decision, now: float) -> Transition:
     if isinstance(ended.outcome, Returned):
         return Finish(claimed, Ending.SUCCEEDED, started, finished, ended.outcome.result)
     errors = _errors(ended)
-    if decided.end is End.WAITS:
+    if decided.ending is None:
         return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors)
-    return Finish(claimed, _ENDINGS[decided.end], started, finished, None, errors)
+    return Finish(claimed, decided.ending, started, finished, None, errors)
 
 
 def announce(ended: Ended, decided: Decision) -> None:
     """Tell the listeners of what did not simply succeed."""
     claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {results.text_of(ended.error)}"
-    if decided.end is End.FAILED:
+    if decided.ending is Ending.FAILED:
         signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
-    elif decided.end is End.WAITS and decided.charged:
+    elif decided.ending is None and decided.charged:
         signals.message_retrying.send_robust(claimed.kind, claimed=claimed, error=error, delay=decided.delay)
 
 

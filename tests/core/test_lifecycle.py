@@ -9,7 +9,7 @@ from delayedq.core.lifecycle import (
     AskedRetry,
     AskedSnooze,
     Decision,
-    End,
+    Ending,
     Impossible,
     NotStarted,
     Raised,
@@ -19,7 +19,7 @@ from delayedq.core.lifecycle import (
 
 LATER = datetime(2026, 3, 8, 7, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-FAILED = Decision(End.FAILED)
+FAILED = Decision(Ending.FAILED)
 
 
 def backoff(attempt):
@@ -33,13 +33,13 @@ def never(attempt):
 @pytest.mark.parametrize(
     ("outcome", "attempts_left", "none_left"),
     [
-        (Returned(), Decision(End.SUCCEEDED), Decision(End.SUCCEEDED)),
-        (Returned("7"), Decision(End.SUCCEEDED), Decision(End.SUCCEEDED)),
-        (Raised(), Decision(End.WAITS, delay=20.0), FAILED),
-        (AskedRetry(), Decision(End.WAITS, delay=20.0), FAILED),
-        (AskedRetry(MINUTE), Decision(End.WAITS, delay=60.0), FAILED),
-        (AskedRetry(timedelta()), Decision(End.WAITS, delay=0.0), FAILED),
-        (AskedCancel(), Decision(End.CANCELLED), Decision(End.CANCELLED)),
+        (Returned(), Decision(Ending.SUCCEEDED), Decision(Ending.SUCCEEDED)),
+        (Returned("7"), Decision(Ending.SUCCEEDED), Decision(Ending.SUCCEEDED)),
+        (Raised(), Decision(None, delay=20.0), FAILED),
+        (AskedRetry(), Decision(None, delay=20.0), FAILED),
+        (AskedRetry(MINUTE), Decision(None, delay=60.0), FAILED),
+        (AskedRetry(timedelta()), Decision(None, delay=0.0), FAILED),
+        (AskedCancel(), Decision(Ending.CANCELLED), Decision(Ending.CANCELLED)),
         (Impossible(), FAILED, FAILED),
     ],
     ids=repr,
@@ -55,10 +55,10 @@ def test_what_an_outcome_makes_of_its_message(outcome, attempts_left, none_left)
 @pytest.mark.parametrize(
     ("outcome", "decision"),
     [
-        (AskedSnooze(MINUTE), Decision(End.WAITS, charged=False, delay=60.0)),
-        (AskedSnooze(timedelta()), Decision(End.WAITS, charged=False, delay=0.0)),
-        (AskedSnooze(until=LATER), Decision(End.WAITS, charged=False, until=LATER)),
-        (NotStarted(), Decision(End.WAITS, charged=False)),
+        (AskedSnooze(MINUTE), Decision(None, charged=False, delay=60.0)),
+        (AskedSnooze(timedelta()), Decision(None, charged=False, delay=0.0)),
+        (AskedSnooze(until=LATER), Decision(None, charged=False, until=LATER)),
+        (NotStarted(), Decision(None, charged=False)),
     ],
     ids=repr,
 )

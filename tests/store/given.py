@@ -9,8 +9,9 @@ from threading import Barrier
 
 from django.db import connections, transaction
 
+from delayedq.core.lifecycle import Ending
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Ending, Finish, GiveBack, Lane, Offer, Settled
+from delayedq.store.protocol import Finish, GiveBack, Lane, Offer, Settled
 from tests.router import ChosenDatabase
 
 #: Half a minute before the clocks of the tests' time zone skip an hour: a time that loses its zone shows.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from delayedq.core.lifecycle import Ending
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Ending, Finish, GiveBack, Settled
+from delayedq.store.protocol import Finish, GiveBack, Settled
 from tests.store.given import (
     KIND,
     LEASE,

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from delayedq.core.lifecycle import Ending
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Ending, Finish
+from delayedq.store.protocol import Finish
 from tests.store.given import KIND, LEASE, NOW, at, claim, claim_one, message, settle, succeed
 
 DAY = timedelta(days=1)

@@ -7,8 +7,9 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from delayedq.core.lifecycle import Ending
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Ending, Finish, GiveBack, Settled
+from delayedq.store.protocol import Finish, GiveBack, Settled
 from tests.store.given import (
     KIND,
     LANE,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import partial
 from threading import Event
 
 import pytest
 from django.db import transaction
 
+from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Settled
 from tests.store.given import (
     LANE,
@@ -162,3 +164,14 @@ def test_a_release_does_not_wait_for_an_open_transaction(store, alias, running):
         store.offer(message("a", "2"), now=NOW)
         elsewhere(store.release, [(a.id, a.token), (b.id, b.token)])
     assert claim_one(store).key == "b"
+
+
+# History
+
+
+def test_pruning_steps_over_rows_that_somebody_has_locked(store, alias, running):
+    settle(store, *map(succeed, running))
+    with transaction.atomic(using=alias):
+        FinishedMessage.objects.select_for_update().get(key="a")
+        assert elsewhere(store.prune, timedelta(hours=1), 10, at(7_200)) == 1
+    assert history().key == "a"

@@ -14,7 +14,8 @@ CONSUME = """
 import django; django.setup()
 from datetime import timedelta
 from delayedq.store import default_store
-from delayedq.store.protocol import Ending, Finish, Lane
+from delayedq.core.lifecycle import Ending
+from delayedq.store.protocol import Finish, Lane
 
 store, done, lease = default_store(), [], timedelta(seconds=60)
 print("ready", flush=True); input()

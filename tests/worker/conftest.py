@@ -73,8 +73,8 @@ def workers(environment):
     """Start `run_workers`; whatever still runs at the end of the test is killed."""
     started = []
 
-    def start(*flags, poll=2):
-        started.append(Workers({**environment, "POLL_INTERVAL": str(poll)}, *flags))
+    def start(*flags, poll=2, **variables):
+        started.append(Workers({**environment, "POLL_INTERVAL": str(poll), **variables}, *flags))
         return started[-1]
 
     yield start

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from delayedq.core.lifecycle import Impossible, NotStarted, Returned
+from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Returned
 from delayedq.exceptions import UnknownTask, WorkerVanished
+from delayedq.worker import inbox
 from delayedq.worker.inbox import SUSPECT_AFTER, Inbox
 from delayedq.worker.ledger import Ledger
 from delayedq.worker.pool import Pool
@@ -153,3 +154,14 @@ def test_nothing_is_held_twice_and_slots_are_used_again(holding):
             holding.inbox.take(claimed(tasks.nothing))
         holding.ended(60)
     assert holding.ledger.entries() == []
+
+
+def test_a_suspect_that_does_not_get_its_turn_comes_back_later_and_uncharged(holding, monkeypatch):
+    monkeypatch.setattr(inbox, "SUSPECTS_WAIT", 0.0)
+    with holding.busy():
+        holding.inbox.take(claimed(tasks.remind, 7, attempt=SUSPECT_AFTER + 1))
+        (later,) = holding.inbox.put_off_suspects()
+        assert later.outcome == AskedSnooze(inbox.SUSPECTS_STAY_AWAY)
+        assert later.started is None
+        assert not holding.inbox.suspects
+        holding.inbox.drop(later.attempt)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import pytest
 
@@ -161,3 +162,20 @@ def test_looks_are_counted():
     see(known)
     assert known.looks == 2
     assert known.plan() == []
+
+
+def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often():
+    known = lanes(("a", 0))
+    pauses = []
+    for _ in range(12):
+        known.hint()
+        known.advance(known.plan(), [], 1)
+        see(known, ("a", 0))
+        pauses.append(known.due_in())
+    assert pauses[0] <= 0
+    assert all(earlier < later for earlier, later in pairwise(pauses[1:7]))
+    assert 0.9 < pauses[-1] <= 1.0
+    known.hint()
+    known.advance(known.plan(), [got()], 1)
+    see(known, ("a", 0))
+    assert known.due_in() <= 0

@@ -12,8 +12,9 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
+from delayedq.core.lifecycle import Ending
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Ending, Finish, Lane
+from delayedq.store.protocol import Finish, Lane
 from delayedq.worker import lease_keeper
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
 from delayedq.worker.ledger import Ledger
@@ -266,3 +267,20 @@ def test_its_connection_is_closed_at_the_end(store, alias, monkeypatch):
     mine = connections[alias]
     assert [one for one in opened if one is not mine and one.connection is not None] == []
     assert len(opened) == 1
+
+
+def test_what_a_stuck_worker_had_not_started_goes_to_others(store, claim, monkeypatch):
+    """Its loop has not turned for longer than a lease: a call into C holds its interpreter, or it is frozen."""
+    monkeypatch.setattr(lease_keeper, "SILENCE", -1.0)
+    ledger = Ledger(8)
+    claim(ledger, 2, lease=timedelta(microseconds=1))
+    running, waiting = ledger.entries()
+    ledger.start(running.slot)
+    far_end = multiprocessing.Pipe()[0]
+    LeaseKeeper(store, [ledger], timedelta(microseconds=1), far_end)._recall()
+    assert ledger.is_lost(waiting.slot, waiting.token)
+    assert not ledger.is_lost(running.slot, running.token)
+    rows = dict(Message.objects.values_list("id", "lease_token"))
+    assert rows == {running.id: running.token, waiting.id: None}
+    assert Message.objects.get(id=waiting.id).attempt == 0
+    connections[store.alias].close()

@@ -12,7 +12,7 @@ from datetime import timedelta
 import pytest
 
 from delayedq import current_message
-from delayedq.core.lifecycle import Raised, Returned
+from delayedq.core.lifecycle import NotStarted, Raised, Returned
 from delayedq.exceptions import TaskTimeout
 from delayedq.worker import pool as pool_module
 from delayedq.worker.ledger import Ledger
@@ -334,3 +334,13 @@ def test_an_async_task_that_raises_does_not_stop_the_event_loop():
 def test_a_pool_that_ran_nothing_stops():
     with working(4):
         pass
+
+
+def test_what_was_lost_while_it_waited_is_not_started():
+    ledger, ran = Ledger(8), threading.Event()
+    attempt = playing(ran.set, ledger=ledger)
+    ledger.report_lost(ledger.entries()[0])
+    with working(1) as worker:
+        (ended,) = worker.run(attempt)
+    assert (ended.outcome, ended.started) == (NotStarted(), None)
+    assert not ran.is_set()

@@ -1,0 +1,71 @@
+"""The parent of the worker processes, when things happen to it and its children."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from delayedq.models import FinishedMessage, Message
+from tests.app import chores
+from tests.app.models import Mark
+from tests.worker.conftest import eventually
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+
+
+def marked(name):
+    return Mark.objects.filter(name=name).exists()
+
+
+def children(pid):
+    """The lease keeper first: it is started before any worker."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_a_connection_that_was_open_before_is_not_shared_by_the_children(workers):
+    chores.note.enqueue_many((("many", str(number)), {}) for number in range(200))
+    code, output = workers("--drain", "--processes", "2", QUERY_AT_START="yes").finish()
+    assert code == 0, output
+    assert "lost" not in output
+    assert FinishedMessage.objects.succeeded().count() == 200
+
+
+def test_a_lease_keeper_that_was_killed_is_replaced_and_leases_go_on(workers):
+    chores.nap.schedule_at(timezone.now(), "long", 4, key="long")
+    one = workers("--lease", "2")
+    eventually(lambda: marked("long began"))
+    os.kill(children(one.process.pid)[0], signal.SIGKILL)
+    eventually(FinishedMessage.objects.exists)
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0, output
+    assert "The lease keeper died; another one starts." in output
+    assert FinishedMessage.objects.get().attempts == 1
+
+
+def test_a_worker_that_was_killed_is_replaced_and_its_batch_mates_run_at_once(workers):
+    chores.nap.enqueue("long", 60)
+    chores.nothing.enqueue_many(((number,), {}) for number in range(3))
+    one = workers("--threads", "1", "--lease", "60")
+    eventually(lambda: marked("long began"))
+    os.kill(children(one.process.pid)[1], signal.SIGKILL)
+    eventually(lambda: FinishedMessage.objects.succeeded().count() == 3)
+    assert Message.objects.get().leased_until > timezone.now() + timedelta(seconds=1)
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0
+    assert "died (signal SIGKILL)" in output
+
+
+def test_a_stop_while_a_worker_starts_is_not_forgotten(workers):
+    for _ in range(5):
+        one = workers("--shutdown-timeout", "60")
+        eventually(lambda one=one: len(children(one.process.pid)) == 2)
+        one.send(signal.SIGTERM)
+        assert one.finish(timeout=20)[0] == 0
