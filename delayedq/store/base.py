@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import time
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from itertools import batched
@@ -38,12 +37,17 @@ class BaseStore(ABC):
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
-        self._notified = 0.0
 
     @property
     def connection(self) -> BaseDatabaseWrapper:
         """The connection of the current thread."""
         return connections[self.alias]
+
+    def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement, parameters)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def flaws(self, *, connect: bool) -> list[Flaw]:  # noqa: ARG002
         return []
@@ -102,16 +106,8 @@ class BaseStore(ABC):
             with suppress(transaction.TransactionManagementError):  # autocommit is off: they will look by themselves
                 transaction.on_commit(self.notify, using=self.alias, robust=True)
 
-    def notify(self) -> None:
-        """Wake the workers; at most once in NOTIFY_GAP, since those who heard the last one are about to look again."""
-        moment = time.monotonic()
-        if moment - self._notified >= NOTIFY_GAP:
-            self._notified = moment
-            self._notify()
-
-    def _notify(self) -> None:
-        """Reach the workers of other processes; only called if `can_notify`."""
-        raise NotImplementedError
+    def notify(self) -> None:  # noqa: B027  not every store can
+        """Without a way to reach other processes, they ask by themselves."""
 
     @abstractmethod
     def listener(self) -> Listener: ...

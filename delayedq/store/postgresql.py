@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.db import Error, transaction
 
 from delayedq.store import postgresql_sql as sql
-from delayedq.store.base import BaseStore, in_lane_order, new_token, offered
+from delayedq.store.base import NOTIFY_GAP, BaseStore, in_lane_order, new_token, offered
 from delayedq.store.listen import PostgreSQLListener
 from delayedq.store.protocol import Claimed, Finish, Offered, OfferOutcome, Settled, Sight, Tick
 
@@ -21,12 +22,7 @@ if TYPE_CHECKING:
 
 class PostgreSQLStore(BaseStore):
     can_notify: ClassVar[bool] = True
-
-    def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
+    _notified = 0.0
 
     # Offers
 
@@ -48,7 +44,12 @@ class PostgreSQLStore(BaseStore):
             for offer in offers
         ]
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """At most one in NOTIFY_GAP: those who heard the last one are about to look again."""
+        moment = time.monotonic()
+        if moment - self._notified < NOTIFY_GAP:
+            return
+        self._notified = moment
         # A notification takes a lock of the whole cluster and holds it while its commit is flushed: without the wait
         # for the disk it costs writers nothing. Losing one does no harm.
         with self.connection.cursor() as cursor:

@@ -30,12 +30,6 @@ OPTIONS_HINT = (
 
 
 class SQLiteStore(BaseStore):
-    def _rows(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
     def _many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """Run a statement once per row; returns how many rows of the table it changed."""
         with self.connection.cursor() as cursor:
