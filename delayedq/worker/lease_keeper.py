@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from delayedq.store.protocol import Store
-    from delayedq.worker.ledger import Ledger
+    from delayedq.worker.ledger import Entry, Ledger
 
 logger = logging.getLogger("delayedq")
 
@@ -34,6 +34,8 @@ SILENCE = 10.0
 #: History is pruned so often, so many rows at a time.
 PRUNE_EVERY = 60.0
 PRUNE_ROWS = 1_000
+#: Leases wait no longer than this for the pruning of a large history.
+PRUNE_FOR = 1.0
 
 
 class Bereaved(NamedTuple):
@@ -97,23 +99,23 @@ class LeaseKeeper:
         """
         for ledger in self._ledgers:
             if ledger.silent_for() > max(SILENCE, self._lease.total_seconds()):
-                waiting = [entry for entry in ledger.entries() if not entry.started and not ledger.knows_lost(entry)]
-                taken = [entry for entry in waiting if ledger.take_away(entry)]
-                if taken:
-                    self._store.release([(entry.id, entry.token) for entry in taken])
+                waiting = [e for e in ledger.entries() if not e.started and not ledger.is_lost(e.slot, e.token)]
+                self._release([entry for entry in waiting if ledger.take_away(entry)])
 
     def _bury(self) -> None:
         """Give back what dead workers held, and tell the supervisor that their ledgers may be used again."""
         while self._bereaved:
             died = self._bereaved[0]
             ledger = self._ledgers[died.ledger]
-            orphans = [entry for entry in ledger.entries() if died.all_of_it or not entry.started]
-            if orphans:
-                self._store.release([(entry.id, entry.token) for entry in orphans])
+            self._release([entry for entry in ledger.entries() if died.all_of_it or not entry.started])
             ledger.clear()
             self._bereaved.pop(0)
             with suppress(OSError):  # the supervisor is gone too
                 self._supervisor.send(died)
+
+    def _release(self, entries: Sequence[Entry]) -> None:
+        if entries:
+            self._store.release([(entry.id, entry.token) for entry in entries])
 
     def _bury_the_rest(self) -> None:
         """All workers have ended. If the database is away now, their leases will end by themselves."""
@@ -127,5 +129,8 @@ class LeaseKeeper:
         retention = get_settings().RETENTION
         if retention is None or time.monotonic() < self._prune_at:
             return
-        pruned = self._store.prune(retention, PRUNE_ROWS)
-        self._prune_at = time.monotonic() + (PRUNE_EVERY if pruned < PRUNE_ROWS else 0.0)
+        pause_at = time.monotonic() + PRUNE_FOR
+        while self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
+            if time.monotonic() >= pause_at:
+                return  # and goes on after the next renewal
+        self._prune_at = time.monotonic() + PRUNE_EVERY

@@ -74,9 +74,6 @@ class Ledger:
         """Seconds since the loop last turned."""
         return time.monotonic() - self._beat[0] / 1000
 
-    def knows_lost(self, entry: Entry) -> bool:
-        return self._lost[entry.slot] == entry.token
-
     def take_away(self, entry: Entry) -> bool:
         """Tell the worker not to start this; False if it has started meanwhile.
 
