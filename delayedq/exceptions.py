@@ -7,6 +7,7 @@
     │   │   ├── InvalidTime                   naive while USE_TZ is on, or not a datetime
     │   │   ├── PayloadTooLarge               over MAX_PAYLOAD_BYTES
     │   │   └── NotStorable (TypeError)       an argument or result that has no JSON form, named
+    │   ├── InvalidSchedule (ValueError)      a cron expression, time zone, period or name that gives no schedule
     │   ├── CannotRun                         a stored message that no attempt can run
     │   │   ├── UnknownTask                   its task is not registered here
     │   │   ├── ArgumentsMismatch             its payload can't be read, or does not fit the task's signature
@@ -49,6 +50,10 @@ class PayloadTooLarge(InvalidMessage):
 
 class NotStorable(InvalidMessage, TypeError):
     """A value has no JSON form; the message names the argument it sits in."""
+
+
+class InvalidSchedule(DelayedQError, ValueError):
+    """A cron expression, time zone, period or name that gives no schedule; the message says which, and why."""
 
 
 class CannotRun(DelayedQError):

@@ -24,6 +24,10 @@ class PostgreSQLStore(BaseStore):
     can_notify: ClassVar[bool] = True
     _notified = 0.0
 
+    def now(self) -> datetime:
+        moment: datetime = self._rows(sql.CLOCK, {})[0][0]
+        return moment
+
     # Offers
 
     def _offer_one(self, offer: Offer, on_conflict: OnConflict, now: datetime | None) -> Offered:
@@ -135,6 +139,9 @@ class PostgreSQLStore(BaseStore):
 
     def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool:
         return bool(self._rows(sql.UNSCHEDULE, {"kind": kind, "key": key, "now": now}))
+
+    def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:
+        return {row[0] for row in self._rows(sql.WITHDRAW, {"ids": numbers(ids), "errors": errors, "now": now})}
 
     # History
 

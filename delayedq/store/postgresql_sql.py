@@ -15,6 +15,8 @@ from delayedq.store.offers import CONFLICT, INSERT, RETURNING
 
 NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 
+CLOCK = "SELECT statement_timestamp()"
+
 NOTIFY = "BEGIN; SET LOCAL synchronous_commit = off; NOTIFY delayedq; COMMIT"
 LISTEN = "LISTEN delayedq"
 
@@ -218,16 +220,18 @@ FROM json_to_recordset(%(records)s::json) AS ran (
 )
 """
 
-UNSCHEDULE = f"""
+_CANCEL = f"""
 WITH ended AS (
-    DELETE FROM delayedq_message WHERE kind = %(kind)s AND key = %(key)s RETURNING *
+    DELETE FROM delayedq_message WHERE {{which}} RETURNING *
 )
 {_HISTORY}
 SELECT id, {NOW}, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
-    'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, errors
+    'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, {{errors}}
 FROM ended
 RETURNING id
 """
+UNSCHEDULE = _CANCEL.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
+WITHDRAW = _CANCEL.format(which=f"id = {_FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
 
 # Holding ------------------------------------------------------------------------------------------------------------
 

@@ -189,6 +189,9 @@ class Store(Protocol):
     def flaws(self, *, connect: bool) -> list[Flaw]:
         """What is wrong with the settings of this database; `connect`: also what only the database knows."""
 
+    def now(self) -> datetime:
+        """The moment on the clock by which this store judges what is due."""
+
     def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE, now: datetime | None = None) -> Offered:
         """Store one message in one statement, within the caller's transaction if there is one."""
 
@@ -242,6 +245,13 @@ class Store(Protocol):
         """End the live message of this key as cancelled, also while it runs; False if there is none.
 
         Raises InvalidKey.
+        """
+
+    def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:
+        """End as cancelled those of these messages that no attempt has begun; returns their ids.
+
+        What runs, waits for another attempt, or is locked by somebody's transaction stays as it is. `errors` goes into
+        their history.
         """
 
     def finished(self, ids: Iterable[int]) -> set[int]:

@@ -55,6 +55,9 @@ class SQLiteStore(BaseStore):
     def _is_in_memory(self) -> bool:
         return not self._rows(sql.FILE, {})[0][0]
 
+    def now(self) -> datetime:
+        return timezone.now()
+
     # Offers
 
     def _offer_one(self, offer: Offer, on_conflict: OnConflict, now: datetime | None) -> Offered:
@@ -153,10 +156,17 @@ class SQLiteStore(BaseStore):
     def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool:
         parameters = {"kind": kind, "key": key, "now": text(now or timezone.now())}
         with transaction.atomic(using=self.alias):
-            recorded = self._rows(sql.RECORD_CANCELLED, parameters)
+            recorded = self._rows(sql.RECORD_UNSCHEDULED, parameters)
             if recorded:
                 self._many(sql.DELETE_BY_KEY, [(kind, key)])
         return bool(recorded)
+
+    def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:
+        parameters = {"errors": errors, "now": text(now or timezone.now())}
+        with transaction.atomic(using=self.alias):
+            rows = [row for id_ in ids for row in self._rows(sql.RECORD_WITHDRAWN, {**parameters, "id": id_})]
+            self._many(sql.DELETE_BY_ID, rows)
+        return {row[0] for row in rows}
 
     # History
 

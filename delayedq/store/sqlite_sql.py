@@ -116,14 +116,19 @@ RECORD_SUPERSEDED = f"""
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'superseded', %s, %s, %s, %s, %s, %s, NULL, %s)
 """
 
-RECORD_CANCELLED = f"""
+_RECORD_CANCELLED = f"""
 {_HISTORY}
 SELECT id, %(now)s, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
-    'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, errors
+    'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, {{errors}}
 FROM delayedq_message
-WHERE kind = %(kind)s AND key = %(key)s
+WHERE {{which}}
 RETURNING id
 """
+RECORD_UNSCHEDULED = _RECORD_CANCELLED.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
+RECORD_WITHDRAWN = _RECORD_CANCELLED.format(
+    which="id = %(id)s AND lease_token IS NULL AND attempt = 0", errors="%(errors)s"
+)
+DELETE_BY_ID = "DELETE FROM delayedq_message WHERE id = %s"
 DELETE_BY_KEY = "DELETE FROM delayedq_message WHERE kind = %s AND key = %s"
 
 RENEW = """
