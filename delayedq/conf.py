@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
 from typing import Any
@@ -25,6 +25,8 @@ class Settings:
     RETENTION: timedelta | None = timedelta(days=30)
     #: The largest payload that is stored, in bytes of its JSON.
     MAX_PAYLOAD_BYTES: int = 1_000_000
+    #: Schedules by name; see `delayedq.cron.definitions`, which reads them.
+    CRON: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("LEASE", "POLL_INTERVAL"):
@@ -35,6 +37,8 @@ class Settings:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
             )
+        if not isinstance(self.CRON, dict):
+            raise ImproperlyConfigured(_problem("CRON", "a dict of schedules by name", self.CRON))
 
 
 @cache

@@ -7,6 +7,9 @@
     │   │   ├── InvalidTime                   naive while USE_TZ is on, or not a datetime
     │   │   ├── PayloadTooLarge               over MAX_PAYLOAD_BYTES
     │   │   └── NotStorable (TypeError)       an argument or result that has no JSON form, named
+    │   ├── InvalidQueue (ValueError)         a name, serializer, duration or filter that gives no queue
+    │   ├── QueueClosed                       a bare queue, or an envelope of one, was used after its end
+    │   ├── LeaseLost                         a transaction outlived its lease, and was rolled back
     │   ├── InvalidSchedule (ValueError)      a cron expression, time zone, period or name that gives no schedule
     │   ├── CannotRun                         a stored message that no attempt can run
     │   │   ├── UnknownTask                   its task is not registered here
@@ -50,6 +53,18 @@ class PayloadTooLarge(InvalidMessage):
 
 class NotStorable(InvalidMessage, TypeError):
     """A value has no JSON form; the message names the argument it sits in."""
+
+
+class InvalidQueue(DelayedQError, ValueError):
+    """A name, serializer, duration or filter that gives no queue; the message says which, and why."""
+
+
+class QueueClosed(DelayedQError):
+    """A bare queue, or an envelope of one, was used after the queue was closed or had expired."""
+
+
+class LeaseLost(DelayedQError):
+    """The message went to somebody else while a transaction worked on it; what the transaction wrote is undone."""
 
 
 class InvalidSchedule(DelayedQError, ValueError):

@@ -1,4 +1,4 @@
-"""The two tables: what lives, and what ended.
+"""The tables: what lives, what ended, and the ticks of cron schedules.
 
 `Message` holds live rows only; the lease columns are in no index and in no index predicate, so that on PostgreSQL a
 claim is a heap-only update. `FinishedMessage` gets one row per ended message, written by the statement that deletes
@@ -9,13 +9,41 @@ The QuerySet verbs are for reading. Whatever changes a message goes through `del
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import models
-from django.db.models import Q
-from django.db.models.functions import Now
+from django.db.models import Q, functions
 
 from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django.core.checks import CheckMessage
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
+
+
+HASH_LENGTH = 64
+
+
+class Now(functions.Now):
+    """The database's clock. MySQL's own would be that of its server's time zone, and what it stores is in UTC."""
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
+class UniqueIfSet(models.UniqueConstraint):
+    """MySQL has no partial index. Our migration makes a plain one there, in which no NULL equals another either."""
+
+    def check(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> list[CheckMessage]:
+        return [message for message in super().check(model, connection) if message.id != "models.W036"]
+
+    def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
+        """To migrations it is what it inherits from."""
+        _, arguments, options = super().deconstruct()
+        return "django.db.models.UniqueConstraint", arguments, options
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -76,7 +104,7 @@ class Message(models.Model):
         # Three indexes with the primary key, and no more: each is written once per message.
         indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["kind", "key"], condition=Q(key__isnull=False), name="delayedq_key"),
+            UniqueIfSet(fields=["kind", "key"], condition=Q(key__isnull=False), name="delayedq_key"),
         ]
 
     def __str__(self) -> str:
@@ -134,3 +162,46 @@ class FinishedMessage(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key or self.pk} {self.outcome}"
+
+
+class CronSchedule(models.Model):
+    """What the workers know of a schedule: the definition its future ticks were placed for, and how far."""
+
+    owner = models.CharField(
+        max_length=NAME_LENGTH, blank=True, help_text="Empty for settings; else the kind of the queue."
+    )
+    name = models.CharField(max_length=NAME_LENGTH)
+    config_hash = models.CharField(
+        max_length=HASH_LENGTH, blank=True, help_text="Of its definition; empty while there is none."
+    )
+    covered_until = models.DateTimeField(help_text="Up to here ticks were placed or passed over; no more will come.")
+    attended_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last saw to it.")
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="delayedq_schedule")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class CronTickQuerySet(models.QuerySet["CronTick"]):
+    def between(self, first: datetime, last: datetime) -> Self:
+        """Both included."""
+        return self.filter(nominal_at__gte=first, nominal_at__lte=last)
+
+
+class CronTick(models.Model):
+    """One tick of a schedule, placed as a message; it stays as the tombstone that keeps it from being placed again."""
+
+    schedule = models.ForeignKey(CronSchedule, on_delete=models.CASCADE, related_name="ticks", db_index=False)
+    nominal_at = models.DateTimeField(help_text="When the schedule says.")
+    config_hash = models.CharField(max_length=HASH_LENGTH)
+    message_id = models.BigIntegerField(null=True, blank=True)
+
+    objects = CronTickQuerySet.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "nominal_at"], name="delayedq_tick")]
+
+    def __str__(self) -> str:
+        return f"{self.schedule_id} at {self.nominal_at:%Y-%m-%d %H:%M:%S%z}"

@@ -24,7 +24,7 @@ from delayedq.core.serialization import dump_call, dumps
 from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import default_store
 from delayedq.store.offers import check_time
-from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
+from delayedq.store.protocol import BARE, Offer, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -73,6 +73,10 @@ class Task[**P, R](AnyTask):
     backoff: the delay before the next attempt: a timedelta, or a callable from the number of the failed attempt.
     timeout: how long one attempt may take (a timedelta); then it fails with TaskTimeout.
     metadata: JSON that travels with the message; `current_message().metadata` has it.
+    exactly_once: run the task in a transaction on the queue's database that also ends its message: what the task writes
+        there and the end commit together, or neither does. A task that raises, or lost its lease, has written nothing.
+        Other databases, threads and services take no part, but `transaction.on_commit` callbacks run as ever. Only
+        for sync functions, and best for short ones: what they lock stays locked, which on SQLite is the whole file.
 
     Raises InvalidTask for a wrong option, and for a function that is not defined at module level.
     """
@@ -81,6 +85,7 @@ class Task[**P, R](AnyTask):
     backoff: Backoff | timedelta = field(default_factory=Exponential)
     timeout: timedelta | None = None
     metadata: Mapping[str, Any] | None = None
+    exactly_once: bool = False
 
     def __post_init__(self) -> None:
         DjangoTask.__post_init__(self)
@@ -96,7 +101,8 @@ class Task[**P, R](AnyTask):
 
     def using(self, **changes: Any) -> Task[P, R]:
         """The same task with other options for its messages: priority, queue_name, run_after, backend, max_attempts
-        or metadata. (The backoff and the timeout are not stored in messages: they are always those of the task.)
+        or metadata. (The backoff, the timeout and exactly_once are not stored in messages: they are always those of the
+        task.)
 
         Options that are None stay as they are. Raises TypeError for an unknown option.
         """
@@ -197,6 +203,7 @@ def task[**P, R](
     backoff: Backoff | timedelta = ...,
     timeout: timedelta | None = ...,
     metadata: Mapping[str, Any] | None = ...,
+    exactly_once: bool = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -276,12 +283,16 @@ def _bind(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 def _check_options(task: Task[..., Any]) -> None:
     if not task.func.__qualname__.isidentifier():
         raise InvalidTask(f"{task.func.__qualname__} must be defined at module level.")
+    if BARE in str(task.queue_name):
+        raise InvalidTask(f"{task.name}: a task's queue has no {BARE!r} in its name: {task.queue_name!r}.")
     if type(task.max_attempts) is not int or not 1 <= task.max_attempts <= MOST_ATTEMPTS:
         raise InvalidTask(
             f"{task.name}: max_attempts must be a number from 1 to {MOST_ATTEMPTS:,}, not {task.max_attempts!r}."
         )
     if task.timeout is not None and not _positive(task.timeout):
         raise InvalidTask(f"{task.name}: timeout must be a timedelta over zero, not {task.timeout!r}.")
+    if task.exactly_once and inspect.iscoroutinefunction(task.func):
+        raise InvalidTask(f"{task.name}: exactly_once needs a sync function, since transactions are sync.")
     try:
         as_backoff(task.backoff)
         dumps(task.metadata)

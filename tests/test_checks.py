@@ -104,3 +104,34 @@ def test_each_finding_is_told_once_with_what_to_do(sqlite):
 @options({"transaction_mode": "IMMEDIATE", "init_command": WAL})
 def test_sqlite_set_up_as_the_hint_says_has_nothing_to_mend(sqlite):
     assert found(["new"]) == []
+
+
+@pytest.fixture
+def mariadb_options(alias, monkeypatch):
+    """The OPTIONS of MariaDB, for a test to change."""
+    options = dict(connections[alias].settings_dict["OPTIONS"])
+    monkeypatch.setitem(connections[alias].settings_dict, "OPTIONS", options)
+    return options
+
+
+ON_MARIADB = pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
+
+
+@ON_MARIADB
+@pytest.mark.parametrize("level", ["repeatable read", "serializable", None])
+def test_another_isolation_level_is_w003(alias, mariadb_options, level):
+    mariadb_options["isolation_level"] = level
+    assert found() == ["delayedq.W003"]
+
+
+@ON_MARIADB
+def test_the_right_isolation_level_may_be_written_out(alias, mariadb_options):
+    mariadb_options["isolation_level"] = "READ COMMITTED"
+    assert found() == []
+
+
+@ON_MARIADB
+def test_payloads_that_may_exceed_a_packet_are_w004_and_only_asked_for_with_the_database(alias, settings):
+    settings.DELAYEDQ = {"MAX_PAYLOAD_BYTES": 8_400_000}
+    assert found() == []
+    assert found([alias]) == ["delayedq.W004"]

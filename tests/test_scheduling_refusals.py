@@ -104,13 +104,28 @@ def test_a_time_that_utc_can_not_tell(store, when):
     assert store.look() == []
 
 
-@pytest.mark.parametrize("when", [datetime.max.replace(tzinfo=UTC), datetime.min.replace(tzinfo=UTC)], ids=str)
-def test_the_first_and_the_last_instant_are_times_like_others(store, when):
+FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+
+
+@pytest.mark.parametrize("when", [FIRST, LAST], ids=str)
+def test_the_first_and_the_last_instant_are_times_like_others(store, connection, when):
+    when = max(when, FIRST.replace(year=1000)) if connection.vendor == "mysql" else when
     tasks.remind.schedule_at(when, 7, key="a")
     assert Message.objects.get().scheduled_at == when
     ((_, _, first_at, _),) = store.look(now=NOW)
     assert first_at == when
     assert tasks.remind.unschedule(key="a")
+
+
+@pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
+def test_for_mysql_time_begins_in_the_year_1000(store):
+    early = FIRST.replace(year=1000) - timedelta(microseconds=1)
+
+    with pytest.raises(InvalidTime, match="year 1000"):
+        tasks.remind.schedule_at(early, 7)
+    with pytest.raises(InvalidTime, match="year 1000"):
+        store.offer_many([message(), message(scheduled_at=early)])
+    assert store.look() == []
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, 5, "5"], ids=repr)

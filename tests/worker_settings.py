@@ -1,5 +1,6 @@
 """The settings of a process that a test starts: those of the tests, on the database in DATABASE_URL alone."""
 
+import json
 import os
 from datetime import timedelta
 
@@ -12,6 +13,9 @@ DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
 DATABASE_ROUTERS = []
-DELAYEDQ = {"POLL_INTERVAL": timedelta(seconds=float(os.environ.get("POLL_INTERVAL", "2")))}
+DELAYEDQ = {
+    "POLL_INTERVAL": timedelta(seconds=float(os.environ.get("POLL_INTERVAL", "2"))),
+    "CRON": json.loads(os.environ.get("CRON", "{}")),
+}
 LOGGING["loggers"]["delayedq"] = {"level": "INFO", "handlers": ["console"]}  # noqa: F405
 LOGGING["handlers"] = {"console": {"class": "logging.StreamHandler"}}  # noqa: F405

@@ -14,10 +14,21 @@ ALTER TABLE delayedq_message SET (
 )
 """
 
+# Texts compare exactly, also case, accents and trailing blanks, whatever the database's own collation is. MySQL has no
+# partial index; NULL does not equal NULL in a plain one either, so unkeyed messages don't collide.
+COLLATION = "ALTER TABLE {} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
+UNIQUE_KEY = "CREATE UNIQUE INDEX delayedq_key ON delayedq_message (kind, `key`)"
+
 
 def set_storage(apps: object, schema_editor: Any) -> None:
-    if schema_editor.connection.vendor == "postgresql":
+    connection = schema_editor.connection
+    if connection.vendor == "postgresql":
         schema_editor.execute(STORAGE)
+    if connection.vendor == "mysql":
+        collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
+        for table in ("delayedq_message", "delayedq_finishedmessage"):
+            schema_editor.execute(COLLATION.format(table, collation))
+        schema_editor.execute(UNIQUE_KEY)
 
 
 class Migration(migrations.Migration):
@@ -101,5 +112,6 @@ class Migration(migrations.Migration):
                 ],
             },
         ),
-        migrations.RunPython(set_storage, migrations.RunPython.noop),
+        # MySQL can't change a table within a transaction; on PostgreSQL the whole migration is one.
+        migrations.RunPython(set_storage, migrations.RunPython.noop, atomic=False),
     ]

@@ -36,5 +36,9 @@ def store_for(alias: str) -> Store:
             from delayedq.store.sqlite import SQLiteStore
 
             return SQLiteStore(alias)
+        case "mysql":
+            from delayedq.store.mysql import MySQLStore
+
+            return MySQLStore(alias)
         case vendor:
             raise ImproperlyConfigured(f"DATABASES[{alias!r}]: delayedq has no store for {vendor}.")

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from delayedq.conf import get_settings
 from delayedq.store.offers import check, check_key, waves
-from delayedq.store.protocol import Finish, GiveBack, Offered, OfferOutcome, OnConflict, Settled, Tick
+from delayedq.store.protocol import Discard, Finish, GiveBack, Offered, OfferOutcome, OnConflict, Settled, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-    from delayedq.store.protocol import Claimed, Flaw, Lane, Listener, Offer, Sight, Transition
+    from delayedq.store.protocol import Claimed, Condition, Flaw, Lane, Listener, Offer, Sight, Transition
 
 #: How many messages go into one statement.
 CHUNK = 10_000
@@ -138,6 +138,8 @@ class BaseStore(ABC):
                 settled |= self._finish(finishes, now)
             if returns := [transition for transition in transitions if isinstance(transition, GiveBack)]:
                 settled |= self._give_back(returns, now)
+            if discards := [transition for transition in transitions if isinstance(transition, Discard)]:
+                settled |= self._discard([discard.claimed for discard in discards])
             return self._settle_rest([t for t in transitions if t.claimed.id not in settled], worker, now)
 
     def _settle_rest(self, rest: Sequence[Transition], worker: str, now: datetime | None) -> Settled:
@@ -146,7 +148,7 @@ class BaseStore(ABC):
             return Settled()
         with transaction.atomic(using=self.alias):
             rearmed = self._rearm([transition.claimed for transition in rest])
-            if ran := [t for t in rest if t.claimed.id in rearmed and t.started is not None]:
+            if ran := [t for t in rest if t.claimed.id in rearmed and not isinstance(t, Discard) and _ran(t)]:
                 self._record_superseded(ran, worker, now)
             others = [t.claimed for t in rest if t.claimed.id not in rearmed]
             busy = self._still_held(others) if others else set()
@@ -159,10 +161,40 @@ class BaseStore(ABC):
     @abstractmethod
     def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool: ...
 
+    def drop(self, queue: str, key: str | None = None, *, recorded: bool = True, now: datetime | None = None) -> int:
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
+        if key is not None:
+            check_key(key)
+        if recorded:
+            return self._drop_all(queue, now) if key is None else int(self._unschedule(queue, key, now))
+        messages = Message.objects.using(self.alias).filter(queue=queue)
+        return (messages if key is None else messages.filter(kind=queue, key=key)).delete()[0]
+
+    @abstractmethod
+    def _drop_all(self, queue: str, now: datetime | None) -> int:
+        """End the live messages of the queue as cancelled; returns how many there were."""
+
     @abstractmethod
     def claim(
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
     ) -> list[Claimed]: ...
+
+    @abstractmethod
+    def claim_matching(
+        self,
+        lane: Lane,
+        conditions: Sequence[Condition],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        now: datetime | None = None,
+    ) -> list[Claimed]: ...
+
+    @abstractmethod
+    def claim_unchanged(
+        self, id_: int, generation: int, lease: timedelta, worker: str, now: datetime | None = None
+    ) -> Claimed | None: ...
 
     @abstractmethod
     def _finish(self, finishes: Sequence[Finish], now: datetime | None) -> set[int]:
@@ -173,6 +205,10 @@ class BaseStore(ABC):
         """Clear the leases; returns the ids that still carried their token and generation."""
 
     @abstractmethod
+    def _discard(self, claims: Sequence[Claimed]) -> set[int]:
+        """Delete without a record; returns the ids that still carried their token and generation."""
+
+    @abstractmethod
     def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
         """Clear the leases of messages that were replaced while they ran; returns their ids."""
 
@@ -181,7 +217,7 @@ class BaseStore(ABC):
         return set()
 
     @abstractmethod
-    def _record_superseded(self, ran: Sequence[Transition], worker: str, now: datetime | None) -> None:
+    def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str, now: datetime | None) -> None:
         """Write history for attempts whose message was replaced meanwhile, each under an id of its own."""
 
     @abstractmethod
@@ -189,6 +225,10 @@ class BaseStore(ABC):
 
     @abstractmethod
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]: ...
+
+
+def _ran(transition: Finish | GiveBack) -> bool:
+    return transition.started is not None
 
 
 def new_token() -> int:

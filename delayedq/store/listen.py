@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
+from delayedq.store.mysql_sql import NEWEST
 from delayedq.store.postgresql_sql import LISTEN
 from delayedq.store.sqlite_sql import DATA_VERSION
 
@@ -60,6 +61,37 @@ class SQLiteListener:
     def heard(self) -> bool:
         before, self._version = self._version, self._data_version()
         return self._version != before
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class MySQLListener:
+    """Asks twice a second for the newest id, which is the last entry of the primary key.
+
+    So it hears of most messages that were created, and of none that was moved: those a worker finds when it looks,
+    after its POLL_INTERVAL at the latest.
+    """
+
+    interval: float | None = 0.5
+
+    def __init__(self, alias: str) -> None:
+        self._connection = _own_connection(alias)
+        self._newest = self._ask()
+
+    def _ask(self) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.execute(NEWEST)
+            newest: int = cursor.fetchone()[0]
+        return newest
+
+    def fileno(self) -> int:
+        raise TypeError("MySQL has no descriptor to wait for; ask heard() every `interval`.")
+
+    def heard(self) -> bool:
+        before, newest = self._newest, self._ask()
+        self._newest = max(before, newest)
+        return newest > before
 
     def close(self) -> None:
         self._connection.close()

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.protocol import GiveBack, Lane, Listener, Offer, OnConflict, Transition
+    from delayedq.store.protocol import Condition, GiveBack, Lane, Listener, Offer, OnConflict, Transition
 
 
 class PostgreSQLStore(BaseStore):
@@ -79,6 +79,27 @@ class PostgreSQLStore(BaseStore):
         rows = self._rows(sql.CLAIM, {**_lanes(lanes), **_lease(lease, worker), "limit": limit, "now": now})
         return in_lane_order(map(Claimed._make, rows), lanes)
 
+    def claim_matching(
+        self,
+        lane: Lane,
+        conditions: Sequence[Condition],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        now: datetime | None = None,
+    ) -> list[Claimed]:
+        parameters = {**lane._asdict(), **_conditions(conditions), **_lease(lease, worker), "limit": limit, "now": now}
+        with transaction.atomic(using=self.alias):  # a payload that can't be read must not break the caller's
+            rows = self._rows(sql.CLAIM_MATCHING, parameters)
+        return in_lane_order(map(Claimed._make, rows), [lane])
+
+    def claim_unchanged(
+        self, id_: int, generation: int, lease: timedelta, worker: str, now: datetime | None = None
+    ) -> Claimed | None:
+        parameters = {"id": id_, "generation": generation, **_lease(lease, worker), "now": now}
+        rows = self._rows(sql.CLAIM_UNCHANGED, parameters)
+        return Claimed._make(rows[0]) if rows else None
+
     def tick(
         self,
         transitions: Sequence[Transition],
@@ -110,9 +131,13 @@ class PostgreSQLStore(BaseStore):
             "delays": numbers(back.delay for back in returns),
             "untils": [back.until for back in returns],
             "errors": _texts([back.errors for back in returns]),
+            "metadata": _texts([back.metadata for back in returns]),
             "now": now,
         }
         return {row[0] for row in self._rows(sql.GIVE_BACK, parameters)}
+
+    def _discard(self, claims: Sequence[Claimed]) -> set[int]:
+        return {row[0] for row in self._rows(sql.DISCARD, _leases(claims))}
 
     def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
         return {row[0] for row in self._rows(sql.REARM, _leases(claims))}
@@ -120,7 +145,7 @@ class PostgreSQLStore(BaseStore):
     def _still_held(self, claims: Sequence[Claimed]) -> set[int]:
         return {row[0] for row in self._rows(sql.STILL_HELD, _leases(claims))}
 
-    def _record_superseded(self, ran: Sequence[Transition], worker: str, now: datetime | None) -> None:
+    def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str, now: datetime | None) -> None:
         records = [
             {**t.claimed._asdict(), "started": t.started, "finished": t.finished, "new_errors": t.errors} for t in ran
         ]
@@ -139,6 +164,9 @@ class PostgreSQLStore(BaseStore):
 
     def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool:
         return bool(self._rows(sql.UNSCHEDULE, {"kind": kind, "key": key, "now": now}))
+
+    def _drop_all(self, queue: str, now: datetime | None) -> int:
+        return len(self._rows(sql.DROP_ALL, {"queue": queue, "now": now}))
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:
         return {row[0] for row in self._rows(sql.WITHDRAW, {"ids": numbers(ids), "errors": errors, "now": now})}
@@ -169,6 +197,14 @@ def _lanes(lanes: Sequence[Lane]) -> dict[str, Any]:
 
 def _lease(lease: timedelta, worker: str) -> dict[str, Any]:
     return {"token": new_token(), "lease": lease, "worker": worker}
+
+
+def _conditions(conditions: Sequence[Condition]) -> dict[str, list[str]]:
+    """Names are ASCII identifiers, so a path is an array as PostgreSQL writes it."""
+    return {
+        "paths": ["{" + ",".join(f'"{name}"' for name in condition.path) + "}" for condition in conditions],
+        "values": [condition.value for condition in conditions],
+    }
 
 
 def _held(held: Sequence[tuple[int, int]]) -> dict[str, Any]:

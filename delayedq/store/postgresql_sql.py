@@ -116,12 +116,16 @@ message.attempt, message.max_attempts, message.scheduled_at, message.scheduled_a
 message.payload, message.metadata, message.errors
 """
 
+_LEASE = f"""
+UPDATE delayedq_message AS message
+SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(worker)s, attempt = message.attempt + 1
+"""
+
 # Each lane is one range of the due index, probed in the given order until the limit is reached, so that rows of the
 # future are never visited. ARRAY() is evaluated once: the limit is exact, and the update goes by primary key whatever
 # the statistics say. `{settled}` makes a tick end its transitions before it claims.
 _CLAIM = f"""
-UPDATE delayedq_message AS message
-SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(worker)s, attempt = message.attempt + 1
+{_LEASE}
 WHERE message.id = ANY(ARRAY(
     SELECT head.id
     FROM {_LANES}
@@ -140,6 +144,39 @@ WHERE message.id = ANY(ARRAY(
 RETURNING {CLAIMED}
 """
 CLAIM = _CLAIM.format(settled="")
+
+# A JSON text in which every escape of a character stands for its own letters, those of a backslash for two control
+# characters: PostgreSQL refuses to read texts with a NUL or half a surrogate pair, which a payload may hold.
+_READABLE = r"replace(replace({}, '\\', '\b\f'), '\u', '\\u')"
+
+# Equal values have equal texts. A scalar subquery, which the planner evaluates after all that is cheaper.
+_MATCHES = f"""(
+    SELECT bool_and(({_READABLE.format("due.payload")}::json #> wanted.path::text[])::text
+        IS NOT DISTINCT FROM {_READABLE.format("wanted.value")})
+    FROM unnest(%(paths)s::text[], %(values)s::text[]) AS wanted (path, value)
+)"""
+
+CLAIM_MATCHING = f"""
+{_LEASE}
+WHERE message.id = ANY(ARRAY(
+    SELECT due.id FROM delayedq_message AS due
+    WHERE due.queue = %(queue)s AND due.priority = %(priority)s
+        AND due.scheduled_at >= coalesce(%(floor)s::timestamptz, '-infinity') AND due.scheduled_at <= {NOW}
+        AND (due.lease_token IS NULL OR due.leased_until <= {NOW})
+        AND {_MATCHES}
+    ORDER BY due.scheduled_at, due.id
+    LIMIT %(limit)s
+    FOR UPDATE SKIP LOCKED
+))
+RETURNING {CLAIMED}
+"""
+
+CLAIM_UNCHANGED = f"""
+{_LEASE}
+WHERE message.id = %(id)s AND message.generation = %(generation)s
+    AND (message.lease_token IS NULL OR message.leased_until <= {NOW})
+RETURNING {CLAIMED}
+"""
 
 # Ending -------------------------------------------------------------------------------------------------------------
 
@@ -188,13 +225,21 @@ UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL,
     attempt = message.attempt - CASE WHEN back.charged THEN 0 ELSE 1 END,
     scheduled_at = coalesce(back.until, {NOW} + back.delay * interval '1 second', message.scheduled_at),
-    errors = coalesce(back.errors, message.errors)
+    errors = coalesce(back.errors, message.errors), metadata = coalesce(back.metadata, message.metadata)
 FROM unnest(
     %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(charged)s::boolean[],
-    %(delays)s::float8[], %(untils)s::timestamptz[], %(errors)s::text[]
-) AS back (id, token, generation, charged, delay, until, errors)
+    %(delays)s::float8[], %(untils)s::timestamptz[], %(errors)s::text[], %(metadata)s::text[]
+) AS back (id, token, generation, charged, delay, until, errors, metadata)
 WHERE message.id = {_FREE} AND message.id = back.id
     AND message.lease_token = back.token AND message.generation = back.generation
+RETURNING message.id
+"""
+
+DISCARD = f"""
+DELETE FROM delayedq_message AS message
+USING unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[]) AS held (id, token, generation)
+WHERE message.id = {_FREE} AND message.id = held.id
+    AND message.lease_token = held.token AND message.generation = held.generation
 RETURNING message.id
 """
 
@@ -231,6 +276,7 @@ FROM ended
 RETURNING id
 """
 UNSCHEDULE = _CANCEL.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
+DROP_ALL = _CANCEL.format(which="queue = %(queue)s", errors="errors")
 WITHDRAW = _CANCEL.format(which=f"id = {_FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
 
 # Holding ------------------------------------------------------------------------------------------------------------

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     from delayedq.core.lifecycle import Ending
 
 
+#: Stands between the name of a bare queue and the type of its payloads; the queue of a task has none. Workers leave
+#: queues with it alone.
+BARE = "|"
+
+
 class OnConflict(StrEnum):
     """What an offer does when a live message has its key."""
 
@@ -124,7 +129,8 @@ class GiveBack(NamedTuple):
     """Return the message to the queue: a retry, a snooze, or a release of what was not started.
 
     It becomes due `delay` seconds from now, or at `until`, or keeps its time if both are None. `charged` False takes
-    back the attempt that the claim charged. `started` None: the task never ran.
+    back the attempt that the claim charged. `started` None: the task never ran. `errors` and `metadata` replace what
+    the message carried, unless they are None.
     """
 
     claimed: Claimed
@@ -134,9 +140,26 @@ class GiveBack(NamedTuple):
     delay: float | None = None
     until: datetime | None = None
     errors: str | None = None
+    metadata: str | None = None
 
 
-Transition = Finish | GiveBack
+class Discard(NamedTuple):
+    """Delete the message and leave no history, also if it was replaced meanwhile and is given back instead."""
+
+    claimed: Claimed
+
+
+Transition = Finish | GiveBack | Discard
+
+
+class Condition(NamedTuple):
+    """The payload, which is JSON, has this value at the end of this path of names (ASCII identifiers).
+
+    `value` is canonical JSON, as `delayedq.core.serialization` writes it; equal values have equal texts.
+    """
+
+    path: tuple[str, ...]
+    value: str
 
 
 class Settled(NamedTuple):
@@ -219,6 +242,25 @@ class Store(Protocol):
     ) -> list[Claimed]:
         """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id."""
 
+    def claim_matching(
+        self,
+        lane: Lane,
+        conditions: Sequence[Condition],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        now: datetime | None = None,
+    ) -> list[Claimed]:
+        """`claim`, but only messages that meet all conditions; walks over every due message that does not.
+
+        Raises django.db.DataError if it meets a payload that is no JSON, on stores that can't pass over it.
+        """
+
+    def claim_unchanged(
+        self, id_: int, generation: int, lease: timedelta, worker: str, now: datetime | None = None
+    ) -> Claimed | None:
+        """Lease this one message, due or not; None if somebody holds it, or it ended or was replaced since."""
+
     def settle(self, transitions: Sequence[Transition], worker: str, now: datetime | None = None) -> Settled:
         """Carry out the transitions in one transaction, each fenced by its lease."""
 
@@ -245,6 +287,13 @@ class Store(Protocol):
         """End the live message of this key as cancelled, also while it runs; False if there is none.
 
         Raises InvalidKey.
+        """
+
+    def drop(self, queue: str, key: str | None = None, *, recorded: bool = True, now: datetime | None = None) -> int:
+        """End the live messages of a bare queue (of one key, or None: all) as cancelled, also while they run.
+
+        The kind of its messages is the name of the queue. Returns how many there were; `recorded` False leaves no
+        history. Raises InvalidKey.
         """
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:

@@ -21,7 +21,7 @@ from delayedq.store.protocol import Claimed, Flaw, Offered, Sight
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from delayedq.store.protocol import Finish, GiveBack, Lane, Listener, Offer, OnConflict, Transition
+    from delayedq.store.protocol import Condition, Finish, GiveBack, Lane, Listener, Offer, OnConflict
 
 OPTIONS_HINT = (
     'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
@@ -91,7 +91,7 @@ class SQLiteStore(BaseStore):
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
     ) -> list[Claimed]:
         moment = now or timezone.now()
-        parameters = {"token": new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
+        parameters = _leased(moment, lease, worker)
         claimed: list[Claimed] = []
         if lanes := self._due(lanes, moment) if limit > 0 else []:
             with transaction.atomic(using=self.alias):
@@ -105,6 +105,29 @@ class SQLiteStore(BaseStore):
 
     def _claim_lane(self, lane: Lane, parameters: dict[str, Any]) -> list[Claimed]:
         return [_claimed(row) for row in self._rows(sql.CLAIM, {**_lane(lane), **parameters})]
+
+    def claim_matching(
+        self,
+        lane: Lane,
+        conditions: Sequence[Condition],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        now: datetime | None = None,
+    ) -> list[Claimed]:
+        moment = now or timezone.now()
+        matching = {**_lane(lane), "conditions": _conditions(conditions), "now": text(moment)}
+        if not self._rows(sql.IS_DUE_MATCHING, matching):
+            return []
+        parameters = {**matching, **_leased(moment, lease, worker), "limit": limit}
+        return in_lane_order(map(_claimed, self._rows(sql.CLAIM_MATCHING, parameters)), [lane])
+
+    def claim_unchanged(
+        self, id_: int, generation: int, lease: timedelta, worker: str, now: datetime | None = None
+    ) -> Claimed | None:
+        parameters = {"id": id_, "generation": generation, **_leased(now or timezone.now(), lease, worker)}
+        rows = self._rows(sql.CLAIM_UNCHANGED, parameters)
+        return _claimed(rows[0]) if rows else None
 
     def _finish(self, finishes: Sequence[Finish], now: datetime | None) -> set[int]:
         moment = now or timezone.now()
@@ -122,15 +145,19 @@ class SQLiteStore(BaseStore):
                 "refund": 0 if back.charged else 1,
                 "scheduled_at": _due_again(back, moment),
                 "errors": back.errors,
+                "metadata": back.metadata,
                 **_lease(back.claimed),
             }
             settled |= {row[0] for row in self._rows(sql.GIVE_BACK, parameters)}
         return settled
 
+    def _discard(self, claims: Sequence[Claimed]) -> set[int]:
+        return {row[0] for claimed in claims for row in self._rows(sql.DISCARD, _lease(claimed))}
+
     def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
         return {row[0] for claimed in claims for row in self._rows(sql.REARM, _lease(claimed))}
 
-    def _record_superseded(self, ran: Sequence[Transition], worker: str, now: datetime | None) -> None:
+    def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str, now: datetime | None) -> None:
         moment = now or timezone.now()
         last = self._rows(sql.RESERVE_IDS, {"count": len(ran)})[0][0]
         self._many(
@@ -160,6 +187,12 @@ class SQLiteStore(BaseStore):
             if recorded:
                 self._many(sql.DELETE_BY_KEY, [(kind, key)])
         return bool(recorded)
+
+    def _drop_all(self, queue: str, now: datetime | None) -> int:
+        with transaction.atomic(using=self.alias):
+            recorded = self._rows(sql.RECORD_ALL, {"queue": queue, "now": text(now or timezone.now())})
+            self._many(sql.DELETE_BY_ID, recorded)
+        return len(recorded)
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:
         parameters = {"errors": errors, "now": text(now or timezone.now())}
@@ -201,6 +234,15 @@ def _lane(lane: Lane) -> dict[str, Any]:
     }
 
 
+def _leased(moment: datetime, lease: timedelta, worker: str) -> dict[str, Any]:
+    return {"token": new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
+
+
+def _conditions(conditions: Sequence[Condition]) -> str:
+    """An object of values by path. The values are JSON already, and the names in the paths need no quotes."""
+    return "{" + ",".join(f'"$.{".".join(path)}":{value}' for path, value in conditions) + "}"
+
+
 def _sight(queue: str, priority: int, stored: str, *, moment: datetime) -> Sight:
     first_at = instant(stored)
     return Sight(queue, priority, first_at, (first_at - moment).total_seconds())
@@ -234,7 +276,7 @@ def _record(finish: Finish, moment: datetime) -> tuple[Any, ...]:
     return (*times, unstarted, finish.ending, finish.result, finish.errors, *_fence(finish.claimed))
 
 
-def _superseded(id_: int, ran: Transition, worker: str, moment: datetime) -> tuple[Any, ...]:
+def _superseded(id_: int, ran: Finish | GiveBack, worker: str, moment: datetime) -> tuple[Any, ...]:
     claimed = ran.claimed
     return (
         id_,

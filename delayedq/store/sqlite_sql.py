@@ -67,13 +67,34 @@ ORDER BY scheduled_at, id
 """
 IS_DUE = f"{_DUE} LIMIT 1"
 
-CLAIM = f"""
+_CLAIM = """
 UPDATE delayedq_message
 SET lease_token = %(token)s, leased_until = %(until)s, leased_by = %(worker)s, attempt = attempt + 1
-WHERE id IN ({_DUE} LIMIT %(limit)s)
+WHERE {which}
 RETURNING id, lease_token, generation, queue, kind, key, priority, attempt, max_attempts,
     scheduled_at, scheduled_at_initially, created_at, payload, metadata, errors
 """
+CLAIM = _CLAIM.format(which=f"id IN ({_DUE} LIMIT %(limit)s)")
+
+# JSON in which every escape of a character stands for its own letters, those of a backslash for two control
+# characters: SQLite's texts end at a NUL, which a payload may hold.
+_READABLE = r"replace(replace({}, '\\', '\b\f'), '\u', '\\u')"
+
+# The conditions are an object of values by path; the type tells true from 1, and null from nothing.
+_MATCHES = f"""
+CASE WHEN json_valid({_READABLE.format("payload")}) THEN NOT EXISTS (
+    SELECT 1 FROM json_each({_READABLE.format("%(conditions)s")}) AS wanted
+    WHERE json_type({_READABLE.format("payload")}, wanted.key) IS NOT wanted.type
+        OR json_extract({_READABLE.format("payload")}, wanted.key) IS NOT wanted.value
+) ELSE 0 END
+"""
+_DUE_MATCHING = _DUE.replace("ORDER BY", f"AND {_MATCHES}\nORDER BY")
+IS_DUE_MATCHING = f"{_DUE_MATCHING} LIMIT 1"
+CLAIM_MATCHING = _CLAIM.format(which=f"id IN ({_DUE_MATCHING} LIMIT %(limit)s)")
+
+CLAIM_UNCHANGED = _CLAIM.format(
+    which="id = %(id)s AND generation = %(generation)s AND (lease_token IS NULL OR leased_until <= %(now)s)"
+)
 
 _HISTORY = """
 INSERT INTO delayedq_finishedmessage (
@@ -97,8 +118,14 @@ DELETE = "DELETE FROM delayedq_message WHERE id = %s AND lease_token = %s AND ge
 GIVE_BACK = """
 UPDATE delayedq_message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - %(refund)s,
-    scheduled_at = coalesce(%(scheduled_at)s, scheduled_at), errors = coalesce(%(errors)s, errors)
+    scheduled_at = coalesce(%(scheduled_at)s, scheduled_at), errors = coalesce(%(errors)s, errors),
+    metadata = coalesce(%(metadata)s, metadata)
 WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
+RETURNING id
+"""
+
+DISCARD = """
+DELETE FROM delayedq_message WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
 RETURNING id
 """
 
@@ -128,6 +155,7 @@ RECORD_UNSCHEDULED = _RECORD_CANCELLED.format(which="kind = %(kind)s AND key = %
 RECORD_WITHDRAWN = _RECORD_CANCELLED.format(
     which="id = %(id)s AND lease_token IS NULL AND attempt = 0", errors="%(errors)s"
 )
+RECORD_ALL = _RECORD_CANCELLED.format(which="queue = %(queue)s", errors="errors")
 DELETE_BY_ID = "DELETE FROM delayedq_message WHERE id = %s"
 DELETE_BY_KEY = "DELETE FROM delayedq_message WHERE kind = %s AND key = %s"
 

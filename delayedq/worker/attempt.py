@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from delayedq.core.backoff import as_backoff
 
 if TYPE_CHECKING:
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
@@ -81,6 +82,23 @@ class Attempt:
         stored = self.claimed.metadata
         metadata: dict[str, Any] = json.loads(stored) if stored else {}
         return metadata
+
+    @property
+    def schedule(self) -> str | None:
+        """The name of the cron schedule that this is a tick of, if it is one."""
+        name: str | None = self._cron.get("schedule")
+        return name
+
+    @property
+    def nominal_at(self) -> datetime | None:
+        """When that schedule said; a tick that was missed starts later, and a retried one too."""
+        nominal_at = self._cron.get("nominal_at")
+        return None if nominal_at is None else datetime.fromisoformat(nominal_at)
+
+    @property
+    def _cron(self) -> dict[str, Any]:
+        about = self.metadata.get("cron")
+        return about if isinstance(about, dict) else {}
 
     @property
     def lease_lost(self) -> bool:

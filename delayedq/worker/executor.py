@@ -1,4 +1,4 @@
-"""Run one message and say how it ended. Nothing here touches the queue's tables."""
+"""Run one message and say how it ended. Only an exactly-once task touches the queue's tables; see `joint`."""
 
 from __future__ import annotations
 
@@ -27,8 +27,12 @@ from delayedq.exceptions import (
 )
 from delayedq.signals import wanted
 from delayedq.tasks import current_attempt, parameters_of
+from delayedq.worker.joint import jointly
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from delayedq.store.protocol import Settled
     from delayedq.worker.attempt import Attempt
 
 _RETURNED_NONE = Returned()
@@ -36,13 +40,17 @@ TAG_MARK = f'"{TAG}"'
 
 
 class Ended(NamedTuple):
-    """How an attempt ended, with moments of `time.monotonic()`; `started` is None if the task never ran."""
+    """How an attempt ended, with moments of `time.monotonic()`; `started` is None if the task never ran.
+
+    `settled`: the store's answer, if the end of the message has been committed already.
+    """
 
     attempt: Attempt
     outcome: Outcome
     started: float | None
     finished: float
     error: BaseException | None = None
+    settled: Settled | None = None
 
 
 def execute(attempt: Attempt) -> Ended:
@@ -52,6 +60,26 @@ def execute(attempt: Attempt) -> Ended:
         run.prepare()
         return run.returned(attempt.task.func(*run.args, **run.kwargs))
     except BaseException as error:  # noqa: BLE001  a task that calls sys.exit() must not end the worker
+        return run.raised(error)
+    finally:
+        run.leave()
+
+
+def execute_jointly(attempt: Attempt, limit: AbstractContextManager[object]) -> Ended:
+    """Run a sync task in the calling thread, in one transaction with the end of its message.
+
+    The task runs within `limit`, which may raise TaskTimeout in it, but not in the commit.
+    """
+    run = _Run(attempt)
+    try:
+        run.prepare()
+        with jointly(attempt) as joint:
+            with limit:
+                value = attempt.task.func(*run.args, **run.kwargs)
+            outcome = run.outcome(value)
+            joint.end(outcome, run.started)
+        return run.committed(outcome, value, joint.settled)
+    except BaseException as error:  # noqa: BLE001
         return run.raised(error)
     finally:
         run.leave()
@@ -79,7 +107,7 @@ async def aexecute(attempt: Attempt) -> Ended:
 class _Run:
     """One attempt from its start to its end: the steps that sync and async tasks share."""
 
-    __slots__ = ("_context", "_prepared", "_result", "args", "attempt", "kwargs", "started")
+    __slots__ = ("_context", "_in_task", "_result", "args", "attempt", "kwargs", "started")
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -87,7 +115,7 @@ class _Run:
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
         self._result: Any = None
-        self._prepared = False
+        self._in_task = False
         self._context = current_attempt.set(attempt)
         attempt.start()
 
@@ -105,14 +133,18 @@ class _Run:
             task_started.send_robust(type(task.get_backend()), task_result=self._result)
         if task.takes_context:
             self.args = [TaskContext(task_result=self._result), *self.args]
-        self._prepared = True
+        self._in_task = True
 
     def returned(self, value: object) -> Ended:
-        try:
-            outcome = _RETURNED_NONE if value is None else Returned(_result(value))
-        except InvalidMessage as error:
-            return self._ended(Impossible(), error)
-        return self._ended(outcome, None, value)
+        return self._ended(self.outcome(value), None, value)
+
+    def outcome(self, value: object) -> Returned:
+        """Raises InvalidMessage if the value can't be stored."""
+        self._in_task = False
+        return _RETURNED_NONE if value is None else Returned(_result(value))
+
+    def committed(self, outcome: Returned, value: object, settled: Settled | None) -> Ended:
+        return self._ended(outcome, None, value)._replace(settled=settled)
 
     def raised(self, error: BaseException) -> Ended:
         match error:
@@ -122,7 +154,7 @@ class _Run:
                 return self._ended(AskedSnooze(error.delay, error.until), error)
             case Cancel():
                 return self._ended(AskedCancel(), error)
-            case CannotRun() if not self._prepared:
+            case CannotRun() | InvalidMessage() if not self._in_task:  # of the stored arguments, or of the result
                 return self._ended(Impossible(), error)
             case TypeError() if mismatch := self._mismatch(error):
                 return self._ended(Impossible(), mismatch)

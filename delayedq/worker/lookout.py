@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from django.db import Error, connections
 
 from delayedq.store.base import NOTIFY_GAP
+from delayedq.store.protocol import BARE
 from delayedq.worker.waiter import RECONNECTING
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Lookout(threading.Thread):
             self._wake()
 
     def _look(self, moment: float) -> None:
-        sights = self._store.look(self._queues)
+        sights = [sight for sight in self._store.look(self._queues) if BARE not in sight.queue]
         seen = time.monotonic()
         took = seen - moment
         self._lanes.see(sights, seen)

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 from django.db import DataError, Error, IntegrityError, connections
 
 from delayedq import signals
+from delayedq.cron.definitions import definitions
 from delayedq.store.protocol import GiveBack
+from delayedq.worker.beat import Beat
 from delayedq.worker.inbox import Inbox
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.ledger import Ledger
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import timedelta
 
-    from delayedq.store.protocol import Claimed, Lane, Store
+    from delayedq.store.protocol import Claimed, Lane, Settled, Store
     from delayedq.worker.executor import Ended
 
 logger = logging.getLogger("delayedq")
@@ -53,6 +55,7 @@ class Options:
     threads: int = 4
     drain: bool = False
     max_tasks: int | None = None
+    cron: bool = True
 
 
 class Loop:
@@ -68,6 +71,7 @@ class Loop:
         self._lookout = Lookout(
             store, self._lanes, options.queues, options.poll_interval.total_seconds(), self._waiter.wake
         )
+        self._beat = Beat(store, definitions()) if options.cron else None
         self._unsettled: list[Ended] = []
         self._outage = Outage(name)
         self._busy_until = 0.0
@@ -88,6 +92,8 @@ class Loop:
         Returns False if tasks were still running when the shutdown timeout was over: the process must end at once.
         """
         signals.worker_started.send_robust(self.name, worker=self.name)
+        if self._beat:
+            self._beat.begin()
         self._lookout.start()
         while not self._done():
             self._inbox.beat()
@@ -96,6 +102,8 @@ class Loop:
             if not alive():
                 self.stop()
         self._lookout.stop()
+        if self._beat:
+            self._beat.stop()
         finished = not self._inbox.held
         if finished:
             self._pool.stop()
@@ -163,7 +171,17 @@ class Loop:
         if ended:
             self._progress = time.monotonic()
             self._pace.ran(ended)
-            self._unsettled += ended
+            for one in ended:
+                if one.settled is None:
+                    self._unsettled.append(one)
+                else:
+                    self._conclude(one, one.settled)
+
+    def _conclude(self, ended: Ended, settled: Settled) -> None:
+        """It was settled in one transaction with what its task did."""
+        self._inbox.drop(ended.attempt)
+        if settled.superseded:
+            self._lookout.ask_to_look()
 
     def _give_back_stalled(self) -> None:
         if self._stopping or time.monotonic() - self._progress > STALL:

@@ -7,7 +7,7 @@ import ctypes
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -16,10 +16,11 @@ from django.db import close_old_connections, connections
 
 from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.exceptions import TaskTimeout
-from delayedq.worker.executor import Ended, aexecute, execute
+from delayedq.worker.executor import Ended, aexecute, execute, execute_jointly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
     from delayedq.worker.attempt import Attempt
 
@@ -130,6 +131,8 @@ class Pool:
             drop_broken_connections()
         except Exception as error:  # noqa: BLE001  whatever happens, the attempt must end
             return _failed(attempt, error)
+        if attempt.task.exactly_once:
+            return self._deadlines.execute_jointly(attempt)
         return execute(attempt) if attempt.task.timeout is None else self._deadlines.execute(attempt)
 
     def _next(self) -> Attempt | None:
@@ -174,23 +177,32 @@ class Deadlines:
 
     def execute(self, attempt: Attempt) -> Ended:
         """Run a sync task under its timeout in the calling thread."""
-        thread, timeout = threading.get_ident(), attempt.task.timeout
-        assert timeout is not None
+        assert attempt.task.timeout is not None
         started, ended = time.monotonic(), None
-        with self._lock:
-            self._running[thread] = started + timeout.total_seconds()
-        self._wake()  # the loop may sleep for longer than that
+        self.arm(attempt.task.timeout)
         try:
             ended = execute(attempt)
-            with self._lock:
-                interrupted = self._running.pop(thread, None) is None
-            if interrupted:
-                self._swallow()
+            self.disarm()
         except TaskTimeout as error:  # it arrived between the end of the task and this line
             ended = ended or Ended(attempt, Raised(), started, time.monotonic(), error)
-        if isinstance(ended.error, TaskTimeout):
-            ended.error.args = (f"It took longer than {timeout}.",)
-        return ended
+        return _explained(ended)
+
+    def execute_jointly(self, attempt: Attempt) -> Ended:
+        """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
+        timeout = attempt.task.timeout
+        return _explained(execute_jointly(attempt, nullcontext() if timeout is None else Limit(self, timeout)))
+
+    def arm(self, timeout: timedelta) -> None:
+        """From now until `disarm`, the calling thread may be interrupted."""
+        with self._lock:
+            self._running[threading.get_ident()] = time.monotonic() + timeout.total_seconds()
+        self._wake()  # the loop may sleep for longer than that
+
+    def disarm(self) -> None:
+        with self._lock:
+            interrupted = self._running.pop(threading.get_ident(), None) is None
+        if interrupted:
+            self._swallow()
 
     def _swallow(self) -> None:
         """Let a late exception arrive here, where it does no harm."""
@@ -209,6 +221,27 @@ class Deadlines:
                     del self._running[thread]
                     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))
             return min(self._running.values(), default=moment + 3600) - moment if self._running else None
+
+
+class Limit:
+    """Raises TaskTimeout in its block when the time is over, and never after it."""
+
+    def __init__(self, deadlines: Deadlines, timeout: timedelta) -> None:
+        self._deadlines = deadlines
+        self._timeout = timeout
+
+    def __enter__(self) -> None:
+        self._deadlines.arm(self._timeout)
+
+    def __exit__(self, *_: object) -> None:
+        self._deadlines.disarm()
+
+
+def _explained(ended: Ended) -> Ended:
+    """TaskTimeout is raised from outside, without a word."""
+    if isinstance(ended.error, TaskTimeout):
+        ended.error.args = (f"It took longer than {ended.attempt.task.timeout}.",)
+    return ended
 
 
 class Coroutines:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.contrib import admin
 
-from example_project.flights.models import Delivery, Flight
+from example_project.flights.models import Delivery, Flight, Report
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -39,3 +39,9 @@ class FlightAdmin(ReadOnlyAdmin):
 class DeliveryAdmin(ReadOnlyAdmin):
     list_display = ("flight", "due_at", "delivered_at")
     list_select_related = ("flight",)
+
+
+@admin.register(Report)
+class ReportAdmin(ReadOnlyAdmin):
+    list_display = ("day", "flights", "cancelled", "delivered", "late")
+    ordering = ("-day",)

@@ -1,4 +1,4 @@
-"""Flights, and the reminders that were delivered for them."""
+"""Flights, the reminders that were delivered for them, and a report of each day."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from django.core.validators import RegexValidator
 from django.db import models
+from django.db.models import F
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 if TYPE_CHECKING:
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
 
 #: A reminder is due this long before its flight leaves.
 LEAD = timedelta(hours=1)
+#: A reminder that was delivered longer than this after it was due is late.
+LATE = timedelta(minutes=1)
 
 AIRLINE = RegexValidator(r"^[A-Z0-9]{2}\Z", "Two capital letters or digits, such as UA or B6.")
 AIRPORT = RegexValidator(r"^[A-Z]{3}\Z", "Three capital letters, such as EWR.")
@@ -28,6 +32,13 @@ class FlightQuerySet(models.QuerySet["Flight"]):
 
     def cancelled(self) -> Self:
         return self.filter(cancelled=True)
+
+    def leaving_after(self, moment: datetime) -> Self:
+        """By the last known time."""
+        return self.alias(leaves_at=Coalesce("departure", "scheduled_departure")).filter(leaves_at__gt=moment)
+
+    def unreminded(self) -> Self:
+        return self.filter(deliveries=None)
 
     def in_order(self) -> Self:
         return self.order_by("scheduled_departure", "carrier", "number")
@@ -94,12 +105,19 @@ class Flight(models.Model):
         return self.delay // timedelta(minutes=1)
 
 
+class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    def late(self) -> Self:
+        return self.filter(delivered_at__gt=F("due_at") + LATE)
+
+
 class Delivery(models.Model):
     """A reminder that reached the passengers; written by the task, once per run."""
 
     flight = models.ForeignKey(Flight, on_delete=models.CASCADE, related_name="deliveries")
     due_at = models.DateTimeField()
     delivered_at = models.DateTimeField()
+
+    objects = DeliveryQuerySet.as_manager()
 
     class Meta:
         verbose_name_plural = "deliveries"
@@ -110,3 +128,16 @@ class Delivery(models.Model):
     @property
     def late(self) -> timedelta:
         return self.delivered_at - self.due_at
+
+
+class Report(models.Model):
+    """What became of the departures of a day, and of their reminders; written by the task of that name."""
+
+    day = models.DateField(unique=True)
+    flights = models.PositiveIntegerField()
+    cancelled = models.PositiveIntegerField()
+    delivered = models.PositiveIntegerField(help_text="Reminders.")
+    late = models.PositiveIntegerField(help_text="Those of them that were over a minute late.")
+
+    def __str__(self) -> str:
+        return f"{self.day}"

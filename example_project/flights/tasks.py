@@ -1,7 +1,11 @@
+from datetime import timedelta
+
+from django.db import transaction
 from django.utils import timezone
 
 from delayedq import current_message, task
-from example_project.flights.models import Delivery
+from delayedq.models import Message
+from example_project.flights.models import Delivery, Flight, Report
 
 
 @task(queue_name="reminders", max_attempts=5)
@@ -14,3 +18,43 @@ def remind(flight_id: int) -> None:
 @task(queue_name="reminders")
 def roll_call() -> None:
     """Does nothing: that it ran tells that a worker is up."""
+
+
+@task
+def report() -> None:
+    """Sum up the day before; when it runs again, in place of what it wrote.
+
+    Which day that is follows from the time of the schedule. A tick that was missed, or has to be tried again, may run
+    on a later day.
+    """
+    message = current_message()
+    day = timezone.localdate(message.nominal_at or message.scheduled_at_initially) - timedelta(days=1)
+    flights, deliveries = Flight.objects.leaving_on(day), Delivery.objects.filter(flight__day=day)
+    counts = {
+        "flights": flights.count(),
+        "cancelled": flights.cancelled().count(),
+        "delivered": deliveries.count(),
+        "late": deliveries.late().count(),
+    }
+    Report.objects.update_or_create(day=day, defaults=counts)
+
+
+@task
+def sweep() -> int:
+    """Schedule the reminders that are missing, such as those that failed; tells how many."""
+    flights = Flight.objects.flying().leaving_after(timezone.now()).unreminded()
+    return sum(_remind_again(pk) for pk in flights.values_list("pk", flat=True))
+
+
+@transaction.atomic
+def _remind_again(pk: int) -> bool:
+    """Nobody moves or cancels the flight meanwhile, since it is locked; but its reminder may run."""
+    flight = Flight.objects.flying().select_for_update().filter(pk=pk).first()
+    if flight is None:
+        return False
+    alive = Message.objects.keyed(remind.module_path, flight.code)
+    # In this order: a reminder that ended between the two questions has left its delivery.
+    if alive.exists() or flight.deliveries.exists():
+        return False
+    remind.schedule_at(flight.remind_at, flight.pk, key=flight.code, on_conflict="keep")
+    return True

@@ -9,7 +9,7 @@ class TestsConfig(AppConfig):
     label = "tests_app"
 
     def ready(self):
-        from tests.app import chores  # noqa: F401  tasks outside of tasks.py are imported here
+        from tests.app import chores, once  # noqa: F401  tasks outside of tasks.py are imported here
 
         if "QUERY_AT_START" in os.environ:
             with warnings.catch_warnings(action="ignore"):

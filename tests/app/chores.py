@@ -91,3 +91,9 @@ def watch_lease(name):
     while not current_message().lease_lost and time.monotonic() < deadline:
         time.sleep(0.01)
     Mark.objects.create(name=f"{name} lost" if current_message().lease_lost else f"{name} kept")
+
+
+@task
+def note_tick():
+    message = current_message()
+    Mark.objects.create(name=message.nominal_at.isoformat(), value=message.schedule)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from delayedq.models import CronTick
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -49,6 +51,7 @@ def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo, envi
     assert counts == {"scheduled": "979", "moved": "774", "cancelled": "180", "delivered": "799"}
     assert [row[1] for row in rows if row[0] == "late,"] == ["p50", "p99", "max"]
     assert "Every flight that left was reminded exactly once, at its last known time." in said
+    assert not CronTick.objects.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")

@@ -108,6 +108,23 @@ def together(*calls):
         return [future.result() for future in [pool.submit(run, call) for call in calls]]
 
 
+def kill_others(connection):
+    """End all other connections to this database from the server's side; returns how many there were."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            return cursor.fetchone()[0]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
+        others = [row[0] for row in cursor.fetchall()]
+        for number in others:
+            cursor.execute(f"KILL {number:d}")
+        return len(others)
+
+
 class _Undo(Exception):  # noqa: N818
     pass
 

@@ -53,7 +53,7 @@ def test_unknown_and_ended_ids_are_not_in_the_answer(store):
     assert FinishedMessage.objects.count() == 1
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_a_message_that_a_transaction_has_locked_is_passed_over(store, alias):
     (id_,) = ids(store, message("a"))
     with transaction.atomic(using=alias):

@@ -18,7 +18,7 @@ from delayedq.store.protocol import Finish, Lane
 from delayedq.worker import lease_keeper
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
 from delayedq.worker.ledger import Ledger
-from tests.store.given import message
+from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE
 
 LEASE = timedelta(seconds=0.6)
@@ -236,19 +236,14 @@ def test_much_history_is_pruned_in_small_batches_without_a_rest(store, history, 
 # When the database goes away
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_it_goes_on_after_its_connection_was_killed(store, claim, connection, caplog):
     ledger = Ledger(8)
     ((claimed, _),) = claim(ledger, 1, LEASE)
     with keeping(store, ledger, lease=LEASE) as kept:
         before = until(claimed)
         eventually(lambda: until(claimed) > before)
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-            )
-            assert cursor.fetchone()[0] == 1
+        assert kill_others(connection) == 1
         before = until(claimed)
         eventually(lambda: until(claimed) > before)
         assert "The lease keeper lost the database" in caplog.text

@@ -17,7 +17,7 @@ from django.utils import timezone
 from delayedq.worker import lookout
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.lookout import Lookout
-from tests.store.given import message, together
+from tests.store.given import kill_others, message, together
 from tests.worker.attempts import PATIENCE
 
 #: Nobody learns anything by waiting for the next routine look.
@@ -156,16 +156,7 @@ def test_it_stops_before_it_has_looked(store):
 # When the database goes away
 
 
-def kill_others(connection):
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        return cursor.fetchone()[0]
-
-
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_it_listens_and_looks_again_after_its_connections_were_killed(store, connection, caplog):
     with watching(store) as watch:
         before = watch.lanes.looks
@@ -176,7 +167,7 @@ def test_it_listens_and_looks_again_after_its_connections_were_killed(store, con
     assert "The lookout was interrupted" in caplog.text
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_what_was_offered_while_it_was_deaf_is_found(store, connection):
     with watching(store) as watch:
         kill_others(connection)

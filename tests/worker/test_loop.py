@@ -18,6 +18,7 @@ from delayedq.worker.loop import Loop
 from tests.app import chores
 from tests.app.models import Mark
 from tests.router import ChosenDatabase
+from tests.store.given import kill_others
 from tests.worker.conftest import eventually
 
 
@@ -195,7 +196,7 @@ def test_a_message_replaced_while_it_runs_runs_once_more_with_the_new_arguments(
     assert '"new"' in succeeded.payload
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_an_open_transaction_that_locks_a_message_stops_nobody_else(drain):
     due_at_once(chores.nap, "locked", 0.3, key="locked")
     worker = threading.Thread(target=drain)
@@ -218,7 +219,7 @@ def offer_elsewhere():
     connections.close_all()
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_acks_survive_the_loss_of_every_connection(drain, caplog):
     chores.nap.enqueue_many(((f"{number}", 0.05), {}) for number in range(30))
     worker = threading.Thread(target=drain)
@@ -226,11 +227,7 @@ def test_acks_survive_the_loss_of_every_connection(drain, caplog):
     for _ in range(3):
         done = Mark.objects.count()
         eventually(lambda done=done: Mark.objects.count() > done)
-        with connections[ChosenDatabase.alias].cursor() as cursor:
-            cursor.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE pid <> pg_backend_pid() AND datname = current_database()"
-            )
+        kill_others(connections[ChosenDatabase.alias])
     worker.join()
     assert "Next try in" in caplog.text
     assert FinishedMessage.objects.succeeded().count() + Message.objects.count() == 30
@@ -240,7 +237,7 @@ def test_acks_survive_the_loss_of_every_connection(drain, caplog):
 # What the database sees
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_statements_are_per_batch_and_not_per_message(store, options):
     chores.nothing.enqueue_many(((number,), {}) for number in range(2_000))
     statements = count_statements(store, options)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand
 
 from delayedq.conf import get_settings
+from delayedq.store.protocol import BARE
 from delayedq.worker.loop import Options
 from delayedq.worker.supervisor import Supervisor
 
@@ -26,6 +27,7 @@ class Command(BaseCommand):
         parser.add_argument("--threads", type=_positive, default=4, metavar="N", help="Threads in each process (4).")
         parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
         parser.add_argument("--max-tasks", type=_positive, metavar="N", help="Replace a process after N messages.")
+        parser.add_argument("--no-cron", action="store_false", dest="cron", help="Leave DELAYEDQ['CRON'] to others.")
         parser.add_argument(
             "--lease", type=_seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
         )
@@ -47,6 +49,7 @@ class Command(BaseCommand):
             threads=options["threads"],
             drain=options["drain"],
             max_tasks=options["max_tasks"],
+            cron=options["cron"],
         )
         queues = ", ".join(chosen.queues) if chosen.queues else "all queues"
         processes: int = options["processes"]
@@ -60,6 +63,8 @@ def _names(text: str) -> tuple[str, ...] | None:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     if not names:
         raise argparse.ArgumentTypeError("name at least one queue, or leave it out for all")
+    if bare := [name for name in names if BARE in name]:
+        raise argparse.ArgumentTypeError(f"{bare[0]!r} is a bare queue: its messages are no tasks")
     return None if names == ("*",) else names
 
 

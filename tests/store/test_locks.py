@@ -1,4 +1,4 @@
-"""On PostgreSQL a worker steps over what somebody's open transaction has locked: it neither waits nor deadlocks."""
+"""Beside SQLite, a worker steps over what somebody's open transaction has locked: it neither waits nor deadlocks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.store.given import (
     undone,
 )
 
-pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+pytestmark = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 
 
 def elsewhere(call, *args, **kwargs):

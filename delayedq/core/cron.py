@@ -1,0 +1,157 @@
+"""When a schedule ticks: every so often (`Every`), or by a cron expression in a time zone (`Cron`).
+
+A local clock that is changed skips some times, or shows them twice. What becomes of these depends on the hour field:
+
+- A *wall-clock* schedule names hours (`30 2 * * *`, `0 9-17 * * *`), and each of its local times comes once. A time
+  that the clock skips comes at the first instant after the gap; one that it shows twice comes the first time. Two times
+  that fall onto one instant, such as 02:30 in a gap and 03:00 at its end, are one tick.
+- An *elapsed* schedule has hours that go on: `*`, `*/n`, `H/n`, `R/n`, or all 24 (`0-23`). It ticks whenever the clock
+  shows a matching time: both times in a repeated hour, and not at all for skipped times. So `*/15 * * * *` stays
+  15 minutes. `Cron.wall_clock` tells which of the two a schedule is.
+
+Plain croniter (7.0) differs on the days on which a clock is changed. In New York, it runs `30 1 * * *` twice on
+3 November 2013, at 05:30 and at 06:30 UTC: here it ticks once, at 05:30. On 10 March 2013 it runs `0 */2 * * *` at
+03:00 in place of 02:00, which the clock skips: here it goes on at 04:00.
+
+All results are whole seconds, in UTC, between the years 2 and 9998.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise, takewhile
+from typing import TYPE_CHECKING, Protocol
+from zoneinfo import ZoneInfo
+
+from delayedq.core.cron_fields import LocalTimes, parse
+from delayedq.core.local_time import LATEST, as_utc, check_zone, instants, stretches
+from delayedq.exceptions import InvalidSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+
+
+class Schedule(Protocol):
+    """Instants are aware, in any zone. A naive one raises ValueError."""
+
+    def ticks_after(self, instant: datetime) -> Iterator[datetime]:
+        """All ticks strictly later than that, strictly rising, in UTC."""
+        ...
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        """The first of them; None if there is none ever after."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """A cron expression of five fields, or six, the last being the second, or a name such as `@hourly`.
+
+    `seed` is what H and R are drawn from: the same for the same seed, on every machine. Use the schedule's name.
+    Raises InvalidSchedule, saying what is wrong, also for an expression that never comes, such as `0 0 30 2 *`.
+    """
+
+    expression: str
+    zone: ZoneInfo
+    seed: str = ""
+    _times: LocalTimes = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check_zone(self.zone)
+        if not isinstance(self.seed, str):
+            raise InvalidSchedule(f"The seed of a schedule is a text, not {self.seed!r}.")
+        object.__setattr__(self, "_times", parse(self.expression, self.seed))
+
+    @property
+    def wall_clock(self) -> bool:
+        """Whether it names hours of the day; else its hours go on and on, and it follows elapsed time."""
+        return self._times.wall_clock
+
+    def ticks_after(self, instant: datetime) -> Iterator[datetime]:
+        return instants(self.zone, as_utc(instant), self._times)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return next(self.ticks_after(instant), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Every:
+    """A period of whole seconds, counted from the Unix epoch: an hour ticks on the hour of UTC, whenever it was begun.
+
+    Raises InvalidSchedule for less than a second, fractions of one, and what ends beyond the year 9998.
+    """
+
+    period: timedelta
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.period, timedelta):
+            raise InvalidSchedule(f"A period is a timedelta, not {self.period!r}.")
+        if self.period > LATEST - EPOCH:
+            raise InvalidSchedule(f"A period of {self.period} ends beyond all time that can be stored.")
+        if self.period < SECOND or self.period % SECOND:
+            raise InvalidSchedule(f"A period is one second or more, in whole seconds, not {self.period}.")
+
+    def ticks_after(self, instant: datetime) -> Iterator[datetime]:
+        first = (as_utc(instant) - EPOCH) // self.period + 1
+        last = (LATEST - EPOCH) // self.period
+        return (EPOCH + number * self.period for number in range(first, last + 1))
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return next(self.ticks_after(instant), None)
+
+
+def ticks(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
+    """All in (after, until], strictly rising, in UTC."""
+    end = as_utc(until)
+    return takewhile(lambda tick: tick <= end, schedule.ticks_after(after))
+
+
+def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
+    """The last in (after, until], found in steps that are few however many ticks there are; None if there is none."""
+    start, end = as_utc(after), as_utc(until)
+    found = _some(schedule, start, end)
+    while found and end - found >= SECOND:
+        middle = found + (end - found) / 2
+        later = _first(schedule, middle, end)
+        found, end = (later, end) if later else (found, middle)
+    return found
+
+
+def _some(schedule: Schedule, start: datetime, end: datetime) -> datetime | None:
+    """Any tick in (start, end], looked for in windows that grow backwards from the end."""
+    window = timedelta(minutes=1)
+    while end - start > window:
+        if found := _first(schedule, end - window, end):
+            return found
+        window *= 8
+    return _first(schedule, start, end)
+
+
+def _first(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
+    tick = schedule.next_after(after)
+    return tick if tick and tick <= until else None
+
+
+def transition_after(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
+    """The first instant in (after, until] at which the clock of the zone is changed, in UTC; None if it is not."""
+    end = as_utc(until)
+    for before, following in pairwise(stretches(zone, as_utc(after))):
+        if following.start > end:
+            break
+        if following.offset != before.offset:
+            return following.start
+    return None
+
+
+def as_zone(name: object) -> ZoneInfo:
+    """The zone of the IANA time zone database with that name. Raises InvalidSchedule."""
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidSchedule(f"A time zone is the name of one, such as Europe/London, not {name!r}.")
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError):  # unknown; not a name but a path; a directory
+        raise InvalidSchedule(f"There is no time zone {name!r}.") from None

@@ -1,0 +1,141 @@
+"""What ticks are called, which missed ones still run, and the daily schedule of `queue.cron`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import time, timedelta
+from enum import StrEnum
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from delayedq.core.cron_fields import LocalTimes
+from delayedq.core.local_time import as_utc, check_zone, instants
+from delayedq.exceptions import InvalidSchedule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+    from zoneinfo import ZoneInfo
+
+#: `skip` passes over a tick that is later than this.
+SKIP_AFTER = timedelta(minutes=1)
+
+
+# Names
+
+
+def config_hash(text: str) -> str:
+    """A fingerprint of a definition, the MD5 of its text: 32 hexadecimal digits."""
+    return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
+
+
+def daily_hash(zone: str, hours: Iterable[time]) -> str:
+    """Of a daily schedule: the same for the same hours in any order."""
+    return config_hash(f"\ndaily-cron:\n  zone: {zone}\n  hours: {', '.join(map(_hour_text, sorted(set(hours))))}\n")
+
+
+def periodic_hash(period: timedelta) -> str:
+    """Of a period, which counts in milliseconds."""
+    return config_hash(f"\nperiodic-tick:\n  period-ms: {period // timedelta(milliseconds=1)}\n")
+
+
+def tick_key(prefix: str, config_hash: str, instant: datetime) -> str:
+    """Such as `prefix/hash/20130310-070000.000000000`: in UTC, down to nanoseconds; 59 characters and the prefix."""
+    utc = as_utc(instant)
+    return f"{prefix}/{config_hash}/{utc.year:04}{utc:%m%d-%H%M%S.%f}000"  # %Y would write the year 33 as 33
+
+
+def _hour_text(hour: time) -> str:
+    """As Java's LocalTime prints it: seconds if there are any, and then three digits more, or six."""
+    if hour.microsecond:
+        return hour.isoformat("microseconds" if hour.microsecond % 1000 else "milliseconds")
+    return hour.isoformat("seconds" if hour.second else "minutes")
+
+
+# Misfires
+
+
+class Misfire(StrEnum):
+    """What becomes of ticks that nobody began in time."""
+
+    ONCE = "once"
+    """The latest of them runs."""
+    SKIP = "skip"
+    """None of them runs, unless it is hardly late."""
+    ALL = "all"
+    """Each of them runs."""
+
+
+def still_due(
+    missed: Sequence[datetime], misfire: Misfire, starting_deadline: timedelta | None, now: datetime
+) -> list[datetime]:
+    """Those of `missed`, past ticks in order that have not begun, that shall still run.
+
+    A tick that is later than `starting_deadline` is never due. Without one, `skip` takes SKIP_AFTER, and the others
+    have no limit.
+    """
+    candidates = missed[-1:] if misfire is Misfire.ONCE else missed
+    limit = SKIP_AFTER if misfire is Misfire.SKIP and starting_deadline is None else starting_deadline
+    if limit is None:
+        return list(candidates)
+    return [tick for tick in candidates if as_utc(now) - as_utc(tick) <= limit]
+
+
+# Daily schedules
+
+
+@dataclass(frozen=True, slots=True)
+class DailySchedule:
+    """Each day at these `hours`, which are naive local times; wall-clock times by the rule of `core.cron`.
+
+    The ticks of the next `schedule_in_advance` are to be known beforehand, and asked for every `schedule_interval`.
+    Zero in advance means only the next one. Raises InvalidSchedule.
+    """
+
+    zone: ZoneInfo
+    hours: tuple[time, ...]
+    schedule_in_advance: timedelta
+    schedule_interval: timedelta
+
+    def __post_init__(self) -> None:
+        check_zone(self.zone)
+        _check_duration("schedule_in_advance", self.schedule_in_advance, timedelta(0))
+        _check_duration("schedule_interval", self.schedule_interval, timedelta.resolution)
+        object.__setattr__(self, "hours", _sorted_hours(self.hours))
+
+    def next_times(self, now: datetime) -> list[datetime]:
+        """All later than `now`, up to `now` plus `schedule_in_advance`, and at least one; in UTC, strictly rising."""
+        start = as_utc(now)
+        upcoming = instants(self.zone, start, LocalTimes(tuple(map(_since_midnight, self.hours))))
+        first = next(upcoming, None)
+        if first is None:
+            return []
+        return [first, *takewhile(lambda tick: tick - start <= self.schedule_in_advance, upcoming)]
+
+
+def _check_duration(name: str, duration: object, least: timedelta) -> None:
+    if not isinstance(duration, timedelta):
+        raise InvalidSchedule(f"{name} is a timedelta, not {duration!r}.")
+    if duration < least:
+        raise InvalidSchedule(f"{name} is {'over zero' if least else 'zero or more'}, not {duration}.")
+
+
+def _sorted_hours(hours: object) -> tuple[time, ...]:
+    """Duplicates are merged."""
+    if not isinstance(hours, Iterable):
+        raise InvalidSchedule(f"The hours of a daily schedule are times, not {hours!r}.")
+    hours = list(hours)
+    for hour in hours:
+        if not isinstance(hour, time):
+            raise InvalidSchedule(f"An hour of a daily schedule is a time, not {hour!r}.")
+        if hour.tzinfo is not None:
+            raise InvalidSchedule(f"An hour of a daily schedule is naive, since it has a zone, unlike {hour!r}.")
+    if not hours:
+        raise InvalidSchedule("A daily schedule has at least one hour.")
+    return tuple(sorted(set(hours)))
+
+
+def _since_midnight(hour: time) -> timedelta:
+    return timedelta(hours=hour.hour, minutes=hour.minute, seconds=hour.second, microseconds=hour.microsecond)

@@ -1,0 +1,97 @@
+"""Where the messages of a bare queue lie in the table, and how they are written and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delayedq.core.lifecycle import NAME_LENGTH
+from delayedq.core.serialization import dumps, loads
+from delayedq.exceptions import CannotRun, InvalidQueue, NotStorable
+from delayedq.store.offers import check_time
+from delayedq.store.protocol import BARE, Offer
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from delayedq.queue.serializers import Serializer
+
+#: Begins the names of temporary queues; nobody else may use it.
+REPLY = "reply~"
+
+
+class Content[P](NamedTuple):
+    """A message as read: its payload, and what travels beside it ("state", "reply_to")."""
+
+    payload: P
+    headers: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Address[P]:
+    """The rows of a bare queue have `queue` as their queue and as their kind, and priority 0.
+
+    max_attempts: how often a message is delivered before it is set aside as failed.
+    Raises InvalidQueue for names that can't be stored.
+    """
+
+    name: str
+    serializer: Serializer[P]
+    max_attempts: int
+
+    def __post_init__(self) -> None:
+        _check_name("name", self.name)
+        _check_name("type_name", self.serializer.type_name)
+        if len(self.queue) > NAME_LENGTH:
+            raise InvalidQueue(f"{self.queue[:40]!r}… has over {NAME_LENGTH} characters, those of its type included.")
+
+    @property
+    def queue(self) -> str:
+        return f"{self.name}{BARE}{self.serializer.type_name}"
+
+    def offer(self, key: str | None, payload: P, schedule_at: datetime | None, reply_to: str | None = None) -> Offer:
+        """The message to be stored. Raises InvalidMessage for what can't be."""
+        if schedule_at is not None:
+            check_time(schedule_at)
+        headers = None if reply_to is None else dumps({"reply_to": reply_to})
+        return Offer(
+            queue=self.queue,
+            kind=self.queue,
+            payload=_storable(self.serializer.serialize(payload)),
+            key=key,
+            scheduled_at=schedule_at,
+            max_attempts=self.max_attempts,
+            metadata=headers,
+        )
+
+    def read(self, payload: str, metadata: str | None) -> Content[P]:
+        """Raises ValueError, or whatever a serializer raises that does not keep its promise."""
+        return Content(self.serializer.deserialize(payload), read_headers(metadata))
+
+
+def read_headers(metadata: str | None) -> dict[str, Any]:
+    """Raises ValueError if somebody wrote something else there."""
+    try:
+        headers = loads(metadata) if metadata else {}
+    except CannotRun as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(headers, dict):
+        raise ValueError(f"The metadata of a message is a JSON object, not {metadata!r}.")  # noqa: TRY004 its text is wrong
+    return headers
+
+
+def _check_name(what: str, name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidQueue(f"The {what} of a queue is a text that is not blank, not {name!r}.")
+    if BARE in name:
+        raise InvalidQueue(f"The {what} of a queue has no {BARE!r} in it: {name!r}.")
+
+
+def _storable(text: str) -> str:
+    try:
+        storable = b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        storable = False
+    if not storable:
+        raise NotStorable(f"The text of a payload has no NUL and no lone surrogate: {text[:40]!r}.")
+    return text

@@ -1,0 +1,80 @@
+"""What every part of a queue shares: its place in the table, its leases, and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from delayedq.conf import get_settings
+from delayedq.exceptions import InvalidQueue
+from delayedq.queue.address import REPLY, Address
+from delayedq.queue.leases import History, Leases, check_duration
+from delayedq.queue.serializers import JSON
+from delayedq.queue.watch import ring
+from delayedq.tasks import MOST_ATTEMPTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime, timedelta
+
+    from delayedq.queue.serializers import Serializer
+    from delayedq.store.protocol import Condition
+
+
+class Base[P]:
+    """The options are those of DelayedQueue."""
+
+    #: It disappears when it is closed.
+    is_temporary = False
+
+    def __init__(
+        self,
+        name: str,
+        serializer: Serializer[P] = JSON,
+        using: str | None = None,
+        *,
+        lease: timedelta | None = None,
+        poll_interval: timedelta | None = None,
+        max_attempts: int | None = None,
+        history: History = History.KEEP,
+        clock: Callable[[], datetime] | None = None,
+    ) -> None:
+        for what, duration in (("lease", lease), ("poll_interval", poll_interval)):
+            if duration is not None:
+                check_duration(what, duration)
+        self.address = Address(name, serializer, _attempts(max_attempts))
+        if name.startswith(REPLY) and not self.is_temporary:
+            raise InvalidQueue(f"The names of temporary queues begin with {REPLY!r}; make them with reply_queue().")
+        self.leases = Leases(queue=self.address.queue, using=using, lease=lease, history=History(history), clock=clock)
+        self._poll_interval = poll_interval
+        self._conditions: tuple[Condition, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.address.name
+
+    def close(self) -> None:
+        """End it, at once for those who wait in it. What is polled and not yet settled comes back after its lease."""
+        self.leases.close()
+        ring(self.leases.alias, self.address.queue)
+
+    def patience(self) -> float:
+        """Seconds to sleep at most: later messages of other processes are not announced for longer than the setting."""
+        longest = get_settings().POLL_INTERVAL
+        return min(self._poll_interval or longest, longest).total_seconds()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.address.queue!r})"
+
+
+def _attempts(wanted: int | None) -> int:
+    if wanted is None:
+        return MOST_ATTEMPTS
+    if type(wanted) is not int or not 1 <= wanted <= MOST_ATTEMPTS:
+        raise InvalidQueue(f"max_attempts is a number from 1 to {MOST_ATTEMPTS:,}, not {wanted!r}.")
+    return wanted

@@ -1,0 +1,170 @@
+"""The lease protocol as one bare queue uses it: claim, settle, renew, each only while the queue is open."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from django.utils import timezone
+
+from delayedq import signals
+from delayedq.conf import get_settings
+from delayedq.core.lifecycle import NAME_LENGTH, Ending
+from delayedq.exceptions import InvalidQueue, QueueClosed
+from delayedq.store import default_store, store_for
+from delayedq.store.protocol import Discard, Finish, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime, timedelta
+
+    from delayedq.store.protocol import Claimed, Condition, Store, Transition
+
+#: Seconds between two tries to settle a message that somebody's transaction has locked.
+BUSY_PAUSE = 0.02
+#: A message carries at most so many errors.
+ERRORS_KEPT = 20
+
+
+class History(StrEnum):
+    """What becomes of the messages that end."""
+
+    KEEP = "keep"  #: each leaves a row in the history
+    FAILURES = "failures"  #: only those that failed do: the dead letters
+    NONE = "none"  #: none does, except what had to be set aside: it can't be read, or was delivered too often
+
+    def records(self, ending: Ending) -> bool:
+        return self is History.KEEP or (self is History.FAILURES and ending is Ending.FAILED)
+
+
+class Acknowledgement(StrEnum):
+    """What a settled message says to whoever settled it."""
+
+    ACKNOWLEDGED = "acknowledged"  #: done as asked
+    SUPERSEDED = "superseded"  #: it was replaced meanwhile, and its replacement is delivered once more
+    LEASE_LOST = "lease_lost"  #: it is somebody else's, or gone; nothing was changed
+
+
+@dataclass(slots=True, kw_only=True)
+class Leases:
+    """lease: how long a claim holds. clock: the queue's time; None is the database's."""
+
+    queue: str
+    using: str | None
+    lease: timedelta | None
+    history: History
+    clock: Callable[[], datetime] | None
+    expires_at: datetime | None = None
+    _closing: threading.Event = field(init=False, default_factory=threading.Event)
+
+    @property
+    def store(self) -> Store:
+        """Raises QueueClosed after the end of the queue."""
+        if self._closing.is_set():
+            raise QueueClosed(f"The queue {self.queue!r} is closed.")
+        store = self._store()
+        if self.expires_at is not None and (self.now() or store.now()) >= self.expires_at:
+            raise QueueClosed(f"The queue {self.queue!r} expired at {self.expires_at}.")
+        return store
+
+    def _store(self) -> Store:
+        return default_store() if self.using is None else store_for(self.using)
+
+    @property
+    def alias(self) -> str:
+        return self._store().alias
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def now(self) -> datetime | None:
+        return None if self.clock is None else self.clock()
+
+    def duration(self) -> timedelta:
+        return self.lease or get_settings().LEASE
+
+    def claim(self, limit: int, conditions: Sequence[Condition]) -> list[Claimed]:
+        lane, lease, now = Lane(self.queue, 0), self.duration(), self.now()
+        if conditions:
+            return self.store.claim_matching(lane, conditions, limit, lease, consumer(), now)
+        return self.store.claim([lane], limit, lease, consumer(), now)
+
+    def settle(self, transitions: Sequence[Transition], until: float) -> dict[int, Acknowledgement]:
+        """What became of each, by id. `until` is the moment of `time.monotonic()` at which their leases end.
+
+        What somebody's transaction has locked is tried again until then; after that it counts as lost.
+        """
+        answers: dict[int, Acknowledgement] = {}
+        rest = list(transitions)
+        while rest:
+            settled = self.store.settle(rest, consumer(), self.now())
+            for transition in rest:
+                id_ = transition.claimed.id
+                lost = id_ in settled.lost or (id_ in settled.busy and time.monotonic() >= until)
+                if lost or id_ not in settled.busy:
+                    answers[id_] = _answer(lost=lost, superseded=id_ in settled.superseded)
+            rest = [transition for transition in rest if transition.claimed.id not in answers]
+            if rest:
+                self._closing.wait(BUSY_PAUSE)
+        return answers
+
+    def renew(self, claimed: Claimed, lease: timedelta) -> bool:
+        return not self.store.renew([(claimed.id, claimed.token)], lease, self.now())
+
+    def ending(self, claimed: Claimed, ending: Ending, started: float | None, errors: str | None = None) -> Transition:
+        """The transition that ends a message, and leaves as much history as the queue wants."""
+        if self.history.records(ending):
+            return Finish(claimed, ending, started, 0.0, errors=errors)
+        return Discard(claimed)
+
+    def set_aside(self, claims: Sequence[Claimed], reasons: Sequence[Exception]) -> None:
+        """End as failed what was claimed but can't be delivered; it is logged, and in the history whatever that is."""
+        pairs = list(zip(claims, reasons, strict=True))
+        finishes = [Finish(c, Ending.FAILED, None, 0.0, errors=errors_with(c, reason)) for c, reason in pairs]
+        self.settle(finishes, time.monotonic() + self.duration().total_seconds())
+        for claimed, reason in pairs:
+            announce_failed(claimed, reason)
+
+
+def consumer() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"[:NAME_LENGTH]
+
+
+def announce_failed(claimed: Claimed, reason: BaseException) -> None:
+    signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=f"{type(reason).__name__}: {reason}")
+
+
+def errors_with(claimed: Claimed, reason: BaseException) -> str:
+    """The message's list of errors with one more, as the workers write it."""
+    try:
+        known = json.loads(claimed.errors) if claimed.errors else []
+    except ValueError:
+        known = []
+    record = {
+        "attempt": claimed.attempt,
+        "failed_at": timezone.now().isoformat(),
+        "seconds": None,
+        "worker": consumer(),
+        "exception": f"{type(reason).__module__}.{type(reason).__qualname__}",
+        "message": str(reason),
+        "traceback": "",
+    }
+    return json.dumps([*known, record][-ERRORS_KEPT:])
+
+
+def check_duration(what: str, duration: object) -> None:
+    """Raises InvalidQueue for what is no timedelta over zero."""
+    if not hasattr(duration, "total_seconds") or duration.total_seconds() <= 0:
+        raise InvalidQueue(f"The {what} of a queue is a timedelta over zero, not {duration!r}.")
+
+
+def _answer(*, lost: bool, superseded: bool) -> Acknowledgement:
+    if lost:
+        return Acknowledgement.LEASE_LOST
+    return Acknowledgement.SUPERSEDED if superseded else Acknowledgement.ACKNOWLEDGED

@@ -1,0 +1,265 @@
+"""The statements of the store on MariaDB and MySQL, in what both of them understand.
+
+`now` is a text in UTC, or NULL for the server's clock. Ids, names, and whatever else differs from row to row travel as
+one JSON document: the number of statements does not grow with a batch. It is always read first, and each of its rows
+looks up one message. FORCE INDEX and STRAIGHT_JOIN leave the planner no other way, whatever its statistics say: given
+a list of ids and a small table, it would scan the table, and wait for locks that it passes.
+"""
+
+from __future__ import annotations
+
+from delayedq.store.protocol import OnConflict
+
+_MOMENT = "coalesce(CAST({} AS DATETIME(6)), UTC_TIMESTAMP(6))"
+NOW = _MOMENT.format("%(now)s")
+
+# The documents, and the messages they speak of. The server would take texts for those of its default character set.
+_VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
+_IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
+_NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
+    kind {_VARCHAR} PATH '$[0]', `key` {_VARCHAR} PATH '$[1]'
+)) AS given"""
+_BY_ID = "STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (PRIMARY) ON message.id = given.id"
+_BY_KEY = """
+STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
+    ON message.kind = given.kind AND message.`key` = given.`key`
+"""
+
+CLOCK = "SELECT UTC_TIMESTAMP(6)"
+PACKET = "SELECT @@max_allowed_packet"
+
+# Every new message has a higher id than all before it.
+NEWEST = "SELECT coalesce(max(id), 0) FROM delayedq_message"
+
+# Offers -------------------------------------------------------------------------------------------------------------
+
+OFFER_COLUMNS = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata")
+
+# A replaced message starts over, and offered again as it stands nothing is written: see offers.py. Assignments happen
+# from left to right and see the new values of those before, so the verdict comes first, as an attempt that no message
+# has: -1 for another payload, -2 for another time too. An ignored offer answers with its message's id below zero.
+_UPDATE = """
+ON DUPLICATE KEY UPDATE
+    attempt = CASE
+        WHEN ({moves}) AND (scheduled_at_initially <> VALUES(scheduled_at) OR {differs}) THEN -2
+        WHEN {differs} THEN -1
+        ELSE attempt
+    END,
+    queue = VALUES(queue), priority = VALUES(priority), max_attempts = VALUES(max_attempts),
+    payload = VALUES(payload), metadata = VALUES(metadata),
+    scheduled_at = IF(attempt = -2, VALUES(scheduled_at), scheduled_at),
+    scheduled_at_initially = IF(attempt = -2, VALUES(scheduled_at), scheduled_at_initially),
+    errors = IF(attempt < 0, NULL, errors),
+    generation = generation + IF(attempt < 0, LAST_INSERT_ID(id) > 0, LAST_INSERT_ID(-id) < 0),
+    attempt = IF(attempt < 0, 0, attempt)
+"""
+_DIFFERS = """(
+    payload <> VALUES(payload) OR queue <> VALUES(queue) OR priority <> VALUES(priority)
+    OR max_attempts <> VALUES(max_attempts) OR coalesce(metadata, '') <> coalesce(VALUES(metadata), '')
+)"""
+_LEASED = "lease_token IS NOT NULL"
+
+
+def _update(moves: str) -> str:
+    return _UPDATE.format(moves=moves, differs=_DIFFERS)
+
+
+CONFLICT = {
+    OnConflict.REPLACE: _update("1 = 1"),
+    OnConflict.KEEP: "ON DUPLICATE KEY UPDATE generation = generation + (LAST_INSERT_ID(-id) < 0)",
+    OnConflict.PRESERVE_TIME: _update(_LEASED),
+    OnConflict.EARLIEST: _update(f"{_LEASED} OR VALUES(scheduled_at) < scheduled_at"),
+    OnConflict.LATEST: _update(f"{_LEASED} OR VALUES(scheduled_at) > scheduled_at"),
+}
+
+_INSERT = """
+INSERT INTO delayedq_message (
+    queue, kind, `key`, priority, max_attempts, payload, metadata,
+    scheduled_at, scheduled_at_initially, created_at, attempt, generation
+)
+VALUES
+"""
+_DUE = _MOMENT.format("%s")
+_ROW = f"(%s, %s, %s, %s, %s, %s, %s, {_DUE}, {_DUE}, {_DUE}, 0, 0)"
+
+
+def insert(rows: int, on_conflict: OnConflict) -> str:
+    """Each row takes OFFER_COLUMNS, its time twice, and now."""
+    return _INSERT + ", ".join([_ROW] * rows) + CONFLICT[on_conflict]
+
+
+STORED = f"SELECT message.kind, message.`key`, message.id, generation FROM {_NAMES} {_BY_KEY}"
+# What is there already, locked in the order of the names: two batches that share keys can't deadlock over it.
+KNOWN = f"{STORED} FOR UPDATE"
+#: The ids that one statement creates are so far apart; more than 1 in a cluster of several masters.
+STEP = "SELECT @@auto_increment_increment"
+
+# Looking ------------------------------------------------------------------------------------------------------------
+
+NEXT_LANE = """
+SELECT queue, priority FROM delayedq_message FORCE INDEX (delayedq_due)
+WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
+ORDER BY queue, priority LIMIT 1
+"""
+
+_HEAD = f"""(
+    SELECT queue, priority, scheduled_at, TIMESTAMPDIFF(MICROSECOND, {_DUE}, scheduled_at) / 1e6
+    FROM delayedq_message FORCE INDEX (delayedq_due)
+    WHERE queue = %s AND priority = %s AND scheduled_at >= %s AND (lease_token IS NULL OR leased_until <= {_DUE})
+    ORDER BY scheduled_at LIMIT 1
+)"""
+
+
+def heads(lanes: int) -> str:
+    """The first free row of each lane, which takes now, queue, priority, floor, and now again."""
+    return " UNION ALL ".join([_HEAD] * lanes)
+
+
+# Claiming -----------------------------------------------------------------------------------------------------------
+
+_CLAIMABLE = f"""
+SELECT id, %(token)s, generation, queue, kind, `key`, priority, attempt + 1, max_attempts,
+    scheduled_at, scheduled_at_initially, created_at, payload, metadata, errors
+FROM delayedq_message FORCE INDEX ({{index}})
+WHERE {{which}} AND (lease_token IS NULL OR leased_until <= {NOW})
+{{order}}
+FOR UPDATE SKIP LOCKED
+"""
+_LANE = f"queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s AND scheduled_at <= {NOW}"
+_IN_ORDER = "ORDER BY scheduled_at, id LIMIT %(limit)s"
+
+# One range of the due index. A row that somebody has locked is passed over, so that no claim waits for anybody.
+CLAIMABLE = _CLAIMABLE.format(index="delayedq_due", which=_LANE, order=_IN_ORDER)
+
+CLAIMABLE_UNCHANGED = _CLAIMABLE.format(index="PRIMARY", which="id = %(id)s AND generation = %(generation)s", order="")
+
+_READABLE = "REPLACE(REPLACE(payload, %(backslash)s, %(controls)s), %(escape)s, %(letters)s)"
+# As texts: MariaDB compares two JSON strings as if one of them had no quotes.
+_MATCHES = f"""
+CONCAT(JSON_EXTRACT({_READABLE}, %(path_{{number}})s), '') COLLATE utf8mb4_bin
+    = CONCAT(JSON_EXTRACT(%(value_{{number}})s, '$'), '') COLLATE utf8mb4_bin
+"""
+
+
+def claimable_matching(conditions: int) -> str:
+    """Messages whose payload is JSON and has, at the end of each path, its value."""
+    matches = " AND ".join(_MATCHES.format(number=number) for number in range(conditions)) or "TRUE"
+    which = f"{_LANE} AND CASE WHEN JSON_VALID({_READABLE}) THEN {matches} ELSE FALSE END"
+    return _CLAIMABLE.format(index="delayedq_due", which=which, order=_IN_ORDER)
+
+
+LEASE = f"""
+UPDATE {_IDS} {_BY_ID}
+SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, leased_by = %(worker)s,
+    attempt = attempt + 1
+"""
+
+# Locking ------------------------------------------------------------------------------------------------------------
+
+# The rows that nobody has locked. Whoever is about to delete a keyed message locks its key before the row, as an offer
+# of that key does: else each could hold what the other waits for.
+_FREE = "SELECT message.id, lease_token, generation, attempt FROM {} FOR UPDATE SKIP LOCKED"
+FREE = _FREE.format(f"{_IDS} {_BY_ID}")
+FREE_KEYS = _FREE.format(f"{_NAMES} {_BY_KEY}")
+
+HELD = f"SELECT message.id, lease_token FROM {_IDS} {_BY_ID}"
+KEYS = f"SELECT message.id, kind, `key` FROM {_IDS} {_BY_ID}"
+LOCK_KEY = """
+SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s AND `key` = %(key)s FOR UPDATE
+"""
+LOCK_QUEUE = "SELECT id FROM delayedq_message FORCE INDEX (delayedq_due) WHERE queue = %(queue)s FOR UPDATE"
+
+# Ending -------------------------------------------------------------------------------------------------------------
+
+_HISTORY = """
+INSERT INTO delayedq_finishedmessage (
+    id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
+    outcome, queue, kind, `key`, worker, payload, metadata, result, errors
+)
+"""
+
+RECORD = f"""
+{_HISTORY}
+SELECT message.id, {NOW} - INTERVAL given.finished MICROSECOND, {NOW} - INTERVAL given.started MICROSECOND,
+    scheduled_at, scheduled_at_initially, created_at, priority, attempt - (given.started IS NULL), max_attempts,
+    given.outcome, queue, kind, `key`, leased_by, payload, metadata, given.result,
+    coalesce(given.errors, message.errors)
+FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', outcome VARCHAR(10) PATH '$[1]', started BIGINT PATH '$[2]', finished BIGINT PATH '$[3]',
+    result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]'
+)) AS given
+{_BY_ID}
+"""
+DELETE = f"DELETE message FROM {_IDS} {_BY_ID}"
+
+GIVE_BACK = f"""
+UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', refund SMALLINT PATH '$[1]', until DATETIME(6) PATH '$[2]', delay BIGINT PATH '$[3]',
+    errors {_LONGTEXT} PATH '$[4]', metadata {_LONGTEXT} PATH '$[5]'
+)) AS given
+{_BY_ID}
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - given.refund,
+    scheduled_at = coalesce(given.until, {NOW} + INTERVAL given.delay MICROSECOND, scheduled_at),
+    message.errors = coalesce(given.errors, message.errors),
+    message.metadata = coalesce(given.metadata, message.metadata)
+"""
+
+REARM = f"UPDATE {_IDS} {_BY_ID} SET lease_token = NULL, leased_until = NULL, leased_by = NULL"
+
+# An attempt whose message was replaced takes an id that no message ever has: that of a row which nobody else ever sees.
+# Its kind sorts after all others, where no lock on the gap beside somebody's key is in its way.
+_UNSEEN = "('', '\U0010ffff', 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 0)"
+_DRAW_IDS = """
+INSERT INTO delayedq_message (
+    queue, kind, priority, max_attempts, payload, scheduled_at, scheduled_at_initially, created_at, attempt, generation
+)
+VALUES
+"""
+DRAWN_IDS = "SELECT id FROM delayedq_message WHERE queue = '' ORDER BY id"
+
+
+def draw_ids(count: int) -> str:
+    return _DRAW_IDS + ", ".join([_UNSEEN] * count)
+
+
+_AGO = f"{_DUE} - INTERVAL %s MICROSECOND"
+_SUPERSEDED = f"(%s, {_AGO}, {_AGO}, %s, %s, %s, %s, %s, %s, 'superseded', %s, %s, %s, %s, %s, %s, NULL, %s)"
+
+
+def record_superseded(rows: int) -> str:
+    return f"{_HISTORY} VALUES " + ", ".join([_SUPERSEDED] * rows)
+
+
+RECORD_CANCELLED = f"""
+{_HISTORY}
+SELECT message.id, {NOW}, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
+    'cancelled', queue, kind, `key`, leased_by, payload, metadata, NULL, coalesce(%(errors)s, errors)
+FROM {_IDS} {_BY_ID}
+"""
+
+# Holding ------------------------------------------------------------------------------------------------------------
+
+RENEW = f"""
+UPDATE {_IDS} {_BY_ID}
+SET leased_until = greatest(leased_until, {NOW} + INTERVAL %(lease)s MICROSECOND)
+"""
+
+# A message that was replaced meanwhile has no attempt to give back.
+RELEASE = f"""
+UPDATE {_IDS} {_BY_ID}
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(attempt - 1, 0)
+"""
+
+# History ------------------------------------------------------------------------------------------------------------
+
+_ENDED = f"{_IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id"
+
+FINISHED = f"SELECT finished.id FROM {_ENDED}"
+
+PRUNABLE = f"""
+SELECT id FROM delayedq_finishedmessage
+WHERE finished_at < {NOW} - INTERVAL %(older_than)s MICROSECOND AND outcome <> 'failed'
+ORDER BY finished_at LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+"""
+PRUNE = f"DELETE finished FROM {_ENDED}"

@@ -1,0 +1,65 @@
+"""The words of the cron tests: definitions, beats at any moment, and what they left in the queue."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+
+from delayedq.cron.beat import beat
+from delayedq.cron.definitions import read
+from delayedq.models import CronTick, FinishedMessage, Message
+from delayedq.store.protocol import Lane
+from tests.store.given import LEASE, settle, succeed
+
+#: Just before an hour begins, and no change of any clock is near.
+NOW = datetime(2026, 5, 20, 9, 59, 30, tzinfo=UTC)
+HOURLY = {"task": "tests.app.tasks.mark", "cron": "0 * * * *", "timezone": "UTC", "args": ["tick"]}
+MINUTELY = {**HOURLY, "cron": "* * * * *"}
+DAILY = {**HOURLY, "cron": "0 12 * * *"}
+
+
+def at(hours=0, minutes=0, seconds=0):
+    """A moment of that day, counted from ten o'clock."""
+    return datetime(2026, 5, 20, 10, tzinfo=UTC) + timedelta(hours=hours, minutes=minutes, seconds=seconds)
+
+
+def beat_at(store, now=NOW, /, **schedules):
+    """One beat of a worker that has these schedules in its settings and has just started."""
+    definitions = {name: read(name, given) for name, given in schedules.items()}
+    beat(store, definitions, now=now, thorough=True)
+
+
+def nominal(message):
+    return datetime.fromisoformat(json.loads(message.metadata)["cron"]["nominal_at"])
+
+
+def placed(name=None):
+    """The nominal times of all live ticks (of one schedule), in order."""
+    ticks = [message for message in Message.objects.all() if name is None or message.key.startswith(f"{name}/")]
+    return sorted(map(nominal, ticks))
+
+
+def tombstones():
+    return list(CronTick.objects.order_by("nominal_at").values_list("nominal_at", flat=True))
+
+
+def claim_due(store, now, limit=10_000):
+    return store.claim([Lane("default", 0)], limit, LEASE, "first", now)
+
+
+def run_due(store, now):
+    """Run all that is due, as a worker would; the nominal times in the order in which they started."""
+    claims = claim_due(store, now)
+    settle(store, *map(succeed, claims), now=now)
+    return [nominal(claimed) for claimed in claims]
+
+
+def ran():
+    """The nominal times of all that succeeded."""
+    return sorted(map(nominal, FinishedMessage.objects.succeeded()))
+
+
+def cancelled():
+    """The nominal times of what was cancelled, and why."""
+    ended = FinishedMessage.objects.cancelled()
+    return {nominal(message): json.loads(message.errors)[0]["message"] for message in ended}

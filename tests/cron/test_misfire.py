@@ -1,0 +1,145 @@
+"""Ticks that were missed while nobody worked, and what becomes of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from delayedq.cron.beat import AHEAD, beat
+from delayedq.cron.definitions import read
+from tests.cron.given import DAILY, HOURLY, MINUTELY, NOW, at, beat_at, cancelled, placed, ran, run_due
+
+
+def down(store, until, **schedules):
+    """Workers beat at NOW, are gone, and come back: what do they run?"""
+    beat_at(store, NOW, **schedules)
+    beat_at(store, until, **schedules)
+    return run_due(store, until)
+
+
+def test_once_runs_the_latest_missed_tick_only(store):
+    assert down(store, at(hours=5, minutes=20), hourly={**HOURLY, "misfire": "once"}) == [at(hours=5)]
+    assert cancelled() == {at(): "It was missed (misfire: once)."}
+    assert placed() == [at(hours=6)]
+
+
+def test_once_is_the_default(store):
+    assert down(store, at(hours=5), hourly=HOURLY) == [at(hours=5)]
+
+
+def test_once_runs_a_single_missed_tick_however_late(store):
+    assert down(store, at(hours=26), daily={**DAILY, "cron": "0 12 20 5 *"}) == [at(hours=2)]
+
+
+def test_skip_runs_none_of_them(store):
+    assert down(store, at(hours=5, minutes=20), hourly={**HOURLY, "misfire": "skip"}) == []
+    assert cancelled() == {at(): "It was missed (misfire: skip)."}
+    assert placed() == [at(hours=6)]
+
+
+def test_skip_runs_what_is_only_a_little_late(store):
+    skip = {**HOURLY, "misfire": "skip"}
+    assert down(store, at(hours=5, seconds=50), hourly=skip) == [at(hours=5)]
+
+
+def test_all_runs_each_with_its_nominal_time(store):
+    assert down(store, at(hours=5, minutes=20), hourly={**HOURLY, "misfire": "all"}) == [at(hour) for hour in range(6)]
+
+
+def test_all_of_very_many_come_back_in_portions_and_none_is_lost(store, monkeypatch):
+    monkeypatch.setattr("delayedq.cron.beat.MOST", 100)
+    schedule = {**MINUTELY, "misfire": "all"}
+    beat_at(store, NOW, minutely=schedule)
+    back = at(hours=10)
+    for _ in range(10):
+        beat_at(store, back, minutely=schedule)
+        run_due(store, back)
+
+    assert ran() == [at(minutes=minute) for minute in range(601)]
+
+
+@pytest.mark.parametrize(
+    ("misfire", "deadline", "expected"),
+    [
+        ("once", timedelta(minutes=20), [5]),
+        ("once", timedelta(minutes=19), []),
+        ("all", timedelta(hours=2, minutes=20), [3, 4, 5]),
+        ("all", timedelta(hours=2, minutes=19), [4, 5]),
+        ("skip", timedelta(hours=1, minutes=20), [4, 5]),
+        ("all", timedelta.max, [0, 1, 2, 3, 4, 5]),
+    ],
+)
+def test_a_tick_starts_no_later_than_its_deadline(store, misfire, deadline, expected):
+    schedule = {**HOURLY, "misfire": misfire, "starting_deadline": deadline}
+
+    assert down(store, at(hours=5, minutes=20), hourly=schedule) == [at(hour) for hour in expected]
+
+
+def test_ticks_that_wait_while_others_run_are_coalesced_too(store):
+    beat_at(store, NOW, minutely=MINUTELY)
+    beat_at(store, at(minutes=4, seconds=30), minutely=MINUTELY)
+
+    assert run_due(store, at(minutes=4, seconds=30)) == [at(minutes=4)]
+    assert set(cancelled()) == {at(minutes=minute) for minute in range(4)}
+
+
+def test_a_short_pause_within_the_ticks_that_were_placed_misses_nothing_with_all(store):
+    back = NOW + AHEAD - timedelta(minutes=1)
+    expected = [at(minutes=minute) for minute in range(9)]
+    assert down(store, back, minutely={**MINUTELY, "misfire": "all"}) == expected
+
+
+def test_workers_that_are_up_but_busy_pass_over_what_is_too_late(store):
+    definitions = {"daily": read("daily", {**DAILY, "starting_deadline": timedelta(minutes=2)})}
+    beat(store, definitions, now=at(hours=1, minutes=55))
+    beat(store, definitions, now=at(hours=2, minutes=1))
+    assert placed() == [at(hours=2), at(hours=26)]
+    beat(store, definitions, now=at(hours=2, minutes=3))
+
+    assert placed() == [at(hours=26)]
+
+
+# What never fires for the past
+
+
+def test_a_new_schedule_starts_now(store):
+    beat_at(store, at(minutes=30), hourly={**HOURLY, "misfire": "all"})
+
+    assert placed() == [at(hours=1)]
+
+
+def test_an_edited_schedule_starts_now(store):
+    beat_at(store, NOW, hourly={**HOURLY, "misfire": "all"})
+    run_due(store, at())
+    beat_at(store, at(hours=5, minutes=20), hourly={**HOURLY, "misfire": "all", "cron": "10 * * * *"})
+
+    assert run_due(store, at(hours=5, minutes=20)) == []
+    assert placed() == [at(hours=6, minutes=10)]
+
+
+def test_a_schedule_that_is_enabled_again_starts_now(store):
+    schedule = {**HOURLY, "misfire": "all"}
+    beat_at(store, NOW, hourly=schedule)
+    beat_at(store, NOW, hourly={**schedule, "enabled": False})
+    assert placed() == []
+    beat_at(store, at(hours=5, minutes=20), hourly=schedule)
+
+    assert run_due(store, at(hours=5, minutes=20)) == []
+    assert placed() == [at(hours=6)]
+
+
+def test_a_schedule_that_is_defined_again_starts_now(store):
+    schedule = {**HOURLY, "misfire": "all"}
+    beat_at(store, NOW, hourly=schedule)
+    beat_at(store, NOW)
+    beat_at(store, at(hours=5, minutes=20), hourly=schedule)
+
+    assert run_due(store, at(hours=5, minutes=20)) == []
+
+
+def test_changing_only_the_misfire_policy_is_no_new_definition(store):
+    beat_at(store, NOW, hourly=HOURLY)
+    beat_at(store, at(hours=2), hourly={**HOURLY, "misfire": "all"})
+
+    assert run_due(store, at(hours=2)) == [at(), at(1), at(2)]

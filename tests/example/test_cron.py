@@ -1,0 +1,272 @@
+"""The example's schedules: both days of 2013 on which New York changed its clocks, step by step, and the tasks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+import pytest
+from django.utils import timezone
+
+from delayedq.cron.beat import beat
+from delayedq.cron.definitions import read
+from delayedq.models import CronTick, FinishedMessage, Message
+from delayedq.store import default_store
+from delayedq.store.protocol import Lane
+from delayedq.tasks import task_at
+from delayedq.worker.attempt import Attempt
+from delayedq.worker.ledger import Ledger
+from delayedq.worker.transitions import decision, transition
+from example_project import settings as example
+from example_project.flights import departures, tasks
+from example_project.flights.models import LEAD, Delivery, Flight, Report
+from example_project.flights.tasks import remind, report, sweep
+from tests.store.given import LEASE, fail, settle
+from tests.worker.attempts import attempt_of, run
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.test import Client
+
+    from delayedq.store.protocol import Store
+
+ROOT = Path(__file__).parents[2]
+NEW_YORK = ZoneInfo("America/New_York")
+SCHEDULES = example.DELAYEDQ["CRON"]
+STEP = timedelta(minutes=5)
+DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
+NOON = datetime(2013, 3, 9, 17, tzinfo=UTC)
+
+
+def midnight(day: date) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=NEW_YORK).astimezone(UTC)
+
+
+def work(store: Store, now: datetime) -> list[Attempt]:
+    """Run what is due then, as a worker would."""
+    ledger = Ledger(10)
+    claims = store.claim([Lane("default", 0)], 10, LEASE, "worker", now)
+    attempts = [Attempt(one, task_at(one.kind), "worker", ledger, ledger.hold(one.id, one.token)) for one in claims]
+    for attempt in attempts:
+        ended = run(attempt)
+        store.settle([transition(ended, decision(ended), time.monotonic())], "worker", now)
+    return attempts
+
+
+def live_through(store: Store, day: date) -> dict[str, list[datetime]]:
+    """Work from midnight to midnight in New York; at which times each schedule ran, which must be those it means."""
+    definitions = {name: read(name, given) for name, given in SCHEDULES.items()}
+    now, end = midnight(day), midnight(day + DAY)
+    beat(store, definitions, now=now - STEP)
+    ran = defaultdict(list)
+    while now < end:
+        beat(store, definitions, now=now)
+        for attempt in work(store, now):
+            assert attempt.nominal_at == now
+            ran[str(attempt.schedule)].append(now)
+        now += STEP
+    return ran
+
+
+@pytest.mark.parametrize(
+    ("day", "reported_at", "sweeps"),
+    [
+        # 02:30 does not exist: the report comes at the end of the gap, 03:00 EDT.
+        (date(2013, 3, 10), datetime(2013, 3, 10, 7, tzinfo=UTC), 23 * 4),
+        # The hour from 01:00 comes twice, 02:30 EST once.
+        (date(2013, 11, 3), datetime(2013, 11, 3, 7, 30, tzinfo=UTC), 25 * 4),
+        (date(2013, 7, 4), datetime(2013, 7, 4, 6, 30, tzinfo=UTC), 24 * 4),
+    ],
+    ids=["spring", "autumn", "neither"],
+)
+def test_on_every_day_the_report_runs_once_and_the_sweep_every_15_minutes(
+    store: Store, day: date, reported_at: datetime, sweeps: int
+) -> None:
+    ran = live_through(store, day)
+
+    assert ran["report"] == [reported_at]
+    assert list(Report.objects.values_list("day", flat=True)) == [day - DAY]
+    assert ran["sweep"] == [midnight(day) + number * 15 * MINUTE for number in range(sweeps)]
+    assert FinishedMessage.objects.succeeded().count() == FinishedMessage.objects.count() == 1 + sweeps
+
+
+# The report
+
+
+def flight(number: int, leaves: datetime = NOON, *, cancelled: bool = False) -> Flight:
+    return Flight.objects.create(
+        carrier="UA",
+        number=number,
+        day=timezone.localdate(leaves, NEW_YORK),
+        origin="EWR",
+        destination="IAH",
+        scheduled_departure=leaves,
+        cancelled=cancelled,
+    )
+
+
+def deliver(to: Flight, late: timedelta) -> None:
+    Delivery.objects.create(flight=to, due_at=to.remind_at, delivered_at=to.remind_at + late)
+
+
+def report_at(nominal_at: datetime) -> None:
+    tick = '{"cron": {"schedule": "report", "nominal_at": "%s"}}' % nominal_at.isoformat()  # noqa: UP031
+    ended = run(attempt_of(report, metadata=tick))
+    assert ended.error is None
+
+
+def counts() -> dict[date, tuple[int, ...]]:
+    return {row[0]: row[1:] for row in Report.objects.values_list("day", "flights", "cancelled", "delivered", "late")}
+
+
+def test_a_report_counts_the_flights_and_reminders_of_the_day_before(alias: str) -> None:
+    deliver(flight(1), late=MINUTE)
+    deliver(flight(2), late=MINUTE + timedelta(milliseconds=1))
+    deliver(flight(3, midnight(date(2013, 3, 10)) - MINUTE), late=timedelta())
+    flight(4, cancelled=True)
+    deliver(flight(5, midnight(date(2013, 3, 10))), late=HOUR)
+    flight(6, midnight(date(2013, 3, 9)) - MINUTE)
+    report_at(datetime(2013, 3, 10, 7, tzinfo=UTC))
+
+    assert counts() == {date(2013, 3, 9): (4, 1, 3, 1)}
+
+
+def test_a_report_that_runs_again_replaces_what_it_wrote(alias: str) -> None:
+    for number in (1, 2):
+        flight(number)
+        report_at(datetime(2013, 3, 10, 7, tzinfo=UTC))
+
+    assert counts() == {date(2013, 3, 9): (2, 0, 0, 0)}
+
+
+@pytest.mark.parametrize(
+    ("nominal_at", "day"),
+    [
+        (datetime(2013, 3, 10, 4, 59, tzinfo=UTC), date(2013, 3, 8)),
+        (datetime(2013, 3, 10, 5, 0, tzinfo=UTC), date(2013, 3, 9)),
+        (datetime(2013, 3, 11, 3, 59, tzinfo=UTC), date(2013, 3, 9)),
+        (datetime(2013, 3, 11, 4, 0, tzinfo=UTC), date(2013, 3, 10)),
+    ],
+    ids=str,
+)
+def test_the_day_of_a_report_is_that_of_new_york(alias: str, nominal_at: datetime, day: date) -> None:
+    report_at(nominal_at)
+
+    assert list(counts()) == [day]
+
+
+def test_a_report_that_no_schedule_asked_for_is_about_the_day_before_it_was_due(alias: str) -> None:
+    run(attempt_of(report, scheduled_at_initially=NOON, scheduled_at=NOON + 3 * DAY))
+
+    assert list(counts()) == [date(2013, 3, 8)]
+
+
+def test_the_admin_shows_reports_and_changes_none(admin_client: Client) -> None:
+    written = Report.objects.create(day=date(2013, 3, 9), flights=979, cancelled=180, delivered=799, late=2)
+
+    assert "979" in admin_client.get("/admin/flights/report/").text
+    assert admin_client.get("/admin/flights/report/add/").status_code == 403
+    assert admin_client.post(f"/admin/flights/report/{written.pk}/delete/", {"post": "yes"}).status_code == 403
+
+
+# The sweep
+
+
+def reminders() -> dict[str | None, datetime]:
+    messages = Message.objects.filter(kind=remind.module_path)
+    return dict(messages.values_list("key", "scheduled_at"))
+
+
+@pytest.fixture
+def coming(make_flight: Callable[..., Flight]) -> Flight:
+    """A flight that leaves tomorrow, and that nobody will remind of."""
+    coming = make_flight()
+    coming.save()
+    return coming
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_missing_reminder_is_scheduled_once(coming: Flight) -> None:
+    assert [sweep(), sweep()] == [1, 0]
+
+    assert reminders() == {coming.code: coming.remind_at}
+    assert Message.objects.get().payload == remind.offer((coming.pk,), {}, when=None).payload
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reminder_that_failed_is_scheduled_again_for_the_last_known_time(coming: Flight) -> None:
+    later = coming.scheduled_departure + HOUR
+    departures.move(coming, later)
+    (claimed,) = default_store().claim([Lane("reminders", 0)], 1, LEASE, "worker", later)
+    settle(default_store(), fail(claimed), now=later)
+
+    assert sweep() == 1
+    assert reminders() == {coming.code: later - LEAD}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("state", ["reminded", "delivered", "cancelled", "left"])
+def test_a_flight_that_needs_no_other_reminder_gets_none(coming: Flight, state: str) -> None:
+    bring(coming, state)
+    before = reminders()
+
+    assert sweep() == 0
+    assert reminders() == before
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("state", ["reminded", "delivered", "cancelled"])
+def test_what_becomes_of_a_flight_while_the_sweep_looks_at_others_counts_too(coming: Flight, state: str) -> None:
+    bring(coming, state)
+    before = reminders()
+
+    assert not tasks._remind_again(coming.pk)
+    assert reminders() == before
+
+
+def bring(flight: Flight, state: str) -> None:
+    match state:
+        case "reminded":
+            remind.schedule_at(flight.remind_at - HOUR, flight.pk, key=flight.code)
+        case "delivered":
+            deliver(flight, late=timedelta())
+        case "cancelled":
+            departures.cancel(flight)
+        case "left":
+            Flight.objects.update(departure=timezone.now() - MINUTE)
+
+
+# By the commands
+
+
+def test_an_operator_runs_a_schedule_and_a_worker_places_the_next_ticks(
+    environment: dict[str, str], coming: Flight
+) -> None:
+    assert "sweep is due now" in manage(environment, "delayedq", "cron", "run", "sweep")
+    manage(environment, "run_workers", "--drain")
+
+    assert reminders() == {coming.code: coming.remind_at}
+    assert {tick.schedule.name for tick in CronTick.objects.select_related("schedule")} == SCHEDULES.keys()
+    listed = manage(environment, "delayedq", "cron", "list")
+    assert "30 2 * * *, At 02:30, America/New_York" in listed
+    assert "*/15 * * * *, Every 15 minutes, America/New_York" in listed
+
+
+def manage(environment: dict[str, str], *arguments: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        env={**environment, "DJANGO_SETTINGS_MODULE": "example_project.settings"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout

@@ -1,0 +1,164 @@
+"""Looking without taking, dropping, and keeping queues apart (B5, C1 to C3)."""
+
+from __future__ import annotations
+
+import pytest
+
+from delayedq.exceptions import InvalidKey
+from delayedq.models import Message
+from delayedq.queue import CONFIRMATION, TEXT
+from tests.store.given import NOW, at, outcomes
+
+DONE, SUPERSEDED, LOST = "acknowledged", "superseded", "lease_lost"
+
+
+# Read
+
+
+def test_nothing_is_read_under_a_key_that_is_not_there(queue):
+    assert queue.read("a") is None
+
+
+def test_a_message_of_the_future_is_read_and_not_leased(queue, clock):
+    queue.offer_or_update("a", {"b": 1}, at(60))
+    reading = queue.read("a")
+
+    assert (reading.key, reading.payload, reading.scheduled_at) == ("a", {"b": 1}, at(60))
+    assert (reading.attempts, reading.state) == (0, None)
+    clock.move(60)
+    assert queue.try_poll().attempt == 1
+
+
+def test_what_was_read_is_acknowledged_only_if_it_is_unchanged(queue):
+    for key in "abc":
+        queue.offer_or_update(key, 1, at(60))
+    readings = [queue.read(key) for key in "abc"]
+    queue.offer_or_update("a", 1, at(60))
+    queue.offer_or_update("b", 2, at(60))
+    queue.offer_or_update("c", 1, at(61))
+
+    assert [reading.acknowledge() for reading in readings] == [DONE, SUPERSEDED, SUPERSEDED]
+    assert [reading.acknowledge() for reading in readings] == [DONE, SUPERSEDED, SUPERSEDED]
+    assert [queue.contains_message(key) for key in "abc"] == [False, True, True]
+    assert outcomes() == ["succeeded"]
+
+
+def test_what_was_read_is_not_acknowledged_while_somebody_holds_it(queue, clock):
+    queue.offer_or_update("a", 1, NOW)
+    early, envelope = queue.read("a"), queue.try_poll()
+
+    assert early.acknowledge() == queue.read("a").acknowledge() == LOST
+    clock.move(61)
+    assert queue.read("a").acknowledge() == DONE
+    assert envelope.acknowledge() == LOST
+
+
+def test_what_was_read_and_ended_since_is_told_to_be_gone(queue):
+    queue.offer_or_update("a", 1, NOW)
+    reading = queue.read("a")
+    queue.drop_message("a")
+    queue.offer_or_update("a", 1, NOW)
+
+    assert reading.acknowledge() == LOST
+    assert queue.contains_message("a")
+
+
+def test_a_payload_that_can_not_be_read_says_so(queue):
+    queue.offer_or_update("a", 1, NOW)
+    Message.objects.update(payload="{")
+    with pytest.raises(ValueError, match="not readable JSON"):
+        queue.read("a")
+
+
+# Count, contains, browse
+
+
+def test_what_somebody_holds_is_contained_but_not_counted(queue, clock):
+    queue.offer_or_update("a", 1, NOW)
+    queue.offer_or_update("b", 2, at(60))
+    queue.try_poll()
+
+    assert (queue.count(), list(queue.browse())) == (1, [2])
+    assert queue.contains_message("a")
+    clock.move(61)
+    assert (queue.count(), list(queue.browse())) == (2, [1, 2])
+
+
+def test_browsing_takes_nothing_and_leaves_out_what_can_not_be_read(queue):
+    for number in range(4):
+        queue.offer_or_update(f"{number}", number, at(-number))
+    Message.objects.filter(key="2").update(payload="{")
+
+    assert list(queue.browse()) == [3, 1, 0]
+    assert queue.count() == 4
+
+
+# Drop
+
+
+def test_a_message_is_dropped_by_its_key_also_while_somebody_holds_it(queue):
+    queue.offer_or_update("a", 1, NOW)
+    queue.offer_or_update("b", 2, NOW)
+    envelope = queue.try_poll()
+
+    assert queue.drop_message("a")
+    assert not queue.drop_message("a")
+    assert envelope.acknowledge() == LOST
+    assert queue.count() == 1
+
+
+def test_what_is_no_key_is_not_dropped(queue):
+    with pytest.raises(InvalidKey):
+        queue.drop_message("")
+
+
+def test_all_messages_are_dropped_and_counted(queue, make):
+    other = make("others")
+    for key in ("a", "b", None):
+        queue.offer_or_update(key, 1, NOW)
+        other.offer_or_update(key, 1, NOW)
+    queue.try_poll()
+
+    assert queue.drop_all_messages(CONFIRMATION) == 3
+    assert queue.drop_all_messages(CONFIRMATION) == 0
+    assert other.count() == 3
+    assert outcomes() == ["cancelled"] * 3
+
+
+@pytest.mark.parametrize("words", ["", "yes", CONFIRMATION.lower(), f"{CONFIRMATION} "])
+def test_all_messages_are_dropped_only_at_the_exact_words(queue, words):
+    queue.offer_or_update("a", 1, NOW)
+    with pytest.raises(ValueError, match="I know what I'm doing"):
+        queue.drop_all_messages(words)
+    assert queue.count() == 1
+
+
+# Apart
+
+
+def test_two_queues_with_the_same_keys_know_nothing_of_each_other(make):
+    first, second = make("first"), make("second")
+    first.offer_or_update("a", 1, NOW)
+    assert second.offer_if_not_exists("a", 2, NOW) == "created"
+
+    assert [queue.read("a").payload for queue in (first, second)] == [1, 2]
+    assert first.try_poll().acknowledge() == DONE
+    assert first.try_poll() is None
+    assert not first.contains_message("a")
+    assert not first.drop_message("a")
+    assert list(second.browse()) == [2]
+    assert second.try_poll().payload == 2
+
+
+def test_queues_of_one_name_and_two_types_know_nothing_of_each_other(make):
+    numbers, texts = make("mixed"), make("mixed", TEXT)
+    numbers.offer_or_update("a", 1, NOW)
+    assert texts.offer_or_update("a", "one", NOW) == "created"
+
+    assert numbers.try_poll_many(9).payload == [1]
+    assert texts.try_poll_many(9).payload == ["one"]
+
+
+def test_a_queue_made_twice_is_the_same_queue(make):
+    make().offer_or_update("a", 1, NOW)
+    assert make().try_poll().payload == 1

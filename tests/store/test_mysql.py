@@ -1,0 +1,283 @@
+"""What only MariaDB and MySQL have: deadlocks, packets, collations, and ids that nobody returns."""
+
+from __future__ import annotations
+
+from functools import partial
+from threading import Barrier
+
+import pytest
+from django.db import OperationalError, connections, transaction
+from django.test.utils import CaptureQueriesContext
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store import mysql, mysql_again, mysql_offers
+from delayedq.store.protocol import OfferOutcome, OnConflict
+from tests.store.given import (
+    KIND,
+    LANE,
+    LEASE,
+    NOW,
+    at,
+    claim,
+    claim_one,
+    history,
+    keys,
+    live,
+    live_keys,
+    message,
+    settle,
+    succeed,
+    together,
+)
+
+pytestmark = pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
+
+CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
+
+
+# Tried again
+
+
+class Undone:
+    """Makes the next statements about messages fail, as if the server had undone their transaction."""
+
+    def __init__(self, times, code):
+        self.left, self.code = times, code
+
+    def __call__(self, execute, sql, params, many, context):
+        if self.left and "delayedq_message" in sql:
+            self.left -= 1
+            raise OperationalError(self.code, "as if")
+        return execute(sql, params, many, context)
+
+
+VERBS = {
+    "offer": lambda store, _: store.offer(message("new"), now=NOW).outcome == CREATED,
+    "offer_many": lambda store, _: len(store.offer_many(iter([message("x"), message("y")]), now=NOW)) == 2,
+    "claim": lambda store, _: keys(claim(store)) == ["b"],
+    "settle": lambda store, running: settle(store, succeed(running)).lost == frozenset(),
+    "tick": lambda store, running: keys(store.tick([succeed(running)], [LANE], 9, LEASE, "w", NOW).claimed) == ["b"],
+    "renew": lambda store, running: store.renew([(running.id, running.token)], LEASE, NOW) == set(),
+    "release": lambda store, running: store.release([(running.id, running.token)]) is None,
+    "unschedule": lambda store, _: store.unschedule(KIND, "a", NOW),
+    "withdraw": lambda store, running: store.withdraw(iter([running.id + 1]), now=NOW) == {running.id + 1},
+}
+
+
+@pytest.fixture
+def running(store):
+    """The claim of "a", beside which "b" waits."""
+    store.offer_many([message("a"), message("b")], now=NOW)
+    return claim_one(store)
+
+
+@pytest.mark.parametrize("code", sorted(mysql_again.PASSING))
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_a_verb_that_the_server_has_undone_is_tried_again(store, connection, running, verb, code):
+    with connection.execute_wrapper(Undone(mysql_again.TRIES - 1, code)):
+        assert verb(store, running)
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_it_is_not_tried_for_ever(store, connection, running, verb):
+    undone = Undone(100, 1213)
+    with pytest.raises(OperationalError), connection.execute_wrapper(undone):
+        verb(store, running)
+    assert undone.left == 100 - mysql_again.TRIES
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_what_is_wrong_in_itself_is_tried_once(store, connection, running, verb):
+    undone = Undone(100, 1054)
+    with pytest.raises(OperationalError), connection.execute_wrapper(undone):
+        verb(store, running)
+    assert undone.left == 99
+
+
+@pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
+def test_within_the_callers_transaction_the_error_is_the_callers(store, connection, running, verb):
+    undone = Undone(100, 1213)
+    with (
+        pytest.raises(OperationalError),
+        transaction.atomic(using=store.alias),
+        connection.execute_wrapper(undone),
+    ):
+        verb(store, running)
+    assert undone.left == 99
+
+
+class Meeting:
+    """Lets two transactions go on only when each has created its first key."""
+
+    def __init__(self, met):
+        self.met, self.tries = met, 0
+
+    def __call__(self, execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if "INSERT INTO" in sql:
+            self.tries += 1
+            if self.tries == 1:
+                self.met.wait(30)
+        return result
+
+
+def test_of_batches_that_create_the_same_keys_in_opposite_orders_one_is_undone_and_tried_again(store, monkeypatch):
+    monkeypatch.setattr(mysql, "ROWS", 1)
+    met, tries = Barrier(2), []
+
+    def offer(first, second):
+        meeting = Meeting(met)
+        with connections[store.alias].execute_wrapper(meeting):
+            outcomes = [offered.outcome for offered in store.offer_many([message(first), message(second)], now=NOW)]
+        tries.append(meeting.tries)
+        return outcomes
+
+    # No other test has these keys: what is left of an ended message, until it is purged, is locked with its neighbours.
+    results = together(partial(offer, "meet 1", "meet 2"), partial(offer, "meet 2", "meet 1"))
+    assert sorted(results) == [[CREATED, CREATED], [IGNORED, IGNORED]]
+    assert sum(tries) > 4
+    assert live_keys() == {"meet 1", "meet 2"}
+
+
+# What is in the way of whom
+
+
+def test_an_open_transaction_that_offers_a_key_keeps_no_worker_from_ending_a_replaced_attempt(store, alias):
+    """Its id is drawn from the table of messages, where the transaction has locked gaps beside its keys."""
+    store.offer_many([message(key, "1") for key in "abc"], now=NOW)
+    claims = claim(store, 3)
+    store.offer_many([message(key, "2") for key in "abc"], now=NOW)
+    with transaction.atomic(using=alias):
+        for key in "ac":
+            store.offer(message(key, "3"), now=NOW)
+        ((settled),) = together(partial(settle, store, *map(succeed, claims)))
+    assert (settled.superseded, settled.busy) == ({claims[1].id}, {claims[0].id, claims[2].id})
+
+
+# Ids and outcomes
+
+
+def test_ids_of_replaced_attempts_come_from_where_those_of_messages_come_from(store):
+    store.offer_many([message(key, "1") for key in "abc"], now=NOW)
+    claims = claim(store, 3)
+    store.offer_many([message(key, "2") for key in "abc"], now=NOW)
+    before = store.offer(message("before"), now=NOW).id
+    settle(store, *map(succeed, claims))
+    after = store.offer(message("after"), now=NOW).id
+
+    assert all(before < row.id < after for row in FinishedMessage.objects.superseded())
+    assert FinishedMessage.objects.superseded().count() == 3
+    assert Message.objects.filter(queue="").count() == 0
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_ids_and_outcomes_are_told_also_where_ids_are_far_apart(store, connection, step):
+    """As in a cluster of several masters."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION auto_increment_increment = %s", [step])
+    try:
+        store.offer(message("known", "1"), now=NOW)
+        offers = [message("x"), message("known", "2"), message(), message(), message("y"), message("x", "2")]
+        offered = store.offer_many(offers, now=NOW)
+    finally:
+        connection.close()
+    assert [one.outcome for one in offered] == [CREATED, UPDATED, CREATED, CREATED, CREATED, UPDATED]
+    unkeyed = Message.objects.filter(key=None).order_by("id").values_list("id", flat=True)
+    assert [one.id for one in offered] == [live("x").pk, live("known").pk, *unkeyed, live("y").pk, live("x").pk]
+
+
+def test_a_key_that_appears_while_a_batch_is_stored_is_not_told_as_created(store, connection):
+    def appear(execute, sql, params, many, context):
+        if "INSERT INTO" in sql:
+            together(
+                partial(store.offer, message("same"), now=NOW), partial(store.offer, message("other", "1"), now=NOW)
+            )
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(appear):
+        results = store.offer_many([message("same"), message("other", "2"), message("new")], now=NOW)
+    assert [result.outcome for result in results] == [IGNORED, UPDATED, CREATED]
+
+
+# Packets
+
+
+def test_a_batch_of_large_payloads_is_split_between_statements(store, connection, monkeypatch):
+    monkeypatch.setattr(mysql_offers, "CHARACTERS", 1_000)
+    offers = [message(f"{number}", "é" * 400, metadata="m" * 50) for number in range(7)]
+    with CaptureQueriesContext(connection) as captured:
+        store.offer_many([*offers, message("huge", "x" * 5_000)], now=NOW)
+    assert sum("INSERT" in query["sql"] for query in captured) == 5
+    assert Message.objects.count() == 8
+
+
+def test_a_batch_may_take_more_than_a_packet_holds(store, connection):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT @@max_allowed_packet")
+        packet = cursor.fetchone()[0]
+    size = 900_000
+    count = packet // size + 3
+
+    store.offer_many((message(payload='"' * size) for _ in range(count)), now=NOW)
+    assert Message.objects.count() == count
+
+
+# Texts
+
+
+@pytest.mark.parametrize("table", ["delayedq_message", "delayedq_finishedmessage"])
+def test_every_text_has_a_collation_that_compares_exactly(connection, table):
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT DISTINCT collation_name FROM information_schema.columns"
+            " WHERE table_schema = database() AND table_name = %s AND collation_name IS NOT NULL",
+            [table],
+        )
+        assert cursor.fetchall() == (("utf8mb4_nopad_bin",),)
+
+
+@pytest.mark.parametrize("pair", [("a", "A"), ("a", "a "), ("e", "é")])
+def test_kinds_queues_and_payloads_compare_exactly_too(store, pair):
+    for text in pair:
+        assert store.offer(message("k", kind=text), now=NOW).outcome == CREATED
+        assert store.offer(message(queue=text, priority=5), now=NOW).outcome == CREATED
+    assert {sight.queue for sight in store.look(now=NOW)} == {"mail", *pair}
+    first, second = pair
+    assert store.offer(message("p", first), now=NOW).outcome == CREATED
+    assert store.offer(message("p", second), now=NOW).outcome == UPDATED
+
+
+def test_texts_of_any_script_travel_through_every_verb(store):
+    text = '"\U0001f6eb \\" \\\\ ключ 航班 %s"'
+    store.offer(message(text[:-1], text, kind=text, queue=text, metadata=text, max_attempts=3), now=NOW)
+    lane = LANE._replace(queue=text)
+    settle(store, *(succeed(one, result=text, errors=text) for one in claim(store, lanes=[lane], worker=text)))
+
+    row = history()
+    assert {row.kind, row.queue, row.payload, row.metadata, row.result, row.errors, row.worker} == {text}
+    assert row.key == text[:-1]
+
+
+# Wake-ups
+
+
+def test_a_moved_message_is_not_heard_of_but_seen_by_a_look(store):
+    store.offer(message("a", scheduled_at=at(60)), now=NOW)
+    listener = store.listener()
+    try:
+        store.offer(message("a"), now=NOW)
+        assert not listener.heard()
+        assert [sight.due_in for sight in store.look(now=NOW)] == [0.0]
+        assert listener.interval >= 0.5, "an idle worker asks no more than twice a second"
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize("policy", OnConflict)
+def test_an_offer_is_one_statement_and_tells_its_id(store, connection, policy):
+    """Also when it is ignored: nothing is looked up."""
+    for payload in "122":
+        with CaptureQueriesContext(connections[store.alias]) as captured:
+            assert store.offer(message("a", payload), policy, NOW).id == live("a").pk
+        assert sum("INSERT" in query["sql"] for query in captured) == 1
+        assert len(captured) == 2, "the other one is the test's"

@@ -1,0 +1,134 @@
+"""Cron in real workers: any number of them, also when they are killed on the tick."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import signal
+from datetime import datetime, timedelta
+
+from django.db import OperationalError
+
+from delayedq.cron.beat import beat
+from delayedq.cron.definitions import read
+from delayedq.models import CronTick, FinishedMessage, Message
+from delayedq.worker.beat import Beat
+from delayedq.worker.loop import Loop
+from tests.app.models import Mark
+from tests.cron.given import nominal
+from tests.worker.conftest import eventually
+
+TASK = "tests.app.chores.note_tick"
+EVERY_SECOND = {"task": TASK, "cron": "* * * * * *", "timezone": "UTC", "misfire": "all"}
+MINUTELY = {"task": TASK, "cron": "* * * * *", "timezone": "UTC"}
+
+
+def cron(**schedules):
+    return json.dumps(schedules)
+
+
+def marks():
+    return sorted(datetime.fromisoformat(name) for name in Mark.objects.values_list("name", flat=True))
+
+
+def test_a_worker_runs_the_ticks_of_the_settings_and_a_task_reads_its_nominal_time(workers, alias):
+    one = workers(CRON=cron(tick=EVERY_SECOND))
+    times = eventually(lambda: marks() if Mark.objects.count() >= 3 else None)
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+
+    assert times[1] - times[0] == times[2] - times[1] == timedelta(seconds=1)
+    assert all(time.microsecond == 0 for time in times)
+    assert set(Mark.objects.values_list("value", flat=True)) == {"tick"}
+
+
+def test_ticks_run_once_each_while_workers_are_killed_on_them(workers, alias, store):
+    flags = ("--processes", "2", "--lease", "1")
+    variables = {"CRON": cron(tick=EVERY_SECOND), "poll": 0.2}
+    fleet = [workers(*flags, **variables) for _ in range(2)]
+    for count in (2, 4, 6):
+        eventually(lambda wanted=count: FinishedMessage.objects.count() >= wanted)
+        victim = fleet.pop(random.randrange(2))
+        victim.send_all(signal.SIGKILL)
+        victim.process.communicate(timeout=10)
+        fleet.append(workers(*flags, **variables))
+    eventually(lambda: FinishedMessage.objects.count() >= 9)
+    for one in fleet:
+        one.send(signal.SIGTERM)
+    for one in fleet:
+        assert one.finish()[0] == 0
+    now = store.now() + timedelta(seconds=2)
+    rest = [nominal(message) for message in Message.objects.filter(scheduled_at__lte=now)]
+
+    ended = [nominal(message) for message in FinishedMessage.objects.succeeded()]
+    assert len(ended) == len(set(ended))
+    times = sorted([*ended, *rest])
+    assert times == [times[0] + timedelta(seconds=second) for second in range(len(times))]
+    assert set(ended) <= set(marks())
+
+
+def test_missed_ticks_are_judged_before_anything_is_claimed(workers, alias, store):
+    hour_ago = store.now() - timedelta(hours=1)
+    beat(store, {"own": read("own", MINUTELY)}, now=hour_ago)
+    waiting = Message.objects.count()
+    fleet = [workers("--processes", "2", "--drain", CRON=cron(own=MINUTELY)) for _ in range(2)]
+    for one in fleet:
+        assert one.finish()[0] == 0
+
+    (time,) = marks()
+    assert timedelta() <= store.now() - time < timedelta(minutes=2)
+    assert FinishedMessage.objects.cancelled().count() == waiting
+
+
+def test_without_cron_a_worker_places_nothing(workers, alias):
+    code, _ = workers("--drain", "--no-cron", CRON=cron(tick=EVERY_SECOND)).finish()
+
+    assert code == 0
+    assert CronTick.objects.count() == 0
+
+
+def test_a_worker_takes_back_the_ticks_of_a_schedule_that_is_gone(workers, alias, store):
+    beat(store, {"own": read("own", {**MINUTELY, "cron": "0 0 1 1 *"})})
+    assert Message.objects.count() == 1
+    assert workers("--drain").finish()[0] == 0
+
+    assert Message.objects.count() == 0
+
+
+def test_a_wrong_schedule_keeps_a_worker_from_starting(workers, alias):
+    code, output = workers("--drain", CRON=cron(bad={**MINUTELY, "timezone": "Europe/Nowhere"})).finish()
+
+    assert code != 0
+    assert "DELAYEDQ['CRON']['bad']['timezone']" in output
+
+
+def test_a_beat_that_loses_the_database_tries_again(store, caplog, monkeypatch):
+    monkeypatch.setattr("delayedq.worker.beat.RETRY", 0.01)
+    one = Beat(store, {"own": read("own", MINUTELY)})
+    failing = iter([OperationalError("the connection was lost")])
+    now = type(store).now
+
+    def lost_once(self):
+        for error in failing:
+            raise error
+        return now(self)
+
+    monkeypatch.setattr(type(store), "now", lost_once)
+    with caplog.at_level(logging.WARNING, "delayedq"):
+        one.begin()
+        eventually(Message.objects.exists)
+    one.stop()
+    assert "the connection was lost" in caplog.text
+
+
+def test_a_loop_without_schedules_runs_no_beat_beside_it(store, options, monkeypatch):
+    started = []
+
+    def start(self):
+        started.append(self)
+
+    monkeypatch.setattr(Beat, "start", start)
+    Loop(store, options, "test").run()
+
+    assert started == []
