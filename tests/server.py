@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 USER = "postgres"
 #: Seconds.
-STARTUP = 60
+STARTUP = 30
+#: Runs a command and kills it (nobody needs its data any more) when whoever started it has ended, however that was.
+UNTIL_END_OF_INPUT = ["sh", "-c", '"$@" & read _; kill -KILL $!; wait', "sh"]
 
 
 class NoServer(Exception):  # noqa: N818
@@ -70,15 +72,15 @@ def mariadb_socket() -> Iterator[str]:
                 install = [_program("mariadb-install-db"), *where, "--auth-root-authentication-method=normal"]
                 subprocess.run(install, check=True, stdout=output, stderr=output)
                 server = [_program("mariadbd"), *where, f"--socket={socket}", "--skip-networking"]
-                process = subprocess.Popen([*server, f"--pid-file={directory}/pid"], stdout=output, stderr=output)
+                command = [*UNTIL_END_OF_INPUT, *server, f"--pid-file={directory}/pid"]
+                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
             except (OSError, subprocess.SubprocessError) as error:
                 raise NoServer(f"MariaDB did not start: {error!r} {log.read_text()[-500:]}") from error
         try:
-            _wait_for(socket, process, log)
+            _wait_for(socket, log)
             yield str(socket)
         finally:
-            process.kill()  # nobody needs its data any more
-            process.wait()
+            process.communicate()
 
 
 def _program(name: str) -> str:
@@ -89,10 +91,10 @@ def _program(name: str) -> str:
     return path
 
 
-def _wait_for(socket: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(socket: Path, log: Path) -> None:
     """It listens once its socket is there."""
     until = time.monotonic() + STARTUP
     while not socket.exists():
-        if process.poll() is not None or time.monotonic() > until:
+        if time.monotonic() > until:
             raise NoServer(f"MariaDB did not start: {log.read_text()[-500:]}")
         time.sleep(0.02)
