@@ -104,7 +104,7 @@ class Reference:
     # Ways out
 
     def poll(self, limit):
-        while claimed := [message for message in self.waiting() if message.due <= self.now][: max(limit, 0)]:
+        while claimed := self.due()[: max(limit, 0)]:
             if deliveries := [delivery for message in claimed if (delivery := self._deliver(message))]:
                 return deliveries
         return []
@@ -186,6 +186,9 @@ class Reference:
     def waiting(self):
         free = [message for message in self.live if message.holder is None or message.held_until <= self.now]
         return sorted(free, key=lambda message: (message.due, message.rank))
+
+    def due(self):
+        return [message for message in self.waiting() if message.due <= self.now]
 
     def read(self, key):
         message = self.find(key)

@@ -122,13 +122,17 @@ class QueueMachine(RuleBasedStateMachine):
 
     # Ways out
 
-    @rule(target=held)
-    def try_poll(self):
-        envelope = self.queue.try_poll()
-        return multiple(*self.delivered([envelope] if envelope else [], self.reference.poll(1)))
+    @precondition(lambda self: self.reference.due())
+    @rule(target=held, limit=st.integers(1, 3))
+    def poll(self, limit):
+        if limit > 1:
+            found = self.queue.try_poll_many(limit).envelopes
+        else:
+            found = [envelope for envelope in [self.queue.try_poll()] if envelope]
+        return multiple(*self.delivered(found, self.reference.poll(limit)))
 
     @rule(target=batches, limit=st.integers(-1, 4))
-    def try_poll_many(self, limit):
+    def poll_a_batch(self, limit):
         batch, expected = self.queue.try_poll_many(limit), self.reference.poll(limit)
         again = any(delivery.attempt > 1 for delivery in expected)
         assert batch.delivery_type == ("redelivery" if again else "first_delivery")
@@ -143,6 +147,11 @@ class QueueMachine(RuleBasedStateMachine):
         for envelope, delivery in pairs:
             self.is_known(envelope.message_id, delivery.message)
         return pairs
+
+    @precondition(lambda self: not self.reference.due())
+    @rule()
+    def poll_nothing(self):
+        assert self.queue.try_poll() is None
 
     def is_known(self, id_, message):
         """Under one id there is one message, all its life."""
