@@ -15,11 +15,14 @@ from urllib.parse import quote
 
 import pytest
 from asgiref.sync import SyncToAsync
+from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
+from django.db.utils import load_backend
 from django.test.utils import setup_databases, teardown_databases
 
 from tests.router import ChosenDatabase
 from tests.server import NoServer, mariadb_socket, postgresql_socket
+from tests.settings import SERVED
 
 ALIASES = {"sqlite": "default", "postgresql": "postgresql", "mariadb": "mariadb"}
 #: Filled by `migrate`, and read by everybody.
@@ -60,18 +63,18 @@ def mariadb(django_test_environment, django_db_blocker):
 @contextmanager
 def _served(alias, socket, django_db_blocker, *, needed=False):
     missing = pytest.fail if needed or os.environ.get("CI") == "true" else pytest.skip
-    if alias not in connections:
-        missing(f"The driver of {alias} is not installed.")
     before = _children()
     try:
+        load_backend(SERVED[alias]["ENGINE"])
         with socket() as path:
             SERVERS.update(_children() - before)
-            connections[alias].settings_dict["HOST"] = path
+            connections.settings[alias] = {**SERVED[alias], "HOST": path}
+            connections.configure_settings(connections.settings)
             with django_db_blocker.unblock():
                 _create(alias)
             yield
             connections[alias].close()
-    except NoServer as reason:
+    except (NoServer, ImproperlyConfigured) as reason:  # the latter without a driver
         missing(str(reason))
 
 

@@ -15,23 +15,24 @@ SQLITE_OPTIONS = {
 DATABASES = {
     # A test database in a file (conftest names it): threads and subprocesses share it.
     "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "unused.sqlite3", "OPTIONS": SQLITE_OPTIONS},
-    # conftest starts the server and fills in its HOST.
+}
+#: Databases of their own from when conftest has started their server: Django's checks ask every MySQL for its version.
+SERVED = {
     "postgresql": {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": "delayedq",
         "USER": "postgres",
         "TEST": {"DEPENDENCIES": []},
     },
-}
-if find_spec("MySQLdb"):
-    # The same, if its driver is installed. The server's default is a character set that can't hold most texts, and a
-    # collation that takes different ones for the same.
-    DATABASES["mariadb"] = {
+    # The server's default is a character set that can't hold most texts, and a collation that takes different ones for
+    # the same.
+    "mariadb": {
         "ENGINE": "django.db.backends.mysql",
         "NAME": "delayedq",
         "USER": "root",
         "TEST": {"DEPENDENCIES": []},
-    }
+    },
+}
 DATABASE_ROUTERS = ["tests.router.ChosenDatabase"]
 
 INSTALLED_APPS = [
