@@ -166,3 +166,11 @@ def _text(path):
         return path.read_text()
     except OSError:  # that thread has just ended
         return ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """What a test logged travels from the process that ran it as UTF-8; some log what that can't hold."""
+    report = yield
+    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    return report

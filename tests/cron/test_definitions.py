@@ -71,7 +71,7 @@ BAD = [
     ({"args": ["x"] * 9}, "['args']: mark: too many positional arguments"),
     ({"args": [], "kwargs": {}}, "['args']: mark: missing a required argument: 'name'"),
     ({"kwargs": ["x"]}, "['kwargs']: It is a dict"),
-    ({"kwargs": {"value": object()}}, "['kwargs']"),
+    ({"kwargs": {"value": 1j}}, "['kwargs']"),
     ({"kwargs": {"other": 1}}, "['kwargs']: mark: got an unexpected keyword argument 'other'"),
     ({"queue_name": "nope"}, "['queue_name']"),
     ({"priority": 1000}, "['priority']"),
