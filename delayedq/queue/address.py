@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delayedq.core.lifecycle import NAME_LENGTH
 from delayedq.core.serialization import dumps, loads
 from delayedq.exceptions import CannotRun, InvalidQueue, NotStorable
-from delayedq.store.offers import check_time
+from delayedq.store.offers import check_time, is_storable
 from delayedq.store.protocol import BARE, Offer
 
 if TYPE_CHECKING:
@@ -83,15 +83,13 @@ def read_headers(metadata: str | None) -> dict[str, Any]:
 def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise InvalidQueue(f"The {what} of a queue is a text that is not blank, not {name!r}.")
-    if BARE in name:
-        raise InvalidQueue(f"The {what} of a queue has no {BARE!r} in it: {name!r}.")
+    if BARE in name or not is_storable(name):
+        raise InvalidQueue(f"The {what} of a queue has no {BARE!r}, no NUL and no lone surrogate in it: {name!r}.")
 
 
-def _storable(text: str) -> str:
-    try:
-        storable = b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        storable = False
-    if not storable:
+def _storable(text: object) -> str:
+    if not isinstance(text, str):
+        raise NotStorable(f"A serializer makes texts of payloads, not {text!r}.")
+    if not is_storable(text):
         raise NotStorable(f"The text of a payload has no NUL and no lone surrogate: {text[:40]!r}.")
     return text

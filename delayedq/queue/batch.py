@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from django.db import Error
+
+from delayedq.exceptions import QueueClosed
 from delayedq.queue.envelope import DeliveryType
 from delayedq.queue.twins import twin
 
@@ -12,8 +16,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from delayedq.queue.envelope import Envelope
-    from delayedq.queue.leases import Acknowledgement, Leases
-    from delayedq.store.protocol import Transition
+    from delayedq.queue.leases import Acknowledgement, End, Leases
 
 
 class Batch[P]:
@@ -50,11 +53,15 @@ class Batch[P]:
         """Give them back, for anybody at once or after a delay."""
         return self._settle(lambda envelope: envelope.rejecting(delay))
 
-    def _settle(self, transition: Callable[[Envelope[P]], Transition]) -> list[Acknowledgement]:
+    def release(self) -> list[Acknowledgement]:
+        """Give them back as if they had never been polled: this attempt does not count."""
+        return self._settle(lambda envelope: envelope.releasing())
+
+    def _settle(self, end: Callable[[Envelope[P]], End]) -> list[Acknowledgement]:
         held = {envelope.message_id: envelope for envelope in self.envelopes if envelope.answer is None}
         if held:
             until = min(envelope.held_until() for envelope in held.values())
-            for id_, answer in self._leases.settle([*map(transition, held.values())], until).items():
+            for id_, answer in self._leases.settle([*map(end, held.values())], until).items():
                 held[id_].learn(answer)
         return [envelope.answer for envelope in self.envelopes if envelope.answer is not None]
 
@@ -64,8 +71,10 @@ class Batch[P]:
     def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
         if error is None:
             self.acknowledge()
-        else:
-            self.reject()
+            return
+        with suppress(Error, QueueClosed):  # the error passes through; the messages come back when their leases end
+            self._settle(lambda envelope: envelope.putting_back(error))
 
     aacknowledge = twin(acknowledge)
     areject = twin(reject)
+    arelease = twin(release)

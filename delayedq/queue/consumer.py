@@ -20,15 +20,14 @@ from delayedq.queue.base import Base
 from delayedq.queue.batch import Batch
 from delayedq.queue.envelope import Envelope
 from delayedq.queue.filters import conditions
-from delayedq.queue.leases import consumer
+from delayedq.queue.leases import End, consumer
 from delayedq.queue.reading import waiting
-from delayedq.queue.twins import twin
 from delayedq.queue.watch import Watch, ring
 from delayedq.store.protocol import GiveBack, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
-    from datetime import timedelta
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+    from datetime import datetime, timedelta
 
     from delayedq.core.backoff import Backoff
     from delayedq.store.protocol import Claimed
@@ -121,7 +120,7 @@ class Consumer[P](Base[P]):
             except Exception as reason:  # noqa: BLE001 - the serializer may be somebody else's code
                 refused[claimed] = reason
         if refused:
-            self.leases.set_aside(list(refused), list(refused.values()))
+            self.leases.set_aside(refused)
         return envelopes
 
     def _envelope(self, claimed: Claimed) -> Envelope[P]:
@@ -131,7 +130,7 @@ class Consumer[P](Base[P]):
         return Envelope(self.address, self.leases, claimed, content)
 
     def _release(self, claims: Sequence[Claimed]) -> None:
-        self.leases.settle([GiveBack(claimed, charged=False) for claimed in claims], time.monotonic())
+        self.leases.settle([End(GiveBack(claimed, charged=False)) for claimed in claims], time.monotonic())
 
     def _set_aside_unreadable(self) -> None:
         """The store could not look into a payload: find out which, as it would stop every filter for good."""
@@ -143,7 +142,7 @@ class Consumer[P](Base[P]):
                 if claimed := store.claim_unchanged(
                     message.id, message.generation, lease, consumer(), self.leases.now()
                 ):
-                    self.leases.set_aside([claimed], [reason])
+                    self.leases.set_aside({claimed: reason})
 
     # Waiting
 
@@ -151,44 +150,47 @@ class Consumer[P](Base[P]):
         return Watch(self.leases.store, self.address.queue)
 
     def _await(self, watch: Watch, give_up_at: float, given_up: threading.Event | None = None) -> Envelope[P] | None:
-        while given_up is None or not given_up.is_set():
+        if envelope := self.try_poll():
+            return envelope
+        while (left := give_up_at - time.monotonic()) > 0 and not (given_up and given_up.is_set()):
+            watch.listen()
+            looked_at = self._now()
             if envelope := self.try_poll():
                 return envelope
-            left = give_up_at - time.monotonic()
-            if left <= 0:
-                return None
-            if not watch.listen():  # having begun to listen, look again before the first wait
-                watch.wait(min(left, self._due_in()))
+            watch.wait(min(left, self._due_in(looked_at)))
         return None
 
-    def _due_in(self) -> float:
-        """Seconds to sleep at most. What is due already and was not claimed is locked, or doesn't match."""
-        store, now = self.leases.store, self.leases.now()
-        sights = store.glance([Lane(self.address.queue, 0, now or store.now())], now)
+    def _due_in(self, looked_at: datetime) -> float:
+        """Seconds to sleep at most. What was due when a poll looked and was not claimed is locked, or doesn't match."""
+        sights = self.leases.store.glance([Lane(self.address.queue, 0, looked_at)], self.leases.now())
         return max(SHORTEST_WAIT, min([self.patience(), *(sight.due_in for sight in sights)]))
 
-    # Async
+    def _now(self) -> datetime:
+        return self.leases.now() or self.leases.store.now()
 
-    atry_poll = twin(try_poll)
-    atry_poll_many = twin(try_poll_many)
+    # Async: whoever is cancelled gives back, uncharged, what was claimed nevertheless
+
+    async def atry_poll(self) -> Envelope[P] | None:
+        return await _unless_cancelled(sync_to_async(self.try_poll)())
+
+    async def atry_poll_many(self, limit: int) -> Batch[P]:
+        return await _unless_cancelled(sync_to_async(self.try_poll_many)(limit))
 
     async def apoll(self, timeout: timedelta | None = None) -> Envelope[P] | None:  # noqa: ASYNC109 - as poll() has it
-        """`poll`, in a thread of its own. If it is cancelled, what it has just claimed is given back."""
+        """`poll`, which waits in a thread of its own."""
         if envelope := await self.atry_poll():
             return envelope
         given_up = threading.Event()
         thread = ThreadPoolExecutor(1, thread_name_prefix="delayedq-poll")
         polling = asyncio.get_running_loop().run_in_executor(thread, self._poll_apart, timeout, given_up)
         try:
-            return await asyncio.shield(polling)
-        except asyncio.CancelledError:
-            given_up.set()
-            ring(self.leases.alias, self.address.queue)
-            if envelope := await polling:
-                await envelope.arelease()
-            raise
+            return await _unless_cancelled(polling, lambda: self._give_up(given_up))
         finally:
             thread.shutdown(wait=False)
+
+    def _give_up(self, given_up: threading.Event) -> None:
+        given_up.set()
+        ring(self.leases.alias, self.address.queue)
 
     def _poll_apart(self, timeout: timedelta | None, given_up: threading.Event) -> Envelope[P] | None:
         try:
@@ -203,6 +205,19 @@ class Consumer[P](Base[P]):
         with suppress(QueueClosed):
             while envelope := await self.apoll():
                 yield envelope
+
+
+async def _unless_cancelled[T](claiming: Awaitable[T], give_up: Callable[[], None] = lambda: None) -> T:
+    polling = asyncio.ensure_future(claiming)
+    try:
+        return await asyncio.shield(polling)
+    except asyncio.CancelledError:
+        give_up()
+        with suppress(Error, QueueClosed):
+            claimed = await polling
+            if isinstance(claimed, Envelope | Batch):
+                await claimed.arelease()
+        raise
 
 
 def _deadline(timeout: timedelta | None) -> float:

@@ -13,6 +13,7 @@ from delayedq.queue.producer import Producer
 from delayedq.queue.reading import Reading, live, waiting
 from delayedq.queue.replies import expiry, reply_name, sweep
 from delayedq.queue.twins import twin
+from delayedq.store.offers import check_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.cron.service import CronService
-    from delayedq.models import FinishedMessage
+    from delayedq.models import FinishedMessage, MessageQuerySet
 
 #: What drop_all_messages() wants to hear.
 CONFIRMATION = "Yes, please, I know what I'm doing!"
@@ -47,16 +48,20 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
     def read(self, key: str) -> Reading[P] | None:
         """The live message of this key, due or not, held or not; it is not leased. None if there is none.
 
-        Raises ValueError if its payload can't be read.
+        Raises InvalidKey, or ValueError if its payload can't be read.
         """
-        message = live(self.leases).filter(kind=self.address.queue, key=key).first()
+        message = self._keyed(key).first()
         if message is None:
             return None
         return Reading(self.leases, message, self.address.read(message.payload, message.metadata))
 
     def contains_message(self, key: str) -> bool:
-        """Is there a live message of this key, due or not, held or not?"""
-        return live(self.leases).filter(kind=self.address.queue, key=key).exists()
+        """Is there a live message of this key, due or not, held or not? Raises InvalidKey."""
+        return self._keyed(key).exists()
+
+    def _keyed(self, key: str) -> MessageQuerySet:
+        check_key(key)
+        return live(self.leases).keyed(self.address.queue, key)
 
     def count(self) -> int:
         """How many messages nobody holds, due or not (of those that pass the filter)."""
@@ -96,7 +101,11 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
     # Dropping
 
     def drop_message(self, key: str) -> bool:
-        """End the live message of this key as cancelled, also while somebody holds it; False if there is none."""
+        """End the live message of this key as cancelled, also while somebody holds it; False if there is none.
+
+        Raises InvalidKey.
+        """
+        check_key(key)
         return bool(self._drop(key))
 
     def drop_all_messages(self, confirm: str) -> int:
@@ -150,6 +159,8 @@ class ReplyQueue[P](DelayedQueue[P]):
         self.leases.expires_at = expiry(self.address.queue)
 
     def close(self) -> None:
-        with suppress(QueueClosed):
-            self._drop()
-        super().close()
+        try:
+            with suppress(QueueClosed):
+                self._drop()
+        finally:
+            super().close()

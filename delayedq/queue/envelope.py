@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from asgiref.sync import sync_to_async
 from django.db import Error, transaction
+from django.db.transaction import TransactionManagementError
 from django.utils import timezone
 
 from delayedq.core.backoff import as_backoff
-from delayedq.core.lifecycle import Ending
 from delayedq.core.serialization import dumps
 from delayedq.exceptions import LeaseLost, QueueClosed
-from delayedq.queue.leases import Acknowledgement, History, announce_failed, check_duration, errors_with
+from delayedq.queue.leases import Acknowledgement, End, History, check_duration, errors_with, seconds_of
 from delayedq.queue.replies import send_reply
 from delayedq.queue.twins import twin
 from delayedq.store.offers import check_time
-from delayedq.store.protocol import Finish, GiveBack
+from delayedq.store.protocol import GiveBack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from delayedq.core.backoff import Backoff
     from delayedq.queue.address import Address, Content
     from delayedq.queue.leases import Leases
-    from delayedq.store.protocol import Claimed, Transition
+    from delayedq.store.protocol import Claimed
 
 
 class DeliveryType(StrEnum):
@@ -62,6 +62,7 @@ class Envelope[P]:
         self._address = address
         self._leases = leases
         self._answer: Acknowledgement | None = None
+        self._committed = False
         self._started = time.monotonic()
         self._held_until = self._started + leases.duration().total_seconds()
         self._headers = content.headers
@@ -119,15 +120,15 @@ class Envelope[P]:
         """
         check_time(until)
         headers = None if state is UNCHANGED else dumps({**self._headers, "state": state}, where="state")
-        return self._settle(self._giving_back(until=until, metadata=headers))
+        return self._settle(self._given_back(until=until, metadata=headers))
 
     def fail(self, reason: str) -> Acknowledgement:
         """Set it aside as failed, with a reason: it is a dead letter in the history."""
-        return self._settle_failed(Failed(reason))
+        return self._settle(self._leases.failed(self.claimed, self._elapsed(), Failed(reason), kept=False))
 
     def release(self) -> Acknowledgement:
         """Give it back as if it had never been polled: this attempt does not count."""
-        return self._settle(GiveBack(self.claimed, charged=False))
+        return self._settle(self.releasing())
 
     def extend(self, lease: timedelta) -> bool:
         """Hold it for `lease` (a timedelta over zero) from now on, or longer if it was; False if it was lost."""
@@ -167,31 +168,38 @@ class Envelope[P]:
         after the backoff (a timedelta, or a callable from the number of the attempt). Raises LeaseLost, and undoes the
         writes, if the lease was lost meanwhile; RuntimeError within a transaction, whose end would decide instead.
         """
-        delay = None
+        delay, alias = None, self._leases.alias
         try:
-            delay = None if backoff is None else as_backoff(backoff)(self.attempt)
-            with transaction.atomic(using=self._leases.alias, durable=True):
+            delay = self._delay(backoff)
+            with transaction.atomic(using=alias, durable=True):
+                transaction.on_commit(self._confirm, using=alias)
                 yield self
                 self._acknowledge_or_undo()
         except BaseException as error:
-            self._answer = None  # what it told was undone with the rest
-            with suppress(Error, QueueClosed):  # then the message comes back when its lease ends
+            if not self._committed:
+                self._answer = None  # what it told was undone with the rest
                 self._put_back(error, delay)
             raise
 
     # The transitions
 
-    def acknowledging(self) -> Transition:
-        return self._leases.ending(self.claimed, Ending.SUCCEEDED, self._elapsed())
+    def acknowledging(self) -> End:
+        return self._leases.succeeded(self.claimed, self._elapsed())
 
-    def rejecting(self, delay: timedelta | None = None, errors: str | None = None) -> Transition:
+    def rejecting(self, delay: timedelta | None = None, error: Exception | None = None) -> End:
         """Raises ValueError for a delay below zero."""
-        seconds = None if delay is None else delay.total_seconds()
-        if seconds is not None and seconds < 0:
-            raise ValueError(f"A delay can't be negative: {delay}.")
+        seconds = seconds_of(delay)
         if self.attempt >= self.claimed.max_attempts:
-            return Finish(self.claimed, Ending.FAILED, self._elapsed(), 0.0, errors=errors)
-        return self._giving_back(delay=seconds, errors=errors)
+            reason = error or Failed("It was rejected at its last attempt.")
+            return self._leases.failed(self.claimed, self._elapsed(), reason)
+        return self._given_back(delay=seconds, errors=None if error is None else errors_with(self.claimed, error))
+
+    def releasing(self) -> End:
+        return End(GiveBack(self.claimed, charged=False))
+
+    def putting_back(self, error: BaseException, delay: timedelta | None = None) -> End:
+        """Because of the error; what only stops the program is not the message's fault."""
+        return self.rejecting(delay, error) if isinstance(error, Exception) else self.releasing()
 
     def learn(self, answer: Acknowledgement) -> None:
         """It was settled together with others."""
@@ -201,33 +209,35 @@ class Envelope[P]:
         """The moment of `time.monotonic()` at which its lease ends."""
         return self._held_until
 
-    def _giving_back(self, **fields: Any) -> GiveBack:
+    def _given_back(self, **fields: Any) -> End:
         # An attempt that started is recorded if the message turns out to be replaced.
         started = self._elapsed() if self._leases.history is History.KEEP else None
-        return GiveBack(self.claimed, charged=True, started=started, **fields)
+        return End(GiveBack(self.claimed, charged=True, started=started, **fields))
+
+    def _delay(self, backoff: Backoff | timedelta | None) -> timedelta | None:
+        delay = None if backoff is None else as_backoff(backoff)(self.attempt)
+        seconds_of(delay)  # if it can't be waited for, that shows before the body runs
+        return delay
 
     def _acknowledge_or_undo(self) -> None:
+        if transaction.get_rollback(using=self._leases.alias):
+            raise TransactionManagementError("The transaction is broken; what was done is undone.")
+        if self._answer is not None and self._leases.renew(self.claimed, self._leases.duration()):
+            self._answer = None  # that was undone, with a savepoint
         if self.acknowledge() is Acknowledgement.LEASE_LOST:
             raise LeaseLost(f"The lease of message {self.message_id} was lost; what was done is undone.")
 
+    def _confirm(self) -> None:
+        """The first thing to be called after the commit: what follows may fail and undoes nothing."""
+        self._committed = True
+
     def _put_back(self, error: BaseException, delay: timedelta | None = None) -> None:
-        """Reject it because of the error; what only stops the program is not the message's fault."""
-        if isinstance(error, Exception):
-            self._settle(self.rejecting(delay, errors_with(self.claimed, error)))
-        else:
-            self.release()
+        with suppress(Error, QueueClosed):  # the error passes through; the message comes back when its lease ends
+            self._settle(self.putting_back(error, delay))
 
-    def _settle_failed(self, reason: Exception) -> Acknowledgement:
-        first = self._answer is None
-        errors = errors_with(self.claimed, reason)
-        answer = self._settle(self._leases.ending(self.claimed, Ending.FAILED, self._elapsed(), errors))
-        if first and answer is Acknowledgement.ACKNOWLEDGED:
-            announce_failed(self.claimed, reason)
-        return answer
-
-    def _settle(self, transition: Transition) -> Acknowledgement:
+    def _settle(self, end: End) -> Acknowledgement:
         if self._answer is None:
-            self._answer = self._leases.settle([transition], self._held_until)[self.message_id]
+            self._answer = self._leases.settle([end], self._held_until)[self.message_id]
         return self._answer
 
     def _elapsed(self) -> float:

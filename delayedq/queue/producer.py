@@ -5,20 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from django.db import transaction
-
 from delayedq.exceptions import InvalidQueue
 from delayedq.queue.base import Base
 from delayedq.queue.twins import twin
 from delayedq.queue.watch import ring_after_commit
-from delayedq.store.offers import waves
 from delayedq.store.protocol import OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from delayedq.store.protocol import Offer, Offered, OfferOutcome
+    from delayedq.store.protocol import OfferOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +79,17 @@ class Producer[P](Base[P]):
         A key may occur more than once: its messages are then offered one after the other, in their order.
         """
         batch = list(messages)
-        offers = [self.address.offer(message.key, message.payload, message.schedule_at) for message in batch]
+        offers = [
+            (
+                self.address.offer(message.key, message.payload, message.schedule_at),
+                OnConflict.REPLACE if message.can_update else OnConflict.KEEP,
+            )
+            for message in batch
+        ]
         store = self.leases.store
-        with transaction.atomic(using=store.alias):
-            offered = self._offer_rounds(offers, [message.can_update for message in batch])
-            ring_after_commit(store.alias, self.address.queue)
-        return [BatchedReply(message.input, o.outcome) for message, o in zip(batch, offered, strict=True)]
-
-    def _offer_rounds(self, offers: Sequence[Offer], can_update: Sequence[bool]) -> list[Offered]:
-        """In rounds without a repeated key: within one, it makes no difference which policy goes first."""
-        offered: dict[int, Offered] = {}
-        for positions in waves(offers):
-            for policy, updates in ((OnConflict.REPLACE, True), (OnConflict.KEEP, False)):
-                chosen = [position for position in positions if can_update[position] is updates]
-                outcomes = self.leases.store.offer_many((offers[p] for p in chosen), policy, self.leases.now())
-                offered.update(zip(chosen, outcomes, strict=True))
-        return [offered[position] for position in range(len(offers))]
+        offered = store.offer_each(offers, self.leases.now())
+        ring_after_commit(store.alias, self.address.queue)
+        return [BatchedReply(message.input, one.outcome) for message, one in zip(batch, offered, strict=True)]
 
     aoffer_or_update = twin(offer_or_update)
     aoffer_if_not_exists = twin(offer_if_not_exists)

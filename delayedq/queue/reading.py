@@ -6,9 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import Q
-from django.db.models.functions import Now
 
-from delayedq.core.lifecycle import Ending
 from delayedq.queue.leases import Acknowledgement, consumer
 from delayedq.queue.twins import twin
 
@@ -49,8 +47,8 @@ class Reading[P]:
         if claimed is None:
             replaced = live(self._leases).filter(id=self.message_id, generation__gt=self._generation).exists()
             return Acknowledgement.SUPERSEDED if replaced else Acknowledgement.LEASE_LOST
-        transition = self._leases.ending(claimed, Ending.SUCCEEDED, None)
-        return self._leases.settle([transition], time.monotonic() + lease.total_seconds())[claimed.id]
+        end = self._leases.succeeded(claimed, None)
+        return self._leases.settle([end], time.monotonic() + lease.total_seconds())[claimed.id]
 
     aacknowledge = twin(acknowledge)
 
@@ -64,5 +62,7 @@ def live(leases: Leases) -> MessageQuerySet:
 
 def waiting(leases: Leases) -> MessageQuerySet:
     """Those that nobody holds, due or not, in the order in which they are due."""
+    from delayedq.models import Now  # queues are made before the models are loaded
+
     expired = Q(leased_until__lte=leases.now() or Now())
     return live(leases).filter(Q(lease_token__isnull=True) | expired).order_by("scheduled_at", "id")

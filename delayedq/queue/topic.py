@@ -36,6 +36,8 @@ class Topic[P]:
         self.name = name
         self._options = {"serializer": serializer, "using": using, **options}
         self._queues: dict[str, DelayedQueue[P]] = {}
+        if isinstance(subscriptions, str):
+            raise InvalidQueue(f"The subscriptions of a topic are several names, not the text {subscriptions!r}.")
         for subscription in subscriptions:
             if subscription in self._queues or not subscription.strip() or not name.strip():
                 raise InvalidQueue(f"A topic and its subscriptions have names of their own, not {subscription!r}.")
@@ -68,15 +70,15 @@ class Topic[P]:
 
         Raises InvalidMessage, and stores nothing, for what can't be stored.
         """
-        queues = list(self._queues.values())
+        queues = dict(self._queues)
         if not queues:
             return {}
-        leases = queues[0].leases
-        offers = [queue.address.offer(key, payload, schedule_at) for queue in queues]
+        offers = [queue.address.offer(key, payload, schedule_at) for queue in queues.values()]
+        leases = next(iter(queues.values())).leases
         offered = leases.store.offer_many(offers, now=leases.now())
         for offer in offers:
             ring_after_commit(leases.alias, offer.queue)
-        return {subscription: o.outcome for subscription, o in zip(self._queues, offered, strict=True)}
+        return {subscription: one.outcome for subscription, one in zip(queues, offered, strict=True)}
 
     def _open(self, subscription: str) -> DelayedQueue[P]:
         return DelayedQueue(f"{self.name}/{subscription}", **self._options)

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 ATTEND = 2 * NOTIFY_GAP
 
 _watching: defaultdict[tuple[str, str], set[Watch]] = defaultdict(set)
-_lock = threading.Lock()
+#: A signal handler may close a queue while its thread is in here; and no child may be forked with it locked.
+_lock = threading.RLock()
+os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def ring(alias: str, queue: str) -> None:
@@ -67,12 +69,10 @@ class Watch:
         with suppress(BlockingIOError):  # it has not read the last ones yet
             os.write(self._wake_fd, b".")
 
-    def listen(self) -> bool:
-        """Begin to listen; False if it does already. What was offered before is not heard."""
-        if self._listener is not None:
-            return False
-        self._listener = self._store.listener()
-        return True
+    def listen(self) -> None:
+        """Begin to listen, if it does not yet. What was offered before is not heard."""
+        if self._listener is None:
+            self._listener = self._store.listener()
 
     def wait(self, seconds: float) -> None:
         """Sleep until woken, or until the listener hears something. Raises django.db.Error if it is cut off."""

@@ -80,6 +80,17 @@ class BaseStore(ABC):
                 outcomes[position] = self._named(offer, offered)
         return outcomes  # type: ignore[return-value]  # every position is in a wave
 
+    def offer_each(self, offers: Sequence[tuple[Offer, OnConflict]], now: datetime | None = None) -> list[Offered]:
+        offered: dict[int, Offered] = {}
+        with transaction.atomic(using=self.alias):
+            # In rounds without a repeated key: within one, it makes no difference which policy goes first.
+            for positions in waves([offer for offer, _ in offers]):
+                for policy in {offers[position][1] for position in positions}:
+                    chosen = [position for position in positions if offers[position][1] is policy]
+                    outcomes = self.offer_many((offers[position][0] for position in chosen), policy, now)
+                    offered.update(zip(chosen, outcomes, strict=True))
+        return [offered[position] for position in range(len(offers))]
+
     def _named(self, offer: Offer, offered: Offered) -> Offered:
         """An ignored offer returns no row: its message is found by key."""
         if offered.id is not None:
@@ -132,7 +143,7 @@ class BaseStore(ABC):
     def settle(self, transitions: Sequence[Transition], worker: str, now: datetime | None = None) -> Settled:
         if not transitions:
             return Settled()
-        with transaction.atomic(using=self.alias):
+        with transaction.atomic(using=self.alias, savepoint=False):
             settled: set[int] = set()
             if finishes := [transition for transition in transitions if isinstance(transition, Finish)]:
                 settled |= self._finish(finishes, now)
@@ -146,7 +157,7 @@ class BaseStore(ABC):
         """What carried another generation or token: give the replaced ones back, report the others as lost."""
         if not rest:
             return Settled()
-        with transaction.atomic(using=self.alias):
+        with transaction.atomic(using=self.alias, savepoint=False):
             rearmed = self._rearm([transition.claimed for transition in rest])
             if ran := [t for t in rest if t.claimed.id in rearmed and not isinstance(t, Discard) and _ran(t)]:
                 self._record_superseded(ran, worker, now)
@@ -162,12 +173,15 @@ class BaseStore(ABC):
     def _unschedule(self, kind: str, key: str, now: datetime | None) -> bool: ...
 
     def drop(self, queue: str, key: str | None = None, *, recorded: bool = True, now: datetime | None = None) -> int:
-        from delayedq.models import Message  # stores are imported before the models are loaded
-
         if key is not None:
             check_key(key)
-        if recorded:
-            return self._drop_all(queue, now) if key is None else int(self._unschedule(queue, key, now))
+        if not recorded:
+            return self._erase(queue, key)
+        return self._drop_all(queue, now) if key is None else int(self._unschedule(queue, key, now))
+
+    def _erase(self, queue: str, key: str | None) -> int:
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
         messages = Message.objects.using(self.alias).filter(queue=queue)
         return (messages if key is None else messages.filter(kind=queue, key=key)).delete()[0]
 

@@ -30,7 +30,9 @@ from delayedq.store.mysql_values import (
     fence,
     given_back,
     instant,
+    length,
     microseconds,
+    packets,
     place,
     record,
     superseded,
@@ -77,7 +79,7 @@ class MySQLStore(BaseStore):
             self._write(statement, {"ids": json.dumps(some), **parameters})
 
     def _write_given(self, statement: str, given: Iterable[list[Any]], now: datetime | None) -> None:
-        for some in batched(given, ROWS):
+        for some in packets(given, length, ROWS):
             self._write(statement, {"given": document(some), "now": text(now)})
 
     def listener(self) -> Listener:
@@ -114,6 +116,10 @@ class MySQLStore(BaseStore):
     @again
     def _offer_all(self, offers: list[Offer], on_conflict: OnConflict, now: datetime | None) -> list[Offered]:
         return super().offer_many(offers, on_conflict, now)
+
+    @again
+    def offer_each(self, offers: Sequence[tuple[Offer, OnConflict]], now: datetime | None = None) -> list[Offered]:
+        return super().offer_each(offers, now)
 
     def _offer_one(self, offer: Offer, on_conflict: OnConflict, now: datetime | None) -> Offered:
         with self.connection.cursor() as cursor:
@@ -257,13 +263,17 @@ class MySQLStore(BaseStore):
         return {claimed.id for claimed in claims if (claimed.id, claimed.token) in held}
 
     def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str, now: datetime | None) -> None:
-        for some in batched(ran, ROWS):
-            self._write(sql.draw_ids(len(some)), {})
-            ids = [row[0] for row in self._rows(sql.DRAWN_IDS, {})]
-            self._write_to(sql.DELETE, ids)
-            rows = [superseded(id_, t, worker, now) for id_, t in zip(ids, some, strict=True)]
+        rows = [superseded(id_, t, worker, now) for id_, t in zip(self._draw_ids(len(ran)), ran, strict=True)]
+        for some in packets(rows, length, ROWS):
             with self.connection.cursor() as cursor:
-                cursor.execute(sql.record_superseded(len(rows)), [value for row in rows for value in row])
+                cursor.execute(sql.record_superseded(len(some)), [value for row in some for value in row])
+
+    def _draw_ids(self, count: int) -> list[int]:
+        for some in batched(range(count), ROWS):
+            self._write(sql.draw_ids(len(some)), {})
+        ids = [row[0] for row in self._rows(sql.DRAWN_IDS, {})]
+        self._write_to(sql.DELETE, ids)
+        return ids
 
     @again
     def renew(
@@ -297,6 +307,10 @@ class MySQLStore(BaseStore):
             ids = [row[0] for row in self._rows(sql.LOCK_QUEUE, {"queue": queue})]
             self._cancel(ids, None, now)
         return len(ids)
+
+    @again
+    def _erase(self, queue: str, key: str | None) -> int:
+        return super()._erase(queue, key)
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None, now: datetime | None = None) -> set[int]:
         return self._withdraw(set(ids), errors, now)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.exceptions import InvalidTime
 from delayedq.store import mysql_sql as sql
-from delayedq.store.mysql_values import EARLIEST, document, text
+from delayedq.store.mysql_values import EARLIEST, document, packets, text
 from delayedq.store.protocol import Offered, OfferOutcome
 
 if TYPE_CHECKING:
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
     from delayedq.store.protocol import Offer, OnConflict
-
-#: A statement offers at most so many characters: each may take four bytes, and a packet 16 MB.
-CHARACTERS = 2_000_000
 
 #: The server's integers wrap: an id below zero comes as one above this.
 HALF = 2**63
@@ -42,17 +40,8 @@ def offer_one(cursor: CursorWrapper, offer: Offer, on_conflict: OnConflict, now:
 
 def runs(offers: Sequence[Offer], rows: int) -> Iterator[list[Offer]]:
     """In their order, split for statements of limited size; in each all have a key, or none has."""
-    run: list[Offer] = []
-    room = CHARACTERS
-    for offer in offers:
-        size = len(offer.payload) + len(offer.metadata or "")
-        if run and (len(run) == rows or size > room or (offer.key is None) != (run[-1].key is None)):
-            yield run
-            run, room = [], CHARACTERS
-        run.append(offer)
-        room -= size
-    if run:
-        yield run
+    for _, alike in groupby(offers, lambda offer: offer.key is None):
+        yield from packets(alike, lambda offer: len(offer.payload) + len(offer.metadata or ""), rows)
 
 
 def offer_run(
@@ -69,7 +58,7 @@ def offer_run(
     created = range(first, first + len(run) * step, step)
     if not keyed:
         return [Offered(CREATED, id_) for id_ in created]
-    stored = _by_key(cursor, sql.STORED, names)
+    stored = known | _by_key(cursor, sql.STORED, names)  # an old snapshot does not show what was not changed
     return [_judge(stored[offer.kind, offer.key], known.get((offer.kind, offer.key)), created) for offer in run]
 
 

@@ -50,7 +50,7 @@ ON DUPLICATE KEY UPDATE
     scheduled_at = IF(attempt = -2, VALUES(scheduled_at), scheduled_at),
     scheduled_at_initially = IF(attempt = -2, VALUES(scheduled_at), scheduled_at_initially),
     errors = IF(attempt < 0, NULL, errors),
-    generation = generation + IF(attempt < 0, LAST_INSERT_ID(id) > 0, LAST_INSERT_ID(-id) < 0),
+    generation = generation + IF(attempt < 0, LAST_INSERT_ID(id) <> 0, LAST_INSERT_ID(-id) = 0),
     attempt = IF(attempt < 0, 0, attempt)
 """
 _DIFFERS = """(
@@ -66,7 +66,7 @@ def _update(moves: str) -> str:
 
 CONFLICT = {
     OnConflict.REPLACE: _update("1 = 1"),
-    OnConflict.KEEP: "ON DUPLICATE KEY UPDATE generation = generation + (LAST_INSERT_ID(-id) < 0)",
+    OnConflict.KEEP: "ON DUPLICATE KEY UPDATE generation = generation + (LAST_INSERT_ID(-id) = 0)",
     OnConflict.PRESERVE_TIME: _update(_LEASED),
     OnConflict.EARLIEST: _update(f"{_LEASED} OR VALUES(scheduled_at) < scheduled_at"),
     OnConflict.LATEST: _update(f"{_LEASED} OR VALUES(scheduled_at) > scheduled_at"),

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any, overload
 from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from delayedq.store.protocol import Condition, Finish, GiveBack, Lane
+
+#: A statement takes at most so many characters: each may need four bytes, and a packet holds 16 MB.
+CHARACTERS = 2_000_000
 
 #: The beginning of all time for a DATETIME.
 EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)
@@ -24,6 +27,25 @@ def text(moment: datetime | None) -> str | None: ...
 def text(moment: datetime | None) -> str | None:
     """A time as a DATETIME takes it: UTC without an offset. None is the server's clock."""
     return None if moment is None else str(max(moment, EARLIEST).astimezone(UTC).replace(tzinfo=None))
+
+
+def packets[R](rows: Iterable[R], size: Callable[[R], int], most: int) -> Iterator[list[R]]:
+    """The rows in their order, split for statements of at most so many of them and of limited size."""
+    packet: list[R] = []
+    room = CHARACTERS
+    for row in rows:
+        taken = size(row)
+        if packet and (len(packet) == most or taken > room):
+            yield packet
+            packet, room = [], CHARACTERS
+        packet.append(row)
+        room -= taken
+    if packet:
+        yield packet
+
+
+def length(row: Iterable[Any]) -> int:
+    return sum(len(value) for value in row if isinstance(value, str))
 
 
 def document(rows: Sequence[Sequence[Any]]) -> str:

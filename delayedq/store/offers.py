@@ -64,7 +64,7 @@ def check(offer: Offer) -> None:
     if offer.scheduled_at is not None:
         check_time(offer.scheduled_at)
     for name, text in (("queue", offer.queue), ("kind", offer.kind)):
-        if not text.strip() or len(text) > NAME_LENGTH or not _is_storable(text):
+        if not text.strip() or len(text) > NAME_LENGTH or not is_storable(text):
             raise InvalidMessage(f"A {name} is a text of 1 to {NAME_LENGTH} characters, not {text!r}.")
     size, limit = len(offer.payload.encode()), get_settings().MAX_PAYLOAD_BYTES
     if size > limit:
@@ -77,11 +77,11 @@ def check_key(key: object) -> None:
         raise InvalidKey(f"A key is a text, not {key!r}.")
     if not 1 <= len(key) <= KEY_LENGTH:
         raise InvalidKey(f"A key has 1 to {KEY_LENGTH} characters, not {len(key)}: {key[:40]!r}.")
-    if not _is_storable(key):
+    if not is_storable(key):
         raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
 
 
-def _is_storable(text: str) -> bool:
+def is_storable(text: str) -> bool:
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

@@ -223,6 +223,9 @@ class Store(Protocol):
     ) -> list[Offered]:
         """Store all or none; the outcomes are in the order of the offers. A key may occur more than once."""
 
+    def offer_each(self, offers: Sequence[tuple[Offer, OnConflict]], now: datetime | None = None) -> list[Offered]:
+        """`offer_many`, but each offer has its own policy."""
+
     def notify(self) -> None:
         """Wake idle workers, at once or not at all; offers do so after commit."""
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from delayedq.core.lifecycle import Returned
+    from delayedq.models import MessageQuerySet
     from delayedq.store.protocol import Settled
     from delayedq.worker.attempt import Attempt
 
@@ -77,9 +78,15 @@ class Joint:
         return self._store.settle([finish], self._attempt.worker)
 
     def _leased(self) -> bool:
+        return self._held().leased().exists()
+
+    def _held(self) -> MessageQuerySet:
         claimed = self._attempt.claimed
-        mine = Message.objects.using(self.alias).filter(id=claimed.id, lease_token=claimed.token)
-        return mine.leased().exists()
+        return Message.objects.using(self.alias).filter(id=claimed.id, lease_token=claimed.token)
+
+    def _given_back(self) -> bool:
+        """A message that was replaced has no history of its own: the commit has taken the lease from it."""
+        return self.settled is not None and bool(self.settled.superseded) and not self._held().exists()
 
     def confirm(self) -> None:
         """The first thing to be called after the commit."""
@@ -90,7 +97,7 @@ class Joint:
         return self._confirmed or (self.settled is not None and self._recorded())
 
     def _recorded(self) -> bool:
-        """The connection was lost in the commit: ask a new one for the history, as soon as there is one.
+        """The connection was lost in the commit: ask a new one what became of the message, as soon as there is one.
 
         If the commit is still under way somewhere, the answer is no. That does no harm: the failure that follows is
         settled under the lease, which the commit takes away.
@@ -99,7 +106,7 @@ class Joint:
         while True:
             try:
                 connections[self.alias].close()
-                return bool(self._store.finished([self._attempt.id]))
+                return bool(self._store.finished([self._attempt.id])) or self._given_back()
             except Error:
                 failures += 1
                 time.sleep(RECONNECTING(failures).total_seconds())

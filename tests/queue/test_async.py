@@ -119,6 +119,46 @@ def test_what_a_cancelled_poll_had_claimed_is_given_back_uncharged(make, monkeyp
     assert queue.try_poll().attempt == 1
 
 
+@pytest.mark.parametrize("verb", ["atry_poll", "atry_poll_many", "apoll"])
+def test_whoever_is_cancelled_while_the_database_answers_holds_nothing(make, monkeypatch, verb):
+    queue = make(clock=None)
+    queue.offer_or_update("a", 1)
+    claim = type(queue.leases).claim
+
+    async def use():
+        loop = asyncio.get_running_loop()
+
+        def claim_and_be_cancelled(self, *args):
+            claimed = claim(self, *args)
+            loop.call_soon_threadsafe(polling.cancel)
+            asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE)  # by then it is cancelled
+            return claimed
+
+        monkeypatch.setattr(type(queue.leases), "claim", claim_and_be_cancelled)
+        polling = asyncio.create_task(queue.atry_poll_many(5) if verb == "atry_poll_many" else getattr(queue, verb)())
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+
+    run(use)
+    monkeypatch.undo()
+    assert queue.try_poll().attempt == 1
+
+
+def test_whoever_is_cancelled_as_the_queue_is_closed_is_cancelled(make, settings):
+    settings.DELAYEDQ = {"POLL_INTERVAL": timedelta(hours=1)}
+    queue = make(clock=None)
+
+    async def use():
+        polling = asyncio.create_task(queue.apoll())
+        await until_it_waits(queue)
+        polling.cancel()
+        queue.close()
+        with pytest.raises(asyncio.CancelledError):
+            await polling
+
+    run(use)
+
+
 def test_an_async_iteration_consumes_until_the_queue_is_closed(make):
     queue = make(clock=None)
     queue.offer_batch([BatchedMessage(None, f"{number}", number) for number in range(3)])

@@ -7,7 +7,7 @@ from datetime import timedelta
 from threading import Event
 
 import pytest
-from django.db import transaction
+from django.db import OperationalError, transaction
 
 from delayedq.exceptions import InvalidQueue, InvalidTime, NotStorable
 from delayedq.models import FinishedMessage
@@ -44,10 +44,17 @@ def test_a_message_can_be_rejected_for_a_while(queue, envelope, clock):
     assert queue.try_poll().attempt == 2
 
 
-def test_a_negative_delay_is_refused_and_the_message_still_held(queue, envelope):
-    with pytest.raises(ValueError, match="negative"):
-        envelope.reject(timedelta(seconds=-1))
+@pytest.mark.parametrize(("delay", "error"), [(timedelta(seconds=-1), ValueError), (5, TypeError)])
+def test_what_is_no_delay_is_refused_and_the_message_still_held(queue, envelope, delay, error):
+    with pytest.raises(error, match="delay"):
+        envelope.reject(delay)
     assert envelope.acknowledge() == DONE
+
+
+def test_a_message_can_be_rejected_for_a_century_and_no_longer(queue, envelope):
+    assert envelope.reject(timedelta.max) == DONE
+    assert queue.try_poll() is None
+    assert 2120 < queue.read("a").scheduled_at.year < 2130
 
 
 def test_the_first_verb_decides_and_the_others_tell_what_it_told(queue, envelope):
@@ -75,14 +82,16 @@ def test_a_replaced_message_is_given_back_with_the_replacement_whatever_its_cons
 # Attempts
 
 
-def test_after_its_last_attempt_a_rejected_message_is_a_dead_letter(make):
+def test_after_its_last_attempt_a_rejected_message_is_a_dead_letter_and_that_is_told(make, caplog):
     queue = make(max_attempts=2)
     queue.offer_or_update("a", 1, NOW)
     queue.offer_or_update("b", 2, NOW)
     for _ in range(2):
+        assert not caplog.records
         with pytest.raises(Boom), queue.try_poll():
             boom()
 
+    assert "a failed for good after attempt 2 of 2: Boom: boom" in caplog.text
     assert queue.try_poll().key == "b"
     dead = history(key="a")
     assert (dead.outcome, dead.attempts) == ("failed", 2)
@@ -195,7 +204,7 @@ def test_a_lost_lease_can_not_be_extended(queue, envelope, clock):
     assert not holder.extend(MINUTE)
 
 
-@pytest.mark.parametrize("lease", [timedelta(0), timedelta(seconds=-1), 60])
+@pytest.mark.parametrize("lease", [timedelta(0), timedelta(seconds=-1), timedelta.max, 60])
 def test_what_is_no_lease_is_refused(envelope, lease):
     with pytest.raises(InvalidQueue, match="timedelta over zero"):
         envelope.extend(lease)
@@ -218,6 +227,18 @@ def test_an_envelope_rejects_on_an_error_and_lets_it_through(queue, envelope):
     assert again.attempt == 2
     again.acknowledge()
     assert "boom" in history(key="a").errors
+
+
+def test_the_error_passes_through_though_the_database_is_gone_too(queue, envelope, store, monkeypatch, clock):
+    def fail(*args):
+        raise OperationalError("the server went away")
+
+    with monkeypatch.context() as outage:
+        outage.setattr(store, "settle", fail)
+        with pytest.raises(Boom), envelope:
+            boom()
+    clock.move(61)
+    assert queue.try_poll().attempt == 2
 
 
 def test_what_only_stops_the_program_is_no_attempt(queue, envelope):

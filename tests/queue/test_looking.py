@@ -93,6 +93,19 @@ def test_browsing_takes_nothing_and_leaves_out_what_can_not_be_read(queue):
     assert queue.count() == 4
 
 
+@pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
+def test_what_somebody_holds_is_not_counted_in_any_time_zone_of_the_server(make, connection):
+    queue = make(clock=None)
+    queue.offer_or_update("a", 1)
+    queue.try_poll()
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION time_zone = '+09:00'")
+    try:
+        assert queue.count() == 0
+    finally:
+        connection.close()
+
+
 # Drop
 
 
@@ -107,9 +120,14 @@ def test_a_message_is_dropped_by_its_key_also_while_somebody_holds_it(queue):
     assert queue.count() == 1
 
 
-def test_what_is_no_key_is_not_dropped(queue):
+@pytest.mark.parametrize("key", [None, 5, "", "a\0b", "\ud800", "x" * 201])
+@pytest.mark.parametrize("verb", ["read", "contains_message", "drop_message"])
+def test_what_is_no_key_finds_nothing_and_drops_nothing(queue, verb, key):
+    queue.offer_or_update(None, 1, NOW)
+    queue.offer_or_update("5", 1, NOW)
     with pytest.raises(InvalidKey):
-        queue.drop_message("")
+        getattr(queue, verb)(key)
+    assert queue.count() == 2
 
 
 def test_all_messages_are_dropped_and_counted(queue, make):

@@ -37,6 +37,14 @@ def test_a_payload_of_another_type_is_refused_and_nothing_stored(make, serialize
     assert queue.count() == 0
 
 
+@pytest.mark.parametrize("text", [b"bytes", None, 7])
+def test_a_serializer_that_makes_no_text_is_refused(make, text):
+    serializer = Moments()
+    serializer.serialize = lambda payload: text
+    with pytest.raises(NotStorable, match="texts of payloads"):
+        make("times", serializer).offer_or_update("a", NOW)
+
+
 @pytest.mark.parametrize("payload", ["a\0b", "\ud800"])
 def test_a_text_that_no_database_can_hold_is_refused(make, payload):
     with pytest.raises(NotStorable, match="NUL"):

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 
+from delayedq.models import Message
 from delayedq.queue import BatchedMessage, DeliveryType
 from tests.queue.given import Boom, boom
 from tests.store.given import NOW, at, together
@@ -168,6 +169,21 @@ def test_a_batch_settles_in_one_with_block_and_gives_back_on_errors(queue):
     with queue.try_poll_many(2) as batch:
         assert batch.delivery_type == AGAIN
     assert queue.try_poll() is None
+
+
+def test_a_batch_tells_the_error_that_gave_it_back(queue):
+    fill(queue, 2)
+    with pytest.raises(Boom), queue.try_poll_many(2):
+        boom()
+    assert ["boom" in errors for errors in Message.objects.values_list("errors", flat=True)] == [True, True]
+
+
+def test_what_only_stops_the_program_is_no_attempt_of_a_batch(queue):
+    fill(queue, 2)
+    with pytest.raises(KeyboardInterrupt), queue.try_poll_many(2):
+        raise KeyboardInterrupt
+    assert queue.try_poll_many(2).release() == [DONE] * 2
+    assert queue.try_poll_many(2).delivery_type == FIRST
 
 
 def test_a_batch_can_be_given_back_for_later(queue, clock):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from django.db import OperationalError
 
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.models import FinishedMessage, Message
@@ -86,6 +87,17 @@ def test_a_closed_queue_leaves_nothing_behind(queue, replies):
         replies.try_poll()
 
 
+def test_a_queue_that_can_not_be_emptied_is_closed_all_the_same(replies, store, monkeypatch):
+    def fail(*args, **options):
+        raise OperationalError("the server went away")
+
+    monkeypatch.setattr(store, "drop", fail)
+    with pytest.raises(OperationalError):
+        replies.close()
+    with pytest.raises(QueueClosed):
+        replies.try_poll()
+
+
 def test_after_it_expired_nobody_replies_and_nobody_asks_for_replies(queue, replies, clock):
     envelope = ask(queue, replies)
     clock.move(60)
@@ -133,7 +145,7 @@ def test_only_a_queue_for_replies_of_the_same_type_takes_replies(queue, make):
     assert queue.count() == 0
 
 
-@pytest.mark.parametrize("expires_in", [timedelta(0), timedelta(seconds=-1), 60])
+@pytest.mark.parametrize("expires_in", [timedelta(0), timedelta(seconds=-1), timedelta.max, 60])
 def test_what_is_no_time_to_wait_is_refused(queue, expires_in):
     with pytest.raises(InvalidQueue, match="expires_in"):
         queue.reply_queue(expires_in)

@@ -17,14 +17,16 @@ from tests.store.given import NOW, outcomes
 KEEP, FAILURES, NONE = History
 
 
-@pytest.mark.parametrize("name", ["", "  ", "a|b", None, 7, "x" * 196, "reply~000000000000~0000000000000000"])
+@pytest.mark.parametrize(
+    "name", ["", "  ", "a|b", "a\0b", "\ud800", None, 7, "x" * 196, "reply~000000000000~0000000000000000"]
+)
 def test_what_is_no_name_is_refused(name):
     with pytest.raises(InvalidQueue):
         DelayedQueue(name)
 
 
 @pytest.mark.parametrize("what", ["lease", "poll_interval"])
-@pytest.mark.parametrize("duration", [timedelta(0), timedelta(seconds=-1), 60, "a minute"])
+@pytest.mark.parametrize("duration", [timedelta(0), timedelta(seconds=-1), timedelta.max, 60, "a minute"])
 def test_what_is_no_duration_is_refused(what, duration):
     with pytest.raises(InvalidQueue, match=what):
         DelayedQueue("contacts", **{what: duration})

@@ -96,3 +96,8 @@ def test_publishing_is_one_statement_on_postgresql(topic, alias):
     with CaptureQueriesContext(connections[alias]) as captured:
         topic.publish(1, schedule_at=NOW.replace(year=2126))
     assert [query["sql"].split()[0] for query in captured] == ["BEGIN", "WITH", "COMMIT"]
+
+
+def test_one_text_is_no_list_of_subscriptions():
+    with pytest.raises(InvalidQueue, match="several names"):
+        Topic("prices", "mail")

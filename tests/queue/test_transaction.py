@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import pytest
 from django.db import Error, OperationalError, connections, transaction
+from django.db.transaction import TransactionManagementError
 
 from delayedq.core.backoff import Constant
 from delayedq.exceptions import LeaseLost, QueueClosed
@@ -72,6 +73,14 @@ def test_what_is_no_backoff_takes_no_message(queue):
     assert queue.try_poll().attempt == 1
 
 
+@pytest.mark.parametrize("delay", [timedelta(seconds=-1), 5])
+def test_a_backoff_that_is_no_delay_shows_before_the_body_runs_and_keeps_the_message(queue, delay):
+    with pytest.raises((TypeError, ValueError)), queue.transaction(backoff=lambda attempt: delay):
+        Mark.objects.create(name="never")
+    assert effects() == []
+    assert queue.try_poll().attempt == 2
+
+
 def test_a_backoff_that_fails_keeps_the_message(queue):
     with pytest.raises(Boom), queue.transaction(backoff=lambda attempt: boom()):
         Mark.objects.create(name="never")
@@ -97,6 +106,34 @@ def test_a_statement_that_failed_undoes_the_effects_also_if_its_error_was_swallo
         swallow()
     assert effects() == []
     assert queue.try_poll().attempt == 2
+
+
+def test_a_transaction_that_breaks_after_the_end_of_its_message_was_written_says_so(queue, alias):
+    def acknowledge_and_break():
+        with queue.transaction() as envelope:
+            Mark.objects.create(name="half")
+            envelope.acknowledge()
+            transaction.set_rollback(True, using=alias)
+
+    with pytest.raises(TransactionManagementError, match="broken"):
+        acknowledge_and_break()
+    assert effects() == []
+    assert queue.try_poll().attempt == 2
+
+
+def test_an_end_that_is_undone_with_a_savepoint_is_written_again(queue, alias):
+    with queue.transaction() as envelope:
+        Mark.objects.create(name="whole")
+        with suppress(Boom), transaction.atomic(using=alias):
+            envelope.defer(NOW)
+            boom()
+    assert (effects(), outcomes(), queue.contains_message("a")) == (["whole"], ["succeeded"], False)
+
+
+def test_what_fails_after_the_commit_undoes_nothing(queue, alias):
+    with pytest.raises(Boom), queue.transaction() as envelope:
+        transaction.on_commit(lambda: mark_and_boom("after"), using=alias)
+    assert (envelope.answer, outcomes(), effects()) == ("acknowledged", ["succeeded"], ["after"])
 
 
 def test_a_lost_lease_undoes_the_effects(queue, clock):

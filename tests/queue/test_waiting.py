@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from django.utils import timezone
 
 from delayedq.exceptions import QueueClosed
 from delayedq.queue import watch
-from tests.store.given import NOW, together
+from tests.store.given import NOW, at, together
 from tests.worker.attempts import PATIENCE
 
 #: Nobody learns anything by waiting for it.
@@ -114,6 +115,14 @@ def test_the_time_of_the_first_message_wakes(queue):
     assert timezone.now() >= due - timedelta(milliseconds=1)
 
 
+@pytest.mark.parametrize("step", range(1, 9))
+def test_a_message_that_becomes_due_between_two_looks_at_the_clock_is_not_overlooked(make, step):
+    ticks = count()
+    queue = make(clock=lambda: at(next(ticks) / 1000))
+    queue.offer_or_update("a", 1, at((step + 0.5) / 1000))
+    assert woken(queue).key == "a"
+
+
 def test_a_rejected_message_wakes_nobody_too_early_and_is_found_by_its_time(queue):
     queue.offer_or_update("a", 1)
     queue.try_poll().reject(timedelta(seconds=0.2))
@@ -197,7 +206,7 @@ def test_what_is_due_and_can_not_be_had_makes_nobody_spin(make, alias, monkeypat
 def test_not_even_a_clock_that_stands_still_makes_a_consumer_spin(make):
     queue = make()
     queue.offer_or_update("a", {"region": "us"}, NOW)
-    assert queue.filter(payload__region="eu")._due_in() > 0
+    assert queue.filter(payload__region="eu")._due_in(NOW) > 0
 
 
 def test_a_queue_that_ends_while_nobody_waits_ends_the_next_poll(queue):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import time
+from collections import defaultdict
 from datetime import timedelta
 
 import pytest
 from django.db import transaction
 
 from delayedq import BatchedMessage, Topic
+from delayedq.exceptions import QueueClosed
+from delayedq.queue import watch as watch_module
 from delayedq.queue.watch import Watch
 from tests.store.given import NOW
 from tests.worker.attempts import PATIENCE
@@ -79,3 +85,47 @@ def test_nobody_is_woken_before_the_commit_or_by_another_queue(queue, make, alia
             queue.offer_or_update("a", 1, NOW)
             assert not watch._woken(watch._listener, 0.0)
         assert watch._woken(watch._listener, 0.0)
+
+
+class Interrupted(defaultdict):
+    """Where watches are kept; it is asked with the lock held, and then a signal comes."""
+
+    def __getitem__(self, place):
+        signal.raise_signal(signal.SIGUSR1)
+        return super().__getitem__(place)
+
+
+def test_a_signal_handler_may_close_the_queue_at_any_moment(queue, alias, monkeypatch):
+    monkeypatch.setattr(watch_module, "_watching", Interrupted(set))
+    before = signal.signal(signal.SIGUSR1, lambda *_: queue.close())
+    try:
+        with pytest.raises(QueueClosed):
+            queue.poll(timedelta(seconds=PATIENCE))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+FORK = """
+import os, sys, threading, time
+from delayedq.queue import watch
+
+def hold():
+    with watch._lock:
+        held.set()
+        time.sleep(0.2)
+
+held = threading.Event()
+thread = threading.Thread(target=hold)
+thread.start()
+held.wait()
+child = os.fork()
+if child == 0:
+    watch.ring("default", "contacts|json")
+    os._exit(7)
+thread.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_can_offer_whatever_other_threads_were_doing():
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", FORK], check=False, timeout=PATIENCE).returncode == 7

@@ -10,12 +10,13 @@ from django.db import OperationalError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store import mysql, mysql_again, mysql_offers
+from delayedq.store import mysql, mysql_again, mysql_values
 from delayedq.store.protocol import OfferOutcome, OnConflict
 from tests.store.given import (
     KIND,
     LANE,
     LEASE,
+    NOTHING_AMISS,
     NOW,
     at,
     claim,
@@ -32,6 +33,7 @@ from tests.store.given import (
 
 pytestmark = pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
 
+KEEP, REPLACE = OnConflict.KEEP, OnConflict.REPLACE
 CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
 
 
@@ -59,6 +61,8 @@ VERBS = {
     "tick": lambda store, running: keys(store.tick([succeed(running)], [LANE], 9, LEASE, "w", NOW).claimed) == ["b"],
     "renew": lambda store, running: store.renew([(running.id, running.token)], LEASE, NOW) == set(),
     "release": lambda store, running: store.release([(running.id, running.token)]) is None,
+    "offer_each": lambda store, _: len(store.offer_each([(message("x"), KEEP), (message("y"), REPLACE)], NOW)) == 2,
+    "drop": lambda store, _: store.drop(KIND, "a", recorded=False) == 0,
     "unschedule": lambda store, _: store.unschedule(KIND, "a", NOW),
     "withdraw": lambda store, running: store.withdraw(iter([running.id + 1]), now=NOW) == {running.id + 1},
 }
@@ -203,7 +207,7 @@ def test_a_key_that_appears_while_a_batch_is_stored_is_not_told_as_created(store
 
 
 def test_a_batch_of_large_payloads_is_split_between_statements(store, connection, monkeypatch):
-    monkeypatch.setattr(mysql_offers, "CHARACTERS", 1_000)
+    monkeypatch.setattr(mysql_values, "CHARACTERS", 1_000)
     offers = [message(f"{number}", "é" * 400, metadata="m" * 50) for number in range(7)]
     with CaptureQueriesContext(connection) as captured:
         store.offer_many([*offers, message("huge", "x" * 5_000)], now=NOW)
@@ -220,6 +224,42 @@ def test_a_batch_may_take_more_than_a_packet_holds(store, connection):
 
     store.offer_many((message(payload='"' * size) for _ in range(count)), now=NOW)
     assert Message.objects.count() == count
+
+
+@pytest.mark.parametrize("what", ["result", "errors"])
+def test_a_batch_of_ends_may_take_more_than_a_packet_holds(store, what):
+    store.offer_many((message() for _ in range(20)), now=NOW)
+    ends = [succeed(claimed, **{what: "x" * 900_000}) for claimed in claim(store, 20)]
+    assert settle(store, *ends) == NOTHING_AMISS
+    assert FinishedMessage.objects.count() == 20
+
+
+def test_a_batch_of_replaced_attempts_may_take_more_than_a_packet_holds(store):
+    names = [f"large {number}" for number in range(20)]
+    store.offer_many((message(name, "x" * 900_000) for name in names), now=NOW)
+    claims = claim(store, 20)
+    store.offer_many((message(name, "y") for name in names), now=NOW)
+    assert len(settle(store, *map(succeed, claims)).superseded) == 20
+    assert FinishedMessage.objects.superseded().count() == 20
+
+
+# Sessions
+
+
+@pytest.mark.parametrize("policy", [KEEP, REPLACE])
+def test_a_batch_in_an_old_snapshot_finds_keys_that_were_created_since(store, connection, policy):
+    """A session at REPEATABLE READ, which the system checks warn of."""
+    with connection.cursor() as cursor:
+        cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    try:
+        with transaction.atomic(using=store.alias):
+            assert Message.objects.count() == 0
+            ((created),) = together(partial(store.offer, message("new"), now=NOW))
+            offered = store.offer_many([message("new"), message("newer")], policy, NOW)
+    finally:
+        connection.close()
+    assert [one.outcome for one in offered] == [IGNORED, CREATED]
+    assert offered[0].id == created.id
 
 
 # Texts

@@ -12,6 +12,7 @@ from django.contrib.auth.models import Permission
 from django.db import IntegrityError, OperationalError, transaction
 from django.tasks.exceptions import InvalidTask
 from django.tasks.signals import task_finished
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq import Cancel, Retry, Snooze, current_message, task
@@ -154,6 +155,13 @@ def test_an_end_that_can_not_be_stored_takes_along_what_it_wrote(claimed):
 
     assert (ended.outcome, ended.settled, marks()) == (Raised(), None, [])
     assert isinstance(ended.error, IntegrityError)
+
+
+def test_it_costs_no_savepoint(claimed, connection):
+    message = claimed(write)
+    with CaptureQueriesContext(connection) as captured:
+        run(message)
+    assert [query["sql"] for query in captured if "SAVEPOINT" in query["sql"]] == []
 
 
 # The lease
@@ -424,6 +432,24 @@ def test_a_commit_that_arrived_has_succeeded_though_the_connection_was_lost(clai
     assert (ended.outcome, ended.error, ended.settled) == (Returned(), None, Settled())
     assert (FinishedMessage.objects.get().outcome, marks()) == ("succeeded", ["written"])
     assert "what followed its commit failed" in caplog.text
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_also_of_a_message_that_was_replaced_it_is_known_whether_the_commit_arrived(claimed, unplug, after):
+    def body():
+        write()
+        once.play.schedule_at(at(5), "next", key="a")
+        unplug(after=after)
+
+    message = claimed(body)
+    ended = run(message)
+
+    if after:
+        assert (ended.outcome, ended.settled) == (Returned(), Settled(superseded=frozenset({message.id})))
+        assert marks() == ["written"]
+    else:
+        assert (ended.outcome, ended.settled) == (Raised(), None)
+        assert is_untouched(message)
 
 
 def test_a_commit_that_never_arrived_has_failed(claimed, unplug):
