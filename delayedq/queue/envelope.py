@@ -141,7 +141,7 @@ class Envelope[P]:
     def reply(self, payload: P) -> bool:
         """Answer whoever offered the message with `reply_to`; the reply has the key, or else the id, of the message.
 
-        False if nobody waits for it any more. Raises LookupError if no reply was asked for.
+        False once the queue for it has expired. Raises LookupError if no reply was asked for.
         """
         return send_reply(self._address, self._leases, self.claimed, self._headers.get("reply_to"), payload)
 

@@ -31,7 +31,7 @@ def expiry(queue: str) -> datetime | None:
 
 
 def send_reply(address: Address[Any], leases: Leases, claimed: Claimed, reply_to: str | None, payload: object) -> bool:
-    """Raises LookupError if no reply was asked for; False if the queue for it is gone."""
+    """Raises LookupError if no reply was asked for; False if the queue for it has expired."""
     if reply_to is None:
         raise LookupError("Nobody asked for a reply to this message.")
     store, now = leases.store, leases.now()

@@ -85,10 +85,10 @@ class BaseStore(ABC):
         with transaction.atomic(using=self.alias):
             # In rounds without a repeated key: within one, it makes no difference which policy goes first.
             for positions in waves([offer for offer, _ in offers]):
-                for policy in {offers[position][1] for position in positions}:
-                    chosen = [position for position in positions if offers[position][1] is policy]
-                    outcomes = self.offer_many((offers[position][0] for position in chosen), policy, now)
-                    offered.update(zip(chosen, outcomes, strict=True))
+                for policy in OnConflict:
+                    if chosen := [position for position in positions if offers[position][1] is policy]:
+                        outcomes = self.offer_many((offers[position][0] for position in chosen), policy, now)
+                        offered.update(zip(chosen, outcomes, strict=True))
         return [offered[position] for position in range(len(offers))]
 
     def _named(self, offer: Offer, offered: Offered) -> Offered:

@@ -144,15 +144,15 @@ def test_whoever_is_cancelled_while_the_database_answers_holds_nothing(make, mon
     assert queue.try_poll().attempt == 1
 
 
-def test_whoever_is_cancelled_as_the_queue_is_closed_is_cancelled(make, settings):
+def test_whoever_is_cancelled_as_the_queue_is_closed_is_cancelled(make, settings, monkeypatch):
     settings.DELAYEDQ = {"POLL_INTERVAL": timedelta(hours=1)}
     queue = make(clock=None)
+    monkeypatch.setattr(type(queue), "_give_up", lambda self, given_up: self.close())
 
     async def use():
         polling = asyncio.create_task(queue.apoll())
         await until_it_waits(queue)
         polling.cancel()
-        queue.close()
         with pytest.raises(asyncio.CancelledError):
             await polling
 

@@ -147,6 +147,16 @@ def test_a_lost_lease_undoes_the_effects(queue, clock):
     assert holder.acknowledge() == "acknowledged"
 
 
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_a_lease_that_is_extended_in_time_holds_though_that_is_not_committed(queue, clock):
+    with queue.transaction() as envelope:
+        clock.move(59)
+        assert envelope.extend(timedelta(seconds=60))
+        clock.move(59)
+        assert together(queue.try_poll) == [None]
+    assert outcomes() == ["succeeded"]
+
+
 def test_a_message_that_is_replaced_meanwhile_commits_and_is_delivered_once_more(queue):
     with queue.transaction():
         Mark.objects.create(name="first")

@@ -1,0 +1,23 @@
+"""What docs/stores.md says in numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import delayedq
+from delayedq.store.listen import MySQLListener, PostgreSQLListener, SQLiteListener
+from delayedq.store.mysql_again import TRIES
+from delayedq.store.mysql_values import EARLIEST
+
+GUIDE = (Path(delayedq.__file__).parent.parent / "docs" / "stores.md").read_text()
+
+
+def test_the_guide_knows_how_often_a_listener_asks():
+    assert PostgreSQLListener.interval is None
+    assert f"within {SQLiteListener.interval * 1000:g} ms (`PRAGMA data_version`)" in GUIDE
+    assert f"within {MySQLListener.interval:g} s (asks for the newest id)" in GUIDE
+
+
+def test_the_guide_knows_the_limits_of_mysql():
+    assert f"tried up to {TRIES} times" in GUIDE
+    assert f"from the year {EARLIEST.year} on" in GUIDE
