@@ -1,4 +1,4 @@
-"""The `django.tasks` view of a message: a TaskResult, made only where somebody asks for one."""
+"""The errors that a message carries, and its `django.tasks` view: a TaskResult, made where somebody asks for one."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from delayedq.core.lifecycle import Outcome, Returned
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.attempt import Attempt
 
@@ -24,7 +25,10 @@ else:
     AnyResult = TaskResult
 
 
+#: An error takes at most so many characters of text and of traceback, and a message carries at most so many errors.
 TEXT_LENGTH = 2_000
+TRACEBACK_LENGTH = 20_000
+ERRORS_KEPT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +107,28 @@ def workers(stored: str | None, attempts: int, last: str) -> list[str]:
     if last and len(known) < attempts:
         known.append(last)
     return [""] * (attempts - len(known)) + known
+
+
+def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: float | None) -> str:
+    """The list of errors that the message carries, with this one; `seconds` None: nothing ran."""
+    record = {
+        "attempt": claimed.attempt,
+        "failed_at": timezone.now().isoformat(),
+        "seconds": None if seconds is None else round(seconds, 6),
+        "worker": worker,
+        "exception": path_of(error),
+        "message": text_of(error),
+        "traceback": trace_of(error)[-TRACEBACK_LENGTH:],
+    }
+    return json.dumps([*known_errors(claimed), record][-ERRORS_KEPT:])
+
+
+def known_errors(claimed: Claimed) -> list[dict[str, Any]]:
+    try:
+        known = json.loads(claimed.errors) if claimed.errors else []
+        return [record for record in known if isinstance(record["attempt"], int)]
+    except (ValueError, TypeError, LookupError):
+        return []  # somebody wrote something else there; what follows counts all the same
 
 
 def path_of(error: BaseException) -> str:

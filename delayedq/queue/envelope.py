@@ -192,7 +192,8 @@ class Envelope[P]:
         if self.attempt >= self.claimed.max_attempts:
             reason = error or Failed("It was rejected at its last attempt.")
             return self._leases.failed(self.claimed, self._elapsed(), reason)
-        return self._given_back(delay=seconds, errors=None if error is None else errors_with(self.claimed, error))
+        errors = None if error is None else errors_with(self.claimed, error, self._elapsed())
+        return self._given_back(delay=seconds, errors=errors)
 
     def releasing(self) -> End:
         return End(GiveBack(self.claimed, charged=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -11,9 +10,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.utils import timezone
-
-from delayedq import signals
+from delayedq import results, signals
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import CENTURY, NAME_LENGTH, Ending
 from delayedq.exceptions import InvalidQueue, QueueClosed
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
 
 #: Seconds between two tries to settle a message that somebody's transaction has locked.
 BUSY_PAUSE = 0.02
-#: A message carries at most so many errors.
-ERRORS_KEPT = 20
 
 
 class History(StrEnum):
@@ -136,7 +131,7 @@ class Leases:
     def failed(self, claimed: Claimed, started: float | None, reason: Exception, *, kept: bool = True) -> End:
         """`kept`: it is in the history whatever that is."""
         recorded = kept or self.history is not History.NONE
-        finish = Finish(claimed, Ending.FAILED, started, 0.0, errors=errors_with(claimed, reason))
+        finish = Finish(claimed, Ending.FAILED, started, 0.0, errors=errors_with(claimed, reason, started))
         return End(finish if recorded else Discard(claimed), reason)
 
     def set_aside(self, refused: Mapping[Claimed, Exception]) -> None:
@@ -150,25 +145,12 @@ def consumer() -> str:
 
 
 def _announce_failed(claimed: Claimed, reason: Exception) -> None:
-    signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=f"{type(reason).__name__}: {reason}")
+    error = f"{type(reason).__name__}: {results.text_of(reason)}"
+    signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
 
 
-def errors_with(claimed: Claimed, reason: BaseException) -> str:
-    """The message's list of errors with one more, as the workers write it."""
-    try:
-        known = json.loads(claimed.errors) if claimed.errors else []
-    except ValueError:
-        known = []
-    record = {
-        "attempt": claimed.attempt,
-        "failed_at": timezone.now().isoformat(),
-        "seconds": None,
-        "worker": consumer(),
-        "exception": f"{type(reason).__module__}.{type(reason).__qualname__}",
-        "message": str(reason),
-        "traceback": "",
-    }
-    return json.dumps([*known, record][-ERRORS_KEPT:])
+def errors_with(claimed: Claimed, reason: Exception, seconds: float | None) -> str:
+    return results.errors_with(claimed, reason, consumer(), seconds)
 
 
 def check_duration(what: str, duration: object) -> None:

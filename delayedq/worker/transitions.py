@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from typing import TYPE_CHECKING, Any
-
-from django.utils import timezone
+from typing import TYPE_CHECKING
 
 from delayedq import results, signals
 from delayedq.core.backoff import Exponential
@@ -18,10 +15,6 @@ if TYPE_CHECKING:
     from delayedq.worker.executor import Ended
 
 logger = logging.getLogger("delayedq")
-
-#: An error takes at most so many characters of traceback, and a message carries at most so many errors.
-TRACEBACK_LENGTH = 20_000
-ERRORS_KEPT = 20
 
 
 def decision(ended: Ended) -> Decision:
@@ -59,33 +52,13 @@ def vanished(claimed: Claimed) -> int:
     """How many attempts since the last known error ended without a word: their worker was killed, or lost its lease."""
     if claimed.attempt <= 1:
         return 0
-    known = _known_errors(claimed)
+    known = results.known_errors(claimed)
     return max(0, claimed.attempt - 1 - (known[-1]["attempt"] if known else 0))
-
-
-def _known_errors(claimed: Claimed) -> list[dict[str, Any]]:
-    try:
-        known = json.loads(claimed.errors) if claimed.errors else []
-        return [record for record in known if isinstance(record["attempt"], int)]
-    except (ValueError, TypeError, LookupError):
-        return []  # somebody wrote something else there; what follows counts all the same
 
 
 def _errors(ended: Ended) -> str | None:
     """The message's list of errors with this one; None if there is nothing to add."""
     if ended.error is None or isinstance(ended.outcome, AskedSnooze | NotStarted):
         return None
-    known = _known_errors(ended.attempt.claimed)
-    return json.dumps([*known, _record(ended, ended.error)][-ERRORS_KEPT:])
-
-
-def _record(ended: Ended, error: BaseException) -> dict[str, Any]:
-    return {
-        "attempt": ended.attempt.claimed.attempt,
-        "failed_at": timezone.now().isoformat(),
-        "seconds": None if ended.started is None else round(ended.finished - ended.started, 6),
-        "worker": ended.attempt.worker,
-        "exception": results.path_of(error),
-        "message": results.text_of(error),
-        "traceback": results.trace_of(error)[-TRACEBACK_LENGTH:],
-    }
+    seconds = None if ended.started is None else ended.finished - ended.started
+    return results.errors_with(ended.attempt.claimed, ended.error, ended.attempt.worker, seconds)

@@ -10,7 +10,7 @@ import pytest
 from django.db import OperationalError, transaction
 
 from delayedq.exceptions import InvalidQueue, InvalidTime, NotStorable
-from delayedq.models import FinishedMessage
+from delayedq.models import FinishedMessage, Message
 from delayedq.queue import UNCHANGED, DeliveryType
 from tests.queue.given import Boom, boom
 from tests.store.given import NOW, at, history, outcomes, together
@@ -168,6 +168,22 @@ def test_a_failed_message_is_a_dead_letter_with_its_reason(queue, envelope, capl
     assert (dead.outcome, dead.attempts) == ("failed", 1)
     assert json.loads(dead.errors)[0]["message"] == "no such address"
     assert "no such address" in caplog.text
+
+
+class Unprintable(Exception):  # noqa: N818
+    def __str__(self):
+        raise Boom
+
+
+@pytest.mark.parametrize("errors", [None, "{", "5", '[{"no": "record"}]'])
+def test_any_error_can_be_told_whatever_the_message_carries(queue, envelope, errors):
+    Message.objects.update(errors=errors)
+    envelope.release()
+    with pytest.raises(Unprintable), queue.try_poll():
+        raise Unprintable
+    (record,) = json.loads(Message.objects.get().errors)
+    assert (record["attempt"], record["message"]) == (1, "<it can't be printed>")
+    assert "Unprintable" in record["traceback"]
 
 
 def test_a_released_message_was_never_polled(queue, envelope):

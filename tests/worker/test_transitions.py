@@ -12,9 +12,10 @@ import pytest
 from delayedq import Cancel, Retry, Snooze
 from delayedq.core.lifecycle import Decision, Ending, Impossible, NotStarted, Raised
 from delayedq.models import FinishedMessage, Message
+from delayedq.results import ERRORS_KEPT
 from delayedq.store.protocol import Finish, GiveBack
 from delayedq.worker.executor import Ended
-from delayedq.worker.transitions import ERRORS_KEPT, announce, decision, transition, vanished
+from delayedq.worker.transitions import announce, decision, transition, vanished
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed, playing, run, work
 
