@@ -131,7 +131,7 @@ class Reference:
             elif delay is not None:
                 message.due = self.now + delay
 
-        return self._settle(delivery, give_back, errors=errors)
+        return self._settle(delivery, give_back, errors=1 if delivery.attempt == self.max_attempts else errors)
 
     def release(self, delivery):
         def take_back_the_attempt(message):
