@@ -121,7 +121,9 @@ def test_no_limit_to_speak_of_takes_nothing(queue, limit):
     assert queue.count() == 3
 
 
-@pytest.mark.parametrize(("there", "limit", "taken"), [(3, 5, 3), (10, 5, 5), (250, 250, 250)])
+@pytest.mark.parametrize(
+    ("there", "limit", "taken"), [(3, 5, 3), (10, 5, 5), (50, 50, 50), (100, 100, 100), (250, 250, 250)]
+)
 def test_many_are_at_most_as_many_as_asked(queue, there, limit, taken):
     fill(queue, there)
     batch = queue.try_poll_many(limit)
