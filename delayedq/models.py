@@ -1,4 +1,4 @@
-"""The tables: what lives, what ended, and the ticks of cron schedules.
+"""The tables: what lives, what ended, and the ticks of cron schedules. What operators do is in `model_operations`.
 
 `Message` holds live rows only; the lease columns are in no index and in no index predicate, so that on PostgreSQL a
 claim is a heap-only update. `FinishedMessage` gets one row per ended message, written by the statement that deletes
@@ -101,6 +101,11 @@ class Message(models.Model):
     objects = MessageQuerySet.as_manager()
 
     class Meta:
+        permissions: ClassVar = [
+            ("reschedule_message", "Can run, reschedule and move messages"),
+            ("cancel_message", "Can cancel messages"),
+            ("retry_message", "Can retry dead letters"),
+        ]
         # Three indexes with the primary key, and no more: each is written once per message.
         indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
         constraints: ClassVar = [
@@ -176,8 +181,13 @@ class CronSchedule(models.Model):
     )
     covered_until = models.DateTimeField(help_text="Up to here ticks were placed or passed over; no more will come.")
     attended_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last saw to it.")
+    disabled_at = models.DateTimeField(null=True, blank=True, help_text="Since then no tick is placed, by hand.")
 
     class Meta:
+        permissions: ClassVar = [
+            ("run_schedule", "Can run schedules now"),
+            ("disable_schedule", "Can disable and enable schedules"),
+        ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="delayedq_schedule")]
 
     def __str__(self) -> str:
@@ -205,3 +215,22 @@ class CronTick(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} at {self.nominal_at:%Y-%m-%d %H:%M:%S%z}"
+
+
+from delayedq.model_operations import Edit, EditedMessage, PausedQueue, Worker  # noqa: E402  Django looks for them here
+
+__all__ = [
+    "CronSchedule",
+    "CronTick",
+    "CronTickQuerySet",
+    "Edit",
+    "EditedMessage",
+    "FinishedMessage",
+    "FinishedMessageQuerySet",
+    "Message",
+    "MessageQuerySet",
+    "Now",
+    "Outcome",
+    "PausedQueue",
+    "Worker",
+]
