@@ -116,6 +116,16 @@ class Message(models.Model):
         return f"{self.kind} {self.key or self.pk}"
 
 
+class Dashboard(Message):
+    """No table, but a place in the admin and a permission to see it."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "dashboard"
+        verbose_name_plural = "dashboard"
+
+
 class Outcome(models.TextChoices):
     """How a message ended."""
 
@@ -223,6 +233,7 @@ __all__ = [
     "CronSchedule",
     "CronTick",
     "CronTickQuerySet",
+    "Dashboard",
     "Edit",
     "EditedMessage",
     "FinishedMessage",

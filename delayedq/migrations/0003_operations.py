@@ -82,6 +82,19 @@ class Migration(migrations.Migration):
                 ]
             },
         ),
+        migrations.CreateModel(
+            name="Dashboard",
+            fields=[],
+            options={
+                "verbose_name": "dashboard",
+                "verbose_name_plural": "dashboard",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("delayedq.message",),
+        ),
         migrations.AddField(
             model_name="cronschedule",
             name="disabled_at",
