@@ -59,6 +59,17 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(verbose_name="process id")),
                 ("threads", models.IntegerField()),
                 ("queues", models.TextField(blank=True, help_text="Those it serves, with commas between; empty: all.")),
+                ("lease", models.FloatField(help_text="Seconds; what it renews holds so long.")),
+                (
+                    "held",
+                    models.IntegerField(
+                        default=0, help_text="How many messages it had claimed when it was last seen."
+                    ),
+                ),
+                (
+                    "running",
+                    models.TextField(default="[]", help_text="JSON: the ids of those it had started then."),
+                ),
                 ("started_at", models.DateTimeField(verbose_name="started")),
                 ("seen_at", models.DateTimeField(verbose_name="last seen")),
             ],

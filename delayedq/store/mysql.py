@@ -19,9 +19,10 @@ from django.db import transaction
 
 from delayedq.conf import get_settings
 from delayedq.store import mysql_sql as sql
-from delayedq.store.base import BaseStore, new_token
+from delayedq.store.base import new_token
 from delayedq.store.listen import MySQLListener
 from delayedq.store.mysql_again import again
+from delayedq.store.mysql_edits import MySQLEdits
 from delayedq.store.mysql_offers import offer_one, offer_run, runs
 from delayedq.store.mysql_values import (
     claimed_from,
@@ -39,7 +40,7 @@ from delayedq.store.mysql_values import (
 from delayedq.store.protocol import Flaw, Lane, OnConflict, Sight
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.store.protocol import (
@@ -62,7 +63,7 @@ ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ 
 PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
 
 
-class MySQLStore(BaseStore):
+class MySQLStore(MySQLEdits):
     def _write(self, statement: str, parameters: dict[str, Any]) -> None:
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
@@ -126,17 +127,18 @@ class MySQLStore(BaseStore):
     # The life of a lease
 
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
-        lanes = [lane for lane in self._lanes() if queues is None or lane.queue in queues]
-        return self.glance(lanes, now)
+        seen = [lane for lane, paused in self._lanes() if not paused and (queues is None or lane.queue in queues)]
+        return self.glance(seen, now)
 
-    def _lanes(self) -> list[Lane]:
-        """A loose scan of the due index: one probe per lane, however many rows it has."""
-        lanes: list[Lane] = []
-        last = {"queue": "", "priority": 0}
-        while rows := self._rows(sql.NEXT_LANE, last):
-            lanes.append(Lane(*rows[0]))
-            last = {"queue": lanes[-1].queue, "priority": lanes[-1].priority}
-        return lanes
+    def lanes(self) -> list[Lane]:
+        return [lane for lane, _ in self._lanes()]
+
+    def _lanes(self) -> Iterator[tuple[Lane, bool]]:
+        """All, and which are paused: a loose scan of the due index, one probe per lane, however many rows it has."""
+        last = Lane("", 0)
+        while rows := self._rows(sql.NEXT_LANE, {"queue": last.queue, "priority": last.priority}):
+            last = Lane(*rows[0][:2])
+            yield last, bool(rows[0][2])
 
     def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
         moment = text(now)

@@ -28,8 +28,10 @@ STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
 CLOCK = "SELECT UTC_TIMESTAMP(6)"
 PACKET = "SELECT @@max_allowed_packet"
 
-# Every new message has a higher id than all before it.
-NEWEST = "SELECT coalesce(max(id), 0) FROM delayedq_message"
+# Every new message has a higher id than all before it. What is paused or resumed changes the other two.
+NEWEST = """
+SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message), count(*), coalesce(max(id), 0) FROM delayedq_pausedqueue
+"""
 
 # Offers -------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,8 @@ STEP = "SELECT @@auto_increment_increment"
 # Looking ------------------------------------------------------------------------------------------------------------
 
 NEXT_LANE = """
-SELECT queue, priority FROM delayedq_message FORCE INDEX (delayedq_due)
+SELECT queue, priority, queue IN (SELECT queue FROM delayedq_pausedqueue)
+FROM delayedq_message FORCE INDEX (delayedq_due)
 WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
 ORDER BY queue, priority LIMIT 1
 """
@@ -171,7 +174,7 @@ LOCK_QUEUE = "SELECT id FROM delayedq_message FORCE INDEX (delayedq_due) WHERE q
 
 # Ending -------------------------------------------------------------------------------------------------------------
 
-_HISTORY = """
+HISTORY = """
 INSERT INTO delayedq_finishedmessage (
     id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
     outcome, queue, kind, `key`, worker, payload, metadata, result, errors
@@ -179,7 +182,7 @@ INSERT INTO delayedq_finishedmessage (
 """
 
 RECORD = f"""
-{_HISTORY}
+{HISTORY}
 SELECT message.id, {NOW} - INTERVAL given.finished MICROSECOND, {NOW} - INTERVAL given.started MICROSECOND,
     scheduled_at, scheduled_at_initially, created_at, priority, attempt - (given.started IS NULL), max_attempts,
     given.outcome, queue, kind, `key`, leased_by, payload, metadata, given.result,
@@ -227,11 +230,11 @@ _SUPERSEDED = f"(%s, {_AGO}, {_AGO}, %s, %s, %s, %s, %s, %s, 'superseded', %s, %
 
 
 def record_superseded(rows: int) -> str:
-    return f"{_HISTORY} VALUES " + ", ".join([_SUPERSEDED] * rows)
+    return f"{HISTORY} VALUES " + ", ".join([_SUPERSEDED] * rows)
 
 
 RECORD_CANCELLED = f"""
-{_HISTORY}
+{HISTORY}
 SELECT message.id, {NOW}, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
     'cancelled', queue, kind, `key`, leased_by, payload, metadata, NULL, coalesce(%(errors)s, errors)
 FROM {_IDS} {_BY_ID}

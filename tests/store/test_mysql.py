@@ -225,13 +225,15 @@ def test_a_batch_may_take_more_than_a_packet_holds(store, connection):
 # Texts
 
 
-@pytest.mark.parametrize("table", ["delayedq_message", "delayedq_finishedmessage"])
+@pytest.mark.parametrize(
+    "table", ["message", "finishedmessage", "cronschedule", "pausedqueue", "worker", "edit", "editedmessage"]
+)
 def test_every_text_has_a_collation_that_compares_exactly(connection, table):
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT collation_name FROM information_schema.columns"
             " WHERE table_schema = database() AND table_name = %s AND collation_name IS NOT NULL",
-            [table],
+            [f"delayedq_{table}"],
         )
         assert cursor.fetchall() == (("utf8mb4_nopad_bin",),)
 
