@@ -11,7 +11,6 @@ a known key locks the gap beside that key until its transaction ends: until then
 
 from __future__ import annotations
 
-import json
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,10 @@ from delayedq.store.listen import MySQLListener
 from delayedq.store.mysql_again import again
 from delayedq.store.mysql_edits import MySQLEdits
 from delayedq.store.mysql_offers import offer_one, offer_run, runs
+from delayedq.store.mysql_rows import ROWS
 from delayedq.store.mysql_values import (
     claimed_from,
     conditions_of,
-    document,
     fence,
     given_back,
     instant,
@@ -56,31 +55,11 @@ if TYPE_CHECKING:
         Transition,
     )
 
-#: A statement names at most so many rows.
-ROWS = 1_000
-
 ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ COMMITTED.'
 PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
 
 
 class MySQLStore(MySQLEdits):
-    def _write(self, statement: str, parameters: dict[str, Any]) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-
-    def _rows_of(self, statement: str, ids: Iterable[int]) -> list[tuple[Any, ...]]:
-        """What a statement reads about these ids, in their order: who locks rows locks them alike."""
-        chunks = batched(sorted(ids), ROWS)
-        return [row for some in chunks for row in self._rows(statement, {"ids": json.dumps(some)})]
-
-    def _write_to(self, statement: str, ids: Iterable[int], **parameters: Any) -> None:
-        for some in batched(sorted(ids), ROWS):
-            self._write(statement, {"ids": json.dumps(some), **parameters})
-
-    def _write_given(self, statement: str, given: Iterable[list[Any]], now: datetime | None) -> None:
-        for some in batched(given, ROWS):
-            self._write(statement, {"given": document(some), "now": text(now)})
-
     def listener(self) -> Listener:
         return MySQLListener(self.alias)
 
@@ -230,14 +209,6 @@ class MySQLStore(MySQLEdits):
         free = self._lock_to_delete([(claimed.id, claimed.kind, claimed.key) for claimed in claims])
         return {claimed.id for claimed in claims if free.get(claimed.id) == fence(claimed)}
 
-    def _lock_to_delete(self, messages: Sequence[tuple[int, str, str | None]]) -> dict[int, tuple[int | None, int]]:
-        """Lock those of these messages (id, kind, key) that nobody has locked; their tokens and generations."""
-        rows = self._rows_of(sql.FREE, [id_ for id_, _, key in messages if key is None])
-        names = sorted((kind, key) for _, kind, key in messages if key is not None)
-        for some in batched(names, ROWS):
-            rows += self._rows(sql.FREE_KEYS, {"names": document(some)})
-        return {row[0]: (row[1], row[2]) for row in rows}
-
     def _lock(self, claims: Iterable[Claimed]) -> dict[int, tuple[int | None, int]]:
         """Lock those of these messages that nobody has locked; their tokens and generations."""
         return {row[0]: (row[1], row[2]) for row in self._rows_of(sql.FREE, [claimed.id for claimed in claims])}
@@ -310,10 +281,6 @@ class MySQLStore(MySQLEdits):
             unbegun = {row[0] for row in self._rows_of(sql.FREE, ids) if row[1] is None and row[3] == 0}
             self._cancel(unbegun, errors, now)
         return unbegun
-
-    def _cancel(self, ids: Iterable[int], errors: str | None, now: datetime | None) -> None:
-        self._write_to(sql.RECORD_CANCELLED, ids, errors=errors, now=text(now))
-        self._write_to(sql.DELETE, ids)
 
     # History
 
