@@ -63,7 +63,7 @@ class EditedMessage(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     edit = models.ForeignKey(Edit, models.CASCADE, related_name="messages")
-    message_id = models.BigIntegerField()
+    message_id = models.BigIntegerField(db_index=True)
     generation = models.IntegerField()
     before = models.TextField(help_text="JSON: what the edit changed, as it was.")
     after = models.TextField(help_text="JSON: the same, as the edit left it.")

@@ -115,7 +115,7 @@ class Migration(migrations.Migration):
             name="EditedMessage",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("message_id", models.BigIntegerField()),
+                ("message_id", models.BigIntegerField(db_index=True)),
                 ("generation", models.IntegerField()),
                 ("before", models.TextField(help_text="JSON: what the edit changed, as it was.")),
                 ("after", models.TextField(help_text="JSON: the same, as the edit left it.")),
@@ -126,6 +126,13 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+        ),
+        # MySQL has no partial index, and does without.
+        migrations.AddIndex(
+            model_name="finishedmessage",
+            index=models.Index(
+                condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+            ),
         ),
         # MySQL can't change a table within a transaction; on PostgreSQL the whole migration is one.
         migrations.RunPython(set_collation, migrations.RunPython.noop, atomic=False),
