@@ -57,6 +57,11 @@ class IndexOfSome(models.Index):
         _, arguments, options = super().deconstruct()
         return "django.db.models.Index", arguments, options
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, models.Index) and self.deconstruct() == other.deconstruct()
+
+    __hash__ = None  # type: ignore[assignment]  # as in what it inherits from
+
 
 class MessageQuerySet(models.QuerySet["Message"]):
     """Each verb compares with the database's clock."""
