@@ -10,12 +10,12 @@ them are what is looked for: so it is quick in a table of any size, and says how
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
 
     from delayedq.store.protocol import Lane
 
@@ -67,6 +67,10 @@ class Position(NamedTuple):
     id: int
 
 
+FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
+LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
+
+
 class Walk(NamedTuple):
     """What a walk found, in its order, and how far it came: None is the end."""
 
@@ -99,10 +103,10 @@ class Edits(Protocol):
     def walk(
         self,
         lanes: Sequence[Lane],
-        after: Position,
-        until: datetime,
-        limit: int,
-        budget: int,
+        after: Position = FIRST,
+        until: datetime = LAST.at,
+        limit: int = 100,
+        budget: int = 10_000,
         *,
         state: State | None = None,
         kind: str | None = None,
@@ -115,10 +119,10 @@ class Edits(Protocol):
 
     def walk_back(
         self,
-        before: Position,
-        since: datetime,
-        limit: int,
-        budget: int,
+        before: Position = LAST,
+        since: datetime = FIRST.at,
+        limit: int = 100,
+        budget: int = 10_000,
         *,
         outcome: str | None = None,
         queue: str | None = None,

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from delayedq.store import walks_sql as sql
 from delayedq.store.base import BaseStore
-from delayedq.store.edits import Position, State, Walk, merged
+from delayedq.store.edits import FIRST, LAST, Position, State, Walk, merged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from delayedq.store.protocol import Lane
-
-FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
-LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 
 
 class Walks(BaseStore):
@@ -91,7 +88,9 @@ class Walks(BaseStore):
             "since": self._stored(since),
             "limit": limit,
             "budget": limit if everything else budget,
-            "outcome": outcome, "queue": queue, "kind": kind,
+            "outcome": outcome,
+            "queue": queue,
+            "kind": kind,
         }
         return merged([self._walked(self._rows(statement, parameters), parameters)], limit, backwards=True)
 

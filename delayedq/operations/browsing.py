@@ -1,0 +1,101 @@
+"""Pages of messages, read by index and to a limited depth, however many there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store.edits import FIRST
+
+if TYPE_CHECKING:
+    from delayedq.operations.selecting import EndedSelection, Selection
+    from delayedq.store.edits import Position, Walk
+    from delayedq.store.protocol import Store
+
+PAGE = 50
+#: A page looks at so many rows at most, as long as each lane may look at one page.
+DEPTH = 10_000
+
+#: A list needs none of these, and they may be large.
+LARGE = ("payload", "metadata", "errors")
+
+#: A key in the history may have been used very often.
+MOST_BY_KEY = 200
+
+
+class Page[Row](NamedTuple):
+    rows: list[Row]
+    #: Where the next page begins; None if there is none.
+    after: Position | None
+
+    @property
+    def is_cut(self) -> bool:
+        """There may be more, but it was not found within the depth of a page."""
+        return self.after is not None and len(self.rows) < PAGE
+
+
+def live_page(store: Store, selection: Selection, after: Position | None = None) -> Page[Message]:
+    """The next messages that are due, beginning after a position."""
+    walk = live_walk(store, selection, after, PAGE)
+    rows = Message.objects.using(store.alias).defer(*LARGE).in_bulk([position.id for position in walk.found])
+    return Page([rows[position.id] for position in walk.found if position.id in rows], walk.reached)
+
+
+def live_walk(store: Store, selection: Selection, after: Position | None, limit: int) -> Walk:
+    lanes = selection.lanes(store)
+    return store.walk(
+        lanes,
+        after or selection.first,
+        selection.last,
+        limit,
+        max(PAGE, DEPTH // max(len(lanes), 1)),
+        state=selection.state,
+        kind=selection.kind,
+        now=selection.as_of,
+    )
+
+
+def ended_page(store: Store, selection: EndedSelection, before: Position | None = None) -> Page[FinishedMessage]:
+    """The messages that ended last, beginning before a position."""
+    walk = ended_walk(store, selection, before, PAGE)
+    rows = FinishedMessage.objects.using(store.alias).defer(*LARGE, "result")
+    found = rows.in_bulk([position.id for position in walk.found])
+    return Page([found[position.id] for position in walk.found if position.id in found], walk.reached)
+
+
+def ended_walk(store: Store, selection: EndedSelection, before: Position | None, limit: int) -> Walk:
+    return store.walk_back(
+        before or selection.last,
+        selection.since or FIRST.at,
+        limit,
+        DEPTH,
+        outcome=selection.outcome,
+        queue=selection.queue,
+        kind=selection.kind,
+    )
+
+
+# By id or key
+
+
+def find_live(store: Store, text: str) -> list[Message]:
+    """Messages with exactly this key, or this id."""
+    messages = Message.objects.using(store.alias).defer(*LARGE)
+    found = {row.pk: row for row in messages.filter(kind__in=store.keyed_kinds(), key=text)[:MOST_BY_KEY]}
+    if (id_ := id_in(text)) is not None:
+        found |= messages.in_bulk([id_])
+    return list(found.values())
+
+
+def find_ended(store: Store, text: str) -> list[FinishedMessage]:
+    """Ended messages with exactly this key, first the latest, or this id."""
+    ended = FinishedMessage.objects.using(store.alias).defer(*LARGE, "result")
+    found = {row.pk: row for row in ended.filter(key=text).order_by("-finished_at")[:MOST_BY_KEY]}
+    if (id_ := id_in(text)) is not None:
+        found |= ended.in_bulk([id_])
+    return list(found.values())
+
+
+def id_in(text: str) -> int | None:
+    """The id that a text is, if it can be one."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(2**63)) else None
