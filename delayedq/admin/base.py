@@ -57,7 +57,7 @@ class ReadOnlyAdmin(AnyAdmin):
         """A page of the admin, with its header, breadcrumbs and messages. Raises PermissionDenied."""
         if not self.has_view_permission(request):
             raise PermissionDenied
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]  # as all views of the admin do
+        request.current_app = self.admin_site.name  # as all views of the admin do
         site = self.admin_site.each_context(request)
         base = {**site, "title": title, "opts": self.opts, "media": self.media}
         return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **(context or {}), **more})
@@ -81,7 +81,7 @@ def demand(request: HttpRequest, permission: str) -> None:
 def when(moment: datetime | None, now: datetime) -> SafeString | str:
     """Such as "in 3 h", with the time itself beside it for whoever points at it, and for machines."""
     if moment is None:
-        return "–"
+        return "-"
     local = localtime(moment)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>',

@@ -8,6 +8,8 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.store.edits import FIRST
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
+
     from delayedq.operations.selecting import EndedSelection, Selection
     from delayedq.store.edits import Position, Walk
     from delayedq.store.protocol import Store
@@ -15,12 +17,11 @@ if TYPE_CHECKING:
 PAGE = 50
 #: A page looks at so many rows at most, as long as each lane may look at one page.
 DEPTH = 10_000
+#: The history has no index of keys, which every message would pay for at its end: so a search for one goes deeper.
+DEPTH_BY_KEY = 5 * DEPTH
 
 #: A list needs none of these, and they may be large.
 LARGE = ("payload", "metadata", "errors")
-
-#: A key in the history may have been used very often.
-MOST_BY_KEY = 200
 
 
 class Page[Row](NamedTuple):
@@ -68,10 +69,11 @@ def ended_walk(store: Store, selection: EndedSelection, before: Position | None,
         before or selection.last,
         selection.since or FIRST.at,
         limit,
-        DEPTH,
+        DEPTH if selection.key is None else DEPTH_BY_KEY,
         outcome=selection.outcome,
         queue=selection.queue,
         kind=selection.kind,
+        key=selection.key,
     )
 
 
@@ -81,19 +83,18 @@ def ended_walk(store: Store, selection: EndedSelection, before: Position | None,
 def find_live(store: Store, text: str) -> list[Message]:
     """Messages with exactly this key, or this id."""
     messages = Message.objects.using(store.alias).defer(*LARGE)
-    found = {row.pk: row for row in messages.filter(kind__in=store.keyed_kinds(), key=text)[:MOST_BY_KEY]}
-    if (id_ := id_in(text)) is not None:
-        found |= messages.in_bulk([id_])
-    return list(found.values())
+    found = {row.pk: row for row in messages.filter(kind__in=store.keyed_kinds(), key=text)}
+    return list((found | _by_id(messages, text)).values())
 
 
 def find_ended(store: Store, text: str) -> list[FinishedMessage]:
-    """Ended messages with exactly this key, first the latest, or this id."""
-    ended = FinishedMessage.objects.using(store.alias).defer(*LARGE, "result")
-    found = {row.pk: row for row in ended.filter(key=text).order_by("-finished_at")[:MOST_BY_KEY]}
-    if (id_ := id_in(text)) is not None:
-        found |= ended.in_bulk([id_])
-    return list(found.values())
+    """The ended message with this id. (Those with a key are a selection.)"""
+    return list(_by_id(FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"), text).values())
+
+
+def _by_id[Row: (Message, FinishedMessage)](rows: QuerySet[Row], text: str) -> dict[int, Row]:
+    id_ = id_in(text)
+    return {} if id_ is None else rows.in_bulk([id_])
 
 
 def id_in(text: str) -> int | None:

@@ -42,10 +42,19 @@ class AllDead:
 
     def chunks(self, store: Store) -> Iterator[list[int]]:
         """From the latest to the earliest. What was revived has left the history, so a second walk begins anew."""
-        queue, kind, since = self.selection.queue, self.selection.kind, self.selection.since or FIRST.at
+        chosen, since = self.selection, self.selection.since or FIRST.at
         position: Position | None = LAST._replace(at=min(self.by, self.selection.until or self.by))
         while position is not None:
-            walk = store.walk_back(position, since, CHUNK, DEPTH, outcome=Outcome.FAILED, queue=queue, kind=kind)
+            walk = store.walk_back(
+                position,
+                since,
+                CHUNK,
+                DEPTH,
+                outcome=Outcome.FAILED,
+                queue=chosen.queue,
+                kind=chosen.kind,
+                key=chosen.key,
+            )
             if walk.found:
                 yield [found.id for found in walk.found]
             position = walk.reached

@@ -94,12 +94,13 @@ class EndedSelection:
     outcome: str | None = None
     queue: str | None = None
     kind: str | None = None
+    key: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
     @property
     def is_indexed(self) -> bool:
-        return self.queue is None and self.kind is None and self.outcome in {None, "failed"}
+        return self.outcome in {None, "failed"} and {self.queue, self.kind, self.key} == {None}
 
     @property
     def last(self) -> Position:
@@ -111,6 +112,7 @@ class EndedSelection:
             "outcome": self.outcome,
             "queue": self.queue,
             "kind": self.kind,
+            "key": self.key,
             "finished_at__gte": self.since,
             "finished_at__lte": self.until,
         }

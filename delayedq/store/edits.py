@@ -127,6 +127,7 @@ class Edits(Protocol):
         outcome: str | None = None,
         queue: str | None = None,
         kind: str | None = None,
+        key: str | None = None,
     ) -> Walk:
         """Ended messages, first the latest, that ended before a position and not before `since`."""
 

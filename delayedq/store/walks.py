@@ -74,23 +74,18 @@ class Walks(BaseStore):
         outcome: str | None = None,
         queue: str | None = None,
         kind: str | None = None,
+        key: str | None = None,
     ) -> Walk:
-        statement = sql.history(
-            by_outcome=outcome is not None,
-            dead=outcome == "failed",
-            by_queue=queue is not None,
-            by_kind=kind is not None,
-            before=self._after,
-        )
-        everything = queue is None and kind is None and outcome in {None, "failed"}
+        dead = outcome == "failed"
+        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key}
+        wanted = [name for name, value in asked.items() if value is not None]
+        statement = sql.history(wanted, dead=dead, before=self._after)
         parameters = {
             **self._position(before),
             "since": self._stored(since),
             "limit": limit,
-            "budget": limit if everything else budget,
-            "outcome": outcome,
-            "queue": queue,
-            "kind": kind,
+            "budget": budget if wanted else limit,
+            **asked,
         }
         return merged([self._walked(self._rows(statement, parameters), parameters)], limit, backwards=True)
 

@@ -6,7 +6,12 @@ last row it may look at comes out in any case (`step = budget`) and tells how fa
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from delayedq.store.edits import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: On MySQL a comparison of rows is no range of an index; to the others, a choice is none.
 BY_ROWS = "({columns}) {sign} (%(at)s, %(id)s)"
@@ -25,7 +30,7 @@ _ALONG = """
 SELECT at, id, chosen, step FROM (
     SELECT {time} AS at, id, CASE WHEN {{chosen}} THEN 1 ELSE 0 END AS chosen,
         row_number() OVER (ORDER BY {time} {order}, id {order}) AS step
-    FROM {table}
+    FROM {table} AS walked
     WHERE {{bounds}}
     ORDER BY {time} {order}, id {order} LIMIT %(budget)s
 ) AS looked_at
@@ -48,14 +53,16 @@ def lane(state: State | None, *, by_kind: bool, after: str, now: str, queue: str
     return LANE.format(chosen=" AND ".join(asked) or "1 = 1", bounds=bounds)
 
 
-def history(*, by_outcome: bool, dead: bool, by_queue: bool, by_kind: bool, before: str) -> str:
+#: What a walk through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
+ENDED = {name: f"walked.{name} = %({name})s" for name in ("outcome", "queue", "kind", "key")}
+
+
+def history(wanted: Sequence[str], *, dead: bool, before: str) -> str:
     """A walk back through the history; that through the dead letters has an index of its own."""
-    columns = {"outcome": by_outcome and not dead, "queue": by_queue, "kind": by_kind}
-    asked = [f"{name} = %({name})s" for name, wanted in columns.items() if wanted]
     bounds = before.format(columns="finished_at, id", time="finished_at", sign="<") + " AND finished_at >= %(since)s"
     if dead:
         bounds += " AND outcome = 'failed'"
-    return HISTORY.format(chosen=" AND ".join(asked) or "1 = 1", bounds=bounds)
+    return HISTORY.format(chosen=" AND ".join(ENDED[name] for name in wanted) or "1 = 1", bounds=bounds)
 
 
 # On PostgreSQL: all lanes in one statement.

@@ -126,6 +126,13 @@ def test_history_is_asked_by_outcome_queue_kind_and_time(store, asked, expected)
     assert {names[position.id] for position in store.walk_back(**asked).found} == expected
 
 
+def test_history_is_asked_by_key(store):
+    for key in "aba":
+        store.offer(message(key), now=NOW)
+        settle(store, succeed(*claim(store)))
+    assert len(store.walk_back(key="a").found) == 2
+
+
 def test_what_was_given_back_is_due(store):
     store.offer(message("a"), now=NOW)
     settle(store, put_back(*claim(store)))
