@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.admin.base import cut
+from delayedq.admin.base import cut, visible
+from delayedq.operations.timeline import timeline
 from delayedq.tasks import parameters_of, registered
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from delayedq.models import FinishedMessage, Message
+    from delayedq.store.protocol import Store
 
 #: A value beside the name of its argument takes at most so many characters.
 VALUE_LENGTH = 2_000
@@ -49,3 +56,28 @@ def call_of(kind: str, payload: str) -> Call:
 
 def _value(value: Any) -> str:
     return cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH)
+
+
+def schedule_of(metadata: str | None) -> str:
+    """The name of the schedule that this is a tick of, if it is one."""
+    try:
+        name = json.loads(metadata or "null")["cron"]["schedule"]
+    except (ValueError, RecursionError, TypeError, LookupError):
+        return ""
+    return visible(name) if isinstance(name, str) else ""
+
+
+def about(store: Store, message: Message | FinishedMessage, now: datetime) -> dict[str, Any]:
+    """What the pages of a live and of an ended message tell alike."""
+    events = timeline(store, message, now)
+    return {
+        "message": message,
+        "call": call_of(message.kind, message.payload),
+        "payload": pretty(message.payload),
+        "metadata": pretty(message.metadata),
+        "schedule": schedule_of(message.metadata),
+        "kind": visible(message.kind),
+        "key": visible(message.key or ""),
+        "queue": visible(message.queue),
+        "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
+    }

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING, Any
@@ -16,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.edits import ENDED, KEY_TAKEN, MEANWHILE, Done, Progress, Record, carry_out, edited_since
-from delayedq.operations.selecting import CHUNK
+from delayedq.operations.selecting import CHUNK, TICK
 from delayedq.store.edits import FIRST, LAST, Position, Revival
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from datetime import datetime
 
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
     from delayedq.operations.selecting import EndedSelection
     from delayedq.store.protocol import Store
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES = ("started_at", "finished_at", "scheduled_at", "scheduled_at_initially")
 #: What the row of a dead letter holds, and its live message does not.
 LEFT_BEHIND = (*_TIMES, "attempts", "errors", "worker")
@@ -40,14 +41,14 @@ class AllDead:
     selection: EndedSelection
     by: datetime
 
-    def chunks(self, store: Store) -> Iterator[list[int]]:
-        """From the latest to the earliest. What was revived has left the history, so a second walk begins anew."""
-        chosen, since = self.selection, self.selection.since or FIRST.at
-        position: Position | None = LAST._replace(at=min(self.by, self.selection.until or self.by))
+    def chunks(self, store: Store) -> Iterator[list[Position]]:
+        """From the latest to the earliest."""
+        chosen = self.selection
+        position: Position | None = LAST._replace(at=min(self.by, chosen.until or self.by))
         while position is not None:
             walk = store.walk_back(
                 position,
-                since,
+                chosen.since or FIRST.at,
                 CHUNK,
                 DEPTH,
                 outcome=Outcome.FAILED,
@@ -56,14 +57,30 @@ class AllDead:
                 key=chosen.key,
             )
             if walk.found:
-                yield [found.id for found in walk.found]
+                yield walk.found
             position = walk.reached
 
 
-def redrive(store: Store, edit: Edit, chosen: Sequence[int] | AllDead, spread: Spread, as_of: datetime) -> Progress:
-    """Put dead letters back into their queues, over the period that `spread` says (none: all at its start)."""
-    chunks = chosen.chunks(store) if isinstance(chosen, AllDead) else map(list, batched(chosen, CHUNK))
-    return carry_out(store, edit, chunks, partial(_redrive, store, edit, spread, as_of))
+def redrive(
+    store: Store, edit: Edit, chosen: Sequence[int] | AllDead, spread: Spread, as_of: datetime, after: int = 0
+) -> Progress:
+    """Put dead letters back into their queues, over the period that `spread` says (none: all at its start).
+
+    `after` is the end, in microseconds since 1970, of the last one that an earlier call came to.
+    """
+    do = partial(_redrive, store, edit, spread, as_of)
+    if not isinstance(chosen, AllDead):
+        return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do)
+    which = replace(chosen, by=_EPOCH + after * TICK) if after else chosen
+    ends: list[datetime] = []
+
+    def chunks() -> Iterator[list[int]]:
+        for chunk in which.chunks(store):
+            ends.append(chunk[-1].at)
+            yield [position.id for position in chunk]
+
+    progress = carry_out(store, edit, chunks(), do)
+    return progress if progress.after is None else progress._replace(after=(ends[-1] - _EPOCH) // TICK)
 
 
 def _redrive(store: Store, edit: Edit, spread: Spread, as_of: datetime, ids: list[int]) -> Done:
