@@ -17,6 +17,7 @@ class PausedQueue(models.Model):
     paused_by = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="The name of a user; empty: a command.")
 
     class Meta:
+        verbose_name_plural = "queues"
         permissions: ClassVar = [("pause_queue", "Can pause and resume queues")]
 
     def __str__(self) -> str:

@@ -47,6 +47,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name_plural": "queues",
                 "permissions": [("pause_queue", "Can pause and resume queues")],
             },
         ),
