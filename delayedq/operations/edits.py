@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,7 @@ from delayedq.store.edits import Move, Seen
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from delayedq.core.edits import Change
     from delayedq.operations.selecting import Chosen
@@ -63,6 +64,10 @@ class Done(NamedTuple):
     skipped: Counter[str]
 
 
+#: Does what was prepared for a chunk.
+Write = Callable[[], Done]
+
+
 class Progress(NamedTuple):
     """How far a call came. `after`: the id to carry on from; None: all is done."""
 
@@ -100,18 +105,17 @@ def cancel(store: Store, edit: Edit, chosen: Chosen, as_of: datetime, after: int
     return carry_out(store, edit, chosen.chunks(store.alias, after), _editing(store, edit, as_of, write))
 
 
-def carry_out(
-    store: Store, edit: Edit, chunks: Iterable[list[int]], do: Callable[[list[int]], Done], most: int = CHUNKS
-) -> Progress:
-    """Do up to so many chunks of ids, each in a transaction with the records of what was changed."""
+def carry_out(store: Store, edit: Edit, chunks: Iterable[list[int]], read: Callable[[list[int]], Write]) -> Progress:
+    """Do up to CHUNKS chunks of ids: read, then write in a transaction that also records what was changed."""
     before, skipped, calls, last = edit.changed, Counter[str](), 0, 0
-    for ids in islice(chunks, most):
+    for ids in islice(chunks, CHUNKS):
+        write = read(ids)
         with transaction.atomic(using=store.alias):
-            done = do(ids)
+            done = write()
             _remember(store, edit, done)
         skipped += done.skipped
         calls, last = calls + 1, ids[-1]
-    return Progress(edit.changed - before, skipped, last if calls == most else None)
+    return Progress(edit.changed - before, skipped, last if calls == CHUNKS else None)
 
 
 def _remember(store: Store, edit: Edit, done: Done) -> None:
@@ -144,16 +148,19 @@ def edited_since(store: Store, edit: Edit, ids: Iterable[int], moment: datetime)
 
 def _editing(
     store: Store, edit: Edit, as_of: datetime, write: Callable[[Sequence[Seen], Counter[str]], list[Record]]
-) -> Callable[[list[int]], Done]:
-    def do(ids: list[int]) -> Done:
+) -> Callable[[list[int]], Write]:
+    def read(ids: list[int]) -> Write:
         skipped: Counter[str] = Counter()
         seen = _read(store, edit, ids, as_of, skipped)
+        return lambda: _written(seen, skipped)
+
+    def _written(seen: list[Seen], skipped: Counter[str]) -> Done:
         known = skipped.total()
         records = write(seen, skipped)
         skipped[MEANWHILE] += len(seen) - len(records) - (skipped.total() - known)
         return Done(records, +skipped)
 
-    return do
+    return read
 
 
 def _read(store: Store, edit: Edit, ids: list[int], as_of: datetime, skipped: Counter[str]) -> list[Seen]:

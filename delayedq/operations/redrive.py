@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.browsing import DEPTH
-from delayedq.operations.edits import ENDED, KEY_TAKEN, MEANWHILE, Done, Progress, Record, carry_out, edited_since
+from delayedq.operations.edits import (
+    ENDED,
+    KEY_TAKEN,
+    MEANWHILE,
+    Done,
+    Progress,
+    Record,
+    Write,
+    carry_out,
+    edited_since,
+)
 from delayedq.operations.selecting import CHUNK, TICK
 from delayedq.store.edits import FIRST, LAST, Position, Revival
 
@@ -83,16 +93,20 @@ def redrive(
     return progress if progress.after is None else progress._replace(after=(ends[-1] - _EPOCH) // TICK)
 
 
-def _redrive(store: Store, edit: Edit, spread: Spread, as_of: datetime, ids: list[int]) -> Done:
+def _redrive(store: Store, edit: Edit, spread: Spread, as_of: datetime, ids: list[int]) -> Write:
     failed = FinishedMessage.objects.using(store.alias).failed().defer("payload", "metadata", "result")
     dead = failed.in_bulk(list(set(ids) - edited_since(store, edit, ids, as_of)))
     revivals = [
         Revival(id_, spread.at(edit.changed + rank, random.random()))  # noqa: S311 - spreads load, guards nothing
         for rank, id_ in enumerate(dead)
     ]
-    revived = store.revive(revivals, Outcome.FAILED)
-    records = [_record(dead[one.id], one) for one in revivals if one.id in revived]
-    return Done(records, +_skipped(store, ids, dead, revived))
+
+    def write() -> Done:
+        revived = store.revive(revivals, Outcome.FAILED)
+        records = [_record(dead[one.id], one) for one in revivals if one.id in revived]
+        return Done(records, +_skipped(store, ids, dead, revived))
+
+    return write
 
 
 def _skipped(store: Store, ids: list[int], dead: dict[int, FinishedMessage], revived: set[int]) -> Counter[str]:

@@ -33,7 +33,7 @@ def run(store, queue="mail", priority=0):
 def dead(store, key=None, payload="{}", errors=None, **fields):
     """A message that failed for good; its id."""
     id_ = offer(store, key, payload, queue="dying", **fields)
-    store.settle([Finish(run(store, "dying"), Ending.FAILED, 2.0, 1.0, None, errors)], "worker-1")
+    store.settle([Finish(run(store, "dying"), Ending.FAILED, 1.0, 0.0, None, errors)], "worker-1")
     return id_
 
 
