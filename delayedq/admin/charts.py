@@ -64,5 +64,5 @@ def seconds(duration: float | None) -> str:
         return "-"
     for limit, divisor, unit in ((_SMALL, 0.001, "ms"), (_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min")):
         if abs(duration) < limit:
-            return f"{duration / divisor:.3g} {unit}"
+            return f"{float(f'{duration / divisor:.3g}'):g} {unit}"  # 1000, not 1e+03
     return f"{duration / _HOUR:,.1f} h"
