@@ -51,12 +51,16 @@ class ReadOnlyAdmin(AnyAdmin):
     def store(self) -> Store:
         return default_store()
 
+    def demand_view(self, request: HttpRequest) -> None:
+        """Raises PermissionDenied."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+
     def page(
         self, request: HttpRequest, template: str, title: str, context: Mapping[str, Any] | None = None, **more: Any
     ) -> HttpResponse:
         """A page of the admin, with its header, breadcrumbs and messages. Raises PermissionDenied."""
-        if not self.has_view_permission(request):
-            raise PermissionDenied
+        self.demand_view(request)
         request.current_app = self.admin_site.name  # as all views of the admin do
         site = self.admin_site.each_context(request)
         base = {**site, "title": title, "opts": self.opts, "media": self.media}

@@ -105,6 +105,7 @@ class BulkAdmin(ReadOnlyAdmin):
 
     def act_view(self, request: HttpRequest) -> HttpResponse:
         """From the list: ask. From the confirmation: do it."""
+        self.demand_view(request)
         action = self.bulk_actions.get(request.POST.get("action", ""))
         if action is None:
             return self._back(request, "Choose an action first.")

@@ -61,6 +61,7 @@ class EditAdmin(ReadOnlyAdmin):
 
     def undo_view(self, request: HttpRequest, edit_id: int) -> HttpResponse:
         """Asked for, it confirms; posted, it undoes as much as one call does."""
+        self.demand_view(request)
         edit = self._known(edit_id)
         demand(request, TO_UNDO.get(edit.action, ""))
         if not can_undo(edit):

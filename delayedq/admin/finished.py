@@ -15,7 +15,7 @@ from delayedq.admin.filters import EndedFilter, position_in, position_text
 from delayedq.admin.texts import about, pretty
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
-from delayedq.operations.counting import Count, count_ended
+from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.explain import explain
 from delayedq.operations.redrive import AllDead, redrive
 
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from delayedq.admin.changes import Action, Nothing
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
+    from delayedq.operations.browsing import Page
     from delayedq.operations.edits import Progress
     from delayedq.operations.selecting import EndedSelection
+    from delayedq.store.edits import Position
 
 #: A confirmation shows so many of the messages.
 SAMPLE = 20
@@ -59,14 +61,14 @@ class FinishedMessageAdmin(BulkAdmin):
         asked = EndedFilter(request.GET, self.store)
         before = position_in(request.GET.get("after", ""))
         selection = asked.selection()
-        page = ended_page(self.store, selection, before)
+        page, count = self._found(selection, before)
         found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
         query = request.GET.copy()
         query.pop("after", None)
         context = {
             "filter": asked,
             "rows": rows(found, now),
-            "count": None if before else count_ended(self.store, selection),
+            "count": count,
             "next": page.after and position_text(page.after),
             "reached": page.after and when(page.after.at, now),
             "is_cut": page.is_cut,
@@ -75,6 +77,14 @@ class FinishedMessageAdmin(BulkAdmin):
             "actions": self.offered_actions(request),
         }
         return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+
+    def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
+        """One page; later ones are not counted again."""
+        return (
+            counted_ended(self.store, selection)
+            if before is None
+            else (ended_page(self.store, selection, before), None)
+        )
 
     def _by_id(self, selection: EndedSelection, known: list[FinishedMessage]) -> list[FinishedMessage]:
         """A number may be the id of a message as well as the key of another."""

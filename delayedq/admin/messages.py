@@ -17,7 +17,7 @@ from delayedq.admin.filters import LiveFilter, position_in, position_text
 from delayedq.admin.texts import about
 from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.operations.browsing import Page, find_live, live_page
-from delayedq.operations.counting import Count, count_live
+from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.explain import explain
 from delayedq.operations.selecting import AllOf, Ticked
@@ -86,7 +86,7 @@ class MessageAdmin(BulkAdmin):
             found = find_live(self.store, text)
             return Page(found, None), Count(len(found), exact=True)
         selection = asked.selection(now)
-        return live_page(self.store, selection, after), count_live(self.store, selection) if after is None else None
+        return counted_live(self.store, selection) if after is None else (live_page(self.store, selection, after), None)
 
     # One message
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.edits import FIRST
+from delayedq.store.edits import FIRST, Walk
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.operations.selecting import EndedSelection, Selection
-    from delayedq.store.edits import Position, Walk
+    from delayedq.store.edits import Position
     from delayedq.store.protocol import Store
 
 PAGE = 50
@@ -35,9 +35,17 @@ class Page[Row](NamedTuple):
         return self.after is not None and len(self.rows) < PAGE
 
 
+def first_page(walk: Walk) -> Walk:
+    """The beginning of a longer walk."""
+    return Walk(walk.found[:PAGE], walk.found[PAGE - 1]) if len(walk.found) > PAGE else walk
+
+
 def live_page(store: Store, selection: Selection, after: Position | None = None) -> Page[Message]:
     """The next messages that are due, beginning after a position."""
-    walk = live_walk(store, selection, after, PAGE)
+    return live_rows(store, live_walk(store, selection, after, PAGE))
+
+
+def live_rows(store: Store, walk: Walk) -> Page[Message]:
     rows = Message.objects.using(store.alias).defer(*LARGE).in_bulk([position.id for position in walk.found])
     return Page([rows[position.id] for position in walk.found if position.id in rows], walk.reached)
 
@@ -58,7 +66,10 @@ def live_walk(store: Store, selection: Selection, after: Position | None, limit:
 
 def ended_page(store: Store, selection: EndedSelection, before: Position | None = None) -> Page[FinishedMessage]:
     """The messages that ended last, beginning before a position."""
-    walk = ended_walk(store, selection, before, PAGE)
+    return ended_rows(store, ended_walk(store, selection, before, PAGE))
+
+
+def ended_rows(store: Store, walk: Walk) -> Page[FinishedMessage]:
     rows = FinishedMessage.objects.using(store.alias).defer(*LARGE, "result")
     found = rows.in_bulk([position.id for position in walk.found])
     return Page([found[position.id] for position in walk.found if position.id in found], walk.reached)

@@ -5,11 +5,23 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.operations.browsing import ended_walk, live_walk
+from django.db import connections
+
+from delayedq.operations.browsing import (
+    ended_page,
+    ended_rows,
+    ended_walk,
+    first_page,
+    live_page,
+    live_rows,
+    live_walk,
+)
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
+    from delayedq.models import FinishedMessage, Message
+    from delayedq.operations.browsing import Page
     from delayedq.operations.selecting import EndedSelection, Selection
     from delayedq.store.edits import Walk
     from delayedq.store.protocol import Store
@@ -34,15 +46,31 @@ class Count(NamedTuple):
         return f"about {rounded(self.number)}" if self.exact is False else f"more than {self.number:,}"
 
 
+def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Count]:
+    """The first page, and how many there are in all. What has to be looked at is looked at once for both."""
+    if selection.is_indexed:
+        return live_page(store, selection), count_live(store, selection)
+    walk = live_walk(store, selection, None, WALKED_BOUND)
+    return live_rows(store, first_page(walk)), _walked(walk, selection.messages(store.alias))
+
+
 def count_live(store: Store, selection: Selection) -> Count:
     messages = selection.messages(store.alias)
-    if selection.is_indexed:
+    if not selection.is_indexed:
+        return _walked(live_walk(store, selection, None, WALKED_BOUND), messages)
+    if selection.since or selection.until:  # a range of the due index, if the lanes are named
         lanes = selection.lanes(store)
-        by_index = messages.filter(
-            queue__in={lane.queue for lane in lanes}, priority__in={lane.priority for lane in lanes}
-        )
-        return _bounded(by_index if selection.since or selection.until else messages)
-    return _walked(live_walk(store, selection, None, WALKED_BOUND), messages)
+        queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
+        messages = messages.filter(queue__in=queues, priority__in=priorities)
+    return _bounded(messages)
+
+
+def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[FinishedMessage], Count]:
+    """The same in the history."""
+    if selection.is_indexed:
+        return ended_page(store, selection), count_ended(store, selection)
+    walk = ended_walk(store, selection, None, WALKED_BOUND)
+    return ended_rows(store, first_page(walk)), _walked(walk, selection.messages(store.alias))
 
 
 def count_ended(store: Store, selection: EndedSelection) -> Count:
@@ -63,14 +91,8 @@ def _walked(walk: Walk, rows: QuerySet[Any]) -> Count:
 
 def _estimated(rows: QuerySet[Any], at_least: int) -> Count:
     """Only PostgreSQL knows more than that."""
-    estimate = _planned(rows) if _is_postgresql(rows) else 0
+    estimate = _planned(rows) if connections[rows.db].vendor == "postgresql" else 0
     return Count(estimate, exact=False) if estimate > at_least else Count(at_least, exact=None)
-
-
-def _is_postgresql(rows: QuerySet[Any]) -> bool:
-    from django.db import connections
-
-    return connections[rows.db].vendor == "postgresql"
 
 
 def _planned(rows: QuerySet[Any]) -> int:
