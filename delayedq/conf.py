@@ -20,7 +20,7 @@ class Settings:
     #: How long a claim holds; a running message's lease is renewed three times in it.
     LEASE: timedelta = timedelta(seconds=60)
     #: How long an idle worker sleeps at most when nothing wakes it.
-    POLL_INTERVAL: timedelta = timedelta(seconds=2)
+    POLL_INTERVAL: timedelta = timedelta(seconds=3)
     #: How long history is kept, dead letters excepted; None keeps it for ever.
     RETENTION: timedelta | None = timedelta(days=30)
     #: The largest payload that is stored, in bytes of its JSON.

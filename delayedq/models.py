@@ -1,4 +1,4 @@
-"""The tables: what lives, what ended, and the ticks of cron schedules.
+"""The tables: what lives, what ended, and the ticks of cron schedules. What operators do is in `model_operations`.
 
 `Message` holds live rows only; the lease columns are in no index and in no index predicate, so that on PostgreSQL a
 claim is a heap-only update. `FinishedMessage` gets one row per ended message, written by the statement that deletes
@@ -44,6 +44,23 @@ class UniqueIfSet(models.UniqueConstraint):
         """To migrations it is what it inherits from."""
         _, arguments, options = super().deconstruct()
         return "django.db.models.UniqueConstraint", arguments, options
+
+
+class IndexOfSome(models.Index):
+    """MySQL has no partial index, and does without: there a walk through the history looks at every row."""
+
+    def check(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> list[CheckMessage]:
+        return [message for message in super().check(model, connection) if message.id != "models.W037"]
+
+    def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
+        """To migrations it is what it inherits from."""
+        _, arguments, options = super().deconstruct()
+        return "django.db.models.Index", arguments, options
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, models.Index) and self.deconstruct() == other.deconstruct()
+
+    __hash__ = None  # type: ignore[assignment]  # as in what it inherits from
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
@@ -101,6 +118,11 @@ class Message(models.Model):
     objects = MessageQuerySet.as_manager()
 
     class Meta:
+        permissions: ClassVar = [
+            ("reschedule_message", "Can run, reschedule and move messages"),
+            ("cancel_message", "Can cancel messages"),
+            ("retry_message", "Can retry dead letters"),
+        ]
         # Three indexes with the primary key, and no more: each is written once per message.
         indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
         constraints: ClassVar = [
@@ -109,6 +131,16 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key or self.pk}"
+
+
+class Dashboard(Message):
+    """No table, but a place in the admin and a permission to see it."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "dashboard"
+        verbose_name_plural = "dashboard"
 
 
 class Outcome(models.TextChoices):
@@ -160,6 +192,12 @@ class FinishedMessage(models.Model):
 
     objects = FinishedMessageQuerySet.as_manager()
 
+    class Meta:
+        # The dead letters are few; what succeeds does not pay for it.
+        indexes: ClassVar = [
+            IndexOfSome(fields=["finished_at"], condition=Q(outcome="failed"), name="delayedq_dead"),
+        ]
+
     def __str__(self) -> str:
         return f"{self.kind} {self.key or self.pk} {self.outcome}"
 
@@ -176,8 +214,13 @@ class CronSchedule(models.Model):
     )
     covered_until = models.DateTimeField(help_text="Up to here ticks were placed or passed over; no more will come.")
     attended_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last saw to it.")
+    disabled_at = models.DateTimeField(null=True, blank=True, help_text="Since then no tick is placed, by hand.")
 
     class Meta:
+        permissions: ClassVar = [
+            ("run_schedule", "Can run schedules now"),
+            ("disable_schedule", "Can disable and enable schedules"),
+        ]
         constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="delayedq_schedule")]
 
     def __str__(self) -> str:
@@ -205,3 +248,23 @@ class CronTick(models.Model):
 
     def __str__(self) -> str:
         return f"{self.schedule_id} at {self.nominal_at:%Y-%m-%d %H:%M:%S%z}"
+
+
+from delayedq.model_operations import Edit, EditedMessage, PausedQueue, Worker  # noqa: E402  Django looks for them here
+
+__all__ = [
+    "CronSchedule",
+    "CronTick",
+    "CronTickQuerySet",
+    "Dashboard",
+    "Edit",
+    "EditedMessage",
+    "FinishedMessage",
+    "FinishedMessageQuerySet",
+    "Message",
+    "MessageQuerySet",
+    "Now",
+    "Outcome",
+    "PausedQueue",
+    "Worker",
+]

@@ -49,14 +49,34 @@ def beat(
     next beat; only the loss of the database ends this one (django.db.Error).
     """
     moment = now or store.now()
-    active = {name: definition for name, definition in definitions.items() if definition.enabled}
     known = {schedule.name: schedule for schedule in CronSchedule.objects.using(store.alias).filter(owner=SETTINGS)}
+    disabled = {name for name, schedule in known.items() if schedule.disabled_at is not None}
+    active = {name: one for name, one in definitions.items() if one.enabled and name not in disabled}
     for definition in active.values():
         if thorough or not _is_attended(known.get(definition.name), definition, moment):
             _attend(store, definition, moment)
     for name, schedule in known.items():
         if schedule.config_hash and name not in active:
             _retire(store, name, moment)
+
+
+def disable(store: Store, name: str, now: datetime) -> None:
+    """Place no ticks of this schedule any more, and take back its future ones, whatever the settings say."""
+
+    def update() -> None:
+        schedule = lock(store, SETTINGS, name, now)
+        schedule.disabled_at = schedule.disabled_at or now
+        _empty(store, schedule, now)
+
+    together(store, update)
+
+
+def enable(store: Store, definition: Definition, now: datetime) -> None:
+    """The reverse of `disable`: its ticks are placed again, from now on."""
+    schedules = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=definition.name)
+    schedules.update(disabled_at=None)
+    if definition.enabled:
+        _attend(store, definition, now)
 
 
 def _is_attended(schedule: CronSchedule | None, definition: Definition, now: datetime) -> bool:
@@ -71,6 +91,8 @@ def _is_attended(schedule: CronSchedule | None, definition: Definition, now: dat
 def _attend(store: Store, definition: Definition, now: datetime) -> None:
     def update() -> None:
         schedule = lock(store, SETTINGS, definition.name, now)
+        if schedule.disabled_at is not None:
+            return  # just now
         _install(store, schedule, definition, now)
         _place_missed(store, schedule, definition, now)
         _place_ahead(store, schedule, definition, now)
@@ -90,12 +112,17 @@ def _retire(store: Store, name: str, now: datetime) -> None:
     """It is not defined any more, or disabled; if it comes back, it starts from then."""
 
     def update() -> None:
-        schedule = lock(store, SETTINGS, name, now)
-        take_back(store, ticks_of(store, schedule), "Its schedule is not defined any more.", now)
-        schedule.config_hash = ""
-        schedule.save()
+        _empty(store, lock(store, SETTINGS, name, now), now)
 
     together(store, update)
+
+
+def _empty(store: Store, schedule: CronSchedule, now: datetime) -> None:
+    disabled = schedule.disabled_at is not None
+    reason = "Its schedule was disabled." if disabled else "Its schedule is not defined any more."
+    take_back(store, ticks_of(store, schedule), reason, now)
+    schedule.config_hash = ""
+    schedule.save()
 
 
 def _install(store: Store, schedule: CronSchedule, definition: Definition, now: datetime) -> None:

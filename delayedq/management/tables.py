@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from datetime import UTC, timedelta
+from datetime import UTC
 from itertools import islice
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
-from cron_descriptor import Options, get_description  # type: ignore[import-untyped]
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from delayedq.core.cron import SECOND, Cron, ticks, transition_after
-from delayedq.core.cron_fields import ALIASES
-from delayedq.cron.reading import last_tick
+from delayedq.operations.schedules import changes, describe, disabled_since, known_schedule, zone_of
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime, tzinfo
+    from zoneinfo import ZoneInfo
 
-    from delayedq.core.cron import Every
     from delayedq.cron.definitions import Definition
     from delayedq.cron.reading import LastTick
+    from delayedq.operations.schedules import Change
 
     #: What is told of a schedule: lines, by their title.
     Record = dict[str, list[Text]]
@@ -33,17 +29,7 @@ if TYPE_CHECKING:
 UNLIMITED = 10_000
 NOTHING = "There are no schedules in DELAYEDQ['CRON']."
 
-#: Where cron expressions have the field of the seconds, if they have one.
-SECONDS = 5
-
 STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "retrying": "yellow"}
-
-#: Clocks are changed twice a year, and where they are not any more, not again.
-NO_CHANGE_AFTER = timedelta(days=550)
-CHANGES = 2
-
-#: A field of a cron expression in the syntax that all know.
-PLAIN = re.compile(r"((\*|\d+|[a-z]{3})(-(\d+|[a-z]{3}))?(/\d+)?(,|$))+", re.IGNORECASE)
 
 
 def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False) -> Console:
@@ -77,15 +63,15 @@ def show_schedules(console: Console, definitions: Iterable[Definition]) -> None:
 
 def _record(definition: Definition, now: datetime) -> Record:
     zone = _zone(definition)
-    last = last_tick(default_store(), definition.name, now)
-    following = definition.schedule.next_after(now) if definition.enabled else None
-    never = "never" if definition.enabled else "disabled"
+    store = default_store()
+    known = known_schedule(store, definition.name, definition, disabled_since(store, definition.name), now)
+    never = "never" if known.state == "active" else "disabled"
     return {
         "schedule": [Text(definition.name, "bold")],
         "task": [Text(definition.offer.kind)],
         "when": [Text(line) for line in describe(definition)],
-        "last tick": _last(last, zone) if last else [Text("none yet")],
-        "next tick": _both(following, zone) if following else [Text(never, "yellow")],
+        "last tick": _last(known.last, zone) if known.last else [Text("none yet")],
+        "next tick": _both(known.following, zone) if known.following else [Text(never, "yellow")],
     }
 
 
@@ -110,24 +96,6 @@ def _paragraphs(records: list[Record]) -> Table:
     return table
 
 
-def describe(definition: Definition) -> list[str]:
-    """When it ticks: its expression, in words if there are any, and its zone; or its period."""
-    match definition.schedule:
-        case Cron(expression, zone):
-            return [expression, *_in_words(expression), zone.key]
-        case every:
-            return [f"every {every.period}"]
-
-
-def _in_words(expression: str) -> list[str]:
-    """cron-descriptor wants the seconds first, and has wrong words for what only croniter knows (L5, H)."""
-    fields = ALIASES.get(expression.strip().lower(), expression).split()
-    if not all(PLAIN.fullmatch(field) for field in fields):
-        return []
-    options = Options(use_24hour_time_format=True, locale_code="en_US")  # else it asks the system, and may warn
-    return [get_description(" ".join(fields[SECONDS:] + fields[:SECONDS]), options)]
-
-
 # cron next
 
 
@@ -146,41 +114,19 @@ def show_ticks_around_changes(console: Console, definitions: Iterable[Definition
     now = default_store().now()
     table = _table("schedule", "tick", "UTC", "interval")
     for definition in definitions:
-        changes = _changes(_zone(definition), now)
-        for change in changes:
-            _add_change(table, definition, change, count)
+        found = [*changes(definition.schedule, now, count)]
+        for change in found:
+            _add_change(table, definition, change)
             table.add_section()
-        if not changes:
+        if not found:
             table.add_row(_name(definition), f"The clock of {_zone(definition)} is not changed.")
     console.print(table if table.row_count else NOTHING)
 
 
-def _changes(zone: ZoneInfo, moment: datetime) -> list[datetime]:
-    found: list[datetime] = []
-    while len(found) < CHANGES and (change := transition_after(zone, moment, moment + NO_CHANGE_AFTER)):
-        found.append(change)
-        moment = change
-    return found
-
-
-def _add_change(table: Table, definition: Definition, change: datetime, count: int) -> None:
-    earlier = _latest(definition.schedule, change, count // 2)
-    later = islice(definition.schedule.ticks_after(change - SECOND), count - count // 2)
-    zone = _zone(definition)
-    last, first = (change - SECOND).astimezone(zone), change.astimezone(zone)
-    _add_ticks(table, definition, earlier)
-    table.add_row("", f"{last + SECOND:%H:%M} {last:%Z} becomes {first:%H:%M %Z}", _utc(change), style="dim")
-    _add_ticks(table, definition, later, *earlier[-1:])
-
-
-def _latest(schedule: Cron | Every, until: datetime, count: int) -> list[datetime]:
-    """The last `count` ticks before that."""
-    window = timedelta(hours=1)
-    found = [*ticks(schedule, until - window, until - SECOND)]
-    while len(found) < count and window < NO_CHANGE_AFTER:
-        window *= 4
-        found = [*ticks(schedule, until - window, until - SECOND)]
-    return found[max(0, len(found) - count) :]
+def _add_change(table: Table, definition: Definition, change: Change) -> None:
+    _add_ticks(table, definition, change.earlier)
+    table.add_row("", change.told(_zone(definition)), _utc(change.at), style="dim")
+    _add_ticks(table, definition, change.later, *change.earlier[-1:])
 
 
 def _add_ticks(
@@ -228,8 +174,4 @@ def _clock(moment: datetime) -> str:
 
 
 def _zone(definition: Definition) -> ZoneInfo:
-    match definition.schedule:
-        case Cron(_, zone):
-            return zone
-        case _:
-            return ZoneInfo("UTC")
+    return zone_of(definition.schedule)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import suppress
 from itertools import batched
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from delayedq.conf import get_settings
 from delayedq.store.offers import check, check_key, waves
+from delayedq.store.presence import Roll
 from delayedq.store.protocol import Discard, Finish, GiveBack, Offered, OfferOutcome, OnConflict, Settled, Tick
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ CHUNK = 10_000
 NOTIFY_GAP = 0.010
 
 
-class BaseStore(ABC):
+class BaseStore(Roll):
     """The part of `protocol.Store` that is the same everywhere. See there for what each verb promises."""
 
     can_notify: ClassVar[bool] = False
@@ -110,14 +111,18 @@ class BaseStore(ABC):
 
     def _announce(self, offers: Collection[Offer]) -> None:
         """Wake the workers after commit, if something here is due before they would look again."""
+        self._announce_times([offer.scheduled_at for offer in offers])
+
+    def _announce_times(self, times: Collection[datetime | None]) -> None:
+        """`_announce` messages that are due at these times; None is now."""
         if not self.can_notify:
             return
         soon = timezone.now() + get_settings().POLL_INTERVAL
-        if any(offer.scheduled_at is None or offer.scheduled_at <= soon for offer in offers):
+        if any(time is None or time <= soon for time in times):
             with suppress(transaction.TransactionManagementError):  # autocommit is off: they will look by themselves
                 transaction.on_commit(self.notify, using=self.alias, robust=True)
 
-    def notify(self) -> None:  # noqa: B027  not every store can
+    def notify(self) -> None:
         """Without a way to reach other processes, they ask by themselves."""
 
     @abstractmethod
@@ -236,6 +241,9 @@ class BaseStore(ABC):
 
     @abstractmethod
     def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]: ...
+
+    @abstractmethod
+    def lanes(self) -> list[Lane]: ...
 
     @abstractmethod
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]: ...

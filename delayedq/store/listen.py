@@ -67,7 +67,7 @@ class SQLiteListener:
 
 
 class MySQLListener:
-    """Asks twice a second for the newest id, which is the last entry of the primary key.
+    """Asks twice a second for the newest id, which is the last entry of the primary key, and what is paused.
 
     So it hears of most messages that were created, and of none that was moved: those a worker finds when it looks,
     after its POLL_INTERVAL at the latest.
@@ -79,19 +79,19 @@ class MySQLListener:
         self._connection = _own_connection(alias)
         self._newest = self._ask()
 
-    def _ask(self) -> int:
+    def _ask(self) -> tuple[int, ...]:
         with self._connection.cursor() as cursor:
             cursor.execute(NEWEST)
-            newest: int = cursor.fetchone()[0]
+            newest: tuple[int, ...] = cursor.fetchone()
         return newest
 
     def fileno(self) -> int:
         raise TypeError("MySQL has no descriptor to wait for; ask heard() every `interval`.")
 
     def heard(self) -> bool:
-        before, newest = self._newest, self._ask()
-        self._newest = max(before, newest)
-        return newest > before
+        (before, *pauses), (newest, *now) = self._newest, self._ask()
+        self._newest = (max(before, newest), *now)
+        return newest > before or now != pauses
 
     def close(self) -> None:
         self._connection.close()

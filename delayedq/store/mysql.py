@@ -11,7 +11,6 @@ a known key locks the gap beside that key until its transaction ends: until then
 
 from __future__ import annotations
 
-import json
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
@@ -19,14 +18,15 @@ from django.db import transaction
 
 from delayedq.conf import get_settings
 from delayedq.store import mysql_sql as sql
-from delayedq.store.base import BaseStore, new_token
+from delayedq.store.base import new_token
 from delayedq.store.listen import MySQLListener
 from delayedq.store.mysql_again import again
+from delayedq.store.mysql_edits import MySQLEdits
 from delayedq.store.mysql_offers import offer_one, offer_run, runs
+from delayedq.store.mysql_rows import ROWS
 from delayedq.store.mysql_values import (
     claimed_from,
     conditions_of,
-    document,
     fence,
     given_back,
     instant,
@@ -41,7 +41,7 @@ from delayedq.store.mysql_values import (
 from delayedq.store.protocol import Flaw, Lane, OnConflict, Sight
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.store.protocol import (
@@ -57,31 +57,11 @@ if TYPE_CHECKING:
         Transition,
     )
 
-#: A statement names at most so many rows.
-ROWS = 1_000
-
 ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ COMMITTED.'
 PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
 
 
-class MySQLStore(BaseStore):
-    def _write(self, statement: str, parameters: dict[str, Any]) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement, parameters)
-
-    def _rows_of(self, statement: str, ids: Iterable[int]) -> list[tuple[Any, ...]]:
-        """What a statement reads about these ids, in their order: who locks rows locks them alike."""
-        chunks = batched(sorted(ids), ROWS)
-        return [row for some in chunks for row in self._rows(statement, {"ids": json.dumps(some)})]
-
-    def _write_to(self, statement: str, ids: Iterable[int], **parameters: Any) -> None:
-        for some in batched(sorted(ids), ROWS):
-            self._write(statement, {"ids": json.dumps(some), **parameters})
-
-    def _write_given(self, statement: str, given: Iterable[list[Any]], now: datetime | None) -> None:
-        for some in packets(given, length, ROWS):
-            self._write(statement, {"given": document(some), "now": text(now)})
-
+class MySQLStore(MySQLEdits):
     def listener(self) -> Listener:
         return MySQLListener(self.alias)
 
@@ -132,17 +112,18 @@ class MySQLStore(BaseStore):
     # The life of a lease
 
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
-        lanes = [lane for lane in self._lanes() if queues is None or lane.queue in queues]
-        return self.glance(lanes, now)
+        seen = [lane for lane, paused in self._lanes() if not paused and (queues is None or lane.queue in queues)]
+        return self.glance(seen, now)
 
-    def _lanes(self) -> list[Lane]:
-        """A loose scan of the due index: one probe per lane, however many rows it has."""
-        lanes: list[Lane] = []
-        last = {"queue": "", "priority": 0}
-        while rows := self._rows(sql.NEXT_LANE, last):
-            lanes.append(Lane(*rows[0]))
-            last = {"queue": lanes[-1].queue, "priority": lanes[-1].priority}
-        return lanes
+    def lanes(self) -> list[Lane]:
+        return [lane for lane, _ in self._lanes()]
+
+    def _lanes(self) -> Iterator[tuple[Lane, bool]]:
+        """All, and which are paused: a loose scan of the due index, one probe per lane, however many rows it has."""
+        last = Lane("", 0)
+        while rows := self._rows(sql.NEXT_LANE, {"queue": last.queue, "priority": last.priority}):
+            last = Lane(*rows[0][:2])
+            yield last, bool(rows[0][2])
 
     def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
         moment = text(now)
@@ -234,14 +215,6 @@ class MySQLStore(BaseStore):
         free = self._lock_to_delete([(claimed.id, claimed.kind, claimed.key) for claimed in claims])
         return {claimed.id for claimed in claims if free.get(claimed.id) == fence(claimed)}
 
-    def _lock_to_delete(self, messages: Sequence[tuple[int, str, str | None]]) -> dict[int, tuple[int | None, int]]:
-        """Lock those of these messages (id, kind, key) that nobody has locked; their tokens and generations."""
-        rows = self._rows_of(sql.FREE, [id_ for id_, _, key in messages if key is None])
-        names = sorted((kind, key) for _, kind, key in messages if key is not None)
-        for some in batched(names, ROWS):
-            rows += self._rows(sql.FREE_KEYS, {"names": document(some)})
-        return {row[0]: (row[1], row[2]) for row in rows}
-
     def _lock(self, claims: Iterable[Claimed]) -> dict[int, tuple[int | None, int]]:
         """Lock those of these messages that nobody has locked; their tokens and generations."""
         return {row[0]: (row[1], row[2]) for row in self._rows_of(sql.FREE, [claimed.id for claimed in claims])}
@@ -322,10 +295,6 @@ class MySQLStore(BaseStore):
             unbegun = {row[0] for row in self._rows_of(sql.FREE, ids) if row[1] is None and row[3] == 0}
             self._cancel(unbegun, errors, now)
         return unbegun
-
-    def _cancel(self, ids: Iterable[int], errors: str | None, now: datetime | None) -> None:
-        self._write_to(sql.RECORD_CANCELLED, ids, errors=errors, now=text(now))
-        self._write_to(sql.DELETE, ids)
 
     # History
 

@@ -14,12 +14,12 @@ _MOMENT = "coalesce(CAST({} AS DATETIME(6)), UTC_TIMESTAMP(6))"
 NOW = _MOMENT.format("%(now)s")
 
 # The documents, and the messages they speak of. The server would take texts for those of its default character set.
-_VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
-_IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
+VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
+IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
 _NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
-    kind {_VARCHAR} PATH '$[0]', `key` {_VARCHAR} PATH '$[1]'
+    kind {VARCHAR} PATH '$[0]', `key` {VARCHAR} PATH '$[1]'
 )) AS given"""
-_BY_ID = "STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (PRIMARY) ON message.id = given.id"
+BY_ID = "STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (PRIMARY) ON message.id = given.id"
 _BY_KEY = """
 STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
     ON message.kind = given.kind AND message.`key` = given.`key`
@@ -28,8 +28,10 @@ STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
 CLOCK = "SELECT UTC_TIMESTAMP(6)"
 PACKET = "SELECT @@max_allowed_packet"
 
-# Every new message has a higher id than all before it.
-NEWEST = "SELECT coalesce(max(id), 0) FROM delayedq_message"
+# Every new message has a higher id than all before it. What is paused or resumed changes the other two.
+NEWEST = """
+SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message), count(*), coalesce(max(id), 0) FROM delayedq_pausedqueue
+"""
 
 # Offers -------------------------------------------------------------------------------------------------------------
 
@@ -97,7 +99,8 @@ STEP = "SELECT @@auto_increment_increment"
 # Looking ------------------------------------------------------------------------------------------------------------
 
 NEXT_LANE = """
-SELECT queue, priority FROM delayedq_message FORCE INDEX (delayedq_due)
+SELECT queue, priority, queue IN (SELECT queue FROM delayedq_pausedqueue)
+FROM delayedq_message FORCE INDEX (delayedq_due)
 WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
 ORDER BY queue, priority LIMIT 1
 """
@@ -149,7 +152,7 @@ def claimable_matching(conditions: int) -> str:
 
 
 LEASE = f"""
-UPDATE {_IDS} {_BY_ID}
+UPDATE {IDS} {BY_ID}
 SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, leased_by = %(worker)s,
     attempt = attempt + 1
 """
@@ -159,11 +162,11 @@ SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECO
 # The rows that nobody has locked. Whoever is about to delete a keyed message locks its key before the row, as an offer
 # of that key does: else each could hold what the other waits for.
 _FREE = "SELECT message.id, lease_token, generation, attempt FROM {} FOR UPDATE SKIP LOCKED"
-FREE = _FREE.format(f"{_IDS} {_BY_ID}")
+FREE = _FREE.format(f"{IDS} {BY_ID}")
 FREE_KEYS = _FREE.format(f"{_NAMES} {_BY_KEY}")
 
-HELD = f"SELECT message.id, lease_token FROM {_IDS} {_BY_ID}"
-KEYS = f"SELECT message.id, kind, `key` FROM {_IDS} {_BY_ID}"
+HELD = f"SELECT message.id, lease_token FROM {IDS} {BY_ID}"
+KEYS = f"SELECT message.id, kind, `key` FROM {IDS} {BY_ID}"
 LOCK_KEY = """
 SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s AND `key` = %(key)s FOR UPDATE
 """
@@ -171,7 +174,7 @@ LOCK_QUEUE = "SELECT id FROM delayedq_message FORCE INDEX (delayedq_due) WHERE q
 
 # Ending -------------------------------------------------------------------------------------------------------------
 
-_HISTORY = """
+HISTORY = """
 INSERT INTO delayedq_finishedmessage (
     id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
     outcome, queue, kind, `key`, worker, payload, metadata, result, errors
@@ -179,7 +182,7 @@ INSERT INTO delayedq_finishedmessage (
 """
 
 RECORD = f"""
-{_HISTORY}
+{HISTORY}
 SELECT message.id, {NOW} - INTERVAL given.finished MICROSECOND, {NOW} - INTERVAL given.started MICROSECOND,
     scheduled_at, scheduled_at_initially, created_at, priority, attempt - (given.started IS NULL), max_attempts,
     given.outcome, queue, kind, `key`, leased_by, payload, metadata, given.result,
@@ -188,23 +191,23 @@ FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', outcome VARCHAR(10) PATH '$[1]', started BIGINT PATH '$[2]', finished BIGINT PATH '$[3]',
     result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]'
 )) AS given
-{_BY_ID}
+{BY_ID}
 """
-DELETE = f"DELETE message FROM {_IDS} {_BY_ID}"
+DELETE = f"DELETE message FROM {IDS} {BY_ID}"
 
 GIVE_BACK = f"""
 UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', refund SMALLINT PATH '$[1]', until DATETIME(6) PATH '$[2]', delay BIGINT PATH '$[3]',
     errors {_LONGTEXT} PATH '$[4]', metadata {_LONGTEXT} PATH '$[5]'
 )) AS given
-{_BY_ID}
+{BY_ID}
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - given.refund,
     scheduled_at = coalesce(given.until, {NOW} + INTERVAL given.delay MICROSECOND, scheduled_at),
     message.errors = coalesce(given.errors, message.errors),
     message.metadata = coalesce(given.metadata, message.metadata)
 """
 
-REARM = f"UPDATE {_IDS} {_BY_ID} SET lease_token = NULL, leased_until = NULL, leased_by = NULL"
+REARM = f"UPDATE {IDS} {BY_ID} SET lease_token = NULL, leased_until = NULL, leased_by = NULL"
 
 # An attempt whose message was replaced takes an id that no message ever has: that of a row which nobody else ever sees.
 # Its kind sorts after all others, where no lock on the gap beside somebody's key is in its way.
@@ -227,32 +230,32 @@ _SUPERSEDED = f"(%s, {_AGO}, {_AGO}, %s, %s, %s, %s, %s, %s, 'superseded', %s, %
 
 
 def record_superseded(rows: int) -> str:
-    return f"{_HISTORY} VALUES " + ", ".join([_SUPERSEDED] * rows)
+    return f"{HISTORY} VALUES " + ", ".join([_SUPERSEDED] * rows)
 
 
 RECORD_CANCELLED = f"""
-{_HISTORY}
+{HISTORY}
 SELECT message.id, {NOW}, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
     'cancelled', queue, kind, `key`, leased_by, payload, metadata, NULL, coalesce(%(errors)s, errors)
-FROM {_IDS} {_BY_ID}
+FROM {IDS} {BY_ID}
 """
 
 # Holding ------------------------------------------------------------------------------------------------------------
 
 RENEW = f"""
-UPDATE {_IDS} {_BY_ID}
+UPDATE {IDS} {BY_ID}
 SET leased_until = greatest(leased_until, {NOW} + INTERVAL %(lease)s MICROSECOND)
 """
 
 # A message that was replaced meanwhile has no attempt to give back.
 RELEASE = f"""
-UPDATE {_IDS} {_BY_ID}
+UPDATE {IDS} {BY_ID}
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(attempt - 1, 0)
 """
 
 # History ------------------------------------------------------------------------------------------------------------
 
-_ENDED = f"{_IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id"
+_ENDED = f"{IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id"
 
 FINISHED = f"SELECT finished.id FROM {_ENDED}"
 

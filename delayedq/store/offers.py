@@ -63,9 +63,8 @@ def check(offer: Offer) -> None:
         check_key(offer.key)
     if offer.scheduled_at is not None:
         check_time(offer.scheduled_at)
-    for name, text in (("queue", offer.queue), ("kind", offer.kind)):
-        if not text.strip() or len(text) > NAME_LENGTH or not is_storable(text):
-            raise InvalidMessage(f"A {name} is a text of 1 to {NAME_LENGTH} characters, not {text!r}.")
+    check_name("queue", offer.queue)
+    check_name("kind", offer.kind)
     size, limit = len(offer.payload.encode()), get_settings().MAX_PAYLOAD_BYTES
     if size > limit:
         raise PayloadTooLarge(f"The payload takes {size:,} bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows {limit:,}.")
@@ -79,6 +78,12 @@ def check_key(key: object) -> None:
         raise InvalidKey(f"A key has 1 to {KEY_LENGTH} characters, not {len(key)}: {key[:40]!r}.")
     if not is_storable(key):
         raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
+
+
+def check_name(name: str, text: str) -> None:
+    """Refuse with InvalidMessage what can be neither a queue nor a kind; `name` says which it is."""
+    if not text.strip() or len(text) > NAME_LENGTH or not is_storable(text):
+        raise InvalidMessage(f"A {name} is a text of 1 to {NAME_LENGTH} characters, not {text!r}.")
 
 
 def is_storable(text: str) -> bool:

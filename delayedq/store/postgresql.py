@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from django.db import Error, transaction
 
 from delayedq.store import postgresql_sql as sql
-from delayedq.store.base import NOTIFY_GAP, BaseStore, in_lane_order, new_token, offered
+from delayedq.store.base import NOTIFY_GAP, in_lane_order, new_token, offered
 from delayedq.store.listen import PostgreSQLListener
-from delayedq.store.protocol import Claimed, Finish, Offered, OfferOutcome, Settled, Sight, Tick
+from delayedq.store.postgresql_edits import PostgreSQLEdits
+from delayedq.store.protocol import Claimed, Finish, Lane, Offered, OfferOutcome, Settled, Sight, Tick
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.protocol import Condition, GiveBack, Lane, Listener, Offer, OnConflict, Transition
+    from delayedq.store.protocol import Condition, GiveBack, Listener, Offer, OnConflict, Transition
 
 
-class PostgreSQLStore(BaseStore):
+class PostgreSQLStore(PostgreSQLEdits):
     can_notify: ClassVar[bool] = True
     _notified = 0.0
 
@@ -67,6 +68,9 @@ class PostgreSQLStore(BaseStore):
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
         rows = self._rows(sql.LOOK, {"queues": None if queues is None else list(queues), "now": now})
         return [Sight(*row) for row in rows]
+
+    def lanes(self) -> list[Lane]:
+        return [Lane(*row) for row in self._rows(sql.LANES, {})]
 
     def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
         return [Sight(*row) for row in self._rows(sql.GLANCE, {**_lanes(lanes), "now": now})] if lanes else []

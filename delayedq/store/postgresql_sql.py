@@ -22,7 +22,7 @@ LISTEN = "LISTEN delayedq"
 
 
 # The rows of %(ids)s that nobody has locked, for `id = ...`.
-_FREE = """ANY(ARRAY(
+FREE = """ANY(ARRAY(
     SELECT free.id FROM unnest(%(ids)s::bigint[]) AS given (id)
     CROSS JOIN LATERAL (SELECT id FROM delayedq_message WHERE id = given.id FOR UPDATE SKIP LOCKED) AS free
 ))"""
@@ -86,9 +86,8 @@ _LANES = """
 unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::timestamptz[]) AS lane (queue, priority, floor)
 """
 
-# A loose scan of the due index: one probe per distinct (queue, priority), however many rows each has; then one probe
-# per lane for its first row that is not leased.
-LOOK = f"""
+# A loose scan of the due index: one probe per distinct (queue, priority), however many rows each has.
+_ALL_LANES = """
 WITH RECURSIVE lane AS (
     (SELECT queue, priority FROM delayedq_message ORDER BY queue, priority LIMIT 1)
     UNION ALL
@@ -100,10 +99,17 @@ WITH RECURSIVE lane AS (
         ORDER BY queue, priority LIMIT 1
     ) AS following
 )
+"""
+LANES = f"{_ALL_LANES} SELECT queue, priority FROM lane"
+
+# Then one probe per lane for its first row that is not leased.
+LOOK = f"""
+{_ALL_LANES}
 SELECT {_SIGHT}
 FROM (SELECT queue, priority, NULL::timestamptz AS floor FROM lane) AS lane
 CROSS JOIN LATERAL {_HEAD}
-WHERE %(queues)s::text[] IS NULL OR lane.queue = ANY(%(queues)s::text[])
+WHERE (%(queues)s::text[] IS NULL OR lane.queue = ANY(%(queues)s::text[]))
+    AND lane.queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
 """
 
 GLANCE = f"SELECT {_SIGHT} FROM {_LANES} CROSS JOIN LATERAL {_HEAD}"
@@ -180,7 +186,7 @@ RETURNING {CLAIMED}
 
 # Ending -------------------------------------------------------------------------------------------------------------
 
-_HISTORY = """
+HISTORY = """
 INSERT INTO delayedq_finishedmessage (
     id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
     outcome, queue, kind, key, worker, payload, metadata, result, errors
@@ -195,12 +201,12 @@ ended AS (
         %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(endings)s::text[],
         %(started)s::float8[], %(finished)s::float8[], %(results)s::text[], %(errors)s::text[]
     ) AS ending (id, token, generation, outcome, started, finished, result, errors)
-    WHERE message.id = {_FREE} AND message.id = ending.id
+    WHERE message.id = {FREE} AND message.id = ending.id
         AND message.lease_token = ending.token AND message.generation = ending.generation
     RETURNING message.*, ending.outcome, ending.started, ending.finished, ending.result, ending.errors AS new_errors
 ),
 recorded AS (
-    {_HISTORY}
+    {HISTORY}
     SELECT id, {NOW} - finished * interval '1 second', {NOW} - started * interval '1 second',
         scheduled_at, scheduled_at_initially, created_at, priority,
         attempt - CASE WHEN started IS NULL THEN 1 ELSE 0 END, max_attempts,
@@ -230,7 +236,7 @@ FROM unnest(
     %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(charged)s::boolean[],
     %(delays)s::float8[], %(untils)s::timestamptz[], %(errors)s::text[], %(metadata)s::text[]
 ) AS back (id, token, generation, charged, delay, until, errors, metadata)
-WHERE message.id = {_FREE} AND message.id = back.id
+WHERE message.id = {FREE} AND message.id = back.id
     AND message.lease_token = back.token AND message.generation = back.generation
 RETURNING message.id
 """
@@ -238,7 +244,7 @@ RETURNING message.id
 DISCARD = f"""
 DELETE FROM delayedq_message AS message
 USING unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[]) AS held (id, token, generation)
-WHERE message.id = {_FREE} AND message.id = held.id
+WHERE message.id = {FREE} AND message.id = held.id
     AND message.lease_token = held.token AND message.generation = held.generation
 RETURNING message.id
 """
@@ -247,13 +253,13 @@ REARM = f"""
 UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL
 FROM unnest(%(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[]) AS held (id, token, generation)
-WHERE message.id = {_FREE} AND message.id = held.id
+WHERE message.id = {FREE} AND message.id = held.id
     AND message.lease_token = held.token AND message.generation <> held.generation
 RETURNING message.id
 """
 
 RECORD_SUPERSEDED = f"""
-{_HISTORY}
+{HISTORY}
 SELECT nextval(pg_get_serial_sequence('delayedq_message', 'id')),
     {NOW} - finished * interval '1 second', {NOW} - started * interval '1 second',
     scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
@@ -269,7 +275,7 @@ _CANCEL = f"""
 WITH ended AS (
     DELETE FROM delayedq_message WHERE {{which}} RETURNING *
 )
-{_HISTORY}
+{HISTORY}
 SELECT id, {NOW}, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
     'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, {{errors}}
 FROM ended
@@ -277,7 +283,7 @@ RETURNING id
 """
 UNSCHEDULE = _CANCEL.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
 DROP_ALL = _CANCEL.format(which="queue = %(queue)s", errors="errors")
-WITHDRAW = _CANCEL.format(which=f"id = {_FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
+WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
 
 # Holding ------------------------------------------------------------------------------------------------------------
 
@@ -287,7 +293,7 @@ WITH renewed AS (
     UPDATE delayedq_message AS message
     SET leased_until = greatest(message.leased_until, {NOW} + %(lease)s)
     FROM {_HELD}
-    WHERE message.id = {_FREE} AND message.id = held.id AND message.lease_token = held.token
+    WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
 )
 SELECT id, token FROM {_HELD} WHERE {_PRESENT} IS DISTINCT FROM held.token
 """
@@ -297,7 +303,7 @@ RELEASE = f"""
 UPDATE delayedq_message AS message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
 FROM {_HELD}
-WHERE message.id = {_FREE} AND message.id = held.id AND message.lease_token = held.token
+WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
 """
 
 # Pruning can wait; the lease keeper, who does it, can't.

@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from delayedq.store.edits import Edits
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.core.lifecycle import Ending
+    from delayedq.store.presence import Presence
 
 
 #: Stands between the name of a bare queue and the type of its payloads; the queue of a task has none. Workers leave
@@ -204,7 +207,7 @@ class Flaw(NamedTuple):
     hint: str
 
 
-class Store(Protocol):
+class Store(Edits, Protocol):
     """A database that holds the queue. One object per database alias; threads share it, connections are theirs."""
 
     alias: str
@@ -232,10 +235,25 @@ class Store(Protocol):
     def listener(self) -> Listener: ...
 
     def look(self, queues: Collection[str] | None = None, now: datetime | None = None) -> list[Sight]:
-        """The first claimable or future message of each lane (of these queues; None: all).
+        """The first claimable or future message of each lane (of these queues; None: all), unless its queue is paused.
 
         Walks over what is dead or leased in front of it, so it may take long.
         """
+
+    def lanes(self) -> list[Lane]:
+        """All that hold a message, whatever its state, also of paused queues."""
+
+    def paused(self) -> set[str]:
+        """The queues that are paused: what `look` passes over, and what no worker claims from."""
+
+    def attend(self, workers: Sequence[Presence], now: datetime | None = None) -> None:
+        """These worker processes live: one statement, one row for each."""
+
+    def leave(self, names: Collection[str]) -> None:
+        """These worker processes have ended."""
+
+    def forget(self, silent_for: timedelta, now: datetime | None = None) -> None:
+        """Drop the rows of worker processes of which nobody has heard for so long."""
 
     def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
         """The same for known lanes, from their floors on: always short."""

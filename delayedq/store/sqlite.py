@@ -7,21 +7,24 @@ transaction first, so an idle worker never locks the file. Time is the host's, w
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 from django.utils import timezone
 
 from delayedq.store import sqlite_sql as sql
-from delayedq.store.base import BaseStore, in_lane_order, new_token, offered
+from delayedq.store.base import in_lane_order, new_token, offered
 from delayedq.store.listen import SQLiteListener
-from delayedq.store.protocol import Claimed, Flaw, Offered, Sight
+from delayedq.store.protocol import Claimed, Flaw, Lane, Offered, Sight
+from delayedq.store.sqlite_edits import SQLiteEdits
+from delayedq.store.sqlite_values import instant, text
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
 
-    from delayedq.store.protocol import Condition, Finish, GiveBack, Lane, Listener, Offer, OnConflict
+    from delayedq.store.protocol import Condition, Finish, GiveBack, Listener, Offer, OnConflict
 
 OPTIONS_HINT = (
     'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
@@ -29,7 +32,7 @@ OPTIONS_HINT = (
 )
 
 
-class SQLiteStore(BaseStore):
+class SQLiteStore(SQLiteEdits):
     def _many(self, statement: str, rows: Iterable[tuple[Any, ...]]) -> int:
         """Run a statement once per row; returns how many rows of the table it changed."""
         with self.connection.cursor() as cursor:
@@ -78,6 +81,9 @@ class SQLiteStore(BaseStore):
         moment = now or timezone.now()
         rows = self._rows(sql.LOOK, {"now": text(moment)})
         return [_sight(*row, moment=moment) for row in rows if queues is None or row[0] in queues]
+
+    def lanes(self) -> list[Lane]:
+        return [Lane(*row) for row in self._rows(sql.LANES, {})]
 
     def glance(self, lanes: Sequence[Lane], now: datetime | None = None) -> list[Sight]:
         moment = now or timezone.now()
@@ -213,17 +219,6 @@ class SQLiteStore(BaseStore):
             with transaction.atomic(using=self.alias):
                 self._many(sql.PRUNE, ids)
         return len(ids)
-
-
-def text(moment: datetime) -> str:
-    """A time as Django stores it in SQLite: UTC without an offset, so that texts sort as times do."""
-    return str(moment.astimezone(UTC).replace(tzinfo=None))
-
-
-def instant(stored: Any) -> datetime:
-    """The reverse of `text`; columns with a declared type arrive parsed."""
-    moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
-    return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def _lane(lane: Lane) -> dict[str, Any]:

@@ -21,8 +21,8 @@ VALUES (
 """
 OFFER = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
 
-# A loose scan of the due index: one probe per queue, one per priority in it, and one per lane for its first free row.
-LOOK = """
+# A loose scan of the due index: one probe per queue, and one per priority in it.
+_ALL_LANES = """
 WITH RECURSIVE name (queue) AS (
     SELECT min(queue) FROM delayedq_message
     UNION ALL
@@ -39,6 +39,12 @@ lane (queue, priority) AS (
     )
     FROM lane WHERE priority IS NOT NULL
 )
+"""
+LANES = f"{_ALL_LANES} SELECT queue, priority FROM lane WHERE priority IS NOT NULL ORDER BY queue, priority"
+
+# Then one probe per lane for its first free row.
+LOOK = f"""
+{_ALL_LANES}
 SELECT queue, priority, first_at FROM (
     SELECT queue, priority, (
         SELECT scheduled_at FROM delayedq_message AS message
@@ -46,7 +52,7 @@ SELECT queue, priority, first_at FROM (
             AND (message.lease_token IS NULL OR message.leased_until <= %(now)s)
         ORDER BY scheduled_at LIMIT 1
     ) AS first_at
-    FROM lane WHERE priority IS NOT NULL
+    FROM lane WHERE priority IS NOT NULL AND queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
 )
 WHERE first_at IS NOT NULL
 """
@@ -96,7 +102,7 @@ CLAIM_UNCHANGED = _CLAIM.format(
     which="id = %(id)s AND generation = %(generation)s AND (lease_token IS NULL OR leased_until <= %(now)s)"
 )
 
-_HISTORY = """
+HISTORY = """
 INSERT INTO delayedq_finishedmessage (
     id, finished_at, started_at, scheduled_at, scheduled_at_initially, created_at, priority, attempts, max_attempts,
     outcome, queue, kind, key, worker, payload, metadata, result, errors
@@ -104,7 +110,7 @@ INSERT INTO delayedq_finishedmessage (
 """
 
 RECORD = f"""
-{_HISTORY}
+{HISTORY}
 SELECT id, %s, %s, scheduled_at, scheduled_at_initially, created_at, priority, attempt - %s, max_attempts,
     %s, queue, kind, key, leased_by, payload, metadata, %s, coalesce(%s, errors)
 FROM delayedq_message
@@ -139,12 +145,12 @@ RETURNING id
 RESERVE_IDS = "UPDATE sqlite_sequence SET seq = seq + %(count)s WHERE name = 'delayedq_message' RETURNING seq"
 
 RECORD_SUPERSEDED = f"""
-{_HISTORY}
+{HISTORY}
 VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, 'superseded', %s, %s, %s, %s, %s, %s, NULL, %s)
 """
 
 _RECORD_CANCELLED = f"""
-{_HISTORY}
+{HISTORY}
 SELECT id, %(now)s, NULL, scheduled_at, scheduled_at_initially, created_at, priority, attempt, max_attempts,
     'cancelled', queue, kind, key, leased_by, payload, metadata, NULL, {{errors}}
 FROM delayedq_message

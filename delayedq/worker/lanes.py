@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from delayedq.store.protocol import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from delayedq.store.protocol import Claimed, Sight
@@ -60,6 +60,11 @@ class Lanes:
                 self._lanes[name] = known = _Known(_floor(sight), 0.0, misses)
                 known.look_due(moment, sight.due_in)
             self.looks += 1
+
+    def leave(self, queues: Collection[str]) -> None:
+        """These are paused; a look sees them again when they are not any more."""
+        with self._lock:
+            self._lanes = {name: known for name, known in self._lanes.items() if name[0] not in queues}
 
     def known(self) -> list[Lane]:
         with self._lock:

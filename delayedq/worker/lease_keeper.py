@@ -3,7 +3,7 @@
 It reads which messages each worker holds from shared memory, renews their leases three times per lease, and tells the
 worker which were lost. When a worker has died it gives back what that one had not started, without charge, so that
 the batch-mates of a message that kills its process do not pay for it; what had started is left to its lease. It also
-prunes history.
+tells which workers live, and prunes history.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
+from delayedq.worker.presence import RollCall
 from delayedq.worker.waiter import RECONNECTING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
     from multiprocessing.connection import Connection
 
     from delayedq.store.protocol import Store
     from delayedq.worker.ledger import Entry, Ledger
+    from delayedq.worker.loop import Options
 
 logger = logging.getLogger("delayedq")
 
@@ -46,12 +47,13 @@ class Bereaved(NamedTuple):
 
 
 class LeaseKeeper:
-    def __init__(self, store: Store, ledgers: Sequence[Ledger], lease: timedelta, supervisor: Connection) -> None:
+    def __init__(self, store: Store, ledgers: Sequence[Ledger], options: Options, supervisor: Connection) -> None:
         self._store = store
         self._ledgers = ledgers
-        self._lease = lease
+        self._lease = options.lease
         self._supervisor = supervisor
-        self._period = lease.total_seconds() / 3
+        self._roll = RollCall(store, ledgers, options)
+        self._renew_at = 0.0
         self._bereaved: list[Bereaved] = []
         self._hung_up = False
         self._prune_at = 0.0
@@ -61,27 +63,37 @@ class LeaseKeeper:
         failures = 0
         while not self._hung_up:
             try:
-                self._recall()
-                self._renew()
+                self._keep()
                 self._bury()
+                self._roll.call()
                 self._prune()
                 failures = 0
             except Error as error:
                 failures += 1
                 logger.warning("The lease keeper lost the database: %s", str(error).strip())
                 connections[self._store.alias].close()
-            pause = RECONNECTING(failures).total_seconds() if failures else self._period
-            self._listen(min(self._period, pause))
+            self._listen(RECONNECTING(failures).total_seconds() if failures else self._patience())
         self._bury_the_rest()
         connections.close_all()
+
+    def _patience(self) -> float:
+        """Seconds until there is something to do if nobody dies."""
+        return max(0.0, min(self._renew_at - time.monotonic(), self._roll.due_in()))
 
     def _listen(self, seconds: float) -> None:
         """Hear the supervisor until it is time to renew, or somebody has died."""
         try:
-            if self._supervisor.poll(seconds * random.uniform(0.9, 1.0)):  # noqa: S311
+            if self._supervisor.poll(seconds):
                 self._bereaved.append(self._supervisor.recv())
         except (EOFError, OSError):
             self._hung_up = True
+
+    def _keep(self) -> None:
+        """Three times per lease."""
+        if time.monotonic() >= self._renew_at:
+            self._recall()
+            self._renew()
+            self._renew_at = time.monotonic() + self._lease.total_seconds() / 3 * random.uniform(0.9, 1.0)  # noqa: S311
 
     def _renew(self) -> None:
         held = [(ledger, entry) for ledger in self._ledgers for entry in ledger.entries()]
@@ -108,6 +120,7 @@ class LeaseKeeper:
             died = self._bereaved[0]
             ledger = self._ledgers[died.ledger]
             self._release([entry for entry in ledger.entries() if died.all_of_it or not entry.started])
+            self._roll.dismiss(ledger)
             ledger.clear()
             self._bereaved.pop(0)
             with suppress(OSError):  # the supervisor is gone too

@@ -25,12 +25,16 @@ class Entry(NamedTuple):
 
 
 class Ledger:
-    """Four columns of 64-bit words: id, token, state, and the token whose lease was lost; and one for the heartbeat."""
+    """Four columns of 64-bit words: id, token, state, and the token whose lease was lost.
+
+    And three words about the process: when its loop last turned, its id (0: there is none), and when it started.
+    """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        memory = memoryview(mmap.mmap(-1, (4 * capacity + 1) * _WORD)).cast("q")
+        memory = memoryview(mmap.mmap(-1, (4 * capacity + 3) * _WORD)).cast("q")
         self.capacity = capacity
         self._beat = memory[4 * capacity :]
+        self._process = memory[4 * capacity + 1 :]
         self.beat()
         self._ids, self._tokens, self._states, self._lost = (
             memory[column * capacity : (column + 1) * capacity] for column in range(4)
@@ -39,9 +43,14 @@ class Ledger:
 
     # The worker's side
 
+    def enlist(self, pid: int) -> None:
+        """The ledger is that of this process, which starts now."""
+        self._process[1] = _milliseconds()
+        self._process[0] = pid
+
     def beat(self) -> None:
         """The loop turns. (The monotonic clock is the machine's: all processes read the same.)"""
-        self._beat[0] = int(time.monotonic() * 1000)
+        self._beat[0] = _milliseconds()
 
     def hold(self, id_: int, token: int) -> int:
         slot = self._free.pop()
@@ -62,6 +71,15 @@ class Ledger:
 
     # The keeper's side
 
+    @property
+    def pid(self) -> int:
+        """Of the process whose ledger it is; 0 if there is none."""
+        return self._process[0]
+
+    def age(self) -> float:
+        """Seconds since that process started."""
+        return (_milliseconds() - self._process[1]) / 1000
+
     def entries(self) -> list[Entry]:
         states = self._states.tolist()
         return [
@@ -72,7 +90,7 @@ class Ledger:
 
     def silent_for(self) -> float:
         """Seconds since the loop last turned."""
-        return time.monotonic() - self._beat[0] / 1000
+        return (_milliseconds() - self._beat[0]) / 1000
 
     def take_away(self, entry: Entry) -> bool:
         """Tell the worker not to start this; False if it has started meanwhile.
@@ -87,5 +105,10 @@ class Ledger:
 
     def clear(self) -> None:
         """Forget everything, for the next process that uses it."""
+        self._process[0] = 0
         for slot in range(self.capacity):
             self._states[slot] = _FREE
+
+
+def _milliseconds() -> int:
+    return int(time.monotonic() * 1000)

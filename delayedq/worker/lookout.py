@@ -4,8 +4,9 @@ It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite), knows whi
 them, and wakes the loop. It has its own connection.
 
 A *glance* goes from the floors of the known lanes on and is always short: it tells the idle loop how long to sleep. A
-*look* starts from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
-vacuumed make it slow, so routine looks take at most a twentieth of the time.
+*look* starts from the beginning, and so sees new lanes, late commits and expired leases, and passes over paused queues;
+rows that are dead but not vacuumed make it slow, so routine looks take at most a twentieth of the time. While looks
+rest for long, pauses are read by themselves.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Lookout(threading.Thread):
         self._glance_at = float("inf")
         self._look_at = 0.0
         self._rested_at = 0.0
+        self._paused_at = 0.0
+        self._pauses_at = float("inf")
         self._attend_at = 0.0
         self._failures = 0
 
@@ -108,13 +111,14 @@ class Lookout(threading.Thread):
                     self._wake()
                     self._attend_at = time.monotonic() + ATTEND
                     self._look_at = min(self._look_at, self._rested_at)
+                    self._pauses_at = min(self._pauses_at, self._paused_at + BUSY_INTERVAL / 2)
                 self._look_or_glance()
         finally:
             listener.close()
 
     def _heard(self, listener: Listener) -> bool:
         """Wait until there is something to do; did the queue change?"""
-        patience = max(0.0, min(self._look_at, self._glance_at) - time.monotonic())
+        patience = max(0.0, min(self._look_at, self._glance_at, self._pauses_at) - time.monotonic())
         if listener.interval is None:
             self._pause(patience, listener)
         else:
@@ -134,6 +138,9 @@ class Lookout(threading.Thread):
         moment = time.monotonic()
         if moment >= self._look_at:
             self._look(moment)
+        elif moment >= self._pauses_at:
+            self._paused_at, self._pauses_at = moment, moment + BUSY_INTERVAL
+            self._lanes.leave(self._store.paused())
         elif moment >= self._glance_at:
             self._glance_at = float("inf")
             known = self._lanes.known()
@@ -149,6 +156,8 @@ class Lookout(threading.Thread):
         busy = any(sight.due_in <= 0 for sight in sights)
         self._rested_at = seen + WANTED_REST * took
         self._look_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._poll_interval)
+        self._paused_at = seen
+        self._pauses_at = seen + BUSY_INTERVAL if busy else float("inf")
         if moment < self._attend_at:
             self._look_at = min(self._look_at, max(self._rested_at, self._attend_at))
         self._wake()

@@ -6,7 +6,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from delayedq.store import default_store
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
 from delayedq.worker.ledger import CAPACITY, Ledger
 from delayedq.worker.loop import Loop
+from delayedq.worker.presence import worker_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,7 +80,7 @@ class Supervisor:
             self._keeper_pipe.close()
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # it ends when nobody needs it any more
-            LeaseKeeper(default_store(), self._ledgers, self._options.lease, far_end).run()
+            LeaseKeeper(default_store(), self._ledgers, self._options, far_end).run()
 
         self._keeper = _fork.Process(target=keep, name="delayedq-lease-keeper")
         with signals_held_back():
@@ -224,7 +224,8 @@ def work(options: Options, ledger: Ledger, parent: int) -> None:
     """The body of a worker process."""
     signal.set_wakeup_fd(-1)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    loop = Loop(default_store(), options, f"{socket.gethostname()}:{os.getpid()}", ledger)
+    loop = Loop(default_store(), options, worker_name(os.getpid()), ledger)
+    ledger.enlist(os.getpid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)

@@ -15,6 +15,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from delayedq import management
+from delayedq.cron.beat import disable
 from delayedq.cron.definitions import read
 from delayedq.models import CronTick, FinishedMessage, Message
 from tests.cron.given import HOURLY, beat_at, claim_due, nominal, run_due
@@ -179,6 +180,14 @@ def test_an_expression_is_told_in_words_if_there_are_any(now, schedules, express
 
     (row,) = rows(cron("list"))
     assert row[2] == ", ".join([expression, *words, "UTC"])
+
+
+def test_without_the_library_that_has_the_words_there_are_none(now, schedules, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cron_descriptor", None)
+    schedules(daily={**TASK, "cron": "@daily", "timezone": "UTC"})
+
+    (row,) = rows(cron("list"))
+    assert row[2] == "@daily, UTC"
 
 
 # Where it is shown
@@ -381,17 +390,25 @@ def test_the_system_checks_tell_what_is_wrong_with_the_settings(environment):
     assert "DELAYEDQ['CRON']['report']['timezone']" in ended.stderr
 
 
-@pytest.mark.parametrize("module", ["rich.box", "cron_descriptor"])
-def test_what_tables_need_is_named_if_it_is_missing_and_run_works_without(alias, schedules, monkeypatch, module):
+def test_what_tables_need_is_named_if_it_is_missing_and_run_works_without(alias, schedules, monkeypatch):
     schedules(report=REPORT)
-    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.setitem(sys.modules, "rich.box", None)
     monkeypatch.delitem(sys.modules, "delayedq.management.tables", raising=False)
     monkeypatch.delattr(management, "tables", raising=False)
 
-    with pytest.raises(CommandError, match=rf"{module.split('.')[0]} is missing: pip install 'delayedq\[cli\]'"):
+    with pytest.raises(CommandError, match=r"rich is missing: pip install 'delayedq\[cli\]'"):
         cron("list")
     cron("run", "report")
     assert Message.objects.count() == 1
+
+
+def test_the_list_tells_what_was_disabled_by_hand(store, now, schedules):
+    schedules(report=REPORT, sweep=SWEEP)
+    disable(store, "report", now)
+
+    report, sweep = rows(cron("list"))
+    assert report[-1] == "disabled"
+    assert "disabled" not in sweep
 
 
 def test_an_expression_means_the_same_to_the_command_and_to_the_workers(store, now, schedules):

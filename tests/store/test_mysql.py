@@ -265,13 +265,15 @@ def test_a_batch_in_an_old_snapshot_finds_keys_that_were_created_since(store, co
 # Texts
 
 
-@pytest.mark.parametrize("table", ["delayedq_message", "delayedq_finishedmessage"])
+@pytest.mark.parametrize(
+    "table", ["message", "finishedmessage", "cronschedule", "pausedqueue", "worker", "edit", "editedmessage"]
+)
 def test_every_text_has_a_collation_that_compares_exactly(connection, table):
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT DISTINCT collation_name FROM information_schema.columns"
             " WHERE table_schema = database() AND table_name = %s AND collation_name IS NOT NULL",
-            [table],
+            [f"delayedq_{table}"],
         )
         assert cursor.fetchall() == (("utf8mb4_nopad_bin",),)
 

@@ -71,8 +71,9 @@ class Plan:
 
     @property
     def scanned(self):
-        """The tables that were read from end to end."""
-        return {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
+        """The tables that were read from end to end, but for the one of the pauses, which has as many rows as those."""
+        read = {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
+        return read - {"delayedq_pausedqueue"}
 
     @property
     def visited(self):

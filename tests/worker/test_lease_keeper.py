@@ -18,6 +18,7 @@ from delayedq.store.protocol import Finish, Lane
 from delayedq.worker import lease_keeper
 from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
 from delayedq.worker.ledger import Ledger
+from delayedq.worker.loop import Options
 from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE
 
@@ -26,12 +27,16 @@ LONG = timedelta(hours=1)
 LANE = [Lane("mail", 0)]
 
 
+def options(lease):
+    return Options(lease=lease, poll_interval=LONG, shutdown_timeout=LONG)
+
+
 class Keeping:
     """A keeper in a thread of its own, and the supervisor's end of its pipe."""
 
     def __init__(self, store, *ledgers, lease=LONG):
         self.pipe, self.far_end = multiprocessing.Pipe()
-        self.keeper = LeaseKeeper(store, ledgers, lease, self.far_end)
+        self.keeper = LeaseKeeper(store, ledgers, options(lease), self.far_end)
         self.thread = threading.Thread(target=self.keeper.run, name="keeper")
 
     def bury(self, ledger, *, all_of_it=False):
@@ -272,7 +277,7 @@ def test_what_a_stuck_worker_had_not_started_goes_to_others(store, claim, monkey
     running, waiting = ledger.entries()
     ledger.start(running.slot)
     far_end = multiprocessing.Pipe()[0]
-    LeaseKeeper(store, [ledger], timedelta(microseconds=1), far_end)._recall()
+    LeaseKeeper(store, [ledger], options(timedelta(microseconds=1)), far_end)._recall()
     assert ledger.is_lost(waiting.slot, waiting.token)
     assert not ledger.is_lost(running.slot, running.token)
     rows = dict(Message.objects.values_list("id", "lease_token"))

@@ -8,20 +8,33 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError
 
 from delayedq.cron.definitions import definitions
+from delayedq.exceptions import InvalidQueue
+from delayedq.operations.browsing import find_ended, find_live
+from delayedq.operations.explain import explain
+from delayedq.operations.pauses import pause, resume
+from delayedq.operations.wording import printable
+from delayedq.store import default_store
 
 if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
     from delayedq.cron.definitions import Definition
+    from delayedq.models import FinishedMessage, Message
 
 
 class Command(BaseCommand):
-    help = "Shows what the queue does. `delayedq cron`: the schedules of DELAYEDQ['CRON']."
+    help = "Shows what the queue does, says why a message does not run, and pauses queues."
     requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         subjects = parser.add_subparsers(dest="subject", required=True)
-        cron = subjects.add_parser("cron", help="The schedules of DELAYEDQ['CRON'].")
+        explained = subjects.add_parser("explain", help="Why a message does not run.")
+        explained.add_argument("message", metavar="ID|KEY")
+        for verb, said in (("pause", "Let workers claim nothing from a queue."), ("resume", "Let them go on.")):
+            subjects.add_parser(verb, help=said).add_argument("queue", metavar="QUEUE")
+        self._add_cron(subjects.add_parser("cron", help="The schedules of DELAYEDQ['CRON']."))
+
+    def _add_cron(self, cron: CommandParser) -> None:
         verbs = cron.add_subparsers(dest="verb", required=True)
         verbs.add_parser("list", help="All schedules, with their last and next ticks.")
         following = verbs.add_parser("next", help="The ticks to come, in the zone of their schedule and in UTC.")
@@ -32,11 +45,41 @@ class Command(BaseCommand):
         )
         verbs.add_parser("run", help="Run a schedule's task now.").add_argument("name", metavar="NAME")
 
-    def handle(self, *, verb: str, **options: Any) -> None:
-        if verb == "run":
-            self._run(options["name"])
-        else:
-            self._show(verb, options)
+    def handle(self, *, subject: str, **options: Any) -> None:
+        match subject:
+            case "explain":
+                self._explain(options["message"])
+            case "pause":
+                self._pause(options["queue"])
+            case "resume":
+                self._resume(options["queue"])
+            case _ if options["verb"] == "run":
+                self._run(options["name"])
+            case _:
+                self._show(options["verb"], options)
+
+    def _explain(self, text: str) -> None:
+        store = default_store()
+        messages: list[Message | FinishedMessage] = [*find_live(store, text), *find_ended(store, text)]
+        if not messages:
+            raise CommandError(f"There is no message with the id or the key {text!r}, and none in the history.")
+        for message in messages:
+            name = f"{message.kind} {message.key}" if message.key else message.kind
+            self.stdout.write(f"#{message.pk} {printable(name)}")
+            for answer in explain(message):
+                self.stdout.write(f"  {printable(answer.text)}")
+
+    def _pause(self, queue: str) -> None:
+        try:
+            paused = pause(queue)
+        except InvalidQueue as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(f"{queue} is paused{'' if paused else ' already'}.")
+
+    def _resume(self, queue: str) -> None:
+        if not resume(queue):
+            raise CommandError(f"{queue} is not paused.")
+        self.stdout.write(f"{queue} goes on.")
 
     def _run(self, name: str) -> None:
         scheduled = _known(name).run()

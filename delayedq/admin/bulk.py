@@ -1,0 +1,187 @@
+"""Bulk actions: choose messages in a list, confirm, and do it, as often as it takes until all are done.
+
+What was chosen travels from the list through the confirmation to the deed as a signed text: what is done is what was
+confirmed, and as of when the list was looked at.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from django.contrib import messages
+from django.core import signing
+from django.http import HttpResponseRedirect, QueryDict
+from django.urls import path, reverse
+from django.utils.html import format_html
+
+from delayedq.admin.base import ReadOnlyAdmin, demand, may
+from delayedq.models import Edit
+from delayedq.operations.edits import begin
+from delayedq.operations.selecting import newest_id
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+    from delayedq.admin.changes import Action, Nothing
+    from delayedq.operations.counting import Count
+    from delayedq.operations.edits import Progress
+
+SALT = "delayedq.admin.bulk"
+#: So many messages can be ticked one by one.
+MOST_TICKED = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What was chosen in a list: ids, or with None all that its query asks for, up to an id and as of a moment."""
+
+    ids: list[int] | None
+    query: str
+    upto: int
+    as_of: datetime
+
+    def signed(self) -> str:
+        values = {"ids": self.ids, "query": self.query, "upto": self.upto, "as_of": self.as_of.isoformat()}
+        return signing.dumps(values, salt=SALT)
+
+    @classmethod
+    def of(cls, signed: str) -> Self:
+        """Raises BadSignature."""
+        values = signing.loads(signed, salt=SALT)
+        return cls(**{**values, "as_of": datetime.fromisoformat(values["as_of"])})
+
+    @property
+    def asked(self) -> QueryDict:
+        return QueryDict(self.query)
+
+
+@dataclass(slots=True)
+class Ongoing:
+    """An edit that is under way."""
+
+    edit: int | None = None
+    after: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+
+    def signed(self) -> str:
+        return signing.dumps([self.edit, self.after, self.skipped], salt=SALT)
+
+
+class Preview(NamedTuple):
+    """What a confirmation tells: how many will be changed, what is skipped and why, and some of them."""
+
+    touched: Count
+    skipped: list[str]
+    rows: list[Any]
+
+
+class BulkAdmin(ReadOnlyAdmin):
+    bulk_actions: dict[str, Action]
+
+    @abstractmethod
+    def preview(self, chosen: Chosen) -> Preview: ...
+
+    @abstractmethod
+    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
+        """Do a part of the edit."""
+
+    def offered_actions(self, request: HttpRequest) -> list[Action]:
+        return [action for action in self.bulk_actions.values() if may(request, action.permission)]
+
+    def get_urls(self) -> list[URLPattern]:
+        name = f"delayedq_{self.opts.model_name}_act"
+        return [path("act/", self.admin_site.admin_view(self.act_view), name=name), *super().get_urls()]
+
+    @property
+    def list_url(self) -> str:
+        return reverse(f"admin:delayedq_{self.opts.model_name}_changelist")
+
+    def act_view(self, request: HttpRequest) -> HttpResponse:
+        """From the list: ask. From the confirmation: do it."""
+        self.demand_view(request)
+        action = self.bulk_actions.get(request.POST.get("action", ""))
+        if action is None:
+            return self._back(request, "Choose an action first.")
+        demand(request, action.permission)
+        try:
+            chosen = self._chosen(request)
+        except (signing.BadSignature, ValueError):
+            return self._back(request, "What was chosen could not be read. Choose again.")
+        if chosen.ids == []:
+            return self._back(request, "Tick messages first.")
+        form = action.form(request.POST) if "confirmed" in request.POST else action.form()
+        if form.is_bound and form.is_valid():
+            return self._do(request, action, form, chosen)
+        return self._confirm(request, action, form, chosen)
+
+    def _chosen(self, request: HttpRequest) -> Chosen:
+        if signed := request.POST.get("chosen"):
+            return Chosen.of(signed)
+        everything = "everything" in request.POST
+        ids = None if everything else [int(id_) for id_ in request.POST.getlist("ids")[:MOST_TICKED]]
+        query = request.POST.get("query", "")
+        return Chosen(ids, query, newest_id(self.store.alias) if everything else 0, self.store.now())
+
+    def _back(self, request: HttpRequest, warning: str) -> HttpResponse:
+        messages.warning(request, warning)
+        return HttpResponseRedirect(self.list_url)
+
+    def _confirm(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
+        context = {"action": action, "form": form, "chosen": chosen.signed(), "preview": self.preview(chosen)}
+        return self.page(request, "confirm.html", f"{action.label}?", context, query=chosen.query)
+
+    # Doing it
+
+    def _do(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
+        ongoing = (
+            Ongoing(*signing.loads(request.POST["ongoing"], salt=SALT)) if "ongoing" in request.POST else Ongoing()
+        )
+        edit = self._edit(request, action, form, ongoing.edit)
+        progress = self.carry_out(action, form, chosen, edit, ongoing.after)
+        skipped = Counter(ongoing.skipped) + progress.skipped
+        if progress.after is not None:
+            carry_on = Ongoing(edit.pk, progress.after, dict(skipped)).signed()
+            given = [(name, value) for name, value in request.POST.items() if name not in _OWN_FIELDS]
+            context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
+            return self.page(request, "ongoing.html", f"{action.label}…", context)
+        self.log_change(request, edit, f"{action.label} {form.says()}: {told(edit.changed, skipped)}")
+        messages.success(request, _success(action, edit, skipped))
+        return HttpResponseRedirect(f"{self.list_url}?{chosen.query}")
+
+    def _edit(self, request: HttpRequest, action: Action, form: Nothing, known: int | None) -> Edit:
+        if known is not None:
+            return Edit.objects.using(self.store.alias).get(pk=known)
+        return begin(self.store, action.does, f"{action.label} {form.says()}".strip(), request.user.get_username())
+
+
+_OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
+
+
+def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:
+    said = f"{action.label}: {told(edit.changed, skipped)}."
+    if not edit.changed:
+        return said
+    return format_html('{} <a href="{}">Undo</a>', said, reverse("admin:delayedq_edit_undo", args=[edit.pk]))
+
+
+def told(changed: int, skipped: Counter[str]) -> str:
+    """Such as "95 messages changed, 5 skipped (3 running, 2 ended)"."""
+    text = f"{changed:,} {plural(changed)} changed"
+    if not skipped:
+        return text
+    return f"{text}, {skipped.total():,} skipped ({', '.join(reasons(skipped.items()))})"
+
+
+def reasons(skipped: Iterable[tuple[str, int]]) -> list[str]:
+    return [f"{number:,} {reason}" for reason, number in skipped if number]
+
+
+def plural(number: int) -> str:
+    return "message" if number == 1 else "messages"

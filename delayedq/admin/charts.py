@@ -1,0 +1,68 @@
+"""A chart, drawn by the browser, and the table behind it: the same numbers, once for eyes and once for everybody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+_SMALL, _MINUTE, _HOUR = 1.0, 60.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """`unit` is "" for counts, and "s" for seconds. None is a gap."""
+
+    label: str
+    values: Sequence[float | None]
+    unit: str = ""
+
+    @property
+    def texts(self) -> list[str]:
+        return [seconds(value) if self.unit else count(value) for value in self.values]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """`name` is its id in the page; `bars` draws columns in place of lines."""
+
+    name: str
+    title: str
+    times: Sequence[datetime]
+    series: Sequence[Series]
+    bars: bool = False
+    rows: list[tuple[datetime, list[str]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        texts = zip(*(series.texts for series in self.series), strict=True)
+        object.__setattr__(self, "rows", [(at, list(row)) for at, row in zip(self.times, texts, strict=True)])
+
+    def drawn(self) -> dict[str, Any]:
+        """What the script in the browser needs."""
+        return {
+            "name": self.name,
+            "title": self.title,
+            "zone": timezone.get_current_timezone_name(),
+            "times": [at.timestamp() for at in self.times],
+            "bars": self.bars,
+            "series": [{"label": s.label, "values": list(s.values), "unit": s.unit} for s in self.series],
+        }
+
+
+def count(number: float | None) -> str:
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def seconds(duration: float | None) -> str:
+    """In the unit that fits: 12 ms, 3.4 s, 5.6 min, 7.8 h."""
+    if duration is None:
+        return "-"
+    for limit, divisor, unit in ((_SMALL, 0.001, "ms"), (_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min")):
+        if abs(duration) < limit:
+            return f"{float(f'{duration / divisor:.3g}'):g} {unit}"  # 1000, not 1e+03
+    return f"{duration / _HOUR:,.1f} h"

@@ -1,0 +1,104 @@
+"""The dashboard: figures of the last hour, day or week, and the forecast of the next day or week."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.urls import path, reverse
+
+from delayedq.admin.base import ReadOnlyAdmin, may
+from delayedq.admin.charts import Chart, Series, count, seconds
+from delayedq.admin.heat import heat_map, hours
+from delayedq.models import Dashboard
+from delayedq.operations.figures import Figures, Span, figures
+from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampedes
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+#: So many stampedes are listed.
+SHOWN = 10
+
+
+@admin.register(Dashboard)
+class DashboardAdmin(ReadOnlyAdmin):
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.forecast_view)
+        return [path("forecast/", view, name="delayedq_dashboard_forecast"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        span = _chosen(Span, request.GET.get("span"), Span.HOUR)
+        found = figures(self.store, span)
+        charts = _charts(found)
+        return self.page(
+            request,
+            "dashboard.html",
+            "Dashboard",
+            spans=list(Span),
+            span=span,
+            totals=_totals(found),
+            one_in=round(found.one_in),
+            charts=charts,
+            drawn=[chart.drawn() for chart in charts],
+        )
+
+    def forecast_view(self, request: HttpRequest) -> HttpResponse:
+        ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)
+        found = forecast(self.store, ahead)
+        wild = stampedes(found.minutes)
+        return self.page(
+            request,
+            "forecast.html",
+            "Forecast",
+            aheads=list(Ahead),
+            ahead=ahead,
+            found=found,
+            one_in=round(found.one_in),
+            heat=heat_map(ahead, found.minutes, wild),
+            hours=hours(found.minutes),
+            stampedes=[(minute, _messages_of(minute)) for minute in wild[:SHOWN]],
+            more_stampedes=len(wild[SHOWN:]),
+            may_spread=may(request, "reschedule_message"),
+        )
+
+
+def _chosen[E: (Span, Ahead)](choices: type[E], asked: str | None, default: E) -> E:
+    return next((choice for choice in choices if choice.name.lower() == asked), default)
+
+
+def _totals(found: Figures) -> list[tuple[str, str]]:
+    arrived, ended, failed = (
+        sum(getattr(bucket, name) for bucket in found.buckets) for name in ("arrived", "ended", "failed")
+    )
+    worst = max((bucket.p95 for bucket in found.buckets if bucket.p95 is not None), default=None)
+    return [
+        ("arrived", count(arrived)),
+        ("finished", count(ended)),
+        ("of them failed", count(failed)),
+        ("worst p95 of latency", seconds(worst)),
+    ]
+
+
+def _charts(found: Figures) -> list[Chart]:
+    def series(label: str, name: str, unit: str = "") -> Series:
+        return Series(label, [getattr(bucket, name) for bucket in found.buckets], unit)
+
+    times = [bucket.start for bucket in found.buckets]
+    both = [series("arrived", "arrived"), series("finished", "ended")]
+    late = [series("p50", "p50", "s"), series("p95", "p95", "s")]
+    return [
+        Chart("flow", "Arrivals and finishes", times, both),
+        Chart("failures", "Failures", times, [series("failed", "failed")], bars=True),
+        Chart("latency", "Latency: how late messages started", times, late),
+    ]
+
+
+def _messages_of(minute: Minute) -> str:
+    """The list of the messages that fall due in it."""
+    last = minute.start + MINUTE - timedelta(microseconds=1)
+    query = urlencode({"since": minute.start.isoformat(), "until": last.isoformat()})
+    return f"{reverse('admin:delayedq_message_changelist')}?{query}"

@@ -1,0 +1,95 @@
+"""What was done in bulk, by whom, and the way back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.core import signing
+from django.http import Http404, HttpResponseRedirect
+from django.urls import path, reverse
+
+from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, when
+from delayedq.admin.bulk import SALT, told
+from delayedq.admin.changes import TO_UNDO
+from delayedq.models import Edit, EditedMessage
+from delayedq.operations.undo import can_undo, undo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+
+#: An edit shows so many of its messages.
+SAMPLE = 100
+#: A record of a message takes at most so many characters.
+RECORD_LENGTH = 500
+
+
+@admin.register(Edit)
+class EditAdmin(ReadOnlyAdmin):
+    list_display = ("description", "made_at", "made_by", "changed", "skipped", "undone_at")
+    ordering = ("-id",)
+    sortable_by = ()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.undo_view)
+        return [path("<int:edit_id>/undo/", view, name="delayedq_edit_undo"), *super().get_urls()]
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",  # noqa: ARG002
+        extra_context: Mapping[str, Any] | None = None,
+    ) -> HttpResponse:
+        edit = self._known(int(object_id) if object_id.isdecimal() and len(object_id) < 19 else 0)  # noqa: PLR2004
+        edited = EditedMessage.objects.using(self.store.alias).filter(edit=edit).order_by("id")[:SAMPLE]
+        now = self.store.now()
+        context = {
+            "edit": edit,
+            "made": when(edit.made_at, now),
+            "undone": edit.undone_at and when(edit.undone_at, now),
+            "edited": [
+                (row.message_id, cut(row.before, RECORD_LENGTH), cut(row.after, RECORD_LENGTH)) for row in edited
+            ],
+            "can_undo": can_undo(edit) and may(request, TO_UNDO[edit.action]),
+        }
+        return self.page(request, "edit.html", edit.description or edit.action, {**context, **(extra_context or {})})
+
+    def undo_view(self, request: HttpRequest, edit_id: int) -> HttpResponse:
+        """Asked for, it confirms; posted, it undoes as much as one call does."""
+        self.demand_view(request)
+        edit = self._known(edit_id)
+        demand(request, TO_UNDO.get(edit.action, ""))
+        if not can_undo(edit):
+            messages.warning(request, "This edit was undone already, or changed nothing.")
+            return HttpResponseRedirect(self._url(edit))
+        if request.method != "POST":
+            return self.page(request, "undo.html", "Undo?", edit=edit)
+        return self._undo(request, edit)
+
+    def _undo(self, request: HttpRequest, edit: Edit) -> HttpResponse:
+        try:
+            after, changed, skipped = signing.loads(request.POST.get("ongoing", ""), salt=SALT)
+        except signing.BadSignature:
+            after, changed, skipped = 0, 0, {}
+        progress = undo(self.store, edit, after)
+        changed, reasons = changed + progress.changed, Counter(skipped) + progress.skipped
+        if progress.after is not None:
+            ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
+            return self.page(request, "ongoing.html", "Undo…", edit=edit, ongoing=ongoing, given=[])
+        self.log_change(request, edit, f"Undo: {told(changed, reasons)}")
+        messages.success(request, f"Undone: {told(changed, reasons)}.")
+        return HttpResponseRedirect(self._url(edit))
+
+    def _known(self, id_: int) -> Edit:
+        edit = Edit.objects.using(self.store.alias).filter(id=id_).first()
+        if edit is None:
+            raise Http404("There is no such edit, or it is forgotten.")
+        return edit
+
+    def _url(self, edit: Edit) -> str:
+        return reverse("admin:delayedq_edit_change", args=[edit.pk])

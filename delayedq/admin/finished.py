@@ -1,0 +1,175 @@
+"""The history: what ended, first the latest; its failures are the dead letters, which can be retried."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.contrib import admin
+from django.http import Http404
+from django.urls import reverse
+
+from delayedq.admin.base import visible, when
+from delayedq.admin.bulk import BulkAdmin, Chosen, Preview
+from delayedq.admin.changes import ENDED_ACTIONS
+from delayedq.admin.filters import EndedFilter, position_in, position_text
+from delayedq.admin.texts import about, pretty
+from delayedq.models import FinishedMessage, Message, Outcome
+from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
+from delayedq.operations.counting import Count, count_ended, counted_ended
+from delayedq.operations.explain import explain
+from delayedq.operations.redrive import AllDead, redrive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
+
+    from delayedq.admin.changes import Action, Nothing
+    from delayedq.core.edits import Spread
+    from delayedq.models import Edit
+    from delayedq.operations.browsing import Page
+    from delayedq.operations.edits import Progress
+    from delayedq.operations.selecting import EndedSelection
+    from delayedq.store.edits import Position
+
+#: A confirmation shows so many of the messages.
+SAMPLE = 20
+
+
+class Row(NamedTuple):
+    """An ended message in a list."""
+
+    id: int
+    url: str
+    outcome: str
+    kind: str
+    key: str
+    queue: str
+    ended: SafeString | str
+    attempts: str
+    is_dead: bool
+
+
+@admin.register(FinishedMessage)
+class FinishedMessageAdmin(BulkAdmin):
+    bulk_actions = ENDED_ACTIONS
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        now = self.store.now()
+        asked = EndedFilter(request.GET, self.store)
+        before = position_in(request.GET.get("after", ""))
+        selection = asked.selection()
+        page, count = self._found(selection, before)
+        found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        query = request.GET.copy()
+        query.pop("after", None)
+        context = {
+            "filter": asked,
+            "rows": rows(found, now),
+            "count": count,
+            "next": page.after and position_text(page.after),
+            "reached": page.after and when(page.after.at, now),
+            "is_cut": page.is_cut,
+            "is_first": before is None,
+            "query": query.urlencode(),
+            "actions": self.offered_actions(request),
+        }
+        return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+
+    def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
+        """One page; later ones are not counted again."""
+        return (
+            counted_ended(self.store, selection)
+            if before is None
+            else (ended_page(self.store, selection, before), None)
+        )
+
+    def _by_id(self, selection: EndedSelection, known: list[FinishedMessage]) -> list[FinishedMessage]:
+        """A number may be the id of a message as well as the key of another."""
+        if selection.key is None or id_in(selection.key) is None:
+            return []
+        ids = {row.pk for row in known}
+        return [row for row in find_ended(self.store, selection.key) if row.pk not in ids]
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",  # noqa: ARG002
+        extra_context: Mapping[str, Any] | None = None,
+    ) -> HttpResponse:
+        id_ = id_in(object_id)
+        ended = FinishedMessage.objects.using(self.store.alias).filter(id=id_).first() if id_ is not None else None
+        if ended is None:
+            raise Http404(f"The history has no message {object_id[:20]}.")
+        now = self.store.now()
+        context = {
+            "row": rows([ended], now)[0],
+            "result": pretty(ended.result),
+            "query": "",
+            "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
+            "answers": explain(ended, now),
+            **about(self.store, ended, now),
+        }
+        return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
+
+    # Many
+
+    def preview(self, chosen: Chosen) -> Preview:
+        now = self.store.now()
+        if chosen.ids is None:
+            selection = self._dead(chosen)
+            return Preview(
+                count_ended(self.store, selection), [], rows(ended_page(self.store, selection).rows[:SAMPLE], now)
+            )
+        dead = (
+            FinishedMessage.objects.using(self.store.alias).failed().defer(*LARGE, "result").filter(id__in=chosen.ids)
+        )
+        found = list(dead.order_by("-finished_at"))
+        taken = self._taken(found)
+        skipped = [
+            f"{number:,} {why}"
+            for number, why in (
+                (len(set(chosen.ids)) - len(found), "no dead letters (any more)"),
+                (len(taken), "whose key a live message has"),
+            )
+            if number
+        ]
+        return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
+
+    def _taken(self, dead: list[FinishedMessage]) -> list[FinishedMessage]:
+        kinds, keys = {row.kind for row in dead}, {row.key for row in dead if row.key is not None}
+        live = Message.objects.using(self.store.alias).filter(kind__in=kinds, key__in=keys)
+        names = set(live.values_list("kind", "key"))
+        return [row for row in dead if (row.kind, row.key) in names]
+
+    def _dead(self, chosen: Chosen) -> EndedSelection:
+        """Whatever the list showed, only dead letters can be retried."""
+        asked = chosen.asked.copy()
+        asked["outcome"] = Outcome.FAILED
+        return EndedFilter(asked, self.store).selection()
+
+    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
+        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # that of a RetryForm
+        which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
+        return redrive(self.store, edit, which, spread, chosen.as_of, after)
+
+
+def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
+    return [_row(message, now) for message in messages]
+
+
+def _row(message: FinishedMessage, now: datetime) -> Row:
+    return Row(
+        id=message.pk,
+        url=reverse("admin:delayedq_finishedmessage_change", args=[message.pk]),
+        outcome=message.outcome,
+        kind=visible(message.kind),
+        key=visible(message.key or ""),
+        queue=visible(message.queue),
+        ended=when(message.finished_at, now),
+        attempts=f"{message.attempts} of {message.max_attempts}",
+        is_dead=message.outcome == Outcome.FAILED,
+    )

@@ -1,0 +1,96 @@
+"""The forecast as a map: a row for each hour of minutes, or for each day of hours; the more falls due, the hotter."""
+
+from __future__ import annotations
+
+from itertools import batched
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.utils import timezone
+
+from delayedq.operations.forecast import Ahead
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
+
+    from delayedq.operations.forecast import Minute
+
+LEVELS = 5
+HOURS = range(24)
+
+
+class Cell(NamedTuple):
+    """`level` 0 (nothing) to LEVELS; `title` says what it stands for."""
+
+    level: int = 0
+    title: str = ""
+    stampede: bool = False
+
+
+class Row(NamedTuple):
+    label: str
+    cells: Sequence[Cell]
+
+
+class Hour(NamedTuple):
+    """A line of the table behind the map."""
+
+    start: datetime
+    due: int
+    busiest: Minute
+
+
+class HeatMap(NamedTuple):
+    columns: list[str]
+    rows: list[Row]
+
+
+def hours(minutes: Iterable[Minute]) -> list[Hour]:
+    return [
+        Hour(part[0].start, sum(minute.due for minute in part), max(part, key=lambda minute: minute.due))
+        for part in batched(minutes, 60)
+    ]
+
+
+def heat_map(ahead: Ahead, minutes: Sequence[Minute], stampeding: Sequence[Minute]) -> HeatMap:
+    most = max(minute.due for minute in minutes)
+    wild = {minute.start for minute in stampeding}
+    return _by_minute(minutes, most, wild) if ahead is Ahead.DAY else _by_hour(minutes, most, wild)
+
+
+def _by_minute(minutes: Sequence[Minute], most: int, wild: set[datetime]) -> HeatMap:
+    columns = [f":{minute:02}" if minute % 10 == 0 else "" for minute in range(60)]
+    rows = [
+        Row(
+            f"{timezone.localtime(part[0].start):%H:%M}",
+            [
+                Cell(level(m.due, most), f"{_text(m.start)}: {m.due:,} due" if m.due else "", m.start in wild)
+                for m in part
+            ],
+        )
+        for part in batched(minutes, 60)
+    ]
+    return HeatMap(columns, rows)
+
+
+def _by_hour(minutes: Sequence[Minute], most: int, wild: set[datetime]) -> HeatMap:
+    """The first and the last day are cut; an hour that the clock shows twice shares a cell."""
+    days: dict[str, list[Cell]] = {}
+    for hour in hours(minutes):
+        local = timezone.localtime(hour.start)
+        cells = days.setdefault(f"{local:%a %d}", [Cell()] * len(HOURS))
+        title = f"{_text(hour.start)}: {hour.due:,} due, at most {hour.busiest.due:,} in a minute" if hour.due else ""
+        hot = Cell(level(hour.busiest.due, most), title, hour.busiest.start in wild)
+        cells[local.hour] = max(cells[local.hour], hot)
+    columns = [f"{hour:02}" if hour % 3 == 0 else "" for hour in HOURS]
+    return HeatMap(columns, [Row(day, cells) for day, cells in days.items()])
+
+
+def level(due: int, most: int) -> int:
+    """The root keeps what is small visible beside what is huge."""
+    return ceil(LEVELS * sqrt(due / most)) if due else 0
+
+
+def _text(start: datetime) -> str:
+    return f"{timezone.localtime(start):%a %H:%M}"

@@ -1,0 +1,193 @@
+"""The live messages: a list in the order of their times, one message, and what can be done to many."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.contrib import admin
+from django.http import Http404, HttpResponseRedirect
+from django.urls import reverse
+
+from delayedq.admin.base import visible, when
+from delayedq.admin.bulk import BulkAdmin, Chosen, Preview, reasons
+from delayedq.admin.changes import LIVE_ACTIONS
+from delayedq.admin.filters import LiveFilter, position_in, position_text
+from delayedq.admin.texts import about
+from delayedq.models import FinishedMessage, Message, PausedQueue
+from delayedq.operations.browsing import Page, find_live, live_page
+from delayedq.operations.counting import Count, count_live, counted_live
+from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
+from delayedq.operations.explain import explain
+from delayedq.operations.selecting import AllOf, Ticked
+from delayedq.operations.wording import span
+from delayedq.store.edits import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from django.http import HttpRequest, HttpResponse
+    from django.utils.safestring import SafeString
+
+    from delayedq.admin.changes import Action, Nothing
+    from delayedq.models import Edit
+    from delayedq.operations.edits import Progress
+
+#: A confirmation shows so many of the messages.
+SAMPLE = 20
+
+
+class Row(NamedTuple):
+    """A live message in a list."""
+
+    id: int
+    url: str
+    state: str
+    why: str
+    kind: str
+    key: str
+    queue: str
+    priority: int
+    due: SafeString | str
+    attempt: str
+
+
+@admin.register(Message)
+class MessageAdmin(BulkAdmin):
+    bulk_actions = LIVE_ACTIONS
+
+    # The list
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        now = self.store.now()
+        asked = LiveFilter(request.GET, self.store)
+        after = position_in(request.GET.get("after", ""))
+        page, count = self._found(asked, now, after)
+        query = request.GET.copy()
+        query.pop("after", None)
+        context = {
+            "filter": asked,
+            "rows": rows(page.rows, now, paused(self.store.alias)),
+            "count": count,
+            "next": page.after and position_text(page.after),
+            "reached": page.after and when(page.after.at, now),
+            "is_cut": page.is_cut,
+            "is_first": after is None,
+            "query": query.urlencode(),
+            "actions": self.offered_actions(request),
+        }
+        return self.page(request, "messages.html", "Messages", {**context, **(extra_context or {})})
+
+    def _found(self, asked: LiveFilter, now: datetime, after: Any) -> tuple[Page[Message], Count | None]:
+        """One page; what is found by key or id is one. Later pages are not counted again."""
+        if text := asked.asked().get("q"):
+            found = find_live(self.store, text)
+            return Page(found, None), Count(len(found), exact=True)
+        selection = asked.selection(now)
+        return counted_live(self.store, selection) if after is None else (live_page(self.store, selection, after), None)
+
+    # One message
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",  # noqa: ARG002
+        extra_context: Mapping[str, Any] | None = None,
+    ) -> HttpResponse:
+        id_ = int(object_id) if object_id.isdecimal() and len(object_id) < len(str(2**63)) else 0
+        message = Message.objects.using(self.store.alias).filter(id=id_).first()
+        if message is None:
+            return self._ended(id_)
+        now = self.store.now()
+        context = {
+            "message": message,
+            "row": rows([message], now, paused(self.store.alias))[0],
+            "query": "",
+            "actions": self.offered_actions(request),
+            "answers": explain(message, now),
+            **about(self.store, message, now),
+        }
+        return self.page(request, "message.html", f"Message {message.pk}", {**context, **(extra_context or {})})
+
+    def _ended(self, id_: int) -> HttpResponse:
+        if FinishedMessage.objects.using(self.store.alias).filter(id=id_).exists():
+            return HttpResponseRedirect(reverse("admin:delayedq_finishedmessage_change", args=[id_]))
+        raise Http404(f"There is no message {id_}, and the history does not know it any more.")
+
+    # Many
+
+    def preview(self, chosen: Chosen) -> Preview:
+        now = self.store.now()
+        if chosen.ids is None:
+            return self._preview_of_all(chosen, now)
+        messages = Message.objects.using(self.store.alias).defer("payload", "metadata", "errors")
+        found = list(messages.filter(id__in=chosen.ids).order_by("scheduled_at", "id"))
+        waiting = [message for message in found if not is_running(message, now)]
+        skipped = Counter({RUNNING: len(found) - len(waiting), ENDED: len(set(chosen.ids)) - len(found)})
+        shown = rows(found[:SAMPLE], now, paused(self.store.alias))
+        return Preview(Count(len(waiting), exact=True), reasons(skipped.items()), shown)
+
+    def _preview_of_all(self, chosen: Chosen, now: datetime) -> Preview:
+        selection = LiveFilter(chosen.asked, self.store).selection(chosen.as_of)
+        count, skipped = count_live(self.store, selection), []
+        if selection.state in {None, State.RUNNING}:
+            running = count_live(self.store, replace(selection, state=State.RUNNING))
+            skipped = [f"{running} {RUNNING}"] if running.number else []
+        shown = live_page(self.store, selection).rows[:SAMPLE]
+        return Preview(count, skipped, rows(shown, now, paused(self.store.alias)))
+
+    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
+        which: Ticked | AllOf
+        if chosen.ids is None:
+            which = AllOf(LiveFilter(chosen.asked, self.store).selection(chosen.as_of), chosen.upto)
+        else:
+            which = Ticked(chosen.ids)
+        if action.does == CANCEL:
+            return cancel(self.store, edit, which, chosen.as_of, after)
+        change = form.change(chosen.as_of)
+        assert change is not None
+        return reschedule(self.store, edit, which, change, chosen.as_of, after)
+
+
+def rows(messages: Iterable[Message], now: datetime, paused_queues: set[str]) -> list[Row]:
+    return [_row(message, now, paused_queues) for message in messages]
+
+
+def _row(message: Message, now: datetime, paused_queues: set[str]) -> Row:
+    state, why = state_of(message, now, paused_queues)
+    return Row(
+        id=message.pk,
+        url=reverse("admin:delayedq_message_change", args=[message.pk]),
+        state=state,
+        why=why,
+        kind=visible(message.kind),
+        key=visible(message.key or ""),
+        queue=visible(message.queue),
+        priority=message.priority,
+        due=when(message.scheduled_at, now),
+        attempt=f"{message.attempt} of {message.max_attempts}",
+    )
+
+
+def is_running(message: Message, now: datetime) -> bool:
+    return message.leased_until is not None and message.leased_until > now
+
+
+def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[str, str]:
+    """What it does, as a person thinks of it; and what is remarkable about that."""
+    if is_running(message, now):
+        return "running", f"on {visible(message.leased_by or '?')}"
+    if message.lease_token is not None:
+        return "lost", f"by {visible(message.leased_by or '?')}"
+    if message.scheduled_at > now:
+        return ("retrying", "") if message.attempt else ("scheduled", "")
+    if message.queue in paused_queues:
+        return "stuck", "its queue is paused"
+    return "due", f"for {span(now - message.scheduled_at)}"
+
+
+def paused(alias: str) -> set[str]:
+    return set(PausedQueue.objects.using(alias).values_list("queue", flat=True))

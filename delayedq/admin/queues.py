@@ -1,0 +1,200 @@
+"""The queues, with what waits in them, and the workers that live; queues are paused and resumed here."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.http import HttpResponseRedirect
+from django.urls import path, reverse
+
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
+from delayedq.exceptions import InvalidQueue
+from delayedq.models import PausedQueue
+from delayedq.operations.pauses import pause, resume
+from delayedq.operations.presence import SHOWN, all_workers, current_messages, is_alive, running_ids
+from delayedq.operations.queues import queue_states
+from delayedq.operations.wording import relative, span
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+    from django.utils.safestring import SafeString
+
+    from delayedq.models import Message, Worker
+    from delayedq.operations.queues import QueueState, Trend
+    from delayedq.store.protocol import Store
+
+#: The size of a sparkline, in units of its own.
+WIDTH, HEIGHT = 120, 24
+
+
+class Row(NamedTuple):
+    """A queue in the list."""
+
+    name: str
+    url: str
+    is_pausable: bool
+    paused: str
+    pause_url: str
+    resume_url: str
+    due: str
+    scheduled: str
+    oldest: SafeString | str
+    workers: int
+    spark: Spark
+
+
+class Spark(NamedTuple):
+    """A sparkline: the points of two polylines, and what they show in words."""
+
+    ended: str
+    failed: str
+    words: str
+
+
+class WorkerRow(NamedTuple):
+    name: str
+    is_alive: bool
+    queues: str
+    threads: int
+    held: int
+    started: SafeString | str
+    seen: SafeString | str
+    messages: list[Message]
+    more: int
+
+
+@admin.register(PausedQueue)
+class QueueAdmin(ReadOnlyAdmin):
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view
+        return [
+            path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
+            path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
+            path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        now = self.store.now()
+        context = {
+            "rows": [_row(state, now) for state in queue_states(self.store, now)],
+            "workers": _worker_rows(self.store, now),
+            "may_pause": may(request, "pause_queue"),
+        }
+        return self.page(request, "queues.html", "Queues", {**context, **(extra_context or {})})
+
+    # Pausing
+
+    def pause_view(self, request: HttpRequest) -> HttpResponse:
+        """Asked with GET, it asks back; with POST, it is done."""
+        demand(request, "pause_queue")
+        name = request.GET.get("queue", "")
+        if request.method == "POST":
+            return self._pause(request, name)
+        said = f"Workers will claim nothing more from {visible(name)} until it is resumed. What they run, they finish."
+        return self._confirm(request, "Pause", name, said)
+
+    def _pause(self, request: HttpRequest, name: str) -> HttpResponse:
+        try:
+            paused = pause(name, request.user.get_username())
+        except InvalidQueue as error:
+            messages.error(request, visible(str(error)))
+            return self._back()
+        if paused:
+            self.log_change(request, self._paused(name), "Paused.")
+            messages.success(request, f"{visible(name)} is paused.")
+        else:
+            messages.info(request, f"{visible(name)} was paused before.")
+        return self._back()
+
+    def resume_view(self, request: HttpRequest) -> HttpResponse:
+        demand(request, "pause_queue")
+        name = request.GET.get("queue", "")
+        if request.method == "POST":
+            return self._resume(request, name)
+        return self._confirm(request, "Resume", name, f"Workers will go on with {visible(name)}.")
+
+    def _resume(self, request: HttpRequest, name: str) -> HttpResponse:
+        row = self._paused(name)
+        if row is not None and resume(name):
+            self.log_change(request, row, "Resumed.")
+            messages.success(request, f"{visible(name)} goes on.")
+        else:
+            messages.info(request, f"{visible(name)} is not paused.")
+        return self._back()
+
+    def _paused(self, name: str) -> PausedQueue | None:
+        return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
+
+    def _confirm(self, request: HttpRequest, verb: str, name: str, said: str) -> HttpResponse:
+        context = {"verb": verb, "said": said, "back": _list_url()}
+        return self.page(request, "confirm_state.html", f"{verb} {visible(name)}?", context)
+
+    def _back(self) -> HttpResponse:
+        return HttpResponseRedirect(_list_url())
+
+
+def _list_url() -> str:
+    return reverse("admin:delayedq_pausedqueue_changelist")
+
+
+def _row(state: QueueState, now: datetime) -> Row:
+    name = urlencode({"queue": state.name})
+    return Row(
+        name=visible(state.name),
+        url=f"{reverse('admin:delayedq_message_changelist')}?{name}",
+        is_pausable=state.is_pausable,
+        paused=_paused_words(state.paused, now),
+        pause_url=f"{reverse('admin:delayedq_pausedqueue_pause')}?{name}",
+        resume_url=f"{reverse('admin:delayedq_pausedqueue_resume')}?{name}",
+        due=str(state.due),
+        scheduled=str(state.scheduled),
+        oldest=when(state.oldest, now),
+        workers=state.workers,
+        spark=sparkline(state.trend),
+    )
+
+
+def _paused_words(paused: PausedQueue | None, now: datetime) -> str:
+    if paused is None:
+        return ""
+    by = f" by {visible(paused.paused_by)}" if paused.paused_by else ""
+    return f"paused{by} {relative(paused.paused_at, now)}"
+
+
+def sparkline(trend: Trend) -> Spark:
+    top = max(trend.ended, default=0)
+    failed = sum(trend.failed)
+    words = f"{sum(trend.ended):,} ended, {failed:,} of them failed, in the last {span(trend.window)}"
+    return Spark(_points(trend.ended, top), _points(trend.failed, top) if failed else "", words)
+
+
+def _points(counts: Sequence[int], top: int) -> str:
+    """From the left to the right; zero is at the bottom, `top` at the top."""
+    step, scale = WIDTH / max(len(counts) - 1, 1), (HEIGHT - 2) / max(top, 1)
+    return " ".join(f"{number * step:.1f},{HEIGHT - 1 - count * scale:.1f}" for number, count in enumerate(counts))
+
+
+def _worker_rows(store: Store, now: datetime) -> list[WorkerRow]:
+    workers = all_workers(store)
+    current = current_messages(store, workers)
+    return [_worker_row(worker, current[worker.name], now) for worker in workers]
+
+
+def _worker_row(worker: Worker, current: list[Message], now: datetime) -> WorkerRow:
+    return WorkerRow(
+        name=visible(worker.name),
+        is_alive=is_alive(worker, now),
+        queues=visible(worker.queues.replace(",", ", ")) or "all",
+        threads=worker.threads,
+        held=worker.held,
+        started=when(worker.started_at, now),
+        seen=when(worker.seen_at, now),
+        messages=current,
+        more=max(0, len(running_ids(worker)) - SHOWN),
+    )

@@ -1,0 +1,83 @@
+"""Payloads as people read them. They come from the database, so nothing in them is trusted, imported or run."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delayedq.admin.base import cut, visible
+from delayedq.operations.timeline import timeline
+from delayedq.tasks import parameters_of, registered
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from delayedq.models import FinishedMessage, Message
+    from delayedq.store.protocol import Store
+
+#: A value beside the name of its argument takes at most so many characters.
+VALUE_LENGTH = 2_000
+
+
+class Argument(NamedTuple):
+    name: str
+    value: str
+
+
+class Call(NamedTuple):
+    """The payload of a task: its arguments by name, or what is wrong with it."""
+
+    arguments: list[Argument]
+    problem: str = ""
+
+
+def pretty(text: str | None) -> str:
+    """JSON with indents; whatever else it is, as it stands."""
+    if text is None:
+        return ""
+    try:
+        return cut(json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+    except (ValueError, RecursionError):
+        return cut(text)
+
+
+def call_of(kind: str, payload: str) -> Call:
+    """The arguments bound to the signature of the task, if it is registered here."""
+    task = registered.get(kind)
+    if task is None:
+        return Call([], "Its task is not registered here.")
+    try:
+        call = json.loads(payload)
+        bound = parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {}))
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
+        return Call([], f"It does not fit the signature of its task: {cut(str(error), VALUE_LENGTH)}")
+    return Call([Argument(name, _value(value)) for name, value in bound.arguments.items()])
+
+
+def _value(value: Any) -> str:
+    return cut(json.dumps(value, ensure_ascii=False), VALUE_LENGTH)
+
+
+def schedule_of(metadata: str | None) -> str:
+    """The name of the schedule that this is a tick of, if it is one."""
+    try:
+        name = json.loads(metadata or "null")["cron"]["schedule"]
+    except (ValueError, RecursionError, TypeError, LookupError):
+        return ""
+    return visible(name) if isinstance(name, str) else ""
+
+
+def about(store: Store, message: Message | FinishedMessage, now: datetime) -> dict[str, Any]:
+    """What the pages of a live and of an ended message tell alike."""
+    events = timeline(store, message, now)
+    return {
+        "message": message,
+        "call": call_of(message.kind, message.payload),
+        "payload": pretty(message.payload),
+        "metadata": pretty(message.metadata),
+        "schedule": schedule_of(message.metadata),
+        "kind": visible(message.kind),
+        "key": visible(message.key or ""),
+        "queue": visible(message.queue),
+        "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
+    }

@@ -1,0 +1,67 @@
+"""Which parts of a range to read when it is too long to be read as a whole.
+
+A sample is many thin slices, one in each of equal parts of the range, at a place that differs from part to part: what
+repeats every minute or hour is neither always hit nor always missed. Whatever is counted in the slices, times `scale`,
+is an estimate for the range. Ranges are of whole numbers: ids, or microseconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from math import sqrt
+from typing import NamedTuple
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+#: How many parts a range is divided into.
+PARTS = 1_000
+
+#: Multiples of this, modulo 1, are spread evenly and repeat nothing.
+GOLDEN = (sqrt(5) - 1) / 2
+
+
+class Slice(NamedTuple):
+    """From `first` on, and before `last`."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    slices: tuple[Slice, ...]
+    #: One in so many is read; 1.0 for the whole range.
+    scale: float
+
+    @property
+    def is_whole(self) -> bool:
+        return self.scale == 1.0
+
+    def estimate(self, counted: int) -> int:
+        return round(counted * self.scale)
+
+
+def whole(first: int, last: int) -> Sample:
+    return Sample((Slice(first, last),), 1.0)
+
+
+def sample(first: int, last: int, share: float) -> Sample:
+    """About this share (over 0) of the range; all of it if its parts would be shorter than 1."""
+    length = (last - first) / PARTS
+    if share >= 1 or length <= 1:
+        return whole(first, last)
+    thin = max(1, round(length * share))
+    slices = tuple(_slice(first + part * length, length - thin, thin, part) for part in range(PARTS))
+    return Sample(slices, length / thin)
+
+
+def microseconds(instant: datetime) -> int:
+    """Since the epoch."""
+    return (instant - EPOCH) // MICROSECOND
+
+
+def _slice(start: float, room: float, thin: int, part: int) -> Slice:
+    begin = round(start + room * (part * GOLDEN % 1))
+    return Slice(begin, begin + thin)

@@ -1,0 +1,251 @@
+"""Why a message does not run: the answers, from what is true now."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import connections, transaction
+from django.db.models import Q
+
+from delayedq.exceptions import UnknownTask
+from delayedq.models import FinishedMessage, Message, PausedQueue, Worker
+from delayedq.operations.presence import is_alive, live_workers, running_ids, serves
+from delayedq.operations.wording import both, clock, relative
+from delayedq.store import default_store
+from delayedq.store.protocol import BARE, Lane
+from delayedq.tasks import task_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.store.protocol import Store
+
+#: What is ahead of a message is counted up to here.
+MOST_AHEAD = 10_000
+#: So much of an error is told.
+ERROR_LENGTH = 200
+
+
+class Reason(StrEnum):
+    """What an answer is about."""
+
+    ENDED = "ended"
+    KEY_HELD = "key held"
+    LEASED = "leased"
+    REPLACED = "replaced"
+    EXPIRED = "lease expired"
+    SCHEDULED = "scheduled"
+    UNKNOWN_TASK = "unknown task"
+    BARE = "bare queue"
+    PAUSED = "paused"
+    UNSERVED = "unserved"
+    BEHIND = "behind"
+    BUSY = "busy"
+    LOCKED = "locked"
+    READY = "ready"
+
+
+class Answer(NamedTuple):
+    """`text` is a sentence without markup. `message_id`: another live message that it speaks of."""
+
+    reason: Reason
+    text: str
+    message_id: int | None = None
+
+
+def explain(message: Message | FinishedMessage, now: datetime | None = None) -> list[Answer]:
+    """Why it does not run, most telling first; at least one answer. `now` is the store's clock."""
+    store = default_store()
+    moment = now or store.now()
+    if isinstance(message, FinishedMessage):
+        return [*_ended(store, message, moment)]
+    if message.lease_token is not None and message.leased_until and message.leased_until > moment:
+        return [*_leased(store, message, moment)]
+    return [*Waiting(store, message, moment).answers()]
+
+
+# It has ended
+
+
+def _ended(store: Store, ended: FinishedMessage, now: datetime) -> Iterator[Answer]:
+    error = _last_error(ended)
+    yield Answer(Reason.ENDED, f"It {_ENDINGS[ended.outcome]} {both(ended.finished_at, now)}{error and f': {error}'}.")
+    if ended.key is not None:
+        live = Message.objects.using(store.alias).keyed(ended.kind, ended.key)
+        for id_ in live.values_list("id", flat=True):
+            yield Answer(
+                Reason.KEY_HELD, f"Its key is held by #{id_} now, which has to end before it can be retried.", id_
+            )
+
+
+_ENDINGS = {
+    "succeeded": "succeeded",
+    "failed": "failed for good",
+    "cancelled": "was cancelled",
+    "superseded": "was replaced while it ran, and ended",
+}
+
+
+def _last_error(ended: FinishedMessage) -> str:
+    """Of a message that did not succeed: its last line for people, or nothing."""
+    if ended.outcome == "succeeded" or not ended.errors:
+        return ""
+    try:
+        last = json.loads(ended.errors)[-1]
+        name = str(last["exception"]).rpartition(".")[2]
+        return f"{name}: {last['message']}"[:ERROR_LENGTH].rstrip(" .:")
+    except (ValueError, TypeError, LookupError):
+        return ""
+
+
+# It is in the hands of a worker
+
+
+def _leased(store: Store, message: Message, now: datetime) -> Iterator[Answer]:
+    assert message.leased_until is not None
+    worker = Worker.objects.using(store.alias).filter(name=message.leased_by or "").first()
+    until = f"It is leased by {message.leased_by} until {clock(message.leased_until, now)}"
+    yield Answer(Reason.LEASED, f"{until}, {_keeps(worker, message.leased_until, now)}.")
+    if message.attempt == 0:
+        yield Answer(
+            Reason.REPLACED,
+            "It was replaced while it ran: the attempt that runs is of the version before, and this one follows it.",
+        )
+
+
+def _keeps(worker: Worker | None, leased_until: datetime, now: datetime) -> str:
+    """What is known of whoever keeps the lease."""
+    if worker is None:
+        return "and no worker of that name is on the roll: if it died, another one takes over then"
+    if not is_alive(worker, now):
+        return f"but that worker was last seen {relative(worker.seen_at, now)}: another one takes over then"
+    return f"last renewed {relative(leased_until - timedelta(seconds=worker.lease), now)}"
+
+
+# It waits
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that nobody holds, at the moment of the question."""
+
+    store: Store
+    message: Message
+    now: datetime
+
+    def answers(self) -> list[Answer]:
+        obstacles = [*self._time(), *self._task(), *self._queue()]
+        return (
+            obstacles
+            or [*self._turn()]
+            or [Answer(Reason.READY, "Nothing is in its way: a worker is about to take it.")]
+        )
+
+    def _time(self) -> Iterator[Answer]:
+        message = self.message
+        if message.scheduled_at > self.now:
+            tried = f" Attempt {message.attempt} of {message.max_attempts} failed." if message.attempt else ""
+            yield Answer(Reason.SCHEDULED, f"It is due {both(message.scheduled_at, self.now)}.{tried}")
+
+    def _task(self) -> Iterator[Answer]:
+        if BARE in self.message.queue:
+            yield Answer(Reason.BARE, "It is in a bare queue: no worker serves it, it waits for code that polls.")
+            return
+        try:
+            task_at(self.message.kind)
+        except UnknownTask:
+            yield Answer(
+                Reason.UNKNOWN_TASK,
+                f"Its task is not registered here: {self.message.kind}. A worker that does not know it either sets it "
+                "aside as failed.",
+            )
+
+    def _queue(self) -> Iterator[Answer]:
+        queue = self.message.queue
+        if paused := PausedQueue.objects.using(self.store.alias).filter(queue=queue).first():
+            by = f" by {paused.paused_by}" if paused.paused_by else ""
+            yield Answer(Reason.PAUSED, f"Its queue, {queue}, was paused{by} {both(paused.paused_at, self.now)}.")
+        if BARE not in queue and not self._workers():
+            yield Answer(Reason.UNSERVED, f"No live worker serves its queue, {queue}.")
+
+    def _workers(self) -> list[Worker]:
+        return [worker for worker in live_workers(self.store, self.now) if serves(worker, self.message.queue)]
+
+    # Its turn
+
+    def _turn(self) -> Iterator[Answer]:
+        """It is due, and those who serve its queue could claim it."""
+        workers = self._workers()
+        yield from self._expired()
+        yield from self._behind(workers)
+        yield from self._busy(workers)
+        if self._is_locked():
+            yield Answer(Reason.LOCKED, "An open transaction has locked it, perhaps one that offers its key again.")
+
+    def _expired(self) -> Iterator[Answer]:
+        message = self.message
+        if message.leased_until is not None:
+            ended = relative(message.leased_until, self.now)
+            yield Answer(
+                Reason.EXPIRED, f"The lease of {message.leased_by} ended {ended}: the next worker with room takes it."
+            )
+
+    def _behind(self, workers: list[Worker]) -> Iterator[Answer]:
+        priority = self.message.priority
+        higher = _count(self._due(lane) for lane in self._rivals(workers) if lane.priority > priority)
+        if higher:
+            yield Answer(Reason.BEHIND, f"It waits behind {_messages(higher)} of higher priority.")
+        position = Q(scheduled_at=self.message.scheduled_at, id__lt=self.message.pk)
+        own = self._due(Lane(self.message.queue, priority))
+        earlier = _count([own.filter(position | Q(scheduled_at__lt=self.message.scheduled_at))])
+        if earlier:
+            yield Answer(Reason.BEHIND, f"It waits behind {_messages(earlier)} of its own priority, due before it.")
+
+    def _rivals(self, workers: list[Worker]) -> list[Lane]:
+        """What all who could take it serve too."""
+        paused = self.store.paused()
+        lanes = [lane for lane in self.store.lanes() if lane.queue not in paused]
+        return [lane for lane in lanes if all(serves(worker, lane.queue) for worker in workers)]
+
+    def _due(self, lane: Lane) -> QuerySet[Message]:
+        due = Message.objects.using(self.store.alias).filter(
+            queue=lane.queue, priority=lane.priority, scheduled_at__lte=self.now
+        )
+        return due.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=self.now))
+
+    def _busy(self, workers: list[Worker]) -> Iterator[Answer]:
+        threads, running = sum(w.threads for w in workers), sum(len(running_ids(w)) for w in workers)
+        if running >= threads:
+            seen = relative(min(worker.seen_at for worker in workers), self.now)
+            yield Answer(Reason.BUSY, f"All {threads} threads of the workers that serve its queue were busy {seen}.")
+
+    def _is_locked(self) -> bool:
+        """SQLite locks no rows."""
+        alias = self.store.alias
+        if not connections[alias].features.has_select_for_update_skip_locked:
+            return False
+        with transaction.atomic(using=alias):
+            row = Message.objects.using(alias).filter(pk=self.message.pk)
+            return not row.select_for_update(skip_locked=True).exists() and row.exists()
+
+
+def _count(sources: Iterable[QuerySet[Message]]) -> int:
+    """How many there are together; MOST_AHEAD + 1 if they are more than MOST_AHEAD."""
+    total = 0
+    for messages in sources:
+        if total <= MOST_AHEAD:
+            total += messages.order_by()[: MOST_AHEAD + 1 - total].count()
+    return total
+
+
+def _messages(count: int) -> str:
+    if count > MOST_AHEAD:
+        return f"more than {MOST_AHEAD:,} messages"
+    return f"{count:,} message{'s' * (count != 1)}"

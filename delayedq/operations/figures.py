@@ -1,0 +1,110 @@
+"""What came in, what ended, and how late it had started, over the last hour, day or week."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delayedq.core.sampling import EPOCH, microseconds
+from delayedq.models import FinishedMessage, Message, Outcome
+from delayedq.operations.sizing import ids_since, read_bounded
+from delayedq.store.figures import CREATED_ENDED, CREATED_LIVE, Grid, counts, ended
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django.db.models import QuerySet
+
+    from delayedq.core.sampling import Sample
+    from delayedq.store.figures import Ended
+    from delayedq.store.protocol import Store
+
+
+class Span(Enum):
+    """How far back: in so many buckets, of so many seconds each."""
+
+    HOUR = (60, 60)
+    DAY = (96, 900)
+    WEEK = (168, 3600)
+
+    def grid(self, now: datetime) -> Grid:
+        """The last bucket is the one in which `now` lies."""
+        buckets, width = self.value
+        end = EPOCH + ((now - EPOCH) // timedelta(seconds=width) + 1) * timedelta(seconds=width)
+        return Grid(end - timedelta(seconds=buckets * width), end, width)
+
+
+class Bucket(NamedTuple):
+    """From `start` on. The latencies are in seconds, None if nothing that ended there had started."""
+
+    start: datetime
+    arrived: int
+    ended: int
+    failed: int
+    p50: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`one_in`: of how many messages one was read, so that the counts are estimates; 1.0: they are exact."""
+
+    buckets: list[Bucket]
+    one_in: float
+
+
+def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
+    """Reads a bounded number of rows, however many there are."""
+    grid = span.grid(now or store.now())
+    arrived, arrivals_one_in = _arrived(store.alias, grid)
+    part, ends = _ended(store.alias, grid)
+    found = {end.bucket: end for end in ends}
+    buckets = [_bucket(grid, number, arrived[number], found.get(number), part) for number in range(span.value[0])]
+    return Figures(buckets, max(arrivals_one_in, part.scale))
+
+
+def _arrived(alias: str, grid: Grid) -> tuple[Counter[int], float]:
+    arrived: Counter[int] = Counter()
+    one_in = 1.0
+    for rows, statement in (
+        (Message.objects.using(alias).all(), CREATED_LIVE),
+        (FinishedMessage.objects.using(alias).exclude(outcome=Outcome.SUPERSEDED), CREATED_ENDED),
+    ):
+        part, found = count_ids(rows, ids_since(rows, grid.start), grid, statement)
+        arrived.update(found)
+        one_in = max(one_in, part.scale)
+    return arrived, one_in
+
+
+def count_ids(
+    rows: QuerySet[Any], ids: tuple[int, int], grid: Grid, statement: Mapping[str, str]
+) -> tuple[Sample, dict[int, int]]:
+    """Count by bucket what a statement finds in this range of ids, in all of it or in a sample."""
+    part, found = read_bounded(
+        rows.filter(id__gte=ids[0], id__lt=ids[1]).order_by("id"),
+        ids,
+        read=lambda part: counts(rows.db, statement, grid, part),
+        size=lambda found: sum(found.values()),
+    )
+    return part, {bucket: part.estimate(count) for bucket, count in found.items()}
+
+
+def _ended(alias: str, grid: Grid) -> tuple[Sample, list[Ended]]:
+    return read_bounded(
+        FinishedMessage.objects.using(alias)
+        .filter(finished_at__gte=grid.start, finished_at__lt=grid.end)
+        .order_by("finished_at"),
+        (microseconds(grid.start), microseconds(grid.end)),
+        read=lambda part: ended(alias, grid, part),
+        size=lambda ends: sum(end.ended for end in ends),
+    )
+
+
+def _bucket(grid: Grid, number: int, arrived: int, end: Ended | None, part: Sample) -> Bucket:
+    start = (grid.start + number * timedelta(seconds=grid.width)).astimezone(UTC)
+    if end is None:
+        return Bucket(start, arrived, 0, 0, None, None)
+    return Bucket(start, arrived, part.estimate(end.ended), part.estimate(end.failed), end.p50, end.p95)

@@ -1,0 +1,121 @@
+"""How many messages fall due in each minute of the next day or week: those that wait, and ticks to come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.utils import timezone
+
+from delayedq.core.cron import ticks
+from delayedq.cron.beat import SETTINGS
+from delayedq.cron.definitions import definitions
+from delayedq.models import CronSchedule, Message
+from delayedq.operations.figures import count_ids
+from delayedq.store.figures import FALLING_DUE, Grid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delayedq.cron.definitions import Definition
+    from delayedq.store.protocol import Store
+
+MINUTE = timedelta(minutes=1)
+
+#: A minute with so many messages, and so many times as many as there are in one on average, is a stampede.
+STAMPEDE, STAMPEDE_TIMES = 100, 10
+#: Of one schedule, no more ticks are counted; one a minute has fewer in a week.
+MOST_TICKS = 20_000
+
+
+class Ahead(Enum):
+    """How far ahead, in minutes."""
+
+    DAY = 24 * 60
+    WEEK = 7 * 24 * 60
+
+
+class Minute(NamedTuple):
+    """What falls due in it: `waiting` are messages, `cron` are ticks that are not placed yet."""
+
+    start: datetime
+    waiting: int
+    cron: int
+
+    @property
+    def due(self) -> int:
+        return self.waiting + self.cron
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """`one_in` as in `Figures`. `uncounted` names schedules that tick too often to be counted to the end."""
+
+    minutes: list[Minute]
+    overdue: int
+    one_in: float
+    uncounted: list[str]
+
+    @property
+    def due(self) -> int:
+        return sum(minute.due for minute in self.minutes)
+
+
+def forecast(store: Store, ahead: Ahead, now: datetime | None = None) -> Forecast:
+    """From the hour of the local clock that has begun; what was due before now counts as overdue."""
+    moment = (now or store.now()).replace(microsecond=0)
+    local = timezone.localtime(moment)
+    first = moment - timedelta(minutes=local.minute, seconds=local.second)
+    one_in, waiting = _waiting(store.alias, Grid(moment.replace(second=0), first + ahead.value * MINUTE, 60))
+    placed, uncounted = _cron(store.alias, moment, first, ahead)
+    passed = (moment - first) // MINUTE
+    minutes = [
+        Minute(first + number * MINUTE, waiting[number - passed] if number >= passed else 0, placed[number])
+        for number in range(ahead.value)
+    ]
+    return Forecast(minutes, waiting[-1], one_in, uncounted)
+
+
+def _waiting(alias: str, grid: Grid) -> tuple[float, Counter[int]]:
+    rows = Message.objects.using(alias).order_by("id")
+    ids = rows.values_list("id", flat=True)
+    first, last = ids.first(), ids.last()
+    part, found = count_ids(rows, (first or 0, (last or 0) + 1), grid, FALLING_DUE)
+    return part.scale, Counter(found)
+
+
+def _cron(alias: str, now: datetime, first: datetime, ahead: Ahead) -> tuple[Counter[int], list[str]]:
+    """Of the schedules in the settings; those of bare queues are in nobody's settings."""
+    known = {s.name: s for s in CronSchedule.objects.using(alias).filter(owner=SETTINGS)}
+    placed: Counter[int] = Counter()
+    uncounted = []
+    for definition in definitions().values():
+        after = _covered(definition, known.get(definition.name), now)
+        if after is None:
+            continue
+        coming = ticks(definition.schedule, after, first + ahead.value * MINUTE - timedelta(seconds=1))
+        counted = [(tick - first) // MINUTE for tick in islice(coming, MOST_TICKS + 1)]
+        placed.update(counted)
+        if len(counted) > MOST_TICKS:
+            uncounted.append(definition.name)
+    return placed, uncounted
+
+
+def _covered(definition: Definition, schedule: CronSchedule | None, now: datetime) -> datetime | None:
+    """Up to when its ticks are messages already; None if it has no more."""
+    if not definition.enabled or (schedule and schedule.disabled_at):
+        return None
+    if schedule is None or schedule.config_hash != definition.config_hash:
+        return now
+    return max(now, schedule.covered_until)
+
+
+def stampedes(minutes: Sequence[Minute]) -> list[Minute]:
+    """The minutes in which far more falls due than in the others, the worst first."""
+    mean = sum(minute.due for minute in minutes) / max(len(minutes), 1)
+    least = max(STAMPEDE, STAMPEDE_TIMES * mean)
+    return sorted((minute for minute in minutes if minute.due >= least), key=lambda minute: -minute.due)

@@ -1,0 +1,141 @@
+"""The queues: how much waits in each, since when, and how it went lately."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.models import Q
+
+from delayedq.models import FinishedMessage, Message, Outcome, PausedQueue
+from delayedq.operations.counting import Count
+from delayedq.operations.pauses import is_pausable
+from delayedq.operations.presence import live_workers, serves
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.models import Worker
+    from delayedq.store.protocol import Lane, Store
+
+#: What waits in a queue is counted up to here.
+MOST = 10_000
+#: How far back trends reach, if no more than so many messages ended since; else less far.
+BACK = timedelta(hours=1)
+MOST_ENDED = 10_000
+BUCKETS = 30
+
+
+class Trend(NamedTuple):
+    """How many messages ended in each of BUCKETS equal parts of a window of time, and how many of them failed."""
+
+    window: timedelta
+    ended: list[int]
+    failed: list[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueState:
+    """One queue. `oldest` is the due time of the first message that waits, None if none is due."""
+
+    name: str
+    is_pausable: bool
+    paused: PausedQueue | None
+    due: Count
+    scheduled: Count
+    oldest: datetime | None
+    workers: int
+    trend: Trend
+
+
+def queue_states(store: Store, now: datetime) -> list[QueueState]:
+    """All queues that hold messages, ended some lately, or are paused, by name. Reads a bounded number of rows."""
+    lanes = store.lanes()
+    paused = {row.queue: row for row in PausedQueue.objects.using(store.alias).all()}
+    workers, past = live_workers(store, now), trends(store, now)
+    names = sorted({*(lane.queue for lane in lanes), *paused, *past})
+    quiet = Trend(next(iter(past.values())).window if past else BACK, [0] * BUCKETS, [0] * BUCKETS)
+    return [
+        _state(
+            store,
+            name,
+            [lane for lane in lanes if lane.queue == name],
+            now,
+            paused.get(name),
+            workers,
+            past.get(name, quiet),
+        )
+        for name in names
+    ]
+
+
+def _state(
+    store: Store,
+    name: str,
+    lanes: Sequence[Lane],
+    now: datetime,
+    paused: PausedQueue | None,
+    workers: Sequence[Worker],
+    trend: Trend,
+) -> QueueState:
+    messages = Message.objects.using(store.alias).filter(queue=name, priority__in=[lane.priority for lane in lanes])
+    return QueueState(
+        name=name,
+        is_pausable=is_pausable(name),
+        paused=paused,
+        due=_count(_waiting(messages, now)),
+        scheduled=_count(messages.filter(scheduled_at__gt=now)),
+        oldest=min(_oldest(store, lanes, now), default=None),
+        workers=sum(serves(worker, name) for worker in workers),
+        trend=trend,
+    )
+
+
+def _waiting(messages: QuerySet[Message], now: datetime) -> QuerySet[Message]:
+    return messages.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=now), scheduled_at__lte=now)
+
+
+def _oldest(store: Store, lanes: Sequence[Lane], now: datetime) -> list[datetime]:
+    """One probe of the due index for each lane."""
+    found: list[datetime] = []
+    for lane in lanes:
+        messages = Message.objects.using(store.alias).filter(queue=lane.queue, priority=lane.priority)
+        first = _waiting(messages, now).order_by("scheduled_at").values_list("scheduled_at", flat=True)
+        found += first[:1]
+    return found
+
+
+def _count(messages: QuerySet[Message]) -> Count:
+    counted = messages.order_by()[: MOST + 1].count()
+    return Count(min(counted, MOST), exact=True if counted <= MOST else None)
+
+
+# How it went
+
+
+def trends(store: Store, now: datetime) -> dict[str, Trend]:
+    """By queue, for those of which anything ended lately."""
+    since = now - BACK
+    ended = FinishedMessage.objects.using(store.alias).filter(finished_at__gt=since, finished_at__lte=now)
+    rows = list(ended.order_by("-finished_at").values_list("queue", "finished_at", "outcome")[:MOST_ENDED])
+    if len(rows) == MOST_ENDED:
+        since = rows[-1][1]
+    window = max(now - since, timedelta(seconds=1))
+    counts: Counter[tuple[str, int, bool]] = Counter()
+    for queue, finished_at, outcome in rows:
+        counts[queue, _bucket(finished_at - since, window), outcome == Outcome.FAILED] += 1
+    return {queue: _trend(counts, queue, window) for queue in {row[0] for row in rows}}
+
+
+def _bucket(age: timedelta, window: timedelta) -> int:
+    return min(BUCKETS - 1, age * BUCKETS // window)
+
+
+def _trend(counts: Counter[tuple[str, int, bool]], queue: str, window: timedelta) -> Trend:
+    failed = [counts[queue, bucket, True] for bucket in range(BUCKETS)]
+    return Trend(window, [counts[queue, bucket, False] + failed[bucket] for bucket in range(BUCKETS)], failed)

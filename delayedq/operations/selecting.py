@@ -1,0 +1,163 @@
+"""Which messages an operator means: those he ticked, or all that his filters leave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import batched
+from typing import TYPE_CHECKING
+
+from django.db.models import Q
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store.edits import FIRST, LAST, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.store.edits import Position
+    from delayedq.store.protocol import Lane, Store
+
+#: So many messages are edited in one transaction.
+CHUNK = 1_000
+
+#: The smallest difference between two times.
+TICK = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Live messages by what they do, and where and when they are due, as of a moment."""
+
+    as_of: datetime
+    state: State | None = None
+    queue: str | None = None
+    kind: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_indexed(self) -> bool:
+        """Does the due index know all that is asked?"""
+        return self.state is None and self.kind is None
+
+    @property
+    def first(self) -> Position:
+        """After this position a walk begins."""
+        since = max(self.since or FIRST.at, self.as_of + TICK if self.state is State.SCHEDULED else FIRST.at)
+        return FIRST._replace(at=since)
+
+    @property
+    def last(self) -> datetime:
+        until = self.until or LAST.at
+        return min(until, self.as_of) if self.state is State.DUE else until
+
+    def lanes(self, store: Store) -> list[Lane]:
+        return [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
+
+    def messages(self, alias: str) -> QuerySet[Message]:
+        """The same as a query."""
+        messages = Message.objects.using(alias).filter(_in_state(self.state, self.as_of))
+        asked = {
+            "queue": self.queue,
+            "kind": self.kind,
+            "scheduled_at__gte": self.since,
+            "scheduled_at__lte": self.until,
+        }
+        return messages.filter(**{name: value for name, value in asked.items() if value is not None})
+
+
+def _in_state(state: State | None, now: datetime) -> Q:
+    waiting = Q(lease_token__isnull=True) | Q(leased_until__lte=now)
+    match state:
+        case State.DUE:
+            return waiting & Q(scheduled_at__lte=now)
+        case State.SCHEDULED:
+            return waiting & Q(scheduled_at__gt=now, attempt=0)
+        case State.RETRYING:
+            return waiting & Q(attempt__gt=0)
+        case State.RUNNING:
+            return Q(lease_token__isnull=False, leased_until__gt=now)
+        case State.LOST:
+            return Q(lease_token__isnull=False, leased_until__lte=now)
+        case None:
+            return Q()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedSelection:
+    """Ended messages by how, where and when they ended."""
+
+    outcome: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    key: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_indexed(self) -> bool:
+        return self.outcome in {None, "failed"} and {self.queue, self.kind, self.key} == {None}
+
+    @property
+    def last(self) -> Position:
+        """Before this position a walk begins."""
+        return LAST if self.until is None else LAST._replace(at=self.until)
+
+    def messages(self, alias: str) -> QuerySet[FinishedMessage]:
+        asked = {
+            "outcome": self.outcome,
+            "queue": self.queue,
+            "kind": self.kind,
+            "key": self.key,
+            "finished_at__gte": self.since,
+            "finished_at__lte": self.until,
+        }
+        ended = FinishedMessage.objects.using(alias)
+        return ended.filter(**{name: value for name, value in asked.items() if value is not None})
+
+
+# In chunks
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """Messages by their ids."""
+
+    ids: Sequence[int]
+
+    def chunks(self, alias: str, after: int = 0) -> Iterator[list[int]]:  # noqa: ARG002
+        for chunk in batched((id_ for id_ in sorted(set(self.ids)) if id_ > after), CHUNK):
+            yield list(chunk)
+
+
+@dataclass(frozen=True, slots=True)
+class AllOf:
+    """All messages of a selection up to an id: what was offered later is not meant.
+
+    In the order of their ids, which no edit changes, so that each is met once wherever it is moved to.
+    """
+
+    selection: Selection
+    upto: int
+
+    def chunks(self, alias: str, after: int = 0) -> Iterator[list[int]]:
+        while True:
+            following = self.selection.messages(alias).filter(id__gt=after, id__lte=self.upto).order_by("id")
+            chunk = list(following.values_list("id", flat=True)[:CHUNK])
+            if not chunk:
+                return
+            yield chunk
+            after = chunk[-1]
+
+
+Chosen = Ticked | AllOf
+
+
+def newest_id(alias: str) -> int:
+    """No live message has a higher one now."""
+    newest = Message.objects.using(alias).order_by("-id").values_list("id", flat=True).first()
+    return newest or 0

@@ -1,0 +1,56 @@
+"""How much of a table a question may read, and which part of it that is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from delayedq.core.sampling import sample, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.core.sampling import Sample
+
+#: A question reads about so many rows at most: where there are more, a sample of them.
+MOST = 30_000
+#: The share of the first, blind sample, and how many times as much the next one may take.
+FIRST_SHARE, GROWTH = 1 / 500, 50
+
+
+def read_bounded[Answer](
+    rows: QuerySet[Any],
+    ends: tuple[int, int],
+    read: Callable[[Sample], Answer],
+    size: Callable[[Answer], int],
+) -> tuple[Sample, Answer]:
+    """Read a range as a whole if it has at most MOST rows, else a sample of a good part of MOST; the answer with it.
+
+    `rows` are those of the range, in the order of an index. `size` is how many of them an answer tells of.
+    """
+    part = sample(*ends, FIRST_SHARE) if rows[MOST : MOST + 1].exists() else whole(*ends)
+    while (found := size(answer := read(part))) < MOST / 4 and not part.is_whole:
+        part = sample(*ends, min(GROWTH, MOST / 2 / max(found, 1)) / part.scale)
+    return part, answer
+
+
+def ids_since(rows: QuerySet[Any], moment: datetime) -> tuple[int, int]:
+    """The range of ids of all rows created since then, and of few others: ids rise with time."""
+    lowest, highest = (_created(rows.order_by(order)) for order in ("id", "-id"))
+    if lowest is None or highest is None:
+        return 0, 0
+    low, high = lowest[0], highest[0]
+    while high - low > MOST // 100:
+        middle = (low + high) // 2
+        found = _created(rows.filter(id__gte=middle).order_by("id"))
+        if found is None or found[1] >= moment:
+            high = middle
+        else:
+            low = found[0]
+    return low, highest[0] + 1
+
+
+def _created(rows: QuerySet[Any]) -> tuple[int, datetime] | None:
+    return rows.values_list("id", "created_at").first()

@@ -1,0 +1,103 @@
+"""The life of one message, as far as it is known: when what happened, where, and how it went."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.utils import timezone
+
+from delayedq.models import EditedMessage, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delayedq.models import FinishedMessage
+    from delayedq.store.protocol import Store
+
+
+class Event(NamedTuple):
+    at: datetime
+    what: str
+    #: What it says of itself: the error of an attempt, or what an edit did.
+    detail: str = ""
+    traceback: str = ""
+    #: The edit that did it.
+    edit: int | None = None
+
+
+def timeline(store: Store, message: Message | FinishedMessage, now: datetime) -> list[Event]:
+    """In the order of time."""
+    events = [
+        Event(message.created_at, "created"),
+        *_attempts(message.errors),
+        *_edits(store, message.pk),
+        *(_live(message, now) if isinstance(message, Message) else _ended(message)),
+    ]
+    if message.scheduled_at_initially != message.scheduled_at:
+        events.append(Event(message.scheduled_at_initially, "due at first"))
+    return sorted(events, key=lambda event: event.at)
+
+
+def _live(message: Message, now: datetime) -> Iterator[Event]:
+    yield Event(message.scheduled_at, "due")
+    if message.leased_until is not None:
+        holds = "runs" if message.leased_until > now else "was lost: its worker stopped renewing"
+        detail = f"on {message.leased_by}, leased until then"
+        yield Event(message.leased_until, f"attempt {message.attempt} {holds}", detail)
+
+
+def _ended(message: FinishedMessage) -> Iterator[Event]:
+    yield Event(message.scheduled_at, "due")
+    if message.started_at is not None:
+        yield Event(message.started_at, f"attempt {message.attempts} started", f"on {message.worker}")
+    yield Event(message.finished_at, message.outcome)
+
+
+def _attempts(errors: str | None) -> Iterator[Event]:
+    """Those that failed, as their workers recorded them."""
+    for record in records_in(errors):
+        at = _moment(record.get("failed_at"))
+        if at is None:
+            continue
+        seconds = record.get("seconds")
+        after = f" after {timedelta(seconds=seconds)}" if isinstance(seconds, int | float) else ""
+        yield Event(
+            at,
+            f"attempt {record.get('attempt')} failed{after}",
+            f"on {record.get('worker')}: {record.get('exception')}: {record.get('message')}",
+            str(record.get("traceback") or ""),
+        )
+
+
+def _edits(store: Store, id_: int) -> Iterator[Event]:
+    """What operators did to it; a redrive also remembers the attempts before."""
+    edited = EditedMessage.objects.using(store.alias).filter(message_id=id_).select_related("edit").order_by("id")
+    for record in edited[:100]:
+        edit = record.edit
+        by = f" by {edit.made_by}" if edit.made_by else ""
+        yield Event(edit.made_at, f"{edit.action}{by}", edit.description, edit=edit.pk)
+        if edit.undone_at is None:
+            yield from _attempts(_loaded(record.before, dict).get("errors"))
+
+
+def records_in(errors: str | None) -> list[dict[str, Any]]:
+    """The records of failed attempts; whatever else somebody wrote there is left out."""
+    return [record for record in _loaded(errors, list) if isinstance(record, dict)]
+
+
+def _loaded(text: str | None, form: type[Any]) -> Any:
+    try:
+        loaded = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return form()
+    return loaded if isinstance(loaded, form) else form()
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment if timezone.is_aware(moment) else None

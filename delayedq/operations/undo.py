@@ -1,0 +1,91 @@
+"""To undo an edit: each message that still is as the edit left it becomes what it was before.
+
+What ran, ended, was replaced or was edited again since stays as it is. An undo that was cut short is simply made
+again: what it has done already is not as the edit left it any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import datetime
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from django.db import transaction
+
+from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
+from delayedq.operations.edits import CANCEL, CHUNKS, MEANWHILE, RESCHEDULE, RETRY, Progress, seen_in
+from delayedq.operations.redrive import LEFT_BEHIND
+from delayedq.operations.selecting import CHUNK
+from delayedq.store.edits import Move, Revival
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from delayedq.store.protocol import Store
+
+
+def can_undo(edit: Edit) -> bool:
+    return edit.undone_at is None and edit.changed > 0 and edit.action in _UNDO
+
+
+def undo(store: Store, edit: Edit, after: int = 0) -> Progress:
+    """Undo so much of it in one call; `after` in the answer is where to carry on."""
+    changed, skipped, calls, last = 0, 0, 0, 0
+    for records in islice(_chunks(store, edit, after), CHUNKS):
+        with transaction.atomic(using=store.alias):
+            undone = len(_UNDO[edit.action](store, records))
+        changed, skipped = changed + undone, skipped + len(records) - undone
+        calls, last = calls + 1, records[-1].pk
+    rest = last if calls == CHUNKS else None
+    if rest is None:
+        edit.undone_at = store.now()
+        edit.save(using=store.alias, update_fields=["undone_at"])
+    return Progress(changed, +Counter({MEANWHILE: skipped}), rest)
+
+
+def _chunks(store: Store, edit: Edit, after: int) -> Iterator[list[EditedMessage]]:
+    while True:
+        records = EditedMessage.objects.using(store.alias).filter(edit=edit, id__gt=after).order_by("id")
+        chunk = list(records[:CHUNK])
+        if not chunk:
+            return
+        yield chunk
+        after = chunk[-1].pk
+
+
+def _move_back(store: Store, records: Sequence[EditedMessage]) -> set[int]:
+    before = [seen_in(record, record.before) for record in records]
+    after = [seen_in(record, record.after) for record in records]
+    return store.move([Move(a, b.scheduled_at, b.queue, b.priority) for a, b in zip(after, before, strict=True)])
+
+
+def _bring_back(store: Store, records: Sequence[EditedMessage]) -> set[int]:
+    return store.revive([Revival(record.message_id) for record in records], Outcome.CANCELLED)
+
+
+def _bury_again(store: Store, records: Sequence[EditedMessage]) -> set[int]:
+    """The message ends, then its row in the history becomes again what it was."""
+    ended = store.cancel([seen_in(record, record.after) for record in records])
+    left_behind = {record.message_id: json.loads(record.before) for record in records}
+    rows = FinishedMessage.objects.using(store.alias).in_bulk(list(ended))
+    for id_, row in rows.items():
+        for name, value in _as_stored(left_behind[id_]).items():
+            setattr(row, name, value)
+    FinishedMessage.objects.using(store.alias).bulk_update(rows.values(), ["outcome", *LEFT_BEHIND], batch_size=100)
+    return ended
+
+
+def _as_stored(left_behind: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: datetime.fromisoformat(value) if value and name.endswith(("_at", "_initially")) else value
+        for name, value in left_behind.items()
+    }
+
+
+_UNDO: dict[str, Callable[[Store, Sequence[EditedMessage]], set[int]]] = {
+    RESCHEDULE: _move_back,
+    CANCEL: _bring_back,
+    RETRY: _bury_again,
+}

@@ -1,0 +1,94 @@
+"use strict";
+
+// Draws the charts of the dashboard: the numbers are in the page, the colours are those of its style sheet.
+{
+    const HEIGHT = 220;
+
+    function seconds(value) {
+        if (value === null) return "-";
+        if (value === 0) return "0";
+        const [divisor, unit] = value < 1 ? [0.001, "ms"] : value < 60 ? [1, "s"] : value < 3600 ? [60, "min"] : [3600, "h"];
+        return `${Number((value / divisor).toPrecision(3))} ${unit}`;
+    }
+
+    function count(value) {
+        return value === null ? "-" : value.toLocaleString("en");
+    }
+
+    const colorOf = (element) => getComputedStyle(element).color;
+
+    function axis(plot, size, values) {
+        return {
+            stroke: () => colorOf(plot),
+            grid: { stroke: () => getComputedStyle(plot).getPropertyValue("--hairline-color"), width: 1 },
+            ticks: { show: false },
+            font: "11px sans-serif",
+            size,
+            ...values,
+        };
+    }
+
+    function seriesOf(series, swatch, bars) {
+        const color = () => colorOf(swatch);
+        const drawn = { label: series.label, stroke: color, width: 2, points: { show: false } };
+        return bars ? { ...drawn, width: 0, fill: color, paths: uPlot.paths.bars({ size: [0.8, 20] }) } : drawn;
+    }
+
+    // Times of day, and at midnight the day.
+    function clock(zone) {
+        const time = new Intl.DateTimeFormat("en-GB", { timeStyle: "short", timeZone: zone });
+        const day = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", timeZone: zone });
+        return (_, ticks) => ticks.map((tick) => {
+            const text = time.format(tick * 1000);
+            return text === "00:00" ? day.format(tick * 1000) : text;
+        });
+    }
+
+    const WHOLE = [...Array(12).keys()].flatMap((power) => [1, 2, 5].map((digit) => digit * 10 ** power));
+
+    // The legend shows the time and the numbers under the pointer.
+    function legend(element, figure, swatches, texts) {
+        const time = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: figure.zone });
+        const clock = element.querySelector(".dq-time");
+        return ({ cursor: { idx }, data }) => {
+            const outside = idx === null || idx === undefined;
+            clock.textContent = outside ? "" : time.format(data[0][idx] * 1000);
+            swatches.forEach((swatch, number) => {
+                swatch.querySelector("b").textContent = outside ? "" : texts[number](data[number + 1][idx]);
+            });
+        };
+    }
+
+    function draw(figure) {
+        const element = document.getElementById(figure.name);
+        const plot = element.querySelector(".dq-plot");
+        const swatches = [...element.querySelectorAll(".dq-legend [class^=dq-series]")];
+        const texts = figure.series.map((series) => (series.unit ? seconds : count));
+        const options = {
+            width: plot.clientWidth,
+            height: HEIGHT,
+            legend: { show: false },
+            cursor: { drag: { x: false, y: false }, y: false },
+            tzDate: (timestamp) => uPlot.tzDate(new Date(timestamp * 1000), figure.zone),
+            scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+            axes: [
+                axis(plot, 28, { space: 60, values: clock(figure.zone) }),
+                axis(plot, 62, {
+                    values: (_, ticks) => ticks.map(texts[0]),
+                    incrs: figure.series[0].unit ? undefined : WHOLE,
+                }),
+            ],
+            series: [{}, ...figure.series.map((series, number) => seriesOf(series, swatches[number], figure.bars))],
+            hooks: { setCursor: [legend(element, figure, swatches, texts)] },
+        };
+        const drawn = new uPlot(options, [figure.times, ...figure.series.map((series) => series.values)], plot);
+        new ResizeObserver(() => drawn.setSize({ width: plot.clientWidth, height: HEIGHT })).observe(plot);
+        return drawn;
+    }
+
+    const figures = JSON.parse(document.getElementById("dq-figures").textContent);
+    const plots = figures.map(draw);
+    const redraw = () => plots.forEach((plot) => plot.redraw(false, true));
+    new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+}

@@ -1,0 +1,64 @@
+"""What the dashboard counts, by bucket, in the slices of a sample: see `core.sampling`."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import connections, transaction
+
+from delayedq.core.sampling import EPOCH, MICROSECOND
+from delayedq.store.figures_sql import CREATED_ENDED, CREATED_LIVE, ENDED, FALLING_DUE, PREPARE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from delayedq.core.sampling import Sample
+
+__all__ = ["CREATED_ENDED", "CREATED_LIVE", "FALLING_DUE", "Ended", "Grid", "counts", "ended"]
+
+
+class Grid(NamedTuple):
+    """Buckets of `width` seconds, from `start` (on a whole second) until `end`, which is not included."""
+
+    start: datetime
+    end: datetime
+    width: int
+
+
+class Ended(NamedTuple):
+    """How many messages of the sample ended in a bucket, and how late they had started: seconds after they were due.
+
+    The latencies are None if none had started.
+    """
+
+    bucket: int
+    ended: int
+    failed: int
+    p50: float | None
+    p95: float | None
+
+
+def ended(alias: str, grid: Grid, times: Sample) -> list[Ended]:
+    """The sample is of `finished_at`, in microseconds since the epoch."""
+    adapt = connections[alias].ops.adapt_datetimefield_value
+    slices = [[str(adapt(EPOCH + end * MICROSECOND)) for end in part] for part in times.slices]
+    return [Ended(*row) for row in _rows(alias, ENDED, grid, slices)]
+
+
+def counts(alias: str, statement: Mapping[str, str], grid: Grid, ids: Sample) -> dict[int, int]:
+    """How many messages one of the other statements finds among these ids, by bucket."""
+    return dict(_rows(alias, statement, grid, ids.slices))
+
+
+def _rows(alias: str, statements: Mapping[str, str], grid: Grid, slices: Any) -> list[Any]:
+    connection = connections[alias]
+    adapt = connection.ops.adapt_datetimefield_value
+    parameters = {"slices": json.dumps(slices), "start": adapt(grid.start), "end": adapt(grid.end), "width": grid.width}
+    with transaction.atomic(using=alias), connection.cursor() as cursor:
+        if prepare := PREPARE.get(connection.vendor):
+            cursor.execute(prepare)
+        cursor.execute(statements[connection.vendor], parameters)
+        rows: list[Any] = cursor.fetchall()
+    return rows

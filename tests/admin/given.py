@@ -1,0 +1,81 @@
+"""The words of the admin's tests: what is in the queue, and what a person does on the pages."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from html import unescape
+
+from django.utils import timezone
+
+from delayedq.core.lifecycle import Ending
+from delayedq.models import Message
+from delayedq.store.protocol import Finish, Lane
+from tests.store.given import LEASE, message
+
+MESSAGES = "/admin/delayedq/message/"
+HISTORY = "/admin/delayedq/finishedmessage/"
+EDITS = "/admin/delayedq/edit/"
+
+
+def offer(store, key=None, payload="{}", *, seconds=-10.0, **fields):
+    """A message that is due so many seconds from now; its id."""
+    due = timezone.now() + timedelta(seconds=seconds)
+    return store.offer(message(key, payload, scheduled_at=due, **fields)).id
+
+
+def run(store, queue="mail", priority=0):
+    """Claim the next message of a lane."""
+    (claimed,) = store.claim([Lane(queue, priority)], 1, LEASE, "worker-1")
+    return claimed
+
+
+def dead(store, key=None, payload="{}", errors=None, **fields):
+    """A message that failed for good; its id."""
+    id_ = offer(store, key, payload, queue="dying", **fields)
+    store.settle([Finish(run(store, "dying"), Ending.FAILED, 1.0, 0.0, None, errors)], "worker-1")
+    return id_
+
+
+def keys_on(page):
+    """The keys in a list, in their order."""
+    return [row.key for row in page.context["rows"]]
+
+
+def text_of(page):
+    """What a person reads."""
+    body = re.sub(r"<(script|style).*?</\1>", "", page.content.decode(), flags=re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
+
+
+def tick(client, action, *ids, where=MESSAGES, **fields):
+    """Tick messages and choose an action: the confirmation."""
+    return client.post(f"{where}act/", {"action": action, "ids": ids, "query": "", **fields})
+
+
+def choose_all(client, action, query="", where=MESSAGES):
+    """Choose all that the filters leave: the confirmation."""
+    return client.post(f"{where}act/", {"action": action, "everything": "on", "query": query})
+
+
+def confirm(client, confirmation, where=MESSAGES, **fields):
+    """Confirm, and carry on until all is done: the page that then comes."""
+    context = confirmation.context
+    given = {"action": context["action"].name, "chosen": context["chosen"], "confirmed": "yes", **fields}
+    page = client.post(f"{where}act/", given, follow=True)
+    while "ongoing" in page.context:
+        page = client.post(f"{where}act/", {**given, "ongoing": page.context["ongoing"]}, follow=True)
+    return page
+
+
+def do(client, action, *ids, where=MESSAGES, **fields):
+    """Tick, choose and confirm: what the page then says."""
+    return said(confirm(client, tick(client, action, *ids, where=where), where, **fields))
+
+
+def said(page):
+    return [str(note) for note in page.context["messages"]]
+
+
+def live(id_):
+    return Message.objects.get(id=id_)

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from delayedq.admin.charts import count, seconds
+from delayedq.models import FinishedMessage, Message
+from delayedq.operations import sizing
+from delayedq.operations.figures import Span, figures
+from tests.admin.given import text_of
+
+#: In the middle of a minute, a quarter and an hour.
+NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
+DASHBOARD = "/admin/delayedq/dashboard/"
+
+
+def ago(seconds):
+    return NOW - timedelta(seconds=seconds)
+
+
+def ended(id_, at, *, late=1.0, outcome="succeeded", created=None):
+    """`late` None: it never started."""
+    return FinishedMessage(
+        id=id_,
+        finished_at=at,
+        started_at=None if late is None else at,
+        scheduled_at=at - timedelta(seconds=late or 0),
+        scheduled_at_initially=at,
+        created_at=created or at,
+        priority=0,
+        attempts=1,
+        max_attempts=1,
+        outcome=outcome,
+        queue="mail",
+        kind="tests.remind",
+        payload="{}",
+    )
+
+
+def live(id_, created, due=NOW):
+    return Message(
+        id=id_,
+        created_at=created,
+        scheduled_at=due,
+        scheduled_at_initially=due,
+        max_attempts=1,
+        queue="mail",
+        kind="tests.remind",
+        payload="{}",
+    )
+
+
+def summed(found):
+    return tuple(sum(getattr(bucket, name) for bucket in found.buckets) for name in ("arrived", "ended", "failed"))
+
+
+# What is counted
+
+
+def test_each_end_counts_in_its_minute(store):
+    FinishedMessage.objects.bulk_create(
+        [
+            ended(1, datetime(2026, 5, 20, 9, 36, 59, 999_000, tzinfo=UTC)),
+            ended(2, datetime(2026, 5, 20, 9, 37, 0, tzinfo=UTC)),
+            ended(3, datetime(2026, 5, 20, 9, 37, 29, tzinfo=UTC), outcome="failed"),
+        ]
+    )
+    found = figures(store, Span.HOUR, NOW)
+
+    assert [bucket.start for bucket in found.buckets][-2:] == [NOW.replace(minute=m, second=0) for m in (36, 37)]
+    assert [(bucket.ended, bucket.failed) for bucket in found.buckets][-2:] == [(1, 0), (2, 1)]
+    assert summed(found)[1:] == (3, 1)
+    assert found.one_in == 1.0
+
+
+@pytest.mark.parametrize(
+    ("span", "oldest"), [(Span.HOUR, 59 * 60), (Span.DAY, 86_400 - 900), (Span.WEEK, 7 * 86_400 - 3600)]
+)
+def test_a_span_ends_with_the_bucket_of_now_and_begins_no_earlier_than_it_says(store, span, oldest):
+    FinishedMessage.objects.bulk_create([ended(1, ago(oldest)), ended(2, ago(oldest + span.value[1])), ended(3, NOW)])
+    found = figures(store, span, NOW)
+
+    assert summed(found)[1] == 2
+    assert found.buckets[0].ended == found.buckets[-1].ended == 1
+
+
+def test_latencies_are_those_that_half_and_nearly_all_kept_within(store):
+    FinishedMessage.objects.bulk_create(
+        [ended(n, ago(20), late=n / 10) for n in range(1, 101)] + [ended(101, ago(20), late=None, outcome="cancelled")]
+    )
+    last = figures(store, Span.HOUR, NOW).buckets[-1]
+
+    assert (last.ended, last.p50, last.p95) == (101, pytest.approx(5.0), pytest.approx(9.5))
+
+
+def test_where_nothing_started_there_is_no_latency(store):
+    FinishedMessage.objects.bulk_create([ended(1, ago(20), late=None, outcome="cancelled")])
+
+    last = figures(store, Span.HOUR, NOW).buckets[-1]
+    assert (last.ended, last.p50, last.p95) == (1, None, None)
+
+
+def test_arrivals_are_the_live_and_the_ended_each_once(store):
+    Message.objects.bulk_create([live(10, ago(10)), live(11, ago(4000))])
+    FinishedMessage.objects.bulk_create(
+        [
+            ended(8, ago(5), created=ago(70)),
+            ended(9, ago(5), created=ago(4000)),
+            ended(12, ago(5), created=ago(70), outcome="superseded"),
+        ]
+    )
+    found = figures(store, Span.HOUR, NOW)
+
+    assert [bucket.arrived for bucket in found.buckets][-2:] == [1, 1]
+    assert summed(found) == (2, 2, 0)
+
+
+def test_nothing_at_all_is_zero_everywhere(store):
+    assert summed(figures(store, Span.WEEK, NOW)) == (0, 0, 0)
+
+
+# When there is too much
+
+
+@pytest.fixture
+def crowded(store, monkeypatch):
+    """A week of 6,000 messages, where 1,000 may be read."""
+    monkeypatch.setattr(sizing, "MOST", 1_000)
+    step = 7 * 86_400 / 6_000
+    FinishedMessage.objects.bulk_create(
+        (ended(n * 10, ago(n * step), outcome="failed" if n % 5 == 0 else "succeeded") for n in range(6_000)),
+        batch_size=1_000,
+    )
+    for message in FinishedMessage.objects.order_by("finished_at")[:1]:
+        assert message.finished_at < ago(6 * 86_400)
+
+
+def test_a_sample_estimates_what_it_does_not_read(store, crowded):
+    found = figures(store, Span.WEEK, NOW)
+
+    assert 2 < found.one_in < 60
+    assert summed(found)[1] == pytest.approx(6_000, rel=0.15)
+    assert summed(found)[2] == pytest.approx(1_200, rel=0.3)
+
+
+def test_the_number_of_statements_is_bounded(store, connection, crowded):
+    with CaptureQueriesContext(connection) as captured:
+        figures(store, Span.WEEK, NOW)
+
+    asked = [query["sql"] for query in captured if query["sql"].lstrip("( \n").startswith(("SELECT", "WITH"))]
+    assert len(asked) < 40
+
+
+def test_where_a_range_of_ids_begins_is_found_without_reading_it(store, monkeypatch):
+    monkeypatch.setattr(sizing, "MOST", 100)
+    Message.objects.bulk_create(live(n * 7, ago(2_000 - n)) for n in range(1, 2_001))
+
+    first, last = sizing.ids_since(Message.objects.all(), ago(500))
+    assert 1490 * 7 <= first <= 1500 * 7
+    assert last == 2_000 * 7 + 1
+    assert sizing.ids_since(Message.objects.none(), NOW) == (0, 0)
+
+
+# The page
+
+
+def test_the_page_says_the_same_in_words_tables_and_data(operator):
+    now = timezone.now()
+    FinishedMessage.objects.bulk_create(ended(n, now, outcome="failed" if n == 1 else "succeeded") for n in range(1, 4))
+    page = operator.get(DASHBOARD)
+
+    assert page.context["totals"] == [
+        ("arrived", "3"),
+        ("finished", "3"),
+        ("of them failed", "1"),
+        ("worst p95 of latency", "1 s"),
+    ]
+    flow, failures, latency = page.context["drawn"]
+    assert [sum(series["values"]) for series in flow["series"]] == [3, 3]
+    assert sum(failures["series"][0]["values"]) == 1
+    assert latency["zone"] == "America/New_York"
+    assert page.content.count(b"<td>3</td>") == 2
+    assert "sample" not in text_of(page)
+
+
+def test_the_page_says_so_when_it_estimates(operator, monkeypatch):
+    monkeypatch.setattr(sizing, "MOST", 1_000)
+    now = timezone.now()
+    FinishedMessage.objects.bulk_create(
+        (ended(n * 10, now - timedelta(seconds=n / 2)) for n in range(6_000)), batch_size=1_000
+    )
+
+    assert "estimated from a sample of one in" in text_of(operator.get(DASHBOARD))
+
+
+def test_an_unknown_span_is_an_hour(operator):
+    assert operator.get(f"{DASHBOARD}?span=<b>").context["span"] is Span.HOUR
+    assert operator.get(f"{DASHBOARD}?span=week").context["span"] is Span.WEEK
+
+
+@pytest.mark.parametrize("address", [DASHBOARD, f"{DASHBOARD}forecast/"])
+def test_the_dashboard_has_a_permission_of_its_own(member, address):
+    assert member().get(address).status_code == 403
+    assert member("view_dashboard", name="eve").get(address).status_code == 200
+
+
+@pytest.mark.parametrize("address", [DASHBOARD, f"{DASHBOARD}forecast/"])
+def test_no_script_and_no_style_is_written_into_the_page(operator, address):
+    page = operator.get(address).content.decode()
+
+    scripts = [part.split(">")[0] for part in page.split("<script")[1:]]
+    assert all("src=" in script or 'type="application/json"' in script for script in scripts)
+    assert "style=" not in page
+    assert "onclick" not in page
+
+
+# Numbers
+
+
+@pytest.mark.parametrize(
+    ("duration", "text"),
+    [
+        (None, "-"),
+        (0, "0 ms"),
+        (0.0123, "12.3 ms"),
+        (0.9999, "1000 ms"),
+        (3.456, "3.46 s"),
+        (90, "1.5 min"),
+        (7200, "2.0 h"),
+        (-2, "-2 s"),
+    ],
+)
+def test_seconds_are_said_in_the_unit_that_fits(duration, text):
+    assert seconds(duration) == text
+
+
+def test_counts_have_commas():
+    assert (count(1234567), count(None)) == ("1,234,567", "-")

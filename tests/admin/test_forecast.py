@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.utils import timezone
+
+from delayedq.admin.heat import LEVELS, heat_map, level
+from delayedq.cron.beat import beat
+from delayedq.cron.definitions import definitions
+from delayedq.models import CronSchedule, Message
+from delayedq.operations import sizing
+from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampedes
+from tests.admin.given import text_of
+from tests.admin.test_dashboard import live
+from tests.store.given import claim_one
+
+NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
+HOUR = NOW.replace(minute=0, second=0)
+FORECAST = "/admin/delayedq/dashboard/forecast/"
+QUARTERLY = {"task": "tests.app.tasks.mark", "cron": "*/15 * * * *", "timezone": "UTC", "args": ["tick"]}
+
+
+@pytest.fixture
+def cron(settings):
+    def define(**schedules):
+        settings.DELAYEDQ = {"CRON": schedules}
+
+    define()
+    return define
+
+
+def wait(*dues):
+    Message.objects.bulk_create(live(number, NOW, due) for number, due in enumerate(dues, start=1))
+
+
+def busy(found):
+    """The minutes with something in them, as (minutes from the hour that has begun, waiting, cron)."""
+    return [((minute.start - HOUR) // MINUTE, minute.waiting, minute.cron) for minute in found.minutes if minute.due]
+
+
+# Waiting messages
+
+
+def test_each_message_counts_in_the_minute_it_is_due(store, cron):
+    wait(
+        NOW + timedelta(seconds=1),
+        HOUR + timedelta(minutes=40),
+        HOUR + timedelta(minutes=40, seconds=59, microseconds=999_000),
+        HOUR + timedelta(minutes=41),
+        HOUR + timedelta(hours=24, microseconds=-1000),
+        HOUR + timedelta(hours=24),
+    )
+
+    found = forecast(store, Ahead.DAY, NOW)
+    assert busy(found) == [(37, 1, 0), (40, 2, 0), (41, 1, 0), (24 * 60 - 1, 1, 0)]
+    assert (found.overdue, found.due, found.one_in) == (0, 5, 1.0)
+
+
+def test_what_was_due_before_is_overdue_and_what_runs_is_not(store, cron):
+    wait(NOW - timedelta(hours=3), NOW - timedelta(seconds=90), NOW - timedelta(seconds=60))
+    claim_one(store, now=NOW)
+
+    assert forecast(store, Ahead.DAY, NOW).overdue == 2
+
+
+def test_a_week_has_a_minute_for_each_of_its_own(store, cron):
+    wait(HOUR + timedelta(days=6, hours=23))
+
+    found = forecast(store, Ahead.WEEK, NOW)
+    assert len(found.minutes) == 7 * 24 * 60
+    assert busy(found) == [((6 * 24 + 23) * 60, 1, 0)]
+
+
+def test_it_begins_with_the_hour_of_the_local_clock(store, cron):
+    with timezone.override("Asia/Kolkata"):
+        assert forecast(store, Ahead.DAY, NOW).minutes[0].start == HOUR + timedelta(minutes=30)
+
+
+def test_more_than_may_be_read_is_estimated(store, cron, monkeypatch):
+    monkeypatch.setattr(sizing, "MOST", 1_000)
+    Message.objects.bulk_create(
+        (live(number * 5, NOW, NOW + timedelta(seconds=10 * number)) for number in range(1, 6_001)), batch_size=1_000
+    )
+    found = forecast(store, Ahead.DAY, NOW)
+
+    assert found.one_in > 1
+    assert found.due == pytest.approx(6_000, rel=0.15)
+
+
+# Cron
+
+
+def test_ticks_that_are_not_placed_yet_are_counted_beside(store, cron):
+    cron(quarterly=QUARTERLY)
+
+    assert busy(forecast(store, Ahead.DAY, NOW))[:3] == [(45, 0, 1), (60, 0, 1), (75, 0, 1)]
+    assert forecast(store, Ahead.DAY, NOW).due == 24 * 4 - 3
+
+
+def test_a_tick_that_is_placed_counts_once(store, cron):
+    cron(quarterly=QUARTERLY)
+    beat(store, definitions(), now=NOW, thorough=True)
+
+    assert busy(forecast(store, Ahead.DAY, NOW))[:2] == [(45, 1, 0), (60, 0, 1)]
+
+
+def test_a_changed_schedule_is_counted_from_now(store, cron):
+    cron(quarterly=QUARTERLY)
+    beat(store, definitions(), now=NOW, thorough=True)
+    Message.objects.all().delete()
+    cron(quarterly={**QUARTERLY, "cron": "*/20 * * * *"})
+
+    assert busy(forecast(store, Ahead.DAY, NOW))[0] == (40, 0, 1)
+
+
+def test_schedules_that_are_disabled_count_nothing(store, cron):
+    cron(quarterly={**QUARTERLY, "enabled": False}, other=QUARTERLY)
+    beat(store, definitions(), now=NOW, thorough=True)
+    Message.objects.all().delete()
+    CronSchedule.objects.update(disabled_at=NOW)
+
+    assert forecast(store, Ahead.DAY, NOW).due == 0
+
+
+def test_a_schedule_that_ticks_too_often_is_named(store, cron):
+    cron(restless={**QUARTERLY, "cron": "* * * * * */2"}, quarterly=QUARTERLY)
+    found = forecast(store, Ahead.DAY, NOW)
+
+    assert found.uncounted == ["restless"]
+    assert found.due > 20_000
+
+
+# Stampedes
+
+
+def minutes(*dues):
+    return [Minute(HOUR + number * MINUTE, due, 0) for number, due in enumerate(dues)]
+
+
+@pytest.mark.parametrize(
+    ("dues", "wild"),
+    [
+        ([1] * 99 + [500], [500]),
+        ([100] * 99 + [500], []),
+        ([0] * 99 + [99], []),
+        ([0] * 99 + [100], [100]),
+        ([0] * 98 + [100, 300], [300, 100]),
+        ([], []),
+    ],
+)
+def test_a_stampede_is_far_more_than_a_minute_has_on_average(dues, wild):
+    assert [minute.due for minute in stampedes(minutes(*dues))] == wild
+
+
+# The map
+
+
+def test_the_map_of_a_day_has_a_row_for_each_hour():
+    whole = minutes(*[0] * (24 * 60))
+    whole[75] = whole[75]._replace(waiting=7)
+    heat = heat_map(Ahead.DAY, whole, [whole[75]])
+
+    assert [len(row.cells) for row in heat.rows] == [60] * 24
+    assert [row.label for row in heat.rows][:2] == ["05:00", "06:00"]
+    assert heat.rows[1].cells[15] == (LEVELS, "Wed 06:15: 7 due", True)
+    assert sum(cell.level for row in heat.rows for cell in row.cells) == LEVELS
+
+
+def test_the_map_of_a_week_shows_the_busiest_minute_of_each_hour():
+    whole = minutes(*[0] * (7 * 24 * 60))
+    whole[61], whole[62] = whole[61]._replace(waiting=3), whole[62]._replace(waiting=12)
+    heat = heat_map(Ahead.WEEK, whole, [])
+
+    assert [row.label for row in heat.rows] == [
+        f"{day} {n}" for n, day in enumerate(["Wed", "Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"], 20)
+    ]
+    assert heat.rows[0].cells[6] == (LEVELS, "Wed 06:00: 15 due, at most 12 in a minute", False)
+
+
+@pytest.mark.parametrize("start", [datetime(2026, 3, 8, 5, tzinfo=UTC), datetime(2026, 11, 1, 4, tzinfo=UTC)])
+def test_no_minute_is_lost_on_a_day_on_which_clocks_are_changed(start):
+    whole = [Minute(start + number * MINUTE, 1, 0) for number in range(7 * 24 * 60)]
+
+    assert sum(len(row.cells) for row in heat_map(Ahead.DAY, whole[:1440], []).rows) == 1440
+    assert sum(cell.level > 0 for cell in heat_map(Ahead.WEEK, whole, []).rows[0].cells) in {23, 24}
+
+
+@pytest.mark.parametrize(("due", "most", "expected"), [(0, 0, 0), (1, 1, 5), (1, 1_000_000, 1), (25, 100, 3)])
+def test_small_numbers_stay_visible_beside_huge_ones(due, most, expected):
+    assert level(due, most) == expected
+
+
+# The page
+
+
+@pytest.fixture
+def stampede(alias, cron):
+    due = timezone.now().replace(minute=30, second=0, microsecond=0) + timedelta(hours=2)
+    wait(*[due] * 150)
+    return due
+
+
+def test_a_stampede_is_announced_with_a_way_to_its_messages(operator, stampede):
+    page = operator.get(FORECAST)
+
+    assert f"at {timezone.localtime(stampede):%H:%M}, 150 messages fall due within a minute. Spread them" in text_of(
+        page
+    )
+    ((_, address),) = page.context["stampedes"]
+    assert len(operator.get(address).context["rows"]) > 0
+
+
+def test_who_may_not_reschedule_may_look(member, stampede):
+    said = text_of(member("view_dashboard").get(FORECAST))
+
+    assert "Look at them" in said
+    assert "Spread" not in said
+
+
+def test_a_stampede_of_cron_says_what_spreads_it(operator, cron):
+    cron(**{f"nightly-{number}": {**QUARTERLY, "cron": "0 2 * * *"} for number in range(120)})
+
+    assert "120 of them are ticks of cron" in text_of(operator.get(FORECAST))
+
+
+def test_an_empty_queue_has_an_empty_map(operator, cron):
+    page = operator.get(f"{FORECAST}?ahead=week")
+
+    assert page.context["ahead"] is Ahead.WEEK
+    assert "Stampede" not in text_of(page)
+    assert page.content.count(b"dq-wild") == 0

@@ -1,0 +1,131 @@
+"""The list of live messages."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from delayedq.models import PausedQueue
+from delayedq.store.protocol import GiveBack
+from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, run, text_of
+from tests.store.given import LEASE, Lane, message
+
+
+def test_messages_are_listed_by_due_time(operator, store):
+    for key, seconds in (("b", 60), ("a", -60), ("c", 7_250)):
+        offer(store, key, seconds=seconds)
+
+    page = operator.get(MESSAGES)
+
+    assert keys_on(page) == ["a", "b", "c"]
+    assert "in 2 h" in text_of(page)
+    assert "3 messages" in text_of(page)
+
+
+def test_an_empty_list_says_so(operator):
+    assert "None." in text_of(operator.get(MESSAGES))
+
+
+@pytest.fixture
+def states(store):
+    """One message in each state, named by it."""
+    offer(store, "lost", queue="lost")
+    store.claim([Lane("lost", 0)], 1, -LEASE, "worker-1")
+    offer(store, "running", queue="running")
+    run(store, "running")
+    offer(store, "retrying", queue="retrying", max_attempts=3)
+    store.settle([GiveBack(run(store, "retrying"), charged=True, started=1.0, delay=600.0)], "worker-1")
+    offer(store, "due")
+    offer(store, "scheduled", seconds=600)
+
+
+@pytest.mark.parametrize("state", ["due", "scheduled", "running", "retrying", "lost"])
+def test_each_message_tells_its_state(operator, states, state):
+    page = operator.get(MESSAGES)
+    assert {row.key: row.state for row in page.context["rows"]}[state] == state
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        ("due", {"due", "lost"}),
+        ("scheduled", {"scheduled"}),
+        ("running", {"running"}),
+        ("retrying", {"retrying", "lost"}),
+        ("lost", {"lost"}),
+        ("", {"due", "scheduled", "running", "retrying", "lost"}),
+        ("nonsense", {"due", "scheduled", "running", "retrying", "lost"}),
+    ],
+)
+def test_messages_are_filtered_by_state(operator, states, state, expected):
+    page = operator.get(MESSAGES, {"state": state})
+    assert set(keys_on(page)) == expected
+    assert str(page.context["count"]) == str(len(expected))
+
+
+def test_a_due_message_of_a_paused_queue_is_stuck(operator, store):
+    offer(store, "a")
+    PausedQueue.objects.create(queue="mail", paused_at=timezone.now())
+    assert "stuck its queue is paused" in text_of(operator.get(MESSAGES))
+
+
+def test_messages_are_filtered_by_queue_task_and_time(operator, store):
+    offer(store, "a", queue="one", seconds=-86_400)
+    offer(store, "b", queue="two", kind="tests.other")
+    offer(store, "c", queue="two", seconds=86_400)
+    now = timezone.localtime()
+
+    assert keys_on(operator.get(MESSAGES, {"queue": "two"})) == ["b", "c"]
+    assert keys_on(operator.get(MESSAGES, {"queue": "three"})) == []
+    assert keys_on(operator.get(MESSAGES, {"kind": "tests.other"})) == ["b"]
+    assert keys_on(operator.get(MESSAGES, {"since": f"{now - timedelta(hours=1):%Y-%m-%dT%H:%M}"})) == ["b", "c"]
+    assert keys_on(operator.get(MESSAGES, {"until": f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"})) == ["a", "b"]
+    assert keys_on(operator.get(MESSAGES, {"since": "yesterday"})) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("key", ["UA1545/2013-01-01", "Ann ", "häß", "<b>", "1%_"])
+def test_a_message_is_found_by_its_exact_key(operator, store, key):
+    offer(store, key)
+    offer(store, key, kind="tests.other")
+    offer(store, f"{key}2")
+    offer(store, key.swapcase() + "x")
+
+    assert keys_on(operator.get(MESSAGES, {"q": key})) == [key, key]
+
+
+def test_a_message_is_found_by_its_id_and_by_a_key_that_looks_like_one(operator, store):
+    id_ = offer(store, "a")
+    offer(store, str(id_))
+    assert set(keys_on(operator.get(MESSAGES, {"q": str(id_)}))) == {"a", str(id_)}
+    assert keys_on(operator.get(MESSAGES, {"q": "9" * 40})) == []
+
+
+def test_pages_follow_each_other_without_gaps_though_messages_go(operator, store):
+    store.offer_many([message(f"{n:03}", queue=f"q{n % 3}") for n in range(120)])
+    seen, query = [], {}
+    while query is not None:
+        page = operator.get(MESSAGES, query)
+        seen += keys_on(page)
+        store.unschedule("tests.remind", seen[0])  # a page by number would now miss one
+        query = {"after": page.context["next"]} if page.context["next"] else None
+    assert sorted(seen) == [f"{n:03}" for n in range(120)]
+
+
+def test_a_position_that_is_none_is_the_first_page(operator, store):
+    offer(store, "a")
+    for after in ("x", "~", "2026-01-01~1", "2026-01-01T00:00:00+00:00~-1", "\0"):
+        assert keys_on(operator.get(MESSAGES, {"after": after})) == ["a"]
+
+
+def test_what_ended_is_found_from_its_old_address(operator, store):
+    id_ = dead(store, "a")
+    page = operator.get(f"{MESSAGES}{id_}/change/", follow=True)
+    assert page.redirect_chain == [(f"{HISTORY}{id_}/change/", 302)]
+
+
+@pytest.mark.parametrize("id_", ["4711", "0", "x", "9" * 30])
+def test_a_message_that_is_not_there_is_not_found(operator, id_):
+    assert operator.get(f"{MESSAGES}{id_}/change/").status_code == 404
+    assert operator.get(f"{HISTORY}{id_}/change/").status_code == 404

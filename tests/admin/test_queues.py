@@ -1,0 +1,266 @@
+"""The page of the queues: what waits, how it went, who works; and pausing."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test.utils import CaptureQueriesContext
+
+from delayedq.admin.queues import HEIGHT, WIDTH, sparkline
+from delayedq.models import FinishedMessage, PausedQueue
+from delayedq.operations import queues as states
+from delayedq.operations.queues import BUCKETS, Trend
+from tests.admin.given import dead, offer, run, said, text_of
+from tests.store.given import succeed
+from tests.store.test_presence import worker
+
+QUEUES = "/admin/delayedq/pausedqueue/"
+PAUSE, RESUME = f"{QUEUES}pause/?queue=mail", f"{QUEUES}resume/?queue=mail"
+
+
+@pytest.fixture
+def viewer(member):
+    return member("view_pausedqueue")
+
+
+def rows(client):
+    return {row.name: row for row in client.get(QUEUES).context["rows"]}
+
+
+# What waits
+
+
+def test_a_queue_tells_what_is_due_since_when_and_what_is_scheduled(store, operator):
+    for seconds in (-7200, -60, 3600):
+        offer(store, seconds=seconds)
+    offer(store, seconds=-10, priority=9)
+    offer(store, queue="other", seconds=60)
+    found = rows(operator)
+    assert (found["mail"].due, found["mail"].scheduled) == ("3", "1")
+    assert "2 h ago" in found["mail"].oldest
+    assert (found["other"].due, found["other"].scheduled, found["other"].oldest) == ("0", "1", "-")
+
+
+def test_what_runs_is_not_due(store, operator):
+    offer(store)
+    run(store)
+    assert (rows(operator)["mail"].due, rows(operator)["mail"].oldest) == ("0", "-")
+
+
+def test_more_than_a_bound_is_not_counted(store, operator, monkeypatch):
+    monkeypatch.setattr(states, "MOST", 3)
+    for _ in range(3):
+        offer(store)
+    assert rows(operator)["mail"].due == "3"
+    offer(store)
+    assert rows(operator)["mail"].due == "more than 3"
+
+
+def test_a_queue_that_is_empty_and_paused_is_listed(store, operator):
+    PausedQueue.objects.create(queue="mail", paused_at=store.now())
+    assert rows(operator)["mail"].paused
+
+
+def test_a_bare_queue_is_listed_and_can_not_be_paused(store, operator):
+    offer(store, "a", queue="a|json", kind="a|json")
+    page = operator.get(QUEUES)
+    assert "polled by code" in text_of(page)
+    assert "pause/" not in page.content.decode()
+
+
+def test_the_number_of_statements_grows_with_the_lanes_alone(store, operator, connection):
+    def cost():
+        with CaptureQueriesContext(connection) as captured:
+            operator.get(QUEUES)
+        return len(captured)
+
+    offer(store)
+    dead(store)
+    before = cost()
+    for number in range(50):
+        offer(store, seconds=number - 25)
+        dead(store)
+    assert cost() == before
+
+
+def test_names_are_escaped(store, operator):
+    offer(store, queue="<script>alert(1)</script>")
+    page = operator.get(QUEUES)
+    assert "<script>alert" not in page.content.decode()
+    assert "<script>alert(1)</script>" in rows(operator)
+
+
+# How it went
+
+
+def test_the_sparkline_tells_what_ended_and_what_failed(store, operator):
+    offer(store)
+    store.settle([succeed(run(store), finished=0.0)], "worker-1")
+    dead(store)
+    assert rows(operator)["mail"].spark.words == "1 ended, 0 of them failed, in the last 1 h"
+    dying = rows(operator)["dying"].spark
+    assert dying.words == "1 ended, 1 of them failed, in the last 1 h"
+    assert dying.failed.count(",") == BUCKETS
+
+
+def test_what_ended_longer_ago_is_not_told(store, operator):
+    dead(store)
+    FinishedMessage.objects.update(finished_at=store.now() - timedelta(minutes=61))
+    assert rows(operator) == {}
+
+
+def test_where_much_ended_the_window_is_shorter(store, operator, monkeypatch):
+    monkeypatch.setattr(states, "MOST_ENDED", 5)
+    now = store.now()
+    for number in range(20):
+        dead_id = dead(store)
+        FinishedMessage.objects.filter(id=dead_id).update(finished_at=now - timedelta(minutes=number))
+    (trend,) = states.trends(store, now).values()
+    assert trend.window == timedelta(minutes=4)
+    assert (sum(trend.ended), trend.ended[0], trend.ended[-1]) == (5, 1, 1)
+
+
+def test_a_sparkline_stays_within_its_box():
+    spark = sparkline(Trend(timedelta(hours=1), [0, 4, 8], [0, 0, 4]))
+    points = [tuple(map(float, point.split(","))) for point in spark.ended.split()]
+    assert points == [(0, HEIGHT - 1), (WIDTH / 2, 12), (WIDTH, 1)]
+    assert spark.failed.endswith(f"{WIDTH:.1f},12.0")
+
+
+def test_a_quiet_queue_has_a_flat_line():
+    spark = sparkline(Trend(timedelta(hours=1), [0, 0], [0, 0]))
+    assert (spark.ended, spark.failed) == ("0.0,23.0 120.0,23.0", "")
+
+
+# Who works
+
+
+def test_a_worker_tells_what_it_serves_and_runs(store, operator):
+    id_ = offer(store)
+    run(store)
+    store.attend([worker("worker-1", queues="mail,sms", running=f"[{id_}]", held=3)])
+    page = operator.get(QUEUES)
+    (row,) = page.context["workers"]
+    assert (row.name, row.queues, row.threads, row.held, row.is_alive) == ("worker-1", "mail, sms", 4, 3, True)
+    assert f'href="/admin/delayedq/message/{id_}/change/"' in page.content.decode()
+
+
+def test_what_a_worker_has_ended_meanwhile_is_not_shown(store, operator):
+    id_ = offer(store)
+    store.settle([succeed(run(store))], "worker-1")
+    other = offer(store)
+    run(store)
+    store.attend([worker("another", running=f"[{id_}, {other}]")])
+    (row,) = operator.get(QUEUES).context["workers"]
+    assert row.messages == []
+
+
+def test_a_worker_that_was_long_silent_is_told_from_the_living(store, operator):
+    store.attend([worker("worker-1")], store.now() - timedelta(minutes=5))
+    page = operator.get(QUEUES)
+    assert "silent, 5 min ago" in text_of(page)
+    offer(store)
+    assert rows(operator)["mail"].workers == 0
+
+
+def test_queues_count_the_workers_that_serve_them(store, operator):
+    offer(store)
+    store.attend([worker("a"), worker("b", queues="mail"), worker("c", queues="other")])
+    assert rows(operator)["mail"].workers == 2
+
+
+# Pausing
+
+
+def test_to_pause_is_asked_back_and_then_done(store, operator):
+    offer(store)
+    assert operator.get(PAUSE).status_code == 200
+    assert store.paused() == set()
+    page = operator.post(PAUSE, follow=True)
+    assert said(page) == ["mail is paused."]
+    row = PausedQueue.objects.get()
+    assert (row.queue, row.paused_by) == ("mail", "ann")
+    assert re.search(r"paused by ann (now|1 s ago)", text_of(page))
+
+
+def test_to_resume_is_asked_back_and_then_done(store, operator):
+    operator.post(PAUSE)
+    assert operator.get(RESUME).status_code == 200
+    assert store.paused() == {"mail"}
+    assert said(operator.post(RESUME, follow=True)) == ["mail goes on."]
+    assert store.paused() == set()
+
+
+def test_the_log_tells_who_paused_and_resumed(store, operator):
+    operator.post(PAUSE)
+    operator.post(RESUME)
+    entries = LogEntry.objects.order_by("id").values_list("user__username", "object_repr", "change_message")
+    assert list(entries) == [("ann", "mail", "Paused."), ("ann", "mail", "Resumed.")]
+
+
+def test_twice_does_no_harm(store, operator):
+    operator.post(PAUSE)
+    assert "mail was paused before." in said(operator.post(PAUSE, follow=True))
+    operator.post(RESUME)
+    assert "mail is not paused." in said(operator.post(RESUME, follow=True))
+    assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize("name", ["", "a%7Cjson", "x" * 201])
+def test_what_is_no_queue_of_tasks_is_not_paused(store, operator, name):
+    page = operator.post(f"{QUEUES}pause/?queue={name}", follow=True)
+    assert page.status_code == 200
+    assert store.paused() == set()
+
+
+def test_any_name_can_be_paused(store, operator):
+    name = "Ünï/?&=#%<b>"
+    offer(store, queue=name)
+    url = rows(operator)[name].pause_url
+    assert operator.get(url).status_code == 200
+    operator.post(url)
+    assert store.paused() == {name}
+
+
+# Who may
+
+
+def test_who_may_only_look_sees_no_button(store, viewer):
+    offer(store)
+    page = viewer.get(QUEUES)
+    assert page.status_code == 200
+    assert "pause/" not in page.content.decode()
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize("url", [PAUSE, RESUME])
+def test_who_may_only_look_may_not_pause(store, viewer, method, url):
+    PausedQueue.objects.create(queue="other", paused_at=store.now())
+    assert getattr(viewer, method)(url).status_code == 403
+    assert store.paused() == {"other"}
+
+
+def test_who_may_pause_does(store, member):
+    client = member("view_pausedqueue", "pause_queue")
+    assert client.post(PAUSE).status_code == 302
+    assert store.paused() == {"mail"}
+
+
+def test_who_may_not_look_does_not(store, member):
+    assert member().get(QUEUES).status_code == 403
+
+
+def test_nothing_is_done_without_a_token(store, operator):
+    operator.handler.enforce_csrf_checks = True
+    assert operator.post(PAUSE).status_code == 403
+    assert store.paused() == set()
+
+
+def test_the_index_of_the_admin_leads_to_the_queues(store, operator):
+    page = operator.get("/admin/")
+    assert f'href="{QUEUES}"' in page.content.decode()
+    operator.post(PAUSE)
+    assert operator.get("/admin/").status_code == 200

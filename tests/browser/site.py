@@ -1,0 +1,95 @@
+"""The pages of the admin as their reader knows them: one object for each, with the words that are on it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+
+class Site:
+    """Whoever looks at the admin. `shots` is the directory of the screenshots."""
+
+    def __init__(self, page, shots):
+        self.page = page
+        self.shots = shots
+
+    @cached_property
+    def dashboard(self):
+        return DashboardPage(self)
+
+    @cached_property
+    def forecast(self):
+        return ForecastPage(self)
+
+
+class Page:
+    """One page. `path` is its address, `title` the heading by which the reader knows that it is there."""
+
+    path = ""
+    title = ""
+
+    def __init__(self, site):
+        self.site = site
+        self.page = site.page
+
+    def open(self, query=""):
+        self.page.goto(f"{self.path}{query}")
+        return self.arrived()
+
+    def arrived(self):
+        self.page.get_by_role("heading", name=self.title, exact=True, level=1).wait_for()
+        return self
+
+    def follow(self, text):
+        """Click a link on the page itself, not in the frame around it."""
+        self.page.locator("#content").get_by_role("link", name=text).first.click()
+        return self
+
+    def text(self):
+        return self.page.locator("#content").inner_text()
+
+    def shoot(self, name):
+        """Keep a picture of the whole page."""
+        self.site.shots.mkdir(parents=True, exist_ok=True)
+        (self.site.shots / f"{name}.png").write_bytes(self.page.screenshot(full_page=True))
+        return self
+
+    def overflow(self):
+        """By how many pixels the page is wider than its window."""
+        return self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+
+
+class DashboardPage(Page):
+    path = "/admin/delayedq/dashboard/"
+    title = "Dashboard"
+
+    def total(self, label):
+        row = self.page.locator(".dq-totals div", has=self.page.get_by_text(label, exact=True))
+        return row.locator("dd").inner_text()
+
+    def charts(self):
+        """How many are drawn."""
+        return self.page.locator(".dq-plot canvas").count()
+
+    def table(self, title):
+        """The rows behind a chart, as texts, once it is unfolded."""
+        figure = self.page.locator("figure", has=self.page.get_by_role("heading", name=title))
+        figure.get_by_text("As a table").click()
+        return [row.inner_text().split("\t") for row in figure.locator("tbody tr").all()]
+
+    def point_at(self, title):
+        """Move the pointer onto the middle of a chart; returns what its legend says then."""
+        figure = self.page.locator("figure", has=self.page.get_by_role("heading", name=title))
+        figure.locator(".u-over").hover()
+        return figure.locator(".dq-legend").inner_text()
+
+
+class ForecastPage(Page):
+    path = "/admin/delayedq/dashboard/forecast/"
+    title = "Forecast"
+
+    def warnings(self):
+        return [warning.inner_text() for warning in self.page.locator(".dq-stampede").all()]
+
+    def hot(self):
+        """What the cells of the map that are not empty say to whoever points at them."""
+        return [cell.get_attribute("title") for cell in self.page.locator(".dq-heat td[title]").all()]

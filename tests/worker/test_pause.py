@@ -1,0 +1,128 @@
+"""A paused queue: workers that run already claim nothing from it any more, and everything else goes on."""
+
+from __future__ import annotations
+
+import signal
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.operations.pauses import pause, resume
+from delayedq.worker import lookout
+from tests.app import chores, tasks
+from tests.store.given import message, together
+from tests.worker.conftest import eventually
+from tests.worker.test_lookout import NEVER, watching
+
+
+def offer(store, *queues):
+    store.offer_many([message(queue=queue, scheduled_at=None) for queue in queues])
+
+
+# What the lookout makes of it
+
+
+def test_a_pause_is_heard_without_any_poll(store):
+    offer(store, "a", "b")
+    with watching(store) as watch:
+        assert watch.planned() == ["a0", "b0"]
+        together(lambda: pause("a"))
+        watch.until(lambda: watch.planned() == ["b0"])
+
+
+def test_the_end_of_a_pause_is_heard_without_any_poll(store):
+    offer(store, "a", "b")
+    pause("a")
+    with watching(store) as watch:
+        assert watch.planned() == ["b0"]
+        together(lambda: resume("a"))
+        watch.until(lambda: watch.planned() == ["a0", "b0"])
+
+
+def test_a_message_that_is_offered_to_a_paused_queue_makes_no_lane_due(store):
+    pause("a")
+    with watching(store) as watch:
+        together(lambda: offer(store, "a"))
+        together(lambda: offer(store, "b"))
+        watch.until(lambda: watch.planned() == ["b0"])
+        assert "a" not in {lane.queue for lane in watch.lanes.known()}
+
+
+def test_a_pause_needs_no_look_where_looks_rest_for_long(store, monkeypatch):
+    """Over a million dead rows a look takes a second, and rests for many."""
+    offer(store, "a", "b")
+    monkeypatch.setattr(lookout, "WANTED_REST", 1e6)
+    monkeypatch.setattr(lookout, "ROUTINE_REST", 1e6)
+    with watching(store) as watch:
+        looks = watch.lanes.looks
+        together(lambda: pause("a"))
+        eventually(lambda: watch.planned() == ["b0"])
+        assert watch.lanes.looks == looks
+
+
+def test_a_busy_worker_that_is_never_woken_reads_the_pauses_by_itself(store, monkeypatch):
+    offer(store, "a", "b")
+    monkeypatch.setattr(lookout, "ROUTINE_REST", 1e6)
+    with watching(store, kind=Deaf) as watch:
+        looks = watch.lanes.looks
+        together(lambda: pause("a"))
+        eventually(lambda: watch.planned() == ["b0"])
+        assert watch.lanes.looks == looks
+
+
+class Deaf(lookout.Lookout):
+    """Its notifications are lost."""
+
+    def _heard(self, listener):
+        self._pause(0.05)
+        return False
+
+
+# What workers do
+
+
+def test_draining_leaves_a_paused_queue_alone(store, drain):
+    tasks.remind.using(queue_name="a").enqueue(1)
+    tasks.remind.using(queue_name="b").enqueue(2)
+    pause("a")
+    drain()
+    assert Message.objects.get().queue == "a"
+    assert FinishedMessage.objects.get().queue == "b"
+    resume("a")
+    drain()
+    assert not Message.objects.exists()
+
+
+def test_a_worker_that_runs_obeys_a_pause_and_its_end(store, workers):
+    """It would poll once an hour, long after this test has given up."""
+    running = workers(poll=NEVER)
+    remind_in("a")
+    eventually(lambda: ended_in("a") == 1)
+
+    pause("a")
+    remind_in("b")  # nobody sees this lane without a look
+    eventually(lambda: ended_in("b") == 1)
+    for number in range(20):
+        remind_in("a", number)
+    remind_in("c")
+    eventually(lambda: ended_in("c") == 1)
+    assert Message.objects.filter(queue="a", attempt=0, lease_token=None).count() == 20
+
+    resume("a")
+    eventually(lambda: ended_in("a") == 21)
+    running.send(signal.SIGTERM)
+    assert running.finish()[0] == 0
+
+
+def test_what_runs_when_its_queue_is_paused_is_finished(store, workers):
+    workers(poll=NEVER)
+    chores.nap.using(queue_name="a").enqueue("napping", 1.0)
+    eventually(lambda: Message.objects.leased().exists())
+    pause("a")
+    eventually(lambda: FinishedMessage.objects.succeeded().filter(queue="a").exists())
+
+
+def remind_in(queue, number=0):
+    tasks.remind.using(queue_name=queue).enqueue(number)
+
+
+def ended_in(queue):
+    return FinishedMessage.objects.filter(queue=queue).count()
