@@ -144,9 +144,9 @@ def test_k5_a_prefix_means_itself_and_no_pattern(queue, clock, prefix):
 
 @pytest.mark.parametrize("hash_", [HASH, OTHER], ids=["the same definition", "another one"])
 def test_k6_a_tick_that_is_held_or_comes_back_outlives_every_reinstallation(queue, clock, hash_):
-    queue.cron.install_tick(HASH, "p", ticks(clock, 1, payload="abandoned"))
-    queue.cron.install_tick(HASH, "p", ticks(clock, 2, payload="rejected"))
-    queue.cron.install_tick(HASH, "p", ticks(clock, 3, payload="held"))
+    for second, payload in enumerate(["abandoned", "rejected", "held"], start=1):
+        early = CronMessage(payload, clock.after(700 + second), clock.after(second))  # its nominal time is to come
+        queue.cron.install_tick(HASH, "p", [early])
     clock.advance(1)
     queue.try_poll()
     clock.advance(1)

@@ -95,6 +95,7 @@ def test_seventy_thousand_keys_are_one_batch(queue):
     batch = batched(*[f"{number}" for number in range(70_000)], schedule_at=at(5))
 
     assert set(outcomes(queue.offer_batch(batch))) == {CREATED}
+    assert set(outcomes(queue.offer_batch(batch))) == {IGNORED}
     assert queue.count() == 70_000
 
 

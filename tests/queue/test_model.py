@@ -12,6 +12,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -35,7 +36,7 @@ from tests.store.given import LEASE, NOW, at
 
 EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 50),
+    max_examples=int(EXAMPLES or 25),
     stateful_step_count=40,
     derandomize=EXAMPLES is None,
     database=None,
@@ -292,6 +293,47 @@ def _type(attempt):
 
 def _count(errors):
     return len(json.loads(errors)) if errors else 0
+
+
+def late(machine, pair):
+    machine.move(pair[1].message.held_until)
+
+
+def taken_over(machine, pair):
+    late(machine, pair)
+    machine.poll_all()
+
+
+def offered_anew(machine, pair):
+    machine.offer(pair[1].key, 2, at(0), can_update=True)
+
+
+def offered_anew_and_late(machine, pair):
+    offered_anew(machine, pair)
+    late(machine, pair)
+
+
+def offered_again(machine, pair):
+    machine.offer_the_same_again(pair[1].key)
+
+
+def dropped(machine, pair):
+    machine.drop_message(pair[1].key)
+
+
+@pytest.mark.parametrize("happened", [late, taken_over, offered_anew, offered_anew_and_late, offered_again, dropped])
+def test_each_way_to_let_go_does_what_the_reference_does_whatever_happened_before(store, happened):
+    for act in ACTS:
+        machine = QueueMachine()
+        (pair, *_) = machine.begin([("a", 0, at(-5), True), ("b", 1, at(0), True)]).values
+        machine.settle(pair, "defer", at(-5), {"page": 7})
+        (pair, *_) = machine.poll_all().values
+        happened(machine, pair)
+        machine.let_go(pair, [act])
+        machine.pass_time(2)
+        machine.what_waits_is_the_same_in_the_same_order()
+        machine.what_is_read_is_the_same()
+        machine.teardown()
 
 
 def test_whatever_is_done_with_a_queue_it_does_what_the_reference_does(store):

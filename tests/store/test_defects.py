@@ -96,14 +96,12 @@ def test_d22_so_it_does_whenever_in_a_minute_it_began(store, connection, second)
     assert (live("a").scheduled_at, live("a").leased_until) == (moment, moment + timedelta(seconds=30))
 
 
-#: Whatever makes the database evaluate a subquery once per row of an outer one, if it can.
+#: Makes the database evaluate a subquery once per row of an outer one, if it can: PostgreSQL 18 then takes ten rows for
+#: `WHERE id IN (SELECT ... LIMIT 7 FOR UPDATE SKIP LOCKED)`.
 NESTED = {
-    "postgresql": [
-        f"SET enable_{way} = off"
-        for way in ("hashjoin", "mergejoin", "material", "hashagg", "indexscan", "indexonlyscan", "bitmapscan")
-    ],
+    "postgresql": [f"SET enable_{way} = off" for way in ("hashjoin", "mergejoin", "material", "hashagg", "sort")],
     "mysql": ["SET SESSION optimizer_switch = 'semijoin=off,materialization=off,subquery_cache=off'"],
-    "sqlite": ["DROP TABLE IF EXISTS no_such_table"],
+    "sqlite": [],
 }
 
 

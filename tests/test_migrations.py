@@ -1,0 +1,74 @@
+"""Migrating twice, in two processes at once, and over messages that are there (C9), each time in a new database."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from django.db import connections
+
+MIGRATE = ["-m", "django", "migrate", "delayedq"]
+OFFER = "DelayedQueue('contacts').offer_or_update('a', 1)"
+POLL = "assert DelayedQueue('contacts').try_poll().payload == 1"
+
+
+@pytest.fixture
+def new(alias, environment, tmp_path):
+    """The environment of processes that work on an empty database."""
+    connection = connections[alias]
+    if connection.vendor == "sqlite":
+        yield environment | {"DATABASE_URL": f"sqlite:///{tmp_path}/migrated.sqlite3"}
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE migrated")
+    name = connection.settings_dict["NAME"]
+    yield environment | {"DATABASE_URL": environment["DATABASE_URL"].replace(f"/{name}?", "/migrated?")}
+    with connection.cursor() as cursor:
+        cursor.execute("DROP DATABASE migrated")
+
+
+def begin(environment, *arguments):
+    command = [sys.executable, *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def succeed(environment, *arguments):
+    with begin(environment, *arguments) as process:
+        said, _ = process.communicate()
+    assert process.returncode == 0, said
+    return said
+
+
+def migrate(environment, *arguments):
+    return succeed(environment, *MIGRATE, *arguments)
+
+
+def use(environment, code):
+    succeed(environment, "-c", f"import django; django.setup()\nfrom delayedq import DelayedQueue\n{code}")
+
+
+def test_c9_migrating_again_changes_nothing(new):
+    migrate(new)
+    use(new, OFFER)
+
+    assert "No migrations to apply" in migrate(new)
+    use(new, POLL)
+
+
+def test_c9_two_processes_that_migrate_at_once_leave_a_whole_schema(new):
+    """Whoever comes second may be refused by the database, and is told at its next try that all is done."""
+    with begin(new, *MIGRATE) as one, begin(new, *MIGRATE) as other:
+        said = [process.communicate()[0] for process in (one, other)]
+
+    assert 0 in {one.returncode, other.returncode}, said
+    assert "No migrations to apply" in migrate(new)
+    use(new, OFFER)
+    use(new, POLL)
+
+
+def test_c9_messages_outlive_an_upgrade_of_the_schema(new):
+    migrate(new, "0001")
+    use(new, OFFER)
+    migrate(new)
+    use(new, POLL)
