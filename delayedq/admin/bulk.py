@@ -116,7 +116,8 @@ class BulkAdmin(ReadOnlyAdmin):
             return self._back(request, "What was chosen could not be read. Choose again.")
         if chosen.ids == []:
             return self._back(request, "Tick messages first.")
-        form = action.form(request.POST) if "confirmed" in request.POST else action.form()
+        given = request.POST
+        form = action.form(given) if "confirmed" in given else action.form(initial=given.dict())
         if form.is_bound and form.is_valid():
             return self._do(request, action, form, chosen)
         return self._confirm(request, action, form, chosen)

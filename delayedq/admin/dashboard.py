@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.urls import path, reverse
+from django.urls import path
+from django.utils import timezone
 
 from delayedq.admin.base import ReadOnlyAdmin, may
 from delayedq.admin.charts import Chart, Series, count, seconds
@@ -60,9 +61,10 @@ class DashboardAdmin(ReadOnlyAdmin):
             one_in=round(found.one_in),
             heat=heat_map(ahead, found.minutes, wild),
             hours=hours(found.minutes),
-            stampedes=[(minute, _messages_of(minute)) for minute in wild[:SHOWN]],
+            stampedes=[(minute, _messages_of(minute), _local(minute)) for minute in wild[:SHOWN]],
             more_stampedes=len(wild[SHOWN:]),
-            may_spread=may(request, "reschedule_message"),
+            may_look=may(request, "view_message"),
+            may_spread=may(request, "view_message") and may(request, "reschedule_message"),
         )
 
 
@@ -98,7 +100,11 @@ def _charts(found: Figures) -> list[Chart]:
 
 
 def _messages_of(minute: Minute) -> str:
-    """The list of the messages that fall due in it."""
+    """What the list of messages is to be asked for, to show those that fall due in it."""
     last = minute.start + MINUTE - timedelta(microseconds=1)
-    query = urlencode({"since": minute.start.isoformat(), "until": last.isoformat()})
-    return f"{reverse('admin:delayedq_message_changelist')}?{query}"
+    return urlencode({"since": minute.start.isoformat(), "until": last.isoformat()})
+
+
+def _local(minute: Minute) -> str:
+    """Its start as the field of a form has it."""
+    return f"{timezone.localtime(minute.start):%Y-%m-%dT%H:%M:%S}"

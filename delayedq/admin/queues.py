@@ -107,9 +107,9 @@ class QueueAdmin(ReadOnlyAdmin):
             return self._back()
         if paused:
             self.log_change(request, self._paused(name), "Paused.")
-            messages.success(request, f"{visible(name)} is paused.")
+            messages.success(request, f"Queue {visible(name)} is paused.")
         else:
-            messages.info(request, f"{visible(name)} was paused before.")
+            messages.info(request, f"Queue {visible(name)} was paused before.")
         return self._back()
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
@@ -123,9 +123,9 @@ class QueueAdmin(ReadOnlyAdmin):
         row = self._paused(name)
         if row is not None and resume(name):
             self.log_change(request, row, "Resumed.")
-            messages.success(request, f"{visible(name)} goes on.")
+            messages.success(request, f"Queue {visible(name)} goes on.")
         else:
-            messages.info(request, f"{visible(name)} is not paused.")
+            messages.info(request, f"Queue {visible(name)} is not paused.")
         return self._back()
 
     def _paused(self, name: str) -> PausedQueue | None:

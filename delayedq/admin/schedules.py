@@ -146,7 +146,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             return self._confirm(request, definition, "Run", "Its task will be offered once, due now.")
         scheduled = definition.run()
         self._log(request, definition, f"Run by hand, as message {scheduled.id}.")
-        messages.success(request, f"{visible(definition.name)} is due now, as message {scheduled.id}.")
+        messages.success(request, f"Schedule {visible(definition.name)} is due now, as message {scheduled.id}.")
         return self._back(definition)
 
     def disable_view(self, request: HttpRequest) -> HttpResponse:
@@ -157,7 +157,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             return self._confirm(request, definition, "Disable", said)
         disable(self.store, definition.name, self.store.now())
         self._log(request, definition, "Disabled.")
-        messages.success(request, f"{visible(definition.name)} is disabled.")
+        messages.success(request, f"Schedule {visible(definition.name)} is disabled.")
         return self._back(definition)
 
     def enable_view(self, request: HttpRequest) -> HttpResponse:
@@ -167,7 +167,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             return self._confirm(request, definition, "Enable", "Its ticks will be placed again, from now on.")
         enable(self.store, definition, self.store.now())
         self._log(request, definition, "Enabled.")
-        messages.success(request, f"{visible(definition.name)} is enabled.")
+        messages.success(request, f"Schedule {visible(definition.name)} is enabled.")
         return self._back(definition)
 
     def _confirm(self, request: HttpRequest, definition: Definition, verb: str, said: str) -> HttpResponse:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Store
 
 #: A call does so many chunks.
-CHUNKS = 20
+CHUNKS = 10
 
 #: So long an edit can be undone, and is remembered.
 REMEMBERED = timedelta(days=30)

@@ -11,7 +11,7 @@ from delayedq.cron.definitions import definitions
 from delayedq.models import CronSchedule, Message
 from delayedq.operations import sizing
 from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampedes
-from tests.admin.given import text_of
+from tests.admin.given import MESSAGES, confirm, text_of
 from tests.admin.test_dashboard import live
 from tests.store.given import claim_one
 
@@ -204,11 +204,21 @@ def stampede(alias, cron):
 def test_a_stampede_is_announced_with_a_way_to_its_messages(operator, stampede):
     page = operator.get(FORECAST)
 
-    assert f"at {timezone.localtime(stampede):%H:%M}, 150 messages fall due within a minute. Spread them" in text_of(
-        page
-    )
-    ((_, address),) = page.context["stampedes"]
-    assert len(operator.get(address).context["rows"]) > 0
+    assert f"at {timezone.localtime(stampede):%H:%M}, 150 messages fall due within a minute." in text_of(page)
+    ((_, query, _),) = page.context["stampedes"]
+    assert operator.get(f"{MESSAGES}?{query}").context["count"].number == 150
+
+
+def test_to_spread_a_stampede_is_one_confirmation_away(operator, stampede):
+    ((_, query, local),) = operator.get(FORECAST).context["stampedes"]
+    asked = {"action": "spread", "everything": "on", "query": query, "start": local, "amount": "30"}
+    confirmation = operator.post(f"{MESSAGES}act/", asked)
+
+    assert confirmation.context["form"]["start"].value() == f"{timezone.localtime(stampede):%Y-%m-%dT%H:%M:%S}"
+    confirm(operator, confirmation, start=local, amount="30", unit="minutes", jitter="10")
+    dues = Message.objects.values_list("scheduled_at", flat=True)
+    assert min(dues) >= stampede
+    assert max(dues) - min(dues) > timedelta(minutes=20)
 
 
 def test_who_may_not_reschedule_may_look(member, stampede):

@@ -180,7 +180,7 @@ def test_to_pause_is_asked_back_and_then_done(store, operator):
     assert operator.get(PAUSE).status_code == 200
     assert store.paused() == set()
     page = operator.post(PAUSE, follow=True)
-    assert said(page) == ["mail is paused."]
+    assert said(page) == ["Queue mail is paused."]
     row = PausedQueue.objects.get()
     assert (row.queue, row.paused_by) == ("mail", "ann")
     assert re.search(r"paused by ann (now|1 s ago)", text_of(page))
@@ -190,7 +190,7 @@ def test_to_resume_is_asked_back_and_then_done(store, operator):
     operator.post(PAUSE)
     assert operator.get(RESUME).status_code == 200
     assert store.paused() == {"mail"}
-    assert said(operator.post(RESUME, follow=True)) == ["mail goes on."]
+    assert said(operator.post(RESUME, follow=True)) == ["Queue mail goes on."]
     assert store.paused() == set()
 
 
@@ -203,9 +203,9 @@ def test_the_log_tells_who_paused_and_resumed(store, operator):
 
 def test_twice_does_no_harm(store, operator):
     operator.post(PAUSE)
-    assert "mail was paused before." in said(operator.post(PAUSE, follow=True))
+    assert "Queue mail was paused before." in said(operator.post(PAUSE, follow=True))
     operator.post(RESUME)
-    assert "mail is not paused." in said(operator.post(RESUME, follow=True))
+    assert "Queue mail is not paused." in said(operator.post(RESUME, follow=True))
     assert LogEntry.objects.count() == 2
 
 

@@ -144,7 +144,7 @@ def test_to_run_is_asked_back_and_then_done(now, store, operator):
     assert not Message.objects.exists()
     page = operator.post(RUN, follow=True)
     message = Message.objects.get()
-    assert said(page) == [f"report is due now, as message {message.pk}."]
+    assert said(page) == [f"Schedule report is due now, as message {message.pk}."]
     assert (message.kind, message.key) == ("tests.app.tasks.mark", None)
 
 
@@ -153,7 +153,7 @@ def test_to_disable_is_asked_back_and_then_done(now, store, operator):
     assert operator.get(DISABLE).status_code == 200
     assert Message.objects.exists()
     page = operator.post(DISABLE, follow=True)
-    assert said(page) == ["report is disabled."]
+    assert said(page) == ["Schedule report is disabled."]
     assert not Message.objects.exists()
     assert page.context["row"].state == "disabled"
     assert page.context["row"].following == "-"

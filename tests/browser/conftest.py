@@ -19,7 +19,7 @@ from tests.browser.site import Site
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 #: Milliseconds that anything may take to appear.
-PATIENCE = 15_000
+PATIENCE = 45_000
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
 LOOKS = {
     "wide-light": (WIDE, "light"),

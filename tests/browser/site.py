@@ -93,3 +93,72 @@ class ForecastPage(Page):
     def hot(self):
         """What the cells of the map that are not empty say to whoever points at them."""
         return [cell.get_attribute("title") for cell in self.page.locator(".dq-heat td[title]").all()]
+
+
+class MessagesPage(Page):
+    path = "/admin/delayedq/message/"
+    title = "Messages"
+
+    def keys(self):
+        return [cell.inner_text() for cell in self.page.locator("#result_list tbody td:nth-of-type(4)").all()]
+
+    def tick(self, *keys):
+        for key in keys:
+            self.page.locator("#result_list tr", has_text=key).get_by_role("checkbox").check()
+        return self
+
+    def choose(self, action):
+        """The confirmation of an action on what is ticked."""
+        self.page.get_by_label("Action:").select_option(label=action)
+        self.page.get_by_role("button", name="Go…").click()
+        return Confirmation(self.site, f"{action}?").arrived()
+
+    def said(self):
+        return self.page.locator(".messagelist").inner_text()
+
+    def undo(self):
+        """From the note on what was done."""
+        self.page.locator(".messagelist").get_by_role("link", name="Undo").click()
+        self.page.get_by_role("button", name="Undo", exact=True).click()
+        return self
+
+
+class HistoryPage(MessagesPage):
+    path = "/admin/delayedq/finishedmessage/"
+    title = "History"
+
+
+class MessagePage(Page):
+    def __init__(self, site, id_):
+        super().__init__(site)
+        self.path, self.title = f"/admin/delayedq/message/{id_}/change/", f"Message {id_}"
+
+
+class Confirmation(Page):
+    def __init__(self, site, title):
+        super().__init__(site)
+        self.title = title
+
+    def fill(self, **fields):
+        for label, value in fields.items():
+            field = self.page.get_by_label(label.capitalize().replace("_", " "), exact=False).first
+            if field.evaluate("field => field.tagName") == "SELECT":
+                field.select_option(value)
+            else:
+                field.fill(value)
+        return self
+
+    def confirm(self):
+        self.page.locator(".submit-row input[type=submit]").click()
+        self.page.locator(".messagelist").wait_for()
+
+
+class LoginPage(Page):
+    path = "/admin/"
+
+    def log_in(self, name, password):
+        self.page.goto(self.path)
+        self.page.get_by_label("Username:").fill(name)
+        self.page.get_by_label("Password:").fill(password)
+        self.page.get_by_role("button", name="Log in").click()
+        self.page.get_by_role("heading", name="Site administration").wait_for()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, OpenerDirector, build_opener
 
 import pytest
 
@@ -66,6 +72,51 @@ def test_an_interrupted_demo_takes_its_workers_along(demo: Demo, end: signal.Sig
     assert process.returncode == 130, said
     assert "Stopped." in said
     assert not Path(f"/proc/{workers}").exists()
+
+
+def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo: Demo) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with demo("--seconds", "12", "--serve", address) as process:
+        try:
+            browser = logged_in(f"http://{address}/admin/", process)
+            forecast = browser.open(f"http://{address}/admin/delayedq/dashboard/forecast/").read().decode()
+            assert re.search(r"fall due</dt><dd>(9\d\d|1,\d{3})<", forecast)
+            assert browser.open(f"http://{address}/static/delayedq/dashboard.js").status == 200
+        finally:
+            process.send_signal(signal.SIGINT)
+            said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert f"http://{address}/admin/, user demo, password demo" in said
+
+
+def test_a_demo_is_not_served_to_the_world(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DEBUG", "off")
+    with demo("--serve") as process:
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "only with DEBUG" in said
+
+
+def logged_in(url: str, process: subprocess.Popen[str]) -> OpenerDirector:
+    """A browser of sorts, in which the demo user has logged in, as soon as the site answers."""
+    browser = build_opener(HTTPCookieProcessor())
+    while True:
+        assert process.poll() is None
+        try:
+            form = browser.open(url).read().decode()
+            break
+        except URLError:
+            time.sleep(0.2)
+    (token,) = re.findall(r'name="csrfmiddlewaretoken" value="(\w+)"', form)
+    fields = {"username": "demo", "password": "demo", "csrfmiddlewaretoken": token, "next": "/admin/"}
+    assert "Site administration" in browser.open(f"{url}login/", urlencode(fields).encode()).read().decode()
+    return browser
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 @pytest.mark.parametrize("options", [("--seconds", "0"), ("--seconds", "soon"), ("--processes", "0")])

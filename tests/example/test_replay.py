@@ -11,7 +11,7 @@ from django.utils import timezone
 from delayedq.models import FinishedMessage, Message
 from example_project.flights import departures
 from example_project.flights.models import LEAD, Flight
-from example_project.flights.replay import traces, verdict
+from example_project.flights.replay import serve, traces, verdict
 from example_project.flights.replay.player import Player, TooFast
 from example_project.flights.replay.timeline import DAY, Clock, Departure, timeline
 from example_project.flights.tasks import remind
@@ -139,3 +139,12 @@ def test_lateness_is_read_off_the_ordered_delays() -> None:
 
 def test_without_deliveries_there_is_no_lateness() -> None:
     assert verdict.lateness([]) is None
+
+
+def test_after_the_replay_each_departure_is_announced_once_for_the_next_24_hours() -> None:
+    now = timezone.now()
+    assert serve.announce(RECORD, now) == 3
+    assert serve.announce(RECORD, now) == 0
+    due = Message.objects.values_list("scheduled_at", flat=True)
+    assert all(now - LEAD < moment <= now + timedelta(hours=25) - LEAD for moment in due)
+    assert len(due) == 3

@@ -6,4 +6,5 @@ workers.py   `manage.py run_workers` as a subprocess
 screen.py    what is shown meanwhile
 verdict.py   what the database says in the end
 demo.py      the order of it all
+serve.py     the site afterwards, if it is asked for
 """

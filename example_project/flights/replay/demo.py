@@ -30,7 +30,8 @@ def run(console: Console, *, seconds: float, processes: int) -> list[str]:
     traces.clear()
     record = read_record()
     events, closes = timeline(record), last_reminder(record)
-    with workers.running(processes) as crew:
+    # What the database holds in the end must be the replay's alone, so there is no cron.
+    with workers.running("--queues", "reminders", "--processes", str(processes), "--no-cron") as crew:
         crew.wait_until_ready()
         clock = Clock.spanning(events[0].at, closes, seconds, started=timezone.now())
         player = Player(clock, events)

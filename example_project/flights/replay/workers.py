@@ -63,10 +63,9 @@ class Workers:
 
 
 @contextmanager
-def running(processes: int) -> Iterator[Workers]:
+def running(*flags: str) -> Iterator[Workers]:
     """In a process group of their own: Ctrl-C reaches the demo alone, which then stops them in order."""
     manage = str(settings.BASE_DIR / "manage.py")
-    flags = ["--queues", "reminders", "--processes", str(processes), "--no-cron"]  # what it leaves is the replay's
     command = [sys.executable, manage, "run_workers", *flags]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0)  # noqa: S603

@@ -6,18 +6,21 @@ from argparse import ArgumentTypeError
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 
 from example_project.flights.replay import demo
+from example_project.flights.replay import serve as after
 from example_project.flights.replay.player import TooFast
-from example_project.flights.replay.timeline import DAY
+from example_project.flights.replay.timeline import DAY, read_record
 from example_project.flights.replay.workers import WorkersStopped
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
+ADDRESS = "127.0.0.1:8000"
 FAULTS_SHOWN = 20
 INTERRUPTED = 130
 
@@ -28,13 +31,24 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument("--seconds", type=duration, default=20, help="how long the day takes (default: 20)")
         parser.add_argument("--processes", type=count, default=1, help="worker processes (default: 1)")
+        parser.add_argument(
+            "--serve",
+            metavar="ADDRESS",
+            nargs="?",
+            const=ADDRESS,
+            help=f"then serve the site and its admin, with workers and flights to come (default: {ADDRESS})",
+        )
 
-    def handle(self, *, seconds: float, processes: int, verbosity: int, **_: Any) -> None:
+    def handle(self, *, seconds: float, processes: int, serve: str | None, verbosity: int, **_: Any) -> None:
+        if serve and not settings.DEBUG:
+            raise CommandError("--serve makes a user whose password is known to everybody: only with DEBUG.")
         for end in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(end, signal.default_int_handler)
         try:
             call_command("migrate", interactive=False, verbosity=max(0, verbosity - 1))
-            faults = demo.run(Console(), seconds=seconds, processes=processes)
+            self._conclude(demo.run(Console(), seconds=seconds, processes=processes))
+            if serve:
+                self._serve(serve, processes)
         except TooFast:
             raise CommandError(f"This machine can't replay the day in {seconds:g} seconds; try more.") from None
         except WorkersStopped as error:
@@ -42,16 +56,24 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             self.stderr.write("Stopped.")
             sys.exit(INTERRUPTED)
-        self._conclude(faults)
+        if not serve:
+            self.stdout.write(f"To see the board: manage.py runserver, then http://localhost:8000/{DAY}/")
+
+    def _serve(self, address: str, processes: int) -> None:
+        after.welcome()
+        after.announce(read_record())
+        host = address if ":" in address else f"127.0.0.1:{address}"
+        self.stdout.write(
+            f"The board: http://{host}/{DAY}/\n"
+            f"The admin: http://{host}/admin/, user {after.USER}, password {after.PASSWORD}"
+        )
+        after.serve(address, processes=processes)
 
     def _conclude(self, faults: list[str]) -> None:
         if faults:
             more = [f"... and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
             raise CommandError("\n".join([f"{len(faults)} things are wrong:", *faults[:FAULTS_SHOWN], *more]))
-        self.stdout.write(
-            "Every flight that left was reminded exactly once, at its last known time.\n"
-            f"To see the board: manage.py runserver, then http://localhost:8000/{DAY}/"
-        )
+        self.stdout.write("Every flight that left was reminded exactly once, at its last known time.")
 
 
 def duration(text: str) -> float:

@@ -1,0 +1,88 @@
+"""The page of one message."""
+
+from __future__ import annotations
+
+import json
+
+from delayedq.models import Message
+from delayedq.store.protocol import GiveBack
+from tests.admin.given import MESSAGES, do, offer, run, text_of
+
+URL = f"{MESSAGES}{{}}/change/"
+FAILED = {
+    "attempt": 1,
+    "failed_at": "2026-03-08T06:59:30+00:00",
+    "seconds": 1.5,
+    "worker": "host:7",
+    "exception": "builtins.ValueError",
+    "message": "no such flight",
+    "traceback": "Traceback (most recent call last): …",
+}
+
+
+def test_it_tells_what_the_message_is(operator, store):
+    id_ = offer(
+        store,
+        "UA1545",
+        '{"args":["ann"],"kwargs":{"subject":"Hi"}}',
+        seconds=7_250,
+        kind="tests.app.tasks.send",
+        metadata='{"team":"gate"}',
+        priority=3,
+        max_attempts=8,
+    )
+    text = text_of(operator.get(URL.format(id_)))
+    for part in (
+        "scheduled",
+        "tests.app.tasks.send",
+        "UA1545",
+        "mail, priority 3",
+        "in 2 h",
+        "0 of 8",
+        'to "ann"',
+        'subject "Hi"',
+        '"team": "gate"',
+        "Why is it not running?",
+        "It is due in 2 h",
+    ):
+        assert part in text
+
+
+def test_its_attempts_are_in_its_timeline(operator, store):
+    id_ = offer(store, "a", max_attempts=3)
+    back = GiveBack(run(store), charged=True, started=1.0, delay=0.0, errors=json.dumps([FAILED, "nonsense", {}]))
+    store.settle([back], "worker-1")
+    run(store)
+
+    page = operator.get(URL.format(id_))
+
+    text = text_of(page)
+    assert "attempt 1 failed after 0:00:01.500000 on host:7: builtins.ValueError: no such flight" in text
+    assert "Traceback (most recent call last): …" in text
+    assert "attempt 2 runs on worker-1" in text
+    events = page.context["events"]
+    assert events == sorted(events, key=lambda event: event.at)
+
+
+def test_errors_that_nobody_can_read_are_left_out(operator, store):
+    id_ = offer(store, "a")
+    for errors in ("{", "7", "[7]", '[{"failed_at": 7}]', '[{"failed_at": "2026-01-01"}]', "[" * 5_000):
+        Message.objects.update(errors=errors)
+        assert operator.get(URL.format(id_)).status_code == 200
+
+
+def test_a_tick_leads_to_its_schedule(operator, store):
+    id_ = offer(store, "a", metadata='{"cron":{"schedule":"nightly","nominal_at":"2026-01-01T00:00:00+00:00"}}')
+    assert "Its schedule: nightly" in text_of(operator.get(URL.format(id_)))
+
+
+def test_it_leads_to_others_with_its_key(operator, store):
+    id_ = offer(store, "a&b")
+    assert "?q=a%26b" in operator.get(URL.format(id_)).content.decode()
+
+
+def test_one_message_is_changed_from_its_page(operator, store):
+    id_ = offer(store, "a", seconds=3_600)
+    assert 'value="run_now"' in operator.get(URL.format(id_)).content.decode()
+    (note,) = do(operator, "run_now", id_)
+    assert note.startswith("Run now: 1 message changed.")

@@ -1,0 +1,161 @@
+"""What the pages cost: how many queries, and how they go, does not depend on how many messages there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from delayedq.operations import browsing, counting
+from tests.admin.given import HISTORY, MESSAGES, choose_all, dead, offer, tick
+
+LISTS = {
+    "messages": (MESSAGES, {}),
+    "due": (MESSAGES, {"state": "due"}),
+    "scheduled": (MESSAGES, {"state": "scheduled"}),
+    "running": (MESSAGES, {"state": "running"}),
+    "retrying": (MESSAGES, {"state": "retrying"}),
+    "lost": (MESSAGES, {"state": "lost"}),
+    "queue": (MESSAGES, {"queue": "q1"}),
+    "task": (MESSAGES, {"kind": "tests.rare"}),
+    "time": (MESSAGES, {"since": "2025-12-31T19:00", "until": "2025-12-31T20:00"}),
+    "later page": (MESSAGES, {"after": "2026-01-01T00:00:00+00:00~7", "kind": "tests.rare"}),
+    "key": (MESSAGES, {"q": "key-77"}),
+    "history": (HISTORY, {}),
+    "dead letters": (HISTORY, {"outcome": "failed"}),
+    "dead letters of a task": (HISTORY, {"outcome": "failed", "kind": "tests.rare"}),
+    "succeeded": (HISTORY, {"outcome": "succeeded"}),
+    "history of a queue": (HISTORY, {"queue": "q1"}),
+    "history of a task": (HISTORY, {"kind": "tests.rare"}),
+    "history of a key": (HISTORY, {"q": "key-77"}),
+    "history of a time": (HISTORY, {"since": "2025-12-31T19:00", "until": "2025-12-31T20:00"}),
+}
+EACH_LIST = pytest.mark.parametrize(("url", "query"), LISTS.values(), ids=LISTS)
+#: A count of one queue in four looks at four times as many rows as it counts.
+MOST = 5_000
+READS = re.compile(r"\s*(SELECT|WITH)\b")
+ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+#: 12,000 live messages in 12 lanes, and as many that ended; one in 6,000 is of the rare task, one in 1,000 failed.
+FILL = """
+TRUNCATE delayedq_message, delayedq_finishedmessage;
+INSERT INTO delayedq_message (queue, kind, key, priority, max_attempts, payload, scheduled_at, scheduled_at_initially,
+    created_at, attempt, generation)
+SELECT 'q' || n % 4, CASE n % 6000 WHEN 5 THEN 'tests.rare' ELSE 'tests.k' || n % 5 END, 'key-' || n, n % 3, 1,
+    repeat('x', 200), at, at, at, 0, 0
+FROM (SELECT n, timestamptz '2026-01-01' + n * 7919 % 12000 * interval '1 second' AS at
+    FROM generate_series(1, 12000) AS n) AS made;
+INSERT INTO delayedq_finishedmessage (id, finished_at, scheduled_at, scheduled_at_initially, created_at, priority,
+    attempts, max_attempts, outcome, queue, kind, key, payload)
+SELECT 100000 + n, at, at, at, at, 0, 1, 1, CASE n % 1000 WHEN 1 THEN 'failed' ELSE 'succeeded' END, 'q' || n % 4,
+    CASE n % 6000 WHEN 5 THEN 'tests.rare' ELSE 'tests.k' || n % 5 END, 'key-' || n, repeat('x', 200)
+FROM (SELECT n, timestamptz '2026-01-01' + n * interval '1 second' AS at FROM generate_series(1, 12000) AS n) AS made;
+ANALYZE delayedq_message, delayedq_finishedmessage
+"""
+
+
+@pytest.fixture
+def many(connection, monkeypatch):
+    """A tenth of what a page may look at, in tables that are far larger."""
+    monkeypatch.setattr(browsing, "DEPTH", 1_000)
+    monkeypatch.setattr(browsing, "DEPTH_BY_KEY", 3_000)
+    monkeypatch.setattr(counting, "BOUND", 1_000)
+    monkeypatch.setattr(counting, "WALKED_BOUND", 100)
+    with connection.cursor() as cursor:
+        cursor.execute(FILL.replace("%", "%%"), [])
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE delayedq_message, delayedq_finishedmessage; ANALYZE delayedq_finishedmessage")
+
+
+def statements(connection, act):
+    with CaptureQueriesContext(connection) as captured:
+        assert act().status_code == 200
+    return [query["sql"] for query in captured]
+
+
+def plan(connection, sql):
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.replace('%', '%%')}", [])
+        answer = cursor.fetchone()[0]
+    return (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
+
+
+def nodes(explained):
+    yield explained
+    for child in explained.get("Plans", []):
+        yield from nodes(child)
+
+
+def visited(explained):
+    """How many rows were looked at in the tables of messages, kept or not."""
+    scans = [node for node in nodes(explained) if node.get("Relation Name", "").startswith("delayedq_")]
+    return sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in scans)
+
+
+@ON_POSTGRESQL
+def test_each_page_looks_at_a_limited_number_of_rows(operator, connection, many):
+    pages = {name: partial(operator.get, *asked) for name, asked in LISTS.items()}
+    pages["confirmation"] = partial(choose_all, operator, "cancel", "")
+    for name, act in pages.items():
+        about_messages = [sql for sql in statements(connection, act) if "delayedq_" in sql and READS.match(sql)]
+        assert about_messages
+        for sql in about_messages:
+            assert visited(plan(connection, sql)) <= MOST, f"{name}: {sql}"
+
+
+@ON_POSTGRESQL
+def test_dead_letters_are_found_by_their_own_index(operator, connection, many):
+    sent = statements(connection, partial(operator.get, HISTORY, {"outcome": "failed"}))
+    ended = [
+        node.get("Index Name")
+        for sql in sent
+        if "'failed'" in sql and READS.match(sql)
+        for node in nodes(plan(connection, sql))
+        if node.get("Relation Name") == "delayedq_finishedmessage"
+    ]
+    assert ended
+    assert set(ended) == {"delayedq_dead"}
+
+
+@ON_POSTGRESQL
+def test_counts_are_exact_up_to_a_bound_and_then_estimates(operator, connection, many):
+    def count(url, **query):
+        return str(operator.get(url, query).context["count"])
+
+    assert count(MESSAGES) == "about 12 k"
+    assert count(HISTORY) == "about 12 k"
+    assert count(HISTORY, outcome="failed") == "12"
+    assert count(MESSAGES, since="2025-12-31T19:00", until="2025-12-31T19:10") == "601"
+    assert count(MESSAGES, q="key-77") == "1"
+    assert count(MESSAGES, queue="q1").startswith("about ")
+
+
+@EACH_LIST
+def test_a_page_never_counts_skips_or_sorts_out_all(operator, store, connection, url, query):
+    for number in range(60):
+        offer(store, f"key-{number}", queue=f"q{number % 3}")
+    for sql in statements(connection, partial(operator.get, url, query)):
+        assert "OFFSET" not in sql
+        assert "DISTINCT" not in sql
+        assert "COUNT(" not in sql.upper() or "LIMIT 10001" in sql or "delayedq_" not in sql
+
+
+@pytest.mark.parametrize("where", [MESSAGES, HISTORY])
+def test_the_number_of_queries_does_not_grow_with_the_rows(operator, store, connection, where):
+    make = offer if where == MESSAGES else dead
+    first = make(store, "first")
+    cost = {}
+    for size in (5, 40):
+        for number in range(size):
+            make(store, f"{size}-{number}")
+        cost[size] = len(statements(connection, partial(operator.get, where)))
+    assert cost[5] == cost[40] <= 16
+
+    one = len(statements(connection, partial(operator.get, f"{where}{first}/change/")))
+    assert one <= 16
+    action = "cancel" if where == MESSAGES else "retry"
+    assert len(statements(connection, partial(tick, operator, action, first, where=where))) <= 16
