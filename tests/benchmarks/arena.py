@@ -1,0 +1,122 @@
+"""Where contenders meet: servers with their default configuration, a database for each, a process for each measurement."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from tests.server import USER, mariadb_socket, postgresql_socket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Seconds.
+TOO_LONG = 600
+
+
+class Arena:
+    """Runs functions of contenders; `environment` says where their database is."""
+
+    def __init__(self, directory: Path, **environment: str) -> None:
+        self.environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
+        self.environment.pop("DJANGO_SETTINGS_MODULE", None)
+        self.result = directory / "laps"
+
+    def run(self, name: str, verb: str, *counts: int, **environment: str) -> str:
+        """What the contender's process prints. Raises CalledProcessError and TimeoutExpired."""
+        command = [sys.executable, "-m", "tests.benchmarks.contenders", name, verb, *map(str, counts)]
+        try:
+            return subprocess.run(
+                command,
+                env={**self.environment, "PGDATABASE": name, **environment},
+                check=True, capture_output=True, text=True, timeout=TOO_LONG,
+            ).stdout  # fmt: skip
+        except subprocess.CalledProcessError as error:
+            error.add_note(error.stderr[-2000:])
+            raise
+
+    def seconds(self, name: str, verb: str, *counts: int) -> float:
+        return float(self.run(name, verb, *counts).split()[-1])
+
+    def lap_time(self, name: str, verb: str, count: int) -> float:
+        """Seconds from the first task to the last."""
+        self.result.unlink(missing_ok=True)
+        self.run(name, verb, count, BENCHMARK_LAPS=str(count), BENCHMARK_RESULT=str(self.result))
+        return json.loads(self.result.read_text())
+
+
+class PostgreSQLArena(Arena):
+    def prepare(self, name: str) -> None:
+        self.execute(f'CREATE DATABASE "{name}"')
+        self.run(name, "prepare")
+
+    def execute(self, statement: str, database: str = "postgres") -> list[tuple]:
+        host, user = self.environment["PGHOST"], self.environment["PGUSER"]
+        with psycopg.connect(host=host, user=user, dbname=database, autocommit=True) as connection:
+            cursor = connection.execute(statement)
+            return cursor.fetchall() if cursor.description else []
+
+
+class FileArena(Arena):
+    """SQLite: a file for each contender."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.directory = directory
+
+    def prepare(self, name: str) -> None:
+        self.run(name, "prepare")
+
+    def run(self, name: str, verb: str, *counts: int, **environment: str) -> str:
+        return super().run(name, verb, *counts, BENCHMARK_SQLITE=str(self.directory / f"{name}.sqlite3"), **environment)
+
+
+class MariaDBArena(Arena):
+    def prepare(self, name: str) -> None:
+        self.run(name, "prepare")
+
+
+@contextmanager
+def postgresql() -> Iterator[PostgreSQLArena]:
+    """With Redis beside it, if that is installed: Celery has no use for a database."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        socket = stack.enter_context(postgresql_socket())
+        redis = stack.enter_context(_redis(directory))
+        yield PostgreSQLArena(directory, PGHOST=socket, PGUSER=USER, BENCHMARK_REDIS=redis)
+
+
+@contextmanager
+def sqlite() -> Iterator[FileArena]:
+    with tempfile.TemporaryDirectory() as directory:
+        yield FileArena(Path(directory))
+
+
+@contextmanager
+def mariadb() -> Iterator[MariaDBArena]:
+    with tempfile.TemporaryDirectory() as directory, mariadb_socket() as socket:
+        yield MariaDBArena(Path(directory), BENCHMARK_MARIADB=socket)
+
+
+@contextmanager
+def _redis(directory: Path) -> Iterator[str]:
+    socket = directory / "redis"
+    try:
+        command = ["redis-server", "--port", "0", "--unixsocket", str(socket), "--dir", str(directory), "--save", ""]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    except FileNotFoundError:
+        yield ""
+        return
+    try:
+        yield f"redis+socket://{socket}"
+    finally:
+        server.terminate()
+        server.wait()

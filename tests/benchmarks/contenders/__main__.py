@@ -1,0 +1,28 @@
+"""Runs one function of one contender, and prints how long it took."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import time
+
+from tests.benchmarks.contenders import POSTGRESQL, SQLITE
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", choices=sorted({*POSTGRESQL, *SQLITE}))
+    parser.add_argument("verb", choices=["settings", "prepare", "fill", "drain", "enqueue"])
+    parser.add_argument("count", type=int, nargs="*")
+    options = parser.parse_args()
+    contender = importlib.import_module(f"tests.benchmarks.contenders.{options.name}")
+    if options.verb == "settings":
+        print(contender.SETTINGS)  # noqa: T201
+        return
+    began = time.perf_counter()
+    getattr(contender, options.verb)(*options.count)
+    print(time.perf_counter() - began)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,95 @@
+"""delayedq, the floor and the peers, in the same run: one after another in each round, so that noise meets all alike."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+from rich.progress import track
+
+from tests.benchmarks import arena
+from tests.benchmarks.contenders import POSTGRESQL, SQLITE
+from tests.benchmarks.figures import Figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+#: A peer works for about so many seconds in a round; slow ones get fewer messages, not longer rounds.
+ROUND = 6.0
+TRIAL = 500
+
+
+def drain(messages: int, rounds: int) -> list[Figure]:
+    """No-op tasks that wait in the table, one worker process, history kept as each keeps it."""
+    with arena.postgresql() as place:
+        return _contest("drain, PostgreSQL", place, POSTGRESQL, rounds, _drained(place, messages))
+
+
+def drain_sqlite(messages: int, rounds: int) -> list[Figure]:
+    """The same on SQLite, where huey delivers at most once, and we at least once."""
+    with arena.sqlite() as place:
+        return _contest("drain, SQLite", place, SQLITE, rounds, _drained(place, messages))
+
+
+def drain_mariadb(messages: int, rounds: int) -> list[Figure]:
+    with arena.mariadb() as place:
+        return _contest("drain, MariaDB", place, ("delayedq",), rounds, _drained(place, messages))
+
+
+def enqueue(messages: int, rounds: int) -> list[Figure]:
+    """One by one, each committed on its own."""
+    count = max(messages // 50, 100)
+    with arena.postgresql() as place:
+        return _contest(
+            "enqueue one by one", place, POSTGRESQL, rounds, lambda name: count / place.seconds(name, "enqueue", count)
+        )
+
+
+def enqueue_many(messages: int, rounds: int) -> list[Figure]:
+    """In batches of up to 10,000, in the fastest way that each documents."""
+    with arena.postgresql() as place:
+        sizes = {name: messages if name in {"floor", "delayedq", "pgqueuer", "awa"} else messages // 10 for name in POSTGRESQL}
+        return _contest(
+            "enqueue many", place, POSTGRESQL, rounds, lambda name: sizes[name] / place.seconds(name, "fill", sizes[name])
+        )
+
+
+def _drained(place: arena.Arena, messages: int) -> Callable[[str], float]:
+    """Messages per second of a contender; how many it gets was found in a trial."""
+    fitting: dict[str, int] = {}
+
+    def rate(name: str) -> float:
+        if name not in fitting:
+            fitting[name] = TRIAL
+            fitting[name] = max(TRIAL, min(messages, int(ROUND * rate(name))))
+        count = fitting[name]
+        place.run(name, "fill", count)
+        return count / place.lap_time(name, "drain", count)
+
+    return rate
+
+
+def _contest(
+    scenario: str, place: arena.Arena, names: tuple[str, ...], rounds: int, measure: Callable[[str], float]
+) -> list[Figure]:
+    """Who can't be installed or fails stays out, and the reason is printed."""
+    figures = {name: Figure(scenario, name, "/s", note=note) for name, note in _prepared(place, names)}
+    for _ in track(range(rounds), scenario):
+        for name in list(figures):
+            try:
+                figures[name].rounds.append(measure(name))
+            except subprocess.SubprocessError as error:
+                print(f"{name} is left out of {scenario!r}: {error} {getattr(error, 'stderr', '')}")  # noqa: T201
+                del figures[name]
+    return list(figures.values())
+
+
+def _prepared(place: arena.Arena, names: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for name in names:
+        try:
+            note = place.run(name, "settings").strip()
+            place.prepare(name)
+        except subprocess.SubprocessError as error:
+            print(f"{name} is left out: {str(getattr(error, 'stderr', error)).splitlines()[-1]}")  # noqa: T201
+        else:
+            yield name, note
