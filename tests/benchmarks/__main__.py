@@ -2,8 +2,8 @@
 
     uv run --group test --group bench python -m tests.benchmarks [SCENARIO ...] [--messages N] [--rounds N] [--into DIR]
 
-Prints a table; with `--into`, writes benchmarks.json and benchmarks.png there too. Each scenario runs everybody in turn,
-in several rounds: the numbers of one machine mean little, their ratios in one run a lot.
+Prints a table; with `--into`, writes benchmarks.json and benchmarks.png there too. Each scenario runs everybody in
+turn, in several rounds: the numbers of one machine mean little, their ratios in one run a lot.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ SCENARIOS = {
     "enqueue-many": contest.enqueue_many,
     **alone.SCENARIOS,
 }
-PACKAGES = ("django", "psycopg", "pgqueuer", "oban", "awa-pg", "procrastinate", "django-ox", "dj-queue", "django-tasks-db", "celery", "huey")  # fmt: skip
+PACKAGES = (
+    "django", "psycopg", "pgqueuer", "oban", "awa-pg", "procrastinate", "django-ox", "dj-queue", "django-tasks-db",
+    "celery", "huey",
+)  # fmt: skip
 
 
 def main() -> None:

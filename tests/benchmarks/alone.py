@@ -169,7 +169,12 @@ SCENARIOS = {
     "two-processes": _against("two worker processes", BENCHMARK_FLAGS="--processes 2"),
     "future": _against(
         "1,000,000 future messages in 10 priorities",
-        MESSAGE.format(priority="number % 10 - 5", count=1_000_000, when="interval '1 day' + number * interval '1 s'", lease="NULL, NULL"),
+        MESSAGE.format(
+            priority="number % 10 - 5",
+            count=1_000_000,
+            when="interval '1 day' + number * interval '1 s'",
+            lease="NULL, NULL",
+        ),
     ),
     "in-flight": _against(
         "5,000 slow messages in flight at the head",

@@ -1,4 +1,4 @@
-"""Where contenders meet: servers with their default configuration, a database for each, a process for each measurement."""
+"""Where contenders meet: servers with their default configuration, a database each, a process for each measurement."""
 
 from __future__ import annotations
 

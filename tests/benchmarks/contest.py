@@ -1,4 +1,4 @@
-"""delayedq, the floor and the peers, in the same run: one after another in each round, so that noise meets all alike."""
+"""delayedq, the floor and the peers in the same run: in each round one after another, so that noise meets all alike."""
 
 from __future__ import annotations
 
@@ -48,9 +48,16 @@ def enqueue(messages: int, rounds: int) -> list[Figure]:
 def enqueue_many(messages: int, rounds: int) -> list[Figure]:
     """In batches of up to 10,000, in the fastest way that each documents."""
     with arena.postgresql() as place:
-        sizes = {name: messages if name in {"floor", "delayedq", "pgqueuer", "awa"} else messages // 10 for name in POSTGRESQL}
+        sizes = {
+            name: messages if name in {"floor", "delayedq", "pgqueuer", "awa"} else messages // 10
+            for name in POSTGRESQL
+        }
         return _contest(
-            "enqueue many", place, POSTGRESQL, rounds, lambda name: sizes[name] / place.seconds(name, "fill", sizes[name])
+            "enqueue many",
+            place,
+            POSTGRESQL,
+            rounds,
+            lambda name: sizes[name] / place.seconds(name, "fill", sizes[name]),
         )
 
 

@@ -39,7 +39,9 @@ def table(figures: Iterable[Figure]) -> Table:
         if figure.scenario != before:
             drawn.add_section()
         numbers = [_text(number) for number in (figure.median, min(figure.rounds), max(figure.rounds))]
-        drawn.add_row(figure.scenario if figure.scenario != before else "", figure.name, *numbers, figure.unit, figure.note)
+        drawn.add_row(
+            figure.scenario if figure.scenario != before else "", figure.name, *numbers, figure.unit, figure.note
+        )
         before = figure.scenario
     return drawn
 

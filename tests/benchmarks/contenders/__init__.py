@@ -11,6 +11,7 @@ The database is named by libpq's variables (PGHOST, PGUSER, PGDATABASE), which D
 
 #: In the order of the tables.
 POSTGRESQL = (
-    "floor", "delayedq", "pgqueuer", "oban", "awa", "procrastinate", "django_ox", "dj_queue", "django_tasks_db", "celery",
+    "floor", "delayedq", "pgqueuer", "oban", "awa", "procrastinate", "django_ox", "dj_queue", "django_tasks_db",
+    "celery",
 )  # fmt: skip
 SQLITE = ("delayedq", "huey")

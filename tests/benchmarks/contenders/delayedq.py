@@ -43,14 +43,16 @@ TASKS = {"nothing": nothing, "busy": busy, "sleepy": sleepy, "dozing": dozing}
 
 
 def fill(count: int) -> None:
-    """BENCHMARK_TASK says of what, BENCHMARK_ARGUMENT with which argument (else a number each), BENCHMARK_KEYED if keyed."""
+    """BENCHMARK_TASK says of what, BENCHMARK_ARGUMENT with which argument (else a number), BENCHMARK_KEYED if keyed."""
     from delayedq.store import default_store
 
     chosen = TASKS[os.environ.get("BENCHMARK_TASK", "nothing")]
     argument = os.environ.get("BENCHMARK_ARGUMENT")
     keyed = "BENCHMARK_KEYED" in os.environ
     default_store().offer_many(
-        chosen.offer((json.loads(argument) if argument else number,), {}, when=None, key=f"key-{number}" if keyed else None)
+        chosen.offer(
+            (json.loads(argument) if argument else number,), {}, when=None, key=f"key-{number}" if keyed else None
+        )
         for number in range(count)
     )
 

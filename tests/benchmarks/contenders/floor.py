@@ -10,7 +10,9 @@ import psycopg
 from tests.benchmarks.contenders import stopwatch
 
 BATCH = 500
-SETTINGS = f"the same tables; one prepared statement per {BATCH} messages ends a batch, with history, and claims the next"
+SETTINGS = (
+    f"the same tables; one prepared statement per {BATCH} messages ends a batch, with history, and claims the next"
+)
 
 TABLES = """
 CREATE TABLE message (

@@ -46,9 +46,7 @@ def drain(_count: int) -> None:
         async def nothing(message: object) -> None:
             stopwatch.lap(int(message.payload))
 
-        await queue.run(
-            dequeue_timeout=timedelta(seconds=1), batch_size=BATCH, mode=QueueExecutionMode.drain
-        )
+        await queue.run(dequeue_timeout=timedelta(seconds=1), batch_size=BATCH, mode=QueueExecutionMode.drain)
 
     uvloop.run(work())
 
