@@ -22,7 +22,7 @@ def test_nothing_need_be_set(settings):
 def test_the_defaults():
     assert Settings() == Settings(
         LEASE=timedelta(seconds=60),
-        POLL_INTERVAL=timedelta(seconds=2),
+        POLL_INTERVAL=timedelta(seconds=3),
         RETENTION=timedelta(days=30),
         MAX_PAYLOAD_BYTES=1_000_000,
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
+from django.core.exceptions import ValidationError
 from django.utils import timezone
 
 from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
@@ -33,6 +35,13 @@ class Moment(forms.DateTimeField):
     """In the time zone of the site; browsers offer a calendar for it."""
 
     widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+
+    def prepare_value(self, value: Any) -> Any:
+        """Links ask with an offset and microseconds, which the input of a browser does not take."""
+        if isinstance(value, str):
+            with suppress(ValidationError):
+                value = self.to_python(value)
+        return super().prepare_value(value)
 
 
 class Filter(forms.Form):

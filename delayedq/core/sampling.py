@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
 
@@ -49,12 +50,13 @@ def whole(first: int, last: int) -> Sample:
 
 def sample(first: int, last: int, share: float) -> Sample:
     """About this share (over 0) of the range; all of it if its parts would be shorter than 1."""
-    length = (last - first) / PARTS
-    if share >= 1 or length <= 1:
+    length = last - first
+    if share >= 1 or length <= PARTS:
         return whole(first, last)
-    thin = max(1, round(length * share))
-    slices = tuple(_slice(first + part * length, length - thin, thin, part) for part in range(PARTS))
-    return Sample(slices, length / thin)
+    thin = max(1, min(round(length / PARTS * share), length // PARTS))
+    edges = [first + part * length // PARTS for part in range(PARTS + 1)]
+    slices = tuple(_slice(*ends, thin, part) for part, ends in enumerate(pairwise(edges)))
+    return Sample(slices, length / PARTS / thin)
 
 
 def microseconds(instant: datetime) -> int:
@@ -62,6 +64,7 @@ def microseconds(instant: datetime) -> int:
     return (instant - EPOCH) // MICROSECOND
 
 
-def _slice(start: float, room: float, thin: int, part: int) -> Slice:
-    begin = round(start + room * (part * GOLDEN % 1))
+def _slice(start: int, end: int, thin: int, part: int) -> Slice:
+    places = end - start - thin + 1
+    begin = start + int(places * (part * GOLDEN % 1))
     return Slice(begin, begin + thin)

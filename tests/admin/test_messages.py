@@ -24,6 +24,13 @@ def test_messages_are_listed_by_due_time(operator, store):
     assert "3 messages" in text_of(page)
 
 
+def test_a_link_with_an_exact_moment_fills_the_form_as_browsers_take_it(operator):
+    page = operator.get(MESSAGES, {"since": "2026-11-22T02:00:59.999999+00:00", "until": "whenever"})
+
+    assert 'value="2026-11-21T21:00:59"' in page.content.decode()
+    assert 'value="whenever"' in page.content.decode()
+
+
 def test_an_empty_list_says_so(operator):
     assert "None." in text_of(operator.get(MESSAGES))
 

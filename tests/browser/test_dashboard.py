@@ -50,6 +50,6 @@ def test_the_forecast_warns_of_a_stampede_in_every_window(site, ahead):
 
 def test_from_a_stampede_to_its_messages(site):
     a_busy_site()
-    site.forecast.open().follow("Spread them")
+    site.forecast.open().follow("Look at them")
 
     assert "since=" in site.page.url
