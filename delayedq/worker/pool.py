@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import threading
 import time
 from collections import deque
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,11 @@ from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
 
 from delayedq.core.lifecycle import NotStarted, Raised
-from delayedq.exceptions import TaskTimeout
-from delayedq.worker.executor import Ended, aexecute, execute, execute_jointly
+from delayedq.worker.deadlines import Deadlines
+from delayedq.worker.executor import Ended, aexecute, execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
 
     from delayedq.worker.attempt import Attempt
 
@@ -114,6 +112,7 @@ class Pool:
             self._waiting.put(None)
         for thread in self._threads:
             thread.join()
+        self._deadlines.close()
         if self._coroutines is not None:
             self._coroutines.stop()
 
@@ -161,87 +160,6 @@ def drop_broken_connections() -> None:
 def _failed(attempt: Attempt, error: Exception) -> Ended:
     moment = time.monotonic()
     return Ended(attempt, Raised(), moment, moment, error)
-
-
-class Deadlines:
-    """Raises TaskTimeout in threads whose task has run out of time.
-
-    The exception is delivered between two instructions of Python; a call into C that does not return can't be
-    interrupted, and keeps its message until it does.
-    """
-
-    def __init__(self, wake: Callable[[], None]) -> None:
-        self._wake = wake
-        self._lock = threading.Lock()
-        self._running: dict[int, float] = {}
-
-    def execute(self, attempt: Attempt) -> Ended:
-        """Run a sync task under its timeout in the calling thread."""
-        assert attempt.task.timeout is not None
-        started, ended = time.monotonic(), None
-        self.arm(attempt.task.timeout)
-        try:
-            ended = execute(attempt)
-            self.disarm()
-        except TaskTimeout as error:  # it arrived between the end of the task and this line
-            ended = ended or Ended(attempt, Raised(), started, time.monotonic(), error)
-        return _explained(ended)
-
-    def execute_jointly(self, attempt: Attempt) -> Ended:
-        """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
-        timeout = attempt.task.timeout
-        return _explained(execute_jointly(attempt, nullcontext() if timeout is None else Limit(self, timeout)))
-
-    def arm(self, timeout: timedelta) -> None:
-        """From now until `disarm`, the calling thread may be interrupted."""
-        with self._lock:
-            self._running[threading.get_ident()] = time.monotonic() + timeout.total_seconds()
-        self._wake()  # the loop may sleep for longer than that
-
-    def disarm(self) -> None:
-        with self._lock:
-            interrupted = self._running.pop(threading.get_ident(), None) is None
-        if interrupted:
-            self._swallow()
-
-    def _swallow(self) -> None:
-        """Let a late exception arrive here, where it does no harm."""
-        try:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
-            for _ in range(100):
-                pass
-        except TaskTimeout:
-            pass
-
-    def enforce(self) -> float | None:
-        moment = time.monotonic()
-        with self._lock:
-            for thread, deadline in list(self._running.items()):
-                if deadline <= moment:
-                    del self._running[thread]
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))
-            return min(self._running.values(), default=moment + 3600) - moment if self._running else None
-
-
-class Limit:
-    """Raises TaskTimeout in its block when the time is over, and never after it."""
-
-    def __init__(self, deadlines: Deadlines, timeout: timedelta) -> None:
-        self._deadlines = deadlines
-        self._timeout = timeout
-
-    def __enter__(self) -> None:
-        self._deadlines.arm(self._timeout)
-
-    def __exit__(self, *_: object) -> None:
-        self._deadlines.disarm()
-
-
-def _explained(ended: Ended) -> Ended:
-    """TaskTimeout is raised from outside, without a word."""
-    if isinstance(ended.error, TaskTimeout):
-        ended.error.args = (f"It took longer than {ended.attempt.task.timeout}.",)
-    return ended
 
 
 class Coroutines:

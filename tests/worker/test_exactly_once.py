@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from itertools import count
@@ -23,8 +23,8 @@ from delayedq.store.protocol import Lane, Settled
 from delayedq.tasks import task_at
 from delayedq.worker import joint
 from delayedq.worker.attempt import Attempt
+from delayedq.worker.deadlines import Deadlines
 from delayedq.worker.ledger import Ledger
-from delayedq.worker.pool import Deadlines
 from tests.app import once, tasks
 from tests.app.models import Mark
 from tests.store.given import LEASE, NOW, at, together
@@ -61,7 +61,8 @@ def run(message, deadlines=None, **changes):
     ledger = Ledger(1)
     slot = ledger.hold(message.id, message.token)
     attempt = Attempt(message, replace(task_at(message.kind), **changes), "host:1", ledger, slot)
-    return (deadlines or Deadlines(lambda: None)).execute_jointly(attempt)
+    with closing(Deadlines(lambda: None)) as own:
+        return (deadlines or own).execute_jointly(attempt)
 
 
 def write(name="written"):
@@ -484,10 +485,10 @@ def test_while_the_database_is_away_it_asks_again(claimed, store, unplug, monkey
 
 
 def test_its_timeout_never_interrupts_its_commit(claimed, connection, monkeypatch):
-    deadlines, commit = Deadlines(lambda: None), connection.commit
-    message = claimed(write)
-    monkeypatch.setattr(connection, "commit", lambda: (deadlines.enforce(), commit()))
-    ended = run(message, deadlines, timeout=timedelta(microseconds=1))
+    message, commit = claimed(write), connection.commit
+    with closing(Deadlines(lambda: None)) as deadlines:
+        monkeypatch.setattr(connection, "commit", lambda: (deadlines.enforce(), commit()))
+        ended = run(message, deadlines, timeout=timedelta(microseconds=1))
 
     assert (ended.outcome, ended.error, ended.settled) == (Returned(), None, Settled())
 

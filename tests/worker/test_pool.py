@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -223,6 +224,40 @@ def test_a_task_that_swallows_its_timeout_has_returned():
 
     with working(1) as worker:
         assert values(worker.run(playing(body, task=HURRIED))) == ['"late"']
+
+
+class Cherished:
+    """What takes its time to go, where Python drops exceptions."""
+
+    def __del__(self):
+        spin()
+
+
+def test_a_timeout_that_python_drops_comes_again():
+    """An exception in `__del__` is only reported, and the task would go on without a limit."""
+
+    def body():
+        Cherished()
+        spin()
+
+    with working(1) as worker:
+        (late,) = worker.run(playing(body, task=HURRIED))
+    assert isinstance(late.error, TaskTimeout)
+
+
+def test_what_else_python_drops_is_reported_as_ever(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", reported.append)
+    hook = sys.unraisablehook
+
+    class Bad:
+        def __del__(self):
+            raise ValueError
+
+    with working(1) as worker:
+        assert values(worker.run(playing(lambda: Bad() and 7))) == ["7"]
+    assert [one.exc_type for one in reported] == [ValueError]
+    assert sys.unraisablehook is hook
 
 
 def test_only_the_late_task_is_interrupted():
