@@ -259,9 +259,11 @@ _ENDED = f"{IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX 
 
 FINISHED = f"SELECT finished.id FROM {_ENDED}"
 
+# What an archive has set about to move is the archive's.
 PRUNABLE = f"""
 SELECT id FROM delayedq_finishedmessage
 WHERE finished_at < {NOW} - INTERVAL %(older_than)s MICROSECOND AND outcome <> 'failed'
+    AND finished_at >= coalesce((SELECT cutoff FROM delayedq_archivebatch WHERE is_open), TIMESTAMP '1000-01-01 00:00:00')
 ORDER BY finished_at LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 """

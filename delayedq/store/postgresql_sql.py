@@ -313,11 +313,13 @@ BE_BRIEF = "SET LOCAL lock_timeout = '1s'"
 
 FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = ANY(%(ids)s::bigint[])"
 
+# What an archive has set about to move is the archive's.
 PRUNE = f"""
 DELETE FROM delayedq_finishedmessage
 WHERE id = ANY(ARRAY(
     SELECT id FROM delayedq_finishedmessage
     WHERE finished_at < {NOW} - %(older_than)s AND outcome <> 'failed'
+        AND finished_at >= coalesce((SELECT cutoff FROM delayedq_archivebatch WHERE is_open), '-infinity')
     ORDER BY finished_at LIMIT %(limit)s
     FOR UPDATE SKIP LOCKED
 ))

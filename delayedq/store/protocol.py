@@ -328,4 +328,7 @@ class Store(Edits, Protocol):
         """Which of these ids have a history row."""
 
     def prune(self, older_than: timedelta, limit: int, now: datetime | None = None) -> int:
-        """Delete up to `limit` history rows that ended longer ago, dead letters excepted; returns how many."""
+        """Delete up to `limit` history rows that ended longer ago; returns how many.
+
+        Dead letters stay, and so does what finished before the cutoff of an open archive batch.
+        """

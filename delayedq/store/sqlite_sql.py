@@ -180,9 +180,11 @@ WHERE id = %s AND lease_token = %s
 
 FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = %(id)s"
 
+# What an archive has set about to move is the archive's.
 PRUNABLE = """
 SELECT id FROM delayedq_finishedmessage
 WHERE finished_at < %(before)s AND outcome <> 'failed'
+    AND finished_at >= coalesce((SELECT cutoff FROM delayedq_archivebatch WHERE is_open), '')
 ORDER BY finished_at LIMIT %(limit)s
 """
 PRUNE = "DELETE FROM delayedq_finishedmessage WHERE id = %s"

@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from delayedq.core.lifecycle import Ending
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import ArchiveBatch, ArchiveState, FinishedMessage, Message
 from delayedq.store.protocol import Finish
 from tests.store.given import KIND, LEASE, NOW, at, claim, claim_one, message, settle, succeed
 
@@ -83,3 +83,15 @@ def test_pruning_uses_the_databases_clock(store):
 
     assert store.prune(DAY, 100) == 1
     assert left() == {"new"}
+
+
+def test_what_an_archive_moves_is_left_to_it_until_it_is_done(store):
+    ended(store, "archived", when=at(-1))
+    ended(store, "pruned", when=at(1))
+    ArchiveBatch.objects.create(name="now", lake="/lake", cutoff=NOW, planned_at=NOW)
+
+    assert store.prune(timedelta(), 100, NOW + DAY) == 1
+    assert left() == {"archived"}
+
+    ArchiveBatch.objects.update(state=ArchiveState.DELETED, is_open=None)
+    assert store.prune(timedelta(), 100, NOW + DAY) == 1
