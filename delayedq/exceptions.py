@@ -16,7 +16,13 @@
     │   │   ├── ArgumentsMismatch             its payload can't be read, or does not fit the task's signature
     │   │   └── ReferenceGone                 an object it refers to was deleted
     │   ├── WorkerVanished                    its attempts ended without a word, as often as it may be tried
-    │   └── TaskTimeout (TimeoutError)        an attempt took longer than the task's timeout
+    │   ├── TaskTimeout (TimeoutError)        an attempt took longer than the task's timeout
+    │   └── PipelineError                     a step of the pipeline on Spark can't be done; the message says why
+    │       ├── JavaMissing                   Spark has to start here, and there is no Java
+    │       ├── InvalidOption (ValueError)    an option, a column or an address that Spark was given, named
+    │       ├── DatabaseUnreachable           no connection to the database, whose address names it
+    │       ├── SnapshotGone                  what a DataFrame reads is no longer held: load it again
+    │       └── LoadFailed                    what was staged is not what was written; nothing was offered
     └── Steering                              raised by a task; never an error
         ├── Retry                             try again later; counts as an attempt
         ├── Snooze                            not now; does not count
@@ -93,6 +99,30 @@ class WorkerVanished(DelayedQError):
 
 class TaskTimeout(DelayedQError, TimeoutError):
     """The attempt took longer than the task's timeout."""
+
+
+class PipelineError(DelayedQError):
+    """A step of the pipeline on Spark can't be done; the message says why, and what is left to do."""
+
+
+class JavaMissing(PipelineError):
+    """Spark has to start on this machine, and there is no Java; the message names the package."""
+
+
+class InvalidOption(PipelineError, ValueError):
+    """An option, a column or an address that Spark was given; the message names it."""
+
+
+class DatabaseUnreachable(PipelineError):
+    """No connection to the database; the message names where its address is kept, never a password."""
+
+
+class SnapshotGone(PipelineError):
+    """The transaction whose snapshot a DataFrame reads has ended: read inside `with snapshot(...)`."""
+
+
+class LoadFailed(PipelineError):
+    """What is in the staging table is not what was written to it; no message was offered."""
 
 
 class Steering(Exception):

@@ -1,0 +1,87 @@
+"""The Spark session of the commands. Whatever works on a session takes it as an argument and never makes its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from delayedq.exceptions import JavaMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+JAVA_PACKAGE = "openjdk-17-jre-headless"
+
+#: What the numbers and the files of the pipeline rely on, whatever a cluster's own defaults are.
+SEMANTICS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A step that runs again replaces the days that it writes, and no other.
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.ansi.enabled": "true",
+}
+
+#: For a Spark that starts in this process. Its web page would be open to anybody.
+_LAUNCH = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+
+
+@contextmanager
+def spark_session(
+    master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session on `master` (default: all cores of this machine) or on the Spark Connect server at `remote`.
+
+    A session that this process already has is used as it stands, and stays; one that was started here is stopped at
+    the end. Raises JavaMissing if Spark has to start here and can't.
+    """
+    before = SparkSession.getActiveSession()
+    spark = before or start(master, remote, conf)
+    for name, value in SEMANTICS.items():
+        spark.conf.set(name, value)
+    try:
+        yield spark
+    finally:
+        if before is None:
+            spark.stop()
+
+
+def start(master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark, or connect to it; see `spark_session`. Stopping it is the caller's business."""
+    if master and remote:
+        raise ValueError("A session has a master or is remote, not both.")
+    starts_here = remote is None or not remote.startswith("sc://")
+    if starts_here:
+        require_java()
+    place = remote or master or "local[*]"
+    builder = SparkSession.builder.appName("delayedq")
+    builder = builder.remote(place) if remote else builder.master(place)
+    for name, value in (_defaults(place) if starts_here else SEMANTICS).items():
+        builder = builder.config(name, value)
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def _defaults(place: str) -> dict[str, str]:
+    """On this machine, workers run the Python that runs us: it is the one that has delayedq."""
+    python = {"spark.pyspark.python": sys.executable} if place.startswith("local") else {}
+    return _LAUNCH | SEMANTICS | python
+
+
+def require_java() -> None:
+    """Raise JavaMissing, which says what to install, if Spark would not find Java here."""
+    if home := os.environ.get("JAVA_HOME"):
+        if not (Path(home) / "bin" / "java").exists():
+            raise JavaMissing(f"Spark needs Java 17 or newer, and JAVA_HOME ({home}) holds no bin/java.")
+    elif shutil.which("java") is None:
+        raise JavaMissing(
+            f"Spark needs Java 17 or newer, and finds none. On Debian: apt install {JAVA_PACKAGE}; elsewhere install a"
+            " JRE and put it on PATH or set JAVA_HOME. Or pass --remote to use a Spark Connect server."
+        )
