@@ -101,7 +101,10 @@ def texts(path):
 
 @EACH_FILE
 def test_raw_sql_is_only_in_the_store(path):
+    """Executors can't import the store: the statements of the pipeline stand in modules of their own."""
     if path.is_relative_to(PACKAGE / "store") or path.is_relative_to(PACKAGE / "migrations"):
+        return
+    if path.is_relative_to(PACKAGE / "spark") and (path.stem.endswith("_sql") or path.stem == "connecting"):
         return
     assert [text for text in texts(path) if SQL.match(text)] == []
     calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]

@@ -22,7 +22,7 @@ from delayedq.exceptions import DatabaseUnreachable, InvalidOption
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from adbc_driver_postgresql import dbapi
+    import pyarrow as pa
 
 #: By the scheme of the URL.
 _VENDORS = {
@@ -162,6 +162,35 @@ class Connection:
         return str(naive) if self.vendor == "sqlite" else naive
 
 
+class ArrowConnection:
+    """PostgreSQL, in Arrow."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._raw.close()
+
+    def execute(self, statement: str, *parameters: object) -> None:
+        with closing(self._raw.cursor()) as cursor:
+            cursor.execute(statement, parameters or None)
+
+    def batches(self, statement: str) -> Iterator[pa.RecordBatch]:
+        """The rows as they arrive."""
+        with closing(self._raw.cursor()) as cursor:
+            cursor.execute(statement)
+            yield from cursor.fetch_record_batch()
+
+    def ingest(self, table: str, batches: pa.RecordBatchReader) -> int:
+        """COPY into the columns of the same names, all or nothing; returns how many rows."""
+        with closing(self._raw.cursor()) as cursor:
+            count: int = cursor.adbc_ingest(table, batches, mode="append")
+        return count
+
+
 def connect(address: Address) -> Connection:
     """A connection that commits each statement, unless `transaction` says otherwise.
 
@@ -172,11 +201,9 @@ def connect(address: Address) -> Connection:
     return Connection(vendor, _reached(address, partial(openers[vendor], url)))
 
 
-def arrow(address: Address) -> dbapi.Connection:
+def arrow(address: Address) -> ArrowConnection:
     """A connection to PostgreSQL that speaks Arrow, and commits each statement. Raises DatabaseUnreachable."""
-    from adbc_driver_postgresql import dbapi
-
-    return _reached(address, partial(dbapi.connect, address.resolve(), autocommit=True))
+    return ArrowConnection(_reached(address, partial(_arrow, address.resolve())))
 
 
 def _reached[T](address: Address, opener: Callable[[], T]) -> T:
@@ -203,6 +230,12 @@ def _postgresql(url: str) -> Any:
     import psycopg
 
     return psycopg.connect(url, autocommit=True)
+
+
+def _arrow(url: str) -> Any:
+    from adbc_driver_postgresql import dbapi
+
+    return dbapi.connect(url, autocommit=True)
 
 
 def _mysql(url: str) -> Any:

@@ -1,0 +1,33 @@
+"""`format("delayedq")`: the queue as a source and a sink of Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+from delayedq.spark import options
+from delayedq.spark.reading import MessageReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class DelayedQDataSource(DataSource):
+    """Spark makes one wherever it plans; each option is checked there."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "delayedq"
+
+    def schema(self) -> StructType:
+        return options.columns(self.options)
+
+    def reader(self, schema: StructType) -> MessageReader:
+        return MessageReader(options.selection(self.options), schema)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("delayedq")` known to this session."""
+    spark.dataSource.register(DelayedQDataSource)
