@@ -22,7 +22,10 @@
     │       ├── InvalidOption (ValueError)    an option, a column or an address that Spark was given, named
     │       ├── DatabaseUnreachable           no connection to the database, whose address names it
     │       ├── SnapshotGone                  what a DataFrame reads is no longer held: load it again
-    │       └── LoadFailed                    what was staged is not what was written; nothing was offered
+    │       ├── LoadFailed                    what was staged is not what was written; nothing was offered
+    │       ├── LakeUnusable                  no lake, something else, or one of a newer schema
+    │       ├── ArchiveBusy                   somebody else archives, or took the batch over
+    │       └── ArchiveFailed                 a batch can't be moved; nothing of it was deleted
     └── Steering                              raised by a task; never an error
         ├── Retry                             try again later; counts as an attempt
         ├── Snooze                            not now; does not count
@@ -123,6 +126,18 @@ class SnapshotGone(PipelineError):
 
 class LoadFailed(PipelineError):
     """What is in the staging table is not what was written to it; no message was offered."""
+
+
+class LakeUnusable(PipelineError):
+    """The path holds no lake, something else, or a lake that a newer delayedq has written to."""
+
+
+class ArchiveBusy(PipelineError):
+    """Somebody else archives, or took the batch over; this archive changed nothing after that."""
+
+
+class ArchiveFailed(PipelineError):
+    """A batch can't be moved, and the message says why; nothing of it was deleted."""
 
 
 class Steering(Exception):
