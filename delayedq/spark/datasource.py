@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from delayedq.exceptions import InvalidOption
 from delayedq.spark import options
 from delayedq.spark.reading import MessageReader
+from delayedq.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,6 +28,13 @@ class DelayedQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MessageReader:
         return MessageReader(options.selection(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
+        if overwrite:
+            raise InvalidOption('The queue is never overwritten: use mode("append").')
+        writer = MessageWriter(load_options(self.options), schema)
+        writer.plan()
+        return writer
 
 
 def register(spark: SparkSession) -> None:
