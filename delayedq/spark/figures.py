@@ -1,0 +1,124 @@
+"""All that a report says, computed on Spark and brought here: small tables, and the plans drawn from them."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+from pyspark import StorageLevel
+from pyspark.sql import functions as F
+
+from delayedq.spark import analytics
+from delayedq.spark.backlog import backlog, littles_law
+from delayedq.spark.capacity import Plan, Target, plans
+from delayedq.spark.sketches import merge, percentiles
+from delayedq.spark.timing import timed, within
+from delayedq.spark.window import DAY, Window, moment
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """`tables` by name; their columns are those of the functions that `measure` calls."""
+
+    window: Window
+    tables: dict[str, pa.Table]
+    target: Target
+    lease: timedelta
+    plans: list[Plan] = field(default_factory=list)
+
+    def rows(self, table: str, **where: object) -> list[Row]:
+        rows: list[Row] = self.tables[table].to_pylist()
+        return [row for row in rows if all(row[name] == value for name, value in where.items())]
+
+    def overall(self, measure: str) -> Row | None:
+        """Percentiles of all queues and kinds."""
+        return next(iter(self.rows("overall", measure=measure)), None)
+
+    def ended(self) -> dict[str, int]:
+        """How many messages ended in each state."""
+        counts: dict[str, int] = {}
+        for row in self.rows("retries"):
+            counts[row["state"]] = counts.get(row["state"], 0) + row["n"]
+        return counts
+
+
+def measure(
+    messages: DataFrame,
+    since: datetime,
+    until: datetime,
+    *,
+    target: Target = Target(),  # noqa: B008 - it is immutable
+    lease: timedelta = timedelta(seconds=60),
+) -> Figures:
+    """Everything about a window of `messages`, which have the columns of MESSAGES or LAKE, live ones or not.
+
+    Raises ValueError for a window that is none.
+    """
+    window = Window.between(since, until)
+    with ExitStack() as kept:
+        tables = {name: table.toArrow() for name, table in _tables(messages, window, kept).items()}
+    offered = tables["offered"].to_pylist()
+    periods = ceil(window.seconds / window.period)
+    return Figures(
+        window=window,
+        tables=tables,
+        target=target,
+        lease=lease,
+        plans=plans(offered, window.period, periods, target) if offered else [],
+    )
+
+
+def span(messages: DataFrame) -> tuple[datetime, datetime] | None:
+    """From the first arrival to just after the last end; None if no message has ended."""
+    arrived = F.greatest("created_at", F.least("scheduled_at_initially", "scheduled_at"))
+    ends = messages.where(F.col("finished_at").isNotNull()).select(
+        F.unix_micros(F.min(arrived)).alias("first"), F.unix_micros(F.max("finished_at")).alias("last")
+    )
+    row = ends.first()
+    if row is None or row["last"] is None:
+        return None
+    return moment(row["first"] // 1_000_000), moment(row["last"] // 1_000_000 + 1)
+
+
+def _tables(messages: DataFrame, window: Window, kept: ExitStack) -> dict[str, DataFrame]:
+    known = _keep(timed(within(messages, moment(window.since), moment(window.until))), kept)
+    attempts = analytics.attempts(known)
+    durations = _keep(analytics.durations(known, attempts, window), kept)
+    flow = _keep(analytics.flow(known, attempts, window), kept)
+    levels = backlog(flow, window)
+    daily = durations.withColumn("day", window.bucket(F.col("bucket"), DAY))
+    return {
+        "flow": flow,
+        "backlog": levels,
+        "littles_law": littles_law(levels, durations, window),
+        "overall": percentiles(durations, ["measure"]),
+        "by_time": percentiles(durations, ["measure", "bucket"]),
+        "by_kind": percentiles(durations, ["measure", "kind"]),
+        "distribution": merge(durations, ["measure"]),
+        "sketches": merge(daily, ["day", "queue", "kind", "measure"]),
+        "offered": analytics.offered(attempts, window),
+        "retries": analytics.retries(known, window),
+        "failures": analytics.failures(attempts, window),
+        "recoveries": analytics.recoveries(known, window),
+        "leases": analytics.leases(known, window),
+        "drift": analytics.drift(known, window),
+        "still_open": analytics.still_open(known, window),
+    }
+
+
+def _keep(rows: DataFrame, kept: ExitStack) -> DataFrame:
+    """What several figures are made of is computed once."""
+    rows.persist(StorageLevel.MEMORY_AND_DISK)
+    kept.callback(rows.unpersist)
+    return rows

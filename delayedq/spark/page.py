@@ -1,0 +1,233 @@
+"""The report as one HTML page that needs nothing else: no network, no scripts, light or dark as the reader's system is.
+
+Each section begins with a sentence that says what its chart shows, with the numbers; whoever reads only those knows it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from delayedq.spark import charts, sentences, words
+from delayedq.spark.window import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from delayedq.spark.capacity import Plan
+    from delayedq.spark.figures import Figures, Row
+
+#: A table shows at most so many rows; the files beside the page have all.
+MOST_ROWS = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`head`: pairs of a title and a class, "number" or "". `more`: how many rows are left out."""
+
+    head: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[str]]
+    more: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    sentence: Markup
+    chart: Markup = Markup()
+    table: Table | None = None
+    notes: list[str] = field(default_factory=list)
+
+
+def render(figures: Figures, made_at: datetime) -> str:
+    """The page. `made_at` is an aware time; the page says it in UTC."""
+    environment = Environment(
+        loader=PackageLoader("delayedq.spark"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    since, until = moment(figures.window.since), moment(figures.window.until)
+    return environment.get_template("report.html").render(
+        since=f"{since:%-d %B %Y %H:%M}",
+        until=f"{until:%-d %B %Y %H:%M}",
+        made_at=f"{made_at.astimezone(UTC):%-d %B %Y %H:%M}",
+        summary=sentences.summary(figures),
+        tiles=sentences.tiles(figures),
+        sections=sections(figures),
+    )
+
+
+def sections(figures: Figures) -> list[Section]:
+    """Those for which there is something to say."""
+    each = [_throughput, _waits, _backlog, _kinds, _distribution, _week, _capacity, _retries, _failures, _leases]
+    made = [section(figures) for section in [*each, _drift, _open]]
+    return [section for section in made if section is not None]
+
+
+def _throughput(figures: Figures) -> Section | None:
+    if not figures.rows("flow"):
+        return None
+    return _drawn("What arrived, and what ended", sentences.throughput(figures), charts.throughput, figures)
+
+
+def _waits(figures: Figures) -> Section | None:
+    if figures.overall("wait") is None:
+        return None
+    return _drawn("How long messages waited to begin", sentences.waits(figures), charts.waits, figures)
+
+
+def _backlog(figures: Figures) -> Section | None:
+    if not figures.rows("backlog"):
+        return None
+    table = _table(
+        figures.rows("littles_law"),
+        ("queue", lambda row: row["queue"], ""),
+        ("waiting, on average", lambda row: words.count(row["waiting"]), "number"),
+        ("arrivals per second", lambda row: words.count(row["rate"]), "number"),
+        ("mean wait", lambda row: words.duration(row["wait"]), "number"),
+        ("rate × wait", lambda row: words.count(row["expected"]), "number"),
+        ("apart by", lambda row: words.share(row["gap"], 1), "number"),
+    )
+    return _drawn("Backlog", sentences.backlog(figures), charts.backlog, figures, table)
+
+
+def _kinds(figures: Figures) -> Section | None:
+    if not charts.kinds(figures):
+        return None
+    waits = {row["kind"]: row for row in figures.rows("by_kind", measure="wait")}
+    table = _table(
+        charts.kinds(figures),
+        ("task", lambda row: row["kind"], ""),
+        ("attempts", lambda row: words.count(row["n"]), "number"),
+        ("wait p50", lambda row: words.duration(waits.get(row["kind"], {}).get("p50")), "number"),
+        ("p95", lambda row: words.duration(waits.get(row["kind"], {}).get("p95")), "number"),
+        ("run p50", lambda row: words.duration(row["p50"]), "number"),
+        ("p95", lambda row: words.duration(row["p95"]), "number"),
+        ("longest", lambda row: words.duration(row["longest"]), "number"),
+        ("total", lambda row: words.duration(row["mean"] * row["n"]), "number"),
+    )
+    return _drawn("Task by task", sentences.kinds(figures), charts.by_kind, figures, table)
+
+
+def _distribution(figures: Figures) -> Section | None:
+    if not figures.rows("distribution"):
+        return None
+    return _drawn("The slow ones", sentences.distribution(figures), charts.distribution, figures)
+
+
+def _week(figures: Figures) -> Section | None:
+    if not (charts.has_weeks(figures) and charts.hours_of_week(figures)):
+        return None
+    return _drawn("Hours of the week", sentences.week(figures), charts.week, figures)
+
+
+def _capacity(figures: Figures) -> Section | None:
+    if not figures.plans:
+        return None
+    plan = figures.plans[0]
+    table = _table(
+        figures.plans,
+        ("queue", lambda plan: plan.queue, ""),
+        ("mean load", lambda plan: words.count(plan.mean_load), "number"),
+        ("busiest load", lambda plan: words.count(plan.peak.traffic.load), "number"),
+        ("threads", lambda plan: f"{plan.threads:,}", "number"),
+        ("by chance", _by_chance, "number"),
+        ("for the busiest period", lambda plan: f"{plan.peak_threads:,}", "number"),
+    )
+    sentence = sentences.capacity(figures)
+    chart = Markup(charts.capacity(figures, plan, sentence.striptags()))  # noqa: S704 - made here
+    return Section("How many threads it takes", sentence, chart, table, sentences.capacity_notes(figures))
+
+
+def _by_chance(plan: Plan) -> str:
+    return "–" if plan.low is None else f"{plan.low:,}" if plan.low == plan.high else f"{plan.low:,}–{plan.high:,}"
+
+
+def _retries(figures: Figures) -> Section | None:
+    if not charts.within_attempts(figures):
+        return None
+    table = _table(
+        sorted(figures.rows("recoveries"), key=lambda row: -row["n"]),
+        ("task", lambda row: row["kind"], ""),
+        ("recovered", lambda row: words.count(row["n"]), "number"),
+        ("after, p50", lambda row: words.duration(row["p50"]), "number"),
+        ("p95", lambda row: words.duration(row["p95"]), "number"),
+        ("longest", lambda row: words.duration(row["longest"]), "number"),
+    )
+    return _drawn("Retries", sentences.retries(figures), charts.retries, figures, table)
+
+
+def _failures(figures: Figures) -> Section | None:
+    failures = sorted(figures.rows("failures"), key=lambda row: (-row["dead"], -row["wasted"]))
+    table = _table(
+        failures,
+        ("task", lambda row: row["kind"], ""),
+        ("exception", lambda row: row["exception"], ""),
+        ("attempts", lambda row: words.count(row["attempts"]), "number"),
+        ("messages", lambda row: words.count(row["messages"]), "number"),
+        ("failed for good", lambda row: words.count(row["dead"]), "number"),
+        ("time lost", lambda row: words.duration(row["wasted"]), "number"),
+    )
+    return Section("Failures", sentences.failures(figures), table=table) if failures else None
+
+
+def _leases(figures: Figures) -> Section | None:
+    rows = sorted(figures.rows("leases"), key=lambda row: (-row["silent"], -(row["longest"] or 0)))
+    lease = figures.lease.total_seconds()
+    table = _table(
+        rows,
+        ("task", lambda row: row["kind"], ""),
+        ("attempts", lambda row: words.count(row["attempts"]), "number"),
+        ("ended without a word", lambda row: words.count(row["silent"]), "number"),
+        ("replaced while they ran", lambda row: words.count(row["superseded"]), "number"),
+        ("longest run ÷ lease", lambda row: words.count((row["longest"] or 0) / lease), "number"),
+    )
+    return Section("Leases", sentences.leases(figures), table=table) if rows else None
+
+
+def _drift(figures: Figures) -> Section | None:
+    rows = sorted(figures.rows("drift"), key=lambda row: row["schedule"])
+    table = _table(
+        rows,
+        ("schedule", lambda row: row["schedule"], ""),
+        ("ticks", lambda row: words.count(row["n"]), "number"),
+        ("late by, p50", lambda row: words.duration(row["p50"]), "number"),
+        ("p95", lambda row: words.duration(row["p95"]), "number"),
+        ("at most", lambda row: words.duration(row["longest"]), "number"),
+        ("missed", lambda row: words.count(row["cancelled"]), "number"),
+        ("repeated", lambda row: words.count(row["repeated"]), "number"),
+    )
+    return Section("Cron", sentences.drift(figures), table=table) if rows else None
+
+
+def _open(figures: Figures) -> Section | None:
+    rows = sorted(figures.rows("still_open"), key=lambda row: -(row["oldest"] or 0))
+    table = _table(
+        rows,
+        ("task", lambda row: row["kind"], ""),
+        ("state", lambda row: row["state"], ""),
+        ("messages", lambda row: words.count(row["n"]), "number"),
+        ("of them due", lambda row: words.count(row["due"]), "number"),
+        ("since at most", lambda row: words.duration(row["oldest"]), "number"),
+    )
+    return Section("Not over yet", sentences.still_open(figures), table=table) if rows else None
+
+
+def _drawn(
+    title: str, sentence: Markup, draw: Callable[[Figures, str], str], figures: Figures, table: Table | None = None
+) -> Section:
+    return Section(title, sentence, Markup(draw(figures, sentence.striptags())), table)  # noqa: S704 - made here
+
+
+def _table[T](rows: Sequence[T], *columns: tuple[str, Callable[[T], str], str]) -> Table | None:
+    if not rows:
+        return None
+    cells = [[text(row) for _, text, _ in columns] for row in rows[:MOST_ROWS]]
+    return Table([(title, kind) for title, _, kind in columns], cells, max(0, len(rows) - MOST_ROWS))

@@ -1,0 +1,66 @@
+"""The span of time that a report is about, and the buckets it is cut into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+HOUR = 3_600
+DAY = 24 * HOUR
+
+#: In seconds; a report has at most so many buckets of the first width that will do.
+_WIDTHS = (1, 5, 15, 60, 300, 900, HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY)
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From `since` to before `until`, in seconds since 1970 (UTC). Buckets begin at multiples of `width` seconds."""
+
+    since: float
+    until: float
+    width: int
+
+    @classmethod
+    def between(cls, since: datetime, until: datetime) -> Window:
+        """Raises ValueError unless `until` is later than `since`, and both are aware."""
+        if since.utcoffset() is None or until.utcoffset() is None:
+            raise ValueError(f"A window is between aware times, not {since} and {until}.")
+        if until <= since:
+            raise ValueError(f"A window ends after it begins, not from {since} to {until}.")
+        seconds = (until - since).total_seconds()
+        width = next((width for width in _WIDTHS if seconds / width <= _MOST), _WIDTHS[-1])
+        return cls(since.timestamp(), until.timestamp(), width)
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+    @property
+    def period(self) -> int:
+        """The seconds for which load is looked at as one: an hour, unless the whole window is short."""
+        return min(self.width, HOUR) if self.seconds < 2 * HOUR else HOUR
+
+    def buckets(self) -> list[float]:
+        """Where they begin. The first may begin before the window."""
+        first, end = self.since // self.width, ceil(self.until / self.width)
+        return [number * float(self.width) for number in range(int(first), end)]
+
+    def has(self, moment: Column) -> Column:
+        return (moment >= self.since) & (moment < self.until)
+
+    def bucket(self, moment: Column, width: int | None = None) -> Column:
+        """Where the bucket of this moment begins."""
+        width = width or self.width
+        return F.floor(moment / width) * float(width)
+
+
+def moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,77 @@
+"""How long the report takes over a lake of so many messages, Spark's start included, and how much memory.
+
+    uv run --group test --extra spark python -m tests.benchmarks.report [--millions 1 3 10] [--driver-memory 4g]
+
+The lake is a month of eight kinds of tasks, busier by day than by night; one message in twenty failed at least once and
+carries the traceback. Each size runs in a process of its own, on `local[2]`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import resource
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+SINCE = datetime(2013, 3, 1, tzinfo=UTC)
+DAYS = 30
+TRACEBACK = "\\n".join(f'  File \\"/srv/app/layer_{n}.py\\", line {n}, in call_{n}\\n    call()' for n in range(20))
+
+
+def fill(spark, lake, rows):
+    """Write a lake, one partition a day, as the archive does."""
+    from pyspark.sql import functions as F
+
+    from delayedq.spark.schema import LAKE
+
+    kind = F.col("id") % 8
+    arrival = F.lit(SINCE.timestamp()) + 86_400 * (
+        F.floor(F.col("id") * DAYS / rows) + F.col("u") + 0.1 * F.sin(6.283 * F.col("u"))
+    )
+    failure = F.to_json(
+        F.struct(
+            F.lit(1).alias("attempt"),
+            F.date_format(F.timestamp_seconds("failed"), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'+00:00'").alias("failed_at"),
+            F.col("run").alias("seconds"),
+            F.lit("host-1-17").alias("worker"),
+            F.concat(F.lit("app.Error"), F.col("id") % 5).alias("exception"),
+            F.lit("it did not work").alias("message"),
+            F.lit(TRACEBACK).alias("traceback"),
+        )
+    )
+    columns = {
+        "queue": F.concat(F.lit("queue-"), kind % 3),
+        "kind": F.concat(F.lit("app.tasks.task_"), kind),
+        "key": F.concat(F.lit("key-"), "id"),
+        "state": F.when(F.rand(5) < 0.002, "failed").otherwise("succeeded"),
+        "priority": F.lit(0),
+        "attempts": F.when(F.col("failing"), 2).otherwise(1),
+        "max_attempts": F.lit(8),
+        "created_at": F.timestamp_seconds(F.col("arrival") - 3_600),
+        "scheduled_at_initially": F.timestamp_seconds("arrival"),
+        "scheduled_at": F.timestamp_seconds("due"),
+        "started_at": F.timestamp_seconds(F.col("due") + F.col("wait")),
+        "finished_at": F.timestamp_seconds(F.col("due") + F.col("wait") + F.col("run")),
+        "worker": F.concat(F.lit("host-1-"), F.col("id") % 4),
+        "payload": F.concat(F.lit('{"args":[],"kwargs":{"flight":'), "id", F.lit(',"note":"'), F.md5("key"), F.lit('"}}')),
+        "errors": F.when(F.col("failing"), F.concat(F.lit("["), failure, F.lit("]"))),
+        "schema_version": F.lit(1),
+        "day": F.to_date("finished_at"),
+    }
+    messages = (
+        spark.range(rows)
+        .withColumns({"u": F.rand(1), "failing": F.rand(2) < 0.05})
+        .withColumns({"arrival": arrival, "wait": -F.log(F.rand(3)) * 0.3, "run": F.exp(F.randn(4)) * (0.05 + kind / 10)})
+        .withColumn("failed", F.col("arrival") + F.col("wait") + F.col("run"))
+        .withColumn("due", F.when(F.col("failing"), F.col("failed") + 5).otherwise(F.col("arrival")))
+    )
+    for name, value in columns.items():
+        messages = messages.withColumn(name, value)
+    wanted = [
+        (F.col(f.name) if f.name in messages.columns else F.lit(None)).cast(f.dataType).alias(f.name) for f in LAKE
+    ]
+    messages.select(wanted).write.partitionBy("day").mode("overwrite").parquet(lake)
