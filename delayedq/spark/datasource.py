@@ -9,10 +9,12 @@ from pyspark.sql.datasource import DataSource
 from delayedq.exceptions import InvalidOption
 from delayedq.spark import options
 from delayedq.spark.reading import MessageReader
+from delayedq.spark.streaming import stream_reader
 from delayedq.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
 
@@ -28,6 +30,9 @@ class DelayedQDataSource(DataSource):
 
     def reader(self, schema: StructType) -> MessageReader:
         return MessageReader(options.selection(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return stream_reader(options.stream_selection(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         if overwrite:

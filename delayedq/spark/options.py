@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ class Selection:
     until: datetime | None = None
     snapshot: str | None = None
     partitions: int = 8
-    lookback: timedelta = timedelta(hours=1)
+    #: How long after its end a message may at most be recorded, as a stream reads it.
+    lateness: timedelta = timedelta(minutes=1)
 
     @property
     def live(self) -> bool:
@@ -52,7 +53,7 @@ class Selection:
 
 def selection(options: Mapping[str, str]) -> Selection:
     """Raises InvalidOption, naming the option."""
-    known = ("address", "states", "kinds", "queues", "since", "until", "snapshot", "partitions", "lookback", "columns")
+    known = ("address", "states", "kinds", "queues", "since", "until", "snapshot", "partitions", "lateness", "columns")
     refuse_unknown(options, known)
     return Selection(
         address=address(options),
@@ -63,8 +64,20 @@ def selection(options: Mapping[str, str]) -> Selection:
         until=_moment(options, "until"),
         snapshot=options.get("snapshot") or None,
         partitions=int(_number(options, "partitions", 8, 1, PARTITIONS)),
-        lookback=timedelta(seconds=_number(options, "lookback", 3600, 0, 10 * 365 * 86_400)),
+        lateness=timedelta(seconds=_number(options, "lateness", 60, 0, 366 * 86_400)),
     )
+
+
+def stream_selection(options: Mapping[str, str]) -> Selection:
+    """Only what has ended is streamed, and no snapshot holds it. Raises InvalidOption."""
+    selected = selection({"states": ",".join(FINAL_STATES), **options})
+    if selected.live:
+        raise InvalidOption(f"states: a stream is of finished messages: {', '.join(FINAL_STATES)}.")
+    if selected.snapshot:
+        raise InvalidOption("snapshot: a stream goes on after it.")
+    if "lateness" not in options and selected.address.vendor == "postgresql":
+        return replace(selected, lateness=timedelta(hours=1))  # where it costs nothing
+    return selected
 
 
 def columns(options: Mapping[str, str]) -> StructType:

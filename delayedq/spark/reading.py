@@ -70,7 +70,7 @@ class MessageReader(DataSourceReader):
 
     # No pushFilters: Spark 4.3 would reuse the reader with the filters of another query on the same DataFrame.
 
-    def partitions(self) -> list[InputPartition]:
+    def partitions(self) -> list[Span]:
         if not self.selection.snapshot or self.selection.partitions == 1:
             return [Span()]
         with connect(self.selection.address) as connection, connection.transaction(sql.BEGIN):
@@ -80,22 +80,28 @@ class MessageReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, Span):
             return
-        target = to_arrow_schema(self.schema, timezone="UTC")
-        vendor = self.selection.address.vendor
-        statement = sql.select(vendor, self.schema.names, tables(self.selection))
-        if vendor == "postgresql":
-            yield from read_span(self.selection, partition, statement, target)
+        if self.selection.address.vendor != "postgresql":
+            yield from read_rows(self.selection, self.schema)
             return
-        with connect(self.selection.address) as connection:
-            for rows in connection.stream(statement, self.selection.parameters(), BATCH):
-                yield as_batch(rows, target)
+        statement = sql.select("postgresql", self.schema.names, tables(self.selection))
+        target = to_arrow_schema(self.schema, timezone="UTC")
+        yield from read_span(self.selection, settings(self.selection, partition), statement, target)
+
+
+def read_rows(selection: Selection, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """On SQLite and MySQL: all that is selected, as one statement finds it."""
+    target = to_arrow_schema(schema, timezone="UTC")
+    statement = sql.select(selection.address.vendor, schema.names, tables(selection))
+    with connect(selection.address) as connection:
+        for rows in connection.stream(statement, selection.parameters(), BATCH):
+            yield as_batch(rows, target)
 
 
 def tables(selection: Selection) -> list[str]:
     return [sql.LIVE] * selection.live + [sql.ENDED] * selection.ended
 
 
-def spans(connection: Connection, selection: Selection) -> list[InputPartition]:
+def spans(connection: Connection, selection: Selection) -> list[Span]:
     """Ranges that hold about as many of the selected rows each, in this transaction of PostgreSQL."""
     connection.rows(sql.SET.format("%(settings)s"), {"settings": settings(selection, Span())})
     shares = [number / selection.partitions for number in range(1, selection.partitions)]
@@ -115,15 +121,13 @@ def settings(selection: Selection, span: Span, **others: str) -> str:
     )
 
 
-def read_span(
-    selection: Selection, span: Span, statement: str, target: pa.Schema, **others: str
-) -> Iterator[pa.RecordBatch]:
-    """Stream what PostgreSQL copies out."""
+def read_span(selection: Selection, set_to: str, statement: str, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Stream what PostgreSQL copies out, with these settings of the transaction."""
     with arrow(selection.address) as connection:
         connection.execute(sql.BEGIN)
         if selection.snapshot:
             _enter(connection, selection.snapshot)
-        connection.execute(sql.SET.format("$1"), settings(selection, span, **others))
+        connection.execute(sql.SET.format("$1"), set_to)
         for batch in connection.batches(statement):
             # What the table guarantees Arrow does not know: that a column is never NULL.
             yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
