@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "superseded": VIOLET}
 MOST_KINDS = 12
+_NEARLY_ALL = 0.9
+_WIDE = 34
 _MEASURES = {"wait": ORANGE, "run": BLUE, "turnaround": VIOLET}
 _WEEK_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _PERCENTILES = (("p50", GREEN), ("p95", ORANGE), ("p99", RED))
@@ -71,7 +73,7 @@ def waits(figures: Figures, label: str) -> str:
     times = _moments([row["bucket"] + figures.window.width / 2 for row in rows])
     for name, colour in _PERCENTILES:
         values = [_visible(row[name]) for row in rows]
-        axes.plot(times, values, color=colour, marker="o" if len(rows) < 3 else None, markersize=4)
+        axes.plot(times, values, color=colour, marker="o", markersize=2.5)
         plots.name_line(axes, times, values, name, colour)
     axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
     values = [_visible(row[name]) for row in rows for name, _ in _PERCENTILES]
@@ -111,7 +113,7 @@ def distribution(figures: Figures, label: str) -> str:
         ends = [GROWTH ** row["bin"] for row in rows]
         longer = [(total - upto) / total for upto in accumulate(row["n"] for row in rows)]
         axes.plot(ends, longer, color=colour, drawstyle="steps-post", label=_NAMES[measure])
-        shortest.append(ends[next(i for i, rest in enumerate(longer) if rest < 0.9)])
+        shortest.append(ends[next(i for i, rest in enumerate(longer) if rest < _NEARLY_ALL)])
         longest.append(ends[-1])
     axes.set_yscale("log")
     axes.set_ylim(1e-4, 1.3)
@@ -246,7 +248,7 @@ def _spreads(axes: Axes, places: dict[int, Row], colour: str) -> None:
 
 def _tail(kind: str) -> str:
     """A path by its end, which is what tells it from others."""
-    return kind if len(kind) <= 34 else f"…{kind[-33:]}"
+    return kind if len(kind) <= _WIDE else f"…{kind[1 - _WIDE :]}"
 
 
 def _visible(seconds: float) -> float:

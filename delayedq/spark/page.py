@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.spark.capacity import Plan
-    from delayedq.spark.figures import Figures, Row
+    from delayedq.spark.figures import Figures
 
 #: A table shows at most so many rows; the files beside the page have all.
 MOST_ROWS = 25
@@ -39,7 +39,7 @@ class Table:
 class Section:
     title: str
     sentence: Markup
-    chart: Markup = Markup()
+    chart: Markup | None = None
     table: Table | None = None
     notes: list[str] = field(default_factory=list)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from io import StringIO
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -32,7 +32,7 @@ _VARIABLES = {
     GREEN: "green",
 }
 
-_STYLE = {
+_STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "delayedq",
     "font.size": 9.5,
@@ -85,9 +85,10 @@ class Chart:
 
 
 def time_axis(axes: Axes) -> None:
-    locator = AutoDateLocator(minticks=4, maxticks=9, tz="UTC")
+    locator = AutoDateLocator(minticks=4, maxticks=9, tz="UTC")  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC", show_offset=False))
+    formatter = ConciseDateFormatter(locator, tz="UTC", show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_formatter(formatter)
     axes.margins(x=0.005)
 
 
@@ -113,10 +114,10 @@ def count_axis(axes: Axes) -> None:
 
 def name_line(axes: Axes, x: Sequence[float], y: Sequence[float], name: str, colour: str) -> None:
     """At the end of the line, where the eye is; there is no legend to look up."""
-    if len(y):
-        axes.annotate(
-            name, (x[-1], y[-1]), xytext=(6, 0), textcoords="offset points", color=colour, va="center", annotation_clip=False
-        )
+    end = (x[-1], y[-1])
+    axes.annotate(
+        name, end, xytext=(6, 0), textcoords="offset points", color=colour, va="center", annotation_clip=False
+    )
 
 
 def _escaped(label: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +12,7 @@ from delayedq.spark.page import render
 
 if TYPE_CHECKING:
     from datetime import datetime
+    from pathlib import Path
 
     from delayedq.spark.capacity import Plan
     from delayedq.spark.figures import Figures

@@ -58,7 +58,8 @@ def tiles(figures: Figures) -> list[Tile]:
         made.append(Tile(words.duration(whole["p95"]), "arrival to end, p95", f"p50 {words.duration(whole['p50'])}"))
     waiting = charts.levels(figures, "waiting")
     if waiting:
-        made.append(Tile(f"{max(waiting):,.0f}", "waiting at most", f"{words.count(_mean_waiting(figures))} on average"))
+        mean = words.count(_mean(figures, "waiting_mean"))
+        made.append(Tile(f"{max(waiting):,.0f}", "waiting at most", f"{mean} on average"))
     if figures.plans:
         plan = figures.plans[0]
         about = f"{words.duration(figures.target.seconds)} for {figures.target.share:.0%}"
@@ -111,7 +112,7 @@ def backlog(figures: Figures) -> Markup:
     waiting, running = charts.levels(figures, "waiting"), _mean(figures, "running_mean")
     buckets = figures.window.buckets()
     most = max(waiting)
-    text = _say("{} waited and {} ran on average. ", words.count(_mean_waiting(figures)), words.count(running))
+    text = _say("{} waited and {} ran on average. ", words.count(_mean(figures, "waiting_mean")), words.count(running))
     if most:
         end = buckets[waiting.index(most)] + figures.window.width
         text += _say("The most that waited at the end of a span were {}, on {}. ", f"{most:,.0f}", _when(end))
@@ -119,8 +120,8 @@ def backlog(figures: Figures) -> Markup:
     if apart <= _GAP:
         return text + _say("Little’s law holds to {}: arrivals, waits and backlog agree.", words.share(apart, 1))
     return text + _say(
-        "By Little’s law, arrivals × wait should be what waited; in one queue they are {} apart, so messages crossed the"
-        " ends of this time, were cancelled before they began, or are missing.",
+        "By Little’s law, arrivals × wait should be what waited; in one queue they are {} apart, so messages crossed"
+        " the ends of this time, were cancelled before they began, or are missing.",
         words.share(apart, 1),
     )
 
@@ -146,8 +147,8 @@ def kinds(figures: Figures) -> Markup:
 def distribution(figures: Figures) -> Markup:
     whole = figures.overall("turnaround") or figures.overall("wait") or figures.overall("run") or {}
     return _say(
-        "One message in 100 took longer than {} from its arrival to its end, and the slowest {}. Each line shows how many"
-        " took longer than the time below it; where it falls late, the slow ones are very slow.",
+        "One message in 100 took longer than {} from its arrival to its end, and the slowest {}. Each line shows how"
+        " many took longer than the time below it; where it falls late, the slow ones are very slow.",
         words.duration(whole["p99"]),
         words.duration(whole["longest"]),
     )
@@ -188,13 +189,13 @@ def capacity(figures: Figures) -> Markup:
 
 def capacity_notes(figures: Figures) -> list[str]:
     traffic = figures.plans[0].peak.traffic
-    return [
-        "A thread runs one task at a time; so does a slot of an async worker. Loads are in threads kept busy.",
-        "Waits are those of an M/G/c queue: Erlang’s C formula with Allen and Cunneen’s correction for arrivals that are"
-        f" {words.count(traffic.arrival_variability)} times and run times that are {words.count(traffic.run_variability)}"
-        " times as variable as pure chance, in the busiest period. Run times are taken not to depend on the number of"
-        " threads.",
-    ]
+    arrivals, runs = words.count(traffic.arrival_variability), words.count(traffic.run_variability)
+    method = (
+        "Waits are those that Erlang’s C formula gives, with Allen and Cunneen’s correction for arrivals that are"
+        f" {arrivals} times, and run times that are {runs} times as variable as pure chance in the busiest period."
+        " Run times are taken not to depend on the number of threads."
+    )
+    return ["A thread runs one task at a time. Loads are in threads that are kept busy.", method]
 
 
 def retries(figures: Figures) -> Markup:
@@ -242,7 +243,9 @@ def leases(figures: Figures) -> Markup:
         words.count(10_000 * silent / attempts if attempts else 0),
     )
     if run:
-        text += _say(" p99 of all run times is {} of the lease of {}.", _times(run["p99"] / lease), words.duration(lease))
+        text += _say(
+            " p99 of all run times is {} of the lease of {}.", _times(run["p99"] / lease), words.duration(lease)
+        )
     return text
 
 
@@ -277,10 +280,6 @@ def _by_bucket(figures: Figures, event: str) -> dict[float, int]:
     for row in figures.rows("flow", event=event):
         counts[row["bucket"]] = counts.get(row["bucket"], 0) + row["n"]
     return counts
-
-
-def _mean_waiting(figures: Figures) -> float:
-    return _mean(figures, "waiting_mean")
 
 
 def _mean(figures: Figures, level: str) -> float:

@@ -70,9 +70,14 @@ def start(master: str | None = None, remote: str | None = None, conf: Mapping[st
 
 
 def _defaults(place: str) -> dict[str, str]:
-    """On this machine, workers run the Python that runs us: it is the one that has delayedq."""
-    python = {"spark.pyspark.python": sys.executable} if place.startswith("local") else {}
-    return _LAUNCH | SEMANTICS | python
+    """On this machine, workers run the Python that runs us: it is the one that has delayedq.
+
+    Spark would cut each shuffle into 200 pieces, which is for clusters: here, that takes longer than the work itself.
+    """
+    if not place.startswith("local"):
+        return _LAUNCH | SEMANTICS
+    pieces = str(max(8, 2 * (os.cpu_count() or 1)))
+    return _LAUNCH | SEMANTICS | {"spark.pyspark.python": sys.executable, "spark.sql.shuffle.partitions": pieces}
 
 
 def require_java() -> None:

@@ -25,8 +25,8 @@ def duration(seconds: float | None) -> str:
 
 
 def count(number: float) -> str:
-    """With thousands set apart; short of whole numbers, two digits."""
-    return f"{number:,.0f}" if number == int(number) or number >= 100 else _short(number)
+    """With thousands set apart; below 10, two digits of what is no whole number."""
+    return f"{number:,.0f}" if number == int(number) else _short(number)
 
 
 def share(part: float, whole: float) -> str:
@@ -46,4 +46,4 @@ def several(number: int, noun: str) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:.0f}" if number >= 99.5 else f"{number:.2g}" if number < 9.95 else f"{number:.0f}"  # noqa: PLR2004
+    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"  # noqa: PLR2004

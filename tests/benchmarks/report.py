@@ -9,12 +9,12 @@ carries the traceback. Each size runs in a process of its own, on `local[2]`.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
-import resource
+import os
+import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 SINCE = datetime(2013, 3, 1, tzinfo=UTC)
@@ -57,7 +57,9 @@ def fill(spark, lake, rows):
         "started_at": F.timestamp_seconds(F.col("due") + F.col("wait")),
         "finished_at": F.timestamp_seconds(F.col("due") + F.col("wait") + F.col("run")),
         "worker": F.concat(F.lit("host-1-"), F.col("id") % 4),
-        "payload": F.concat(F.lit('{"args":[],"kwargs":{"flight":'), "id", F.lit(',"note":"'), F.md5("key"), F.lit('"}}')),
+        "payload": F.concat(
+            F.lit('{"args":[],"kwargs":{"flight":'), "id", F.lit(',"note":"'), F.md5("key"), F.lit('"}}')
+        ),
         "errors": F.when(F.col("failing"), F.concat(F.lit("["), failure, F.lit("]"))),
         "schema_version": F.lit(1),
         "day": F.to_date("finished_at"),
@@ -65,7 +67,9 @@ def fill(spark, lake, rows):
     messages = (
         spark.range(rows)
         .withColumns({"u": F.rand(1), "failing": F.rand(2) < 0.05})
-        .withColumns({"arrival": arrival, "wait": -F.log(F.rand(3)) * 0.3, "run": F.exp(F.randn(4)) * (0.05 + kind / 10)})
+        .withColumns(
+            {"arrival": arrival, "wait": -F.log(F.rand(3)) * 0.3, "run": F.exp(F.randn(4)) * (0.05 + kind / 10)}
+        )
         .withColumn("failed", F.col("arrival") + F.col("wait") + F.col("run"))
         .withColumn("due", F.when(F.col("failing"), F.col("failed") + 5).otherwise(F.col("arrival")))
     )
@@ -75,3 +79,67 @@ def fill(spark, lake, rows):
         (F.col(f.name) if f.name in messages.columns else F.lit(None)).cast(f.dataType).alias(f.name) for f in LAKE
     ]
     messages.select(wanted).write.partitionBy("day").mode("overwrite").parquet(lake)
+
+
+def report(lake, directory, memory):
+    """Seconds of wall time from nothing to a page; Spark starts in this process."""
+    began = time.perf_counter()
+    from delayedq.spark.figures import measure, span
+    from delayedq.spark.report import write
+    from delayedq.spark.schema import LAKE
+    from delayedq.spark.session import spark_session
+
+    with spark_session("local[2]", conf={"spark.driver.memory": memory}) as spark:
+        started = time.perf_counter()
+        messages = spark.read.schema(LAKE).parquet(str(lake))
+        figures = measure(messages, *span(messages))
+        measured = time.perf_counter()
+        write(figures, directory, datetime.now(UTC))
+        written = time.perf_counter()
+        busy = _cpu_seconds()
+    print(  # noqa: T201
+        f"{sum(figures.ended().values()):>12,} messages  {written - began:6.1f} s, of it start {started - began:.1f}, "
+        f"figures {measured - started:.1f}, page {written - measured:.1f}; {busy:.1f} s of processor time",
+        flush=True,
+    )
+
+
+def _cpu_seconds():
+    """Of this process and its children, which are still running: what a busy machine does not distort."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    ticks = 0
+    for process in ["self", *children]:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--millions", type=int, nargs="+", default=[1, 3, 10])
+    parser.add_argument("--driver-memory", default="4g")
+    parser.add_argument("--lakes", type=Path, help="Where lakes are kept between runs; default: nowhere.")
+    parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.report:
+        report(options.lakes, options.report, options.driver_memory)
+        return
+    with tempfile.TemporaryDirectory() as directory:
+        lakes = options.lakes or Path(directory)
+        for millions in options.millions:
+            lake = lakes / f"{millions}-million"
+            if not lake.exists():
+                _fill_apart(lake, millions * 1_000_000, options.driver_memory)
+            again = ["--report", f"{directory}/report", "--lakes", str(lake), "--driver-memory", options.driver_memory]
+            subprocess.run([sys.executable, "-m", __spec__.name, *again], check=True, stderr=subprocess.DEVNULL)
+
+
+def _fill_apart(lake, rows, memory):
+    from delayedq.spark.session import spark_session
+
+    with spark_session("local[2]", conf={"spark.driver.memory": memory}) as spark:
+        fill(spark, str(lake), rows)
+
+
+if __name__ == "__main__":
+    main()
