@@ -54,7 +54,7 @@ class Address:
 
     def __post_init__(self) -> None:
         kind, _, name = self.reference.partition(":")
-        if kind not in {"env", "file", "service", "sqlite"} or not name or "//" in name[:2]:
+        if kind not in {"env", "file", "service", "sqlite"} or not name:
             raise InvalidOption(f"An address is {_KINDS}; a URL itself would show its password in plans and logs.")
 
     def resolve(self) -> str:

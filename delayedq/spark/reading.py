@@ -30,6 +30,8 @@ BATCH = 10_000
 #: Below and above all ids: the outer ranges are open, so that no row can lie outside.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
+#: What PostgreSQL says of a snapshot that it does not know (any more).
+_NO_SNAPSHOT = {"22023", "42704"}
 _SNAPSHOT = re.compile(r"[0-9A-F]{1,16}(-[0-9A-F]{1,16}){1,2}", re.IGNORECASE)
 
 
@@ -136,7 +138,9 @@ def read_span(selection: Selection, set_to: str, statement: str, target: pa.Sche
 def _enter(connection: Connection | ArrowConnection, snapshot: str) -> None:
     try:
         connection.execute(sql.IMPORT.format(snapshot))
-    except Exception as error:
+    except Exception as error:  # of one driver or the other
+        if getattr(error, "sqlstate", None) not in _NO_SNAPSHOT:
+            raise
         raise SnapshotGone(
             "The snapshot of this DataFrame is no longer held: read it within `with snapshot(address)`, or load again."
         ) from error

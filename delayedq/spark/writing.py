@@ -82,13 +82,13 @@ class MessageWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         token = secrets.randbits(63)
+        batches = (self._staged(batch, token) for batch in iterator)
         with connect(self.options.address) as connection:
             if _state(connection, sql.STATE, self._load) == "loaded":
                 return Staged(token, 0)
-            batches = (self._staged(batch, token) for batch in iterator)
-            if connection.vendor == "postgresql":
-                return Staged(token, _copy(self.options.address, batches))
-            return Staged(token, _insert(connection, batches))
+            if connection.vendor != "postgresql":
+                return Staged(token, _insert(connection, batches))
+        return Staged(token, _copy(self.options.address, batches))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         winners = [message for message in messages if isinstance(message, Staged)]

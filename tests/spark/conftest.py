@@ -32,8 +32,10 @@ SMALL = {
 
 def pytest_collection_modifyitems(items):
     for test in items:
-        if "spark" in test.fixturenames:
+        if "java" in test.fixturenames:
             test.add_marker("spark")
+            # Spark alone takes a minute to start on a busy machine.
+            test.add_marker(pytest.mark.timeout(300))
 
 
 @pytest.fixture(scope="session")

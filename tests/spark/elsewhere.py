@@ -1,0 +1,52 @@
+"""Writes messages with tasks that die, reads them, and streams history, on the Spark that is named; prints what it saw.
+
+python -m tests.spark.elsewhere master local-cluster[2,1,1024] file:ADDRESS DIRECTORY
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+from delayedq.spark.connecting import Address
+from delayedq.spark.datasource import register
+from delayedq.spark.reading import snapshot
+from delayedq.spark.session import spark_session
+from tests.spark.dying import DyingDataSource
+
+CONF = {
+    "spark.driver.memory": "512m",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.executorEnv.PYTHONPATH": str(Path.cwd()),
+}
+
+
+def run(spark, address, directory):
+    register(spark)
+    spark.dataSource.register(DyingDataSource)
+    offers = spark.range(0, 1000, numPartitions=2).selectExpr("'app.tasks.send' AS kind", "'[' || id || ']' AS payload")
+    options = {"address": address.reference, "load_id": "first", "remember": str(directory), "dies": sys.argv[5]}
+    offers.write.format("dying").mode("append").options(**options).save()
+    with snapshot(address) as held:
+        messages = spark.read.format("delayedq").options(**held, states="waiting", partitions=2).load()
+        payloads = sorted(int(row.payload.strip("[]")) for row in messages.select("payload").collect())
+    return {"payloads": payloads, "streamed": streamed(spark, address, directory)}
+
+
+def streamed(spark, address, directory):
+    stream = spark.readStream.format("delayedq").options(address=address.reference, columns="id").load()
+    sink = stream.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
+    sink.trigger(availableNow=True).start(str(directory / "lake")).awaitTermination()
+    return sorted(row.id for row in spark.read.parquet(str(directory / "lake")).collect())
+
+
+if __name__ == "__main__":
+    kind, place, reference, directory = sys.argv[1:5]
+    os.environ["PYTHONPATH"] = str(Path.cwd())
+    with spark_session(**{kind: place}, conf=CONF) as spark:
+        seen = run(spark, Address(reference), Path(directory))
+        print(json.dumps(seen | {"connect": "connect" in str(type(spark))}))  # noqa: T201
