@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "superseded": VIOLET}
 MOST_KINDS = 12
+_FEW = 30
 _NEARLY_ALL = 0.9
 _WIDE = 34
 _MEASURES = {"wait": ORANGE, "run": BLUE, "turnaround": VIOLET}
@@ -47,7 +48,7 @@ def throughput(figures: Figures, label: str) -> str:
     arrived = [events.get((bucket, "arrived"), 0) for bucket in buckets]
     axes.stairs(arrived, _moments(edges), baseline=None, color=INK, linewidth=1.1, label="arrived")
     axes.set_ylabel(f"messages in {words.duration(figures.window.width)}")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=5, frameon=False, borderaxespad=0, handlelength=1.2)
+    plots.legend(axes)
     plots.count_axis(axes)
     plots.time_axis(axes)
     return chart.svg(label)
@@ -73,7 +74,7 @@ def waits(figures: Figures, label: str) -> str:
     times = _moments([row["bucket"] + figures.window.width / 2 for row in rows])
     for name, colour in _PERCENTILES:
         values = [_visible(row[name]) for row in rows]
-        axes.plot(times, values, color=colour, marker="o", markersize=2.5)
+        axes.plot(times, values, color=colour, marker="o" if len(rows) <= _FEW else None, markersize=3)
         plots.name_line(axes, times, values, name, colour)
     axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
     values = [_visible(row[name]) for row in rows for name, _ in _PERCENTILES]
@@ -122,7 +123,7 @@ def distribution(figures: Figures, label: str) -> str:
     axes.yaxis.set_minor_locator(NullLocator())
     plots.duration_axis(axes, "x", max(min(shortest), 1e-3), max(longest))
     axes.grid(visible=True, axis="x")
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, borderaxespad=0, handlelength=1.2)
+    plots.legend(axes)
     return chart.svg(label)
 
 
@@ -150,12 +151,12 @@ def capacity(figures: Figures, plan: Plan, label: str) -> str:
     axes, target = chart.axes[0], figures.target
     points = curve(plan.peak.traffic, target, max(plan.threads, plan.peak_threads))
     threads, seconds = [n for n, _ in points], [_visible(wait) for _, wait in points]
-    axes.plot(threads, seconds, color=BLUE, marker="o", markersize=4)
+    axes.plot(threads, seconds, color=BLUE, marker="o", markersize=4, clip_on=False)
     axes.axhline(target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
     axes.annotate(f"target {words.duration(target.seconds)}", (threads[-1], target.seconds), color=MUTED,
                   xytext=(0, 4), textcoords="offset points", ha="right")  # fmt: skip
     met = _visible(plan.peak.traffic.wait(target.share, plan.peak_threads))
-    axes.plot([plan.peak_threads], [met], color=GREEN, marker="o", markersize=9, markeredgecolor=PAPER)
+    axes.plot([plan.peak_threads], [met], color=GREEN, marker="o", markersize=9, markeredgecolor=PAPER, clip_on=False)
     axes.annotate(words.several(plan.peak_threads, "thread"), (plan.peak_threads, met), color=GREEN,
                   xytext=(8, 8), textcoords="offset points", fontweight="bold")  # fmt: skip
     plots.duration_axis(axes, "y", min(*seconds, target.seconds), max(*seconds, target.seconds))
@@ -172,8 +173,10 @@ def retries(figures: Figures, label: str) -> str:
     numbers = [attempts for attempts, _ in reached]
     axes.bar(numbers, [part for _, part in reached], color=BLUE, alpha=0.75, width=0.7)
     for attempts, part in reached:
-        axes.annotate(words.share(part, 1), (attempts, part), xytext=(0, 3), textcoords="offset points", ha="center")
+        above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
+        axes.annotate(words.share(part, 1), (attempts, part), color=INK, **above)
     axes.xaxis.set_major_locator(FixedLocator(numbers))
+    axes.set_xlim(0.4, max(8, *numbers) + 0.6)
     axes.set_xlabel("attempts")
     axes.set_ylim(0, 1.12)
     axes.yaxis.set_major_locator(FixedLocator([0, 0.5, 1]))

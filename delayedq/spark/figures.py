@@ -92,10 +92,15 @@ def span(messages: DataFrame) -> tuple[datetime, datetime] | None:
 
 
 def _tables(messages: DataFrame, window: Window, kept: ExitStack) -> dict[str, DataFrame]:
-    known = _keep(timed(within(messages, moment(window.since), moment(window.until))), kept)
+    """What several of them are made of is computed once: columns of many rows, and a few rows that forget their plan.
+
+    Otherwise Spark would plan all that they came from again with each table, for longer than it computes.
+    """
+    known = timed(within(messages, moment(window.since), moment(window.until))).persist(StorageLevel.MEMORY_AND_DISK)
+    kept.callback(known.unpersist)
     attempts = analytics.attempts(known)
-    durations = _keep(analytics.durations(known, attempts, window), kept)
-    flow = _keep(analytics.flow(known, attempts, window), kept)
+    durations = analytics.durations(known, attempts, window).localCheckpoint()
+    flow = analytics.flow(known, attempts, window).localCheckpoint()
     levels = backlog(flow, window)
     daily = durations.withColumn("day", window.bucket(F.col("bucket"), DAY))
     return {
@@ -115,10 +120,3 @@ def _tables(messages: DataFrame, window: Window, kept: ExitStack) -> dict[str, D
         "drift": analytics.drift(known, window),
         "still_open": analytics.still_open(known, window),
     }
-
-
-def _keep(rows: DataFrame, kept: ExitStack) -> DataFrame:
-    """What several figures are made of is computed once."""
-    rows.persist(StorageLevel.MEMORY_AND_DISK)
-    kept.callback(rows.unpersist)
-    return rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from delayedq.spark import words
@@ -57,6 +58,10 @@ _STYLE: Any = {
     "lines.solid_capstyle": "round",
 }
 
+#: By what changes from tick to tick: year, month, day, hour, minute, second; and where the next larger one changes too.
+_DATES = ["%Y", "%b", "%-d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+_FIRST_DATES = ["%Y", "%b %Y", "%-d %b", "%-d %b", "%H:%M", "%H:%M"]
+
 #: Seconds that people count in.
 _ROUND = tuple(
     sorted({*(10.0**n for n in range(-6, 1)), 10, 60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400})
@@ -68,7 +73,7 @@ class Chart:
 
     def __init__(self, height: float = 2.7, columns: int = 1, *, share_y: bool = False) -> None:
         with mpl.rc_context(_STYLE):
-            self.figure = Figure(figsize=(9.6, height), layout="constrained")
+            self.figure = Figure(figsize=(9.6, height), layout=ConstrainedLayoutEngine(wspace=0.06))
             self.axes: list[Axes] = list(self.figure.subplots(1, columns, squeeze=False, sharey=share_y)[0])
 
     def svg(self, label: str) -> str:
@@ -87,7 +92,9 @@ class Chart:
 def time_axis(axes: Axes) -> None:
     locator = AutoDateLocator(minticks=4, maxticks=9, tz="UTC")  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
-    formatter = ConciseDateFormatter(locator, tz="UTC", show_offset=False)  # type: ignore[no-untyped-call]
+    formatter = ConciseDateFormatter(  # type: ignore[no-untyped-call]
+        locator, tz="UTC", formats=_DATES, zero_formats=_FIRST_DATES, show_offset=False
+    )
     axes.xaxis.set_major_formatter(formatter)
     axes.margins(x=0.005)
 
@@ -110,6 +117,19 @@ def count_axis(axes: Axes) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: words.count(number)))
+
+
+def legend(axes: Axes) -> None:
+    """Above the axes, in one row."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(axes.get_legend_handles_labels()[0]),
+        frameon=False,
+        borderaxespad=0,
+        handlelength=1.2,
+        labelcolor=INK,
+    )
 
 
 def name_line(axes: Axes, x: Sequence[float], y: Sequence[float], name: str, colour: str) -> None:
