@@ -25,11 +25,21 @@ class Settings:
     RETENTION: timedelta | None = timedelta(days=30)
     #: The largest payload that is stored, in bytes of its JSON.
     MAX_PAYLOAD_BYTES: int = 1_000_000
+    #: Where the pipeline keeps ended messages: a directory, or a URL that Spark can write to. None: it has no lake.
+    LAKE: str | None = None
+    #: The archive moves history that is older; below RETENTION, or it is pruned before.
+    ARCHIVE_AFTER: timedelta = timedelta(days=7)
+    #: Where the pipeline's Spark runs: a master ("local[*]"), or the address of a Spark Connect server ("sc://...").
+    SPARK_MASTER: str | None = None
+    SPARK_REMOTE: str | None = None
+    #: Where executors find the URL of the database ("env:NAME" or "file:PATH"). None: on this machine, in a file that
+    #: is there while the pipeline runs.
+    SPARK_ADDRESS: str | None = None
     #: Schedules by name; see `delayedq.cron.definitions`, which reads them.
     CRON: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("LEASE", "POLL_INTERVAL"):
+        for name in ("LEASE", "POLL_INTERVAL", "ARCHIVE_AFTER"):
             _positive_duration(name, getattr(self, name))
         if self.RETENTION is not None:
             _positive_duration("RETENTION", self.RETENTION)
@@ -37,6 +47,10 @@ class Settings:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
             )
+        for name in ("LAKE", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise ImproperlyConfigured(_problem(name, "a text, or None", value))
         if not isinstance(self.CRON, dict):
             raise ImproperlyConfigured(_problem("CRON", "a dict of schedules by name", self.CRON))
 

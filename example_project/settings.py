@@ -31,6 +31,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "delayedq",
+    "delayedq.pipeline",
     "example_project.flights",
 ]
 
@@ -42,6 +43,8 @@ TASKS = {
 }
 
 DELAYEDQ = {
+    # Where `run_pipeline archive` takes history to.
+    "LAKE": env.str("DELAYEDQ_LAKE", default=str(BASE_DIR / "lake")),
     "CRON": {
         # On one day in March, New York's clocks have no 02:30: the report then comes at 03:00.
         "report": {
@@ -52,6 +55,13 @@ DELAYEDQ = {
         "sweep": {
             "task": "example_project.flights.tasks.sweep",
             "cron": "*/15 * * * *",
+        },
+        # Needs the spark extra and Java.
+        "archive": {
+            "task": "delayedq.pipeline.tasks.schedule_step",
+            "kwargs": {"arguments": ["archive"]},
+            "cron": "15 3 * * *",
+            "timezone": "America/New_York",
         },
     },
 }

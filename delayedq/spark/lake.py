@@ -146,9 +146,7 @@ class Lake:
 
     def write(self, place: Place, messages: DataFrame) -> None:
         """Write finished messages (MESSAGES), with a few large files for each day."""
-        days = F.to_date("finished_at").alias("day")
-        rows = messages.select(*MESSAGES.names, F.lit(VERSION).alias("schema_version"), days)
-        rows.hint("rebalance", F.col("day")).write.partitionBy("day").parquet(
+        as_in_lake(messages).hint("rebalance", F.col("day")).write.partitionBy("day").parquet(
             f"{self.path}/messages/{place.directory}", mode="error"
         )
 
@@ -186,6 +184,12 @@ class Lake:
     def _write(self, rows: list[tuple[object, ...]], schema: StructType | str, part: str, format_: str) -> None:
         frame = self._spark.createDataFrame(rows, schema).coalesce(1)
         frame.write.format(format_).mode("overwrite").save(f"{self.path}/{part}")
+
+
+def as_in_lake(messages: DataFrame) -> DataFrame:
+    """Messages (MESSAGES) with the columns that they have in the lake (LAKE)."""
+    days = F.to_date("finished_at").alias("day")
+    return messages.select(*MESSAGES.names, F.lit(VERSION).alias("schema_version"), days)
 
 
 def checksums_of(messages: DataFrame) -> Checksums:

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: By the end of a file's name.
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".ndjson": "json", ".parquet": "parquet"}
+#: How many connections write at once, at most: more would wait for each other.
+WRITERS = 8
 #: Names that a file's own columns don't have: where the row was, and what Spark could not read.
 _FILE, _START, _POSITION, _BROKEN = "__file", "__start", "__position", "__broken"
 _PLACE = (_FILE, _START, _POSITION)
@@ -144,7 +146,7 @@ def accepted(frame: DataFrame, start: datetime, spread: timedelta = timedelta())
         microseconds = F.pmod(F.xxhash64(*_PLACE), F.lit(spread // timedelta(microseconds=1)))
         due = F.unix_micros(F.coalesce("scheduled_at", F.lit(start)))
         rows_ = rows_.withColumn("scheduled_at", F.timestamp_micros(due + microseconds))
-    return rows_.select(OFFERS.names)
+    return rows_.select(OFFERS.names).coalesce(WRITERS)
 
 
 def rejected(frame: DataFrame) -> Iterator[dict[str, str]]:

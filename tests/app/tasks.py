@@ -44,6 +44,11 @@ def remind(flight_id, gate=None):
     return f"{flight_id} at {gate}"
 
 
+@task
+def depart(code: str, departure: int):
+    """`departure` is a time of day such as 517, as airlines write it."""
+
+
 @task(takes_context=True)
 def count_attempts(context, start=0):
     return start + context.attempt

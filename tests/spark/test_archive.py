@@ -5,17 +5,23 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import DatabaseError
 
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import ArchiveBatch, ArchiveState, FinishedMessage
 from delayedq.pipeline.archiving import Archiving
 from delayedq.spark import archive
+from delayedq.spark.connecting import connect
 from delayedq.spark.lake import Lake
 from tests.spark.given import DAY, NOW, finished, history, ids
 
 #: Where what is tested does not depend on the database.
 ONE_DATABASE = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+
+END_CONNECTIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
+"""
 
 
 class Killed(BaseException):
@@ -285,16 +291,19 @@ def test_a_lake_of_a_newer_schema_is_left_alone(archiving, lake, tmp_path):
     assert len(ids()) == 3
 
 
-def test_a_database_that_restarts_in_the_middle_loses_nothing(archiving, lake, store):
+@ONE_DATABASE
+@pytest.mark.parametrize("state", [ArchiveState.WRITTEN, ArchiveState.VERIFIED])
+def test_a_database_that_ends_all_connections_in_the_middle_loses_nothing(archiving, lake, address, connection, state):
     history(30)
 
-    def lose_connection(batch):
-        if batch.state == ArchiveState.VERIFIED:
-            connections[store.alias].connection.close()
+    def end_connections(batch):
+        if batch.state == state:
+            with connect(address) as other:
+                other.rows(END_CONNECTIONS)
 
-    with pytest.raises(Exception, match=r"."):
-        list(archiving(tell=lose_connection).run(NOW))
-    connections[store.alias].close()
+    with pytest.raises(DatabaseError):
+        list(archiving(tell=end_connections).run(NOW))
+    connection.close()
     forget_lease()
 
     [done] = archiving().run(NOW)

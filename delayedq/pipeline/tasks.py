@@ -1,0 +1,65 @@
+"""The steps of the pipeline as tasks: `schedule_step` is for cron, and `run_step` does the work.
+
+To have them, add "delayedq.pipeline" to INSTALLED_APPS.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from tempfile import TemporaryFile
+
+from django.conf import settings
+
+from delayedq.exceptions import PipelineError
+from delayedq.tasks import current_message, task
+
+#: Seconds between two looks at whether the run is still ours.
+LOOK_EVERY = 1.0
+_TOLD = 2000
+
+
+@task
+def schedule_step(arguments: list[str]) -> str:
+    """Run one step, such as `["archive"]`, unless it is waiting or running already. Tells what became of that."""
+    scheduled = run_step.schedule_in(timedelta(), arguments, key=arguments[0], on_conflict="keep")
+    return str(scheduled.outcome)
+
+
+@task(max_attempts=5)
+def run_step(arguments: list[str]) -> str:
+    """`manage.py run_pipeline` with these arguments, in a process of its own: Java's memory goes with it.
+
+    Its key is the step's, so that there is one at a time; when its lease is lost, the process is ended. Returns what it
+    told. Raises PipelineError, with the end of what it told, if it fails.
+    """
+    command = [sys.executable, "-m", "django", "run_pipeline", *arguments]
+    environment = {
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    with TemporaryFile("w+") as told:
+        process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=environment)  # noqa: S603 - ours
+        try:
+            code = _wait(process)
+        finally:
+            process.kill()
+            process.wait()
+        told.seek(0)
+        end = told.read()[-_TOLD:]
+    if code:
+        raise PipelineError(f"run_pipeline {' '.join(arguments)} failed: {end}")
+    return end
+
+
+def _wait(process: subprocess.Popen[bytes]) -> int:
+    message = current_message()
+    while not message.lease_lost:
+        try:
+            return process.wait(LOOK_EVERY)
+        except subprocess.TimeoutExpired:
+            continue
+    raise PipelineError("The lease was lost: somebody else may run this step now.")
