@@ -34,8 +34,8 @@ def pytest_collection_modifyitems(items):
     for test in items:
         if "java" in test.fixturenames:
             test.add_marker("spark")
-            # Spark alone takes a minute to start on a busy machine.
-            test.add_marker(pytest.mark.timeout(300))
+            # Spark alone takes minutes to start on a busy machine.
+            test.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
