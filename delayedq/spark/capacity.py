@@ -11,13 +11,18 @@ import random
 from collections import defaultdict
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.core.erlang import Traffic
 from delayedq.spark.window import DAY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+
+    from delayedq.spark.window import Window
+
+    #: Of `analytics.offered`.
+    Row = dict[str, Any]
 
 ALL = "all queues"
 COVERED = 0.95
@@ -52,16 +57,13 @@ class Plan:
     high: int | None = None
 
 
-def plans(offered: Sequence[Mapping[str, float]], seconds: int, periods: int, target: Target) -> list[Plan]:
-    """One for ALL, and one for each queue if there are several, from the rows of `analytics.offered`.
-
-    `seconds` is the length of a period; `periods` is how many the window has: those without a row had no work.
-    """
-    by_queue: dict[str, list[Mapping[str, float]]] = defaultdict(list)
+def plans(offered: Sequence[Row], window: Window, target: Target) -> list[Plan]:
+    """One for ALL, and one for each queue if there are several, from the rows of `analytics.offered`."""
+    by_queue: dict[str, list[Row]] = defaultdict(list)
     for row in offered:
         by_queue[str(row["queue"])].append(row)
-    together = [] if len(by_queue) == 1 else [_plan(ALL, _added(offered), seconds, periods, target)]
-    return together + [_plan(queue, rows, seconds, periods, target) for queue, rows in sorted(by_queue.items())]
+    together = [_plan(ALL, _added(offered), window, target)] if len(by_queue) > 1 else []
+    return together + [_plan(queue, rows, window, target) for queue, rows in sorted(by_queue.items())]
 
 
 def curve(traffic: Traffic, target: Target, threads: int) -> list[tuple[int, float]]:
@@ -71,21 +73,22 @@ def curve(traffic: Traffic, target: Target, threads: int) -> list[tuple[int, flo
     return [(number, traffic.wait(target.share, number)) for number in range(first, last + 1)]
 
 
-def traffic_of(row: Mapping[str, float], seconds: int) -> Traffic:
+def traffic_of(row: Row, seconds: float) -> Traffic:
+    """`seconds` is how long these attempts took to arrive."""
     run = row["work"] / row["attempts"]
     squares = row["squares"] / row["attempts"]
     dispersion = row["dispersion"] if row["messages"] >= _FEW and row["dispersion"] is not None else 1.0
     return Traffic(row["attempts"] / seconds, run, dispersion, max(0.0, squares / run**2 - 1) if run else 0.0)
 
 
-def _plan(queue: str, rows: Iterable[Mapping[str, float]], seconds: int, periods: int, target: Target) -> Plan:
-    known = [Period(row["period"], traffic_of(row, seconds)) for row in rows]
+def _plan(queue: str, rows: Sequence[Row], window: Window, target: Target) -> Plan:
+    known = [Period(row["period"], traffic_of(row, window.length(row["period"]))) for row in rows]
     needs = {period: period.traffic.threads_for(target.seconds, target.share) for period in known}
     peak = max(known, key=lambda period: (needs[period], period.traffic.load))
-    low, high = _chance([(period.begins, need) for period, need in needs.items()], periods * seconds / DAY)
+    low, high = _chance({period.begins: need for period, need in needs.items()}, window)
     return Plan(
         queue=queue,
-        mean_load=sum(period.traffic.load for period in known) / periods,
+        mean_load=sum(row["work"] for row in rows) / window.seconds,
         peak=peak,
         threads=_covering(list(needs.values())),
         peak_threads=needs[peak],
@@ -94,7 +97,7 @@ def _plan(queue: str, rows: Iterable[Mapping[str, float]], seconds: int, periods
     )
 
 
-def _added(offered: Iterable[Mapping[str, float]]) -> list[Mapping[str, float]]:
+def _added(offered: Iterable[Row]) -> list[Row]:
     """All queues as one: what is independent adds up, variances included."""
     sums: dict[float, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for row in offered:
@@ -112,11 +115,11 @@ def _covering(needs: list[int]) -> int:
     return sorted(needs)[ceil(COVERED * len(needs)) - 1]
 
 
-def _chance(needs: list[tuple[float, int]], days: float) -> tuple[int | None, int | None]:
+def _chance(needs: dict[float, int], window: Window) -> tuple[int | None, int | None]:
     """The middle nine tenths of what other draws of these weeks would ask for."""
-    width = 7 * DAY if days >= 7 * _FEWEST_BLOCKS else DAY
+    width = 7 * DAY if window.seconds >= 7 * DAY * _FEWEST_BLOCKS else DAY
     blocks: dict[float, list[int]] = defaultdict(list)
-    for begins, need in needs:
+    for begins, need in needs.items():
         blocks[begins // width].append(need)
     if len(blocks) < _FEWEST_BLOCKS:
         return None, None

@@ -214,7 +214,7 @@ def hours_of_week(figures: Figures) -> dict[tuple[int, int], float]:
 
 
 def has_weeks(figures: Figures) -> bool:
-    return figures.window.seconds >= 3 * DAY and figures.window.period == HOUR
+    return figures.window.seconds >= 3 * DAY and any(row["messages"] for row in figures.rows("offered"))
 
 
 def levels(figures: Figures, level: str) -> list[float]:

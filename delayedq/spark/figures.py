@@ -5,7 +5,6 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
-from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -69,13 +68,12 @@ def measure(
     with ExitStack() as kept:
         tables = {name: table.toArrow() for name, table in _tables(messages, window, kept).items()}
     offered = tables["offered"].to_pylist()
-    periods = ceil(window.seconds / window.period)
     return Figures(
         window=window,
         tables=tables,
         target=target,
         lease=lease,
-        plans=plans(offered, window.period, periods, target) if offered else [],
+        plans=plans(offered, window, target),
     )
 
 

@@ -123,7 +123,7 @@ def _distribution(figures: Figures) -> Section | None:
 
 
 def _week(figures: Figures) -> Section | None:
-    if not (charts.has_weeks(figures) and charts.hours_of_week(figures)):
+    if not charts.has_weeks(figures):
         return None
     return _drawn("Hours of the week", sentences.week(figures), charts.week, figures)
 

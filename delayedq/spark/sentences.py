@@ -169,13 +169,14 @@ def week(figures: Figures) -> Markup:
 
 def capacity(figures: Figures) -> Markup:
     plan, target = figures.plans[0], figures.target
-    whose = "" if plan.queue == ALL else f" of {plan.queue}"
+    whose = "" if plan.queue == ALL else f" in {plan.queue}"
     text = _say(
-        "{} of messages{} begin within {} with {} in " + f"{COVERED:.0%}" + " of all {}.",
+        "{} of messages{} begin within {} with {} in {} of all {} that brought work.",
         f"{target.share:.0%}",
         whose,
         words.duration(target.seconds),
         words.several(plan.threads, "thread"),
+        f"{COVERED:.0%}",
         _periods(figures),
     )
     text += _say(

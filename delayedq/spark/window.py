@@ -45,8 +45,13 @@ class Window:
 
     @property
     def period(self) -> int:
-        """The seconds for which load is looked at as one: an hour, unless the whole window is short."""
-        return min(self.width, HOUR) if self.seconds < 2 * HOUR else HOUR
+        """The seconds for which load is looked at as one: an hour, or five minutes if the window is short."""
+        return HOUR if self.seconds >= 2 * HOUR else 300
+
+    def length(self, begins: float) -> float:
+        """The seconds of the period that lie within the window, but at least half: scraps say nothing."""
+        within = min(begins + self.period, self.until) - max(begins, self.since)
+        return max(within, min(self.period, self.seconds) / 2)
 
     def buckets(self) -> list[float]:
         """Where they begin. The first may begin before the window."""

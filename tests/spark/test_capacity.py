@@ -6,7 +6,7 @@ import pytest
 
 from delayedq.core.erlang import Traffic
 from delayedq.spark.capacity import ALL, Target, curve, plans
-from delayedq.spark.window import DAY, HOUR
+from delayedq.spark.window import DAY, HOUR, Window
 
 TARGET = Target(seconds=1, share=0.95)
 
@@ -26,15 +26,16 @@ def hour(begins, attempts, *, run=1.0, queue="mail", dispersion=1.0):
     }
 
 
-def plan_of(*rows, periods=None):
-    return plans(rows, HOUR, periods or len(rows), TARGET)
+def plan_of(*rows, hours=None):
+    hours = hours or max(2, len(rows))
+    return plans(rows, Window(0.0, hours * float(HOUR), HOUR), TARGET)
 
 
 def test_one_hour_needs_what_erlang_says():
-    [plan] = plan_of(hour(0, 7_200))
+    [plan] = plan_of(hour(0, 7_200), hours=2)
 
     assert plan.threads == plan.peak_threads == Traffic(2, 1).threads_for(1, 0.95)
-    assert plan.mean_load == plan.peak.traffic.load == pytest.approx(2)
+    assert plan.mean_load * 2 == plan.peak.traffic.load == pytest.approx(2)
 
 
 def test_the_plan_covers_nineteen_hours_of_twenty_and_names_the_other():
@@ -46,9 +47,16 @@ def test_the_plan_covers_nineteen_hours_of_twenty_and_names_the_other():
 
 
 def test_hours_without_work_lower_the_mean_load():
-    [plan] = plan_of(hour(0, 3_600), periods=4)
+    [plan] = plan_of(hour(0, 3_600), hours=4)
 
     assert plan.mean_load == pytest.approx(0.25)
+
+
+def test_half_a_period_has_half_the_time():
+    [plan] = plans([hour(0, 1_000)], Window(0.0, 1_000.0, 5), TARGET)
+
+    assert plan.peak.traffic.rate == pytest.approx(1_000 / 300)
+    assert Window(0.0, 400.0, 5).length(300.0) == 150
 
 
 def test_bursts_and_irregular_run_times_need_more():
@@ -64,7 +72,7 @@ def test_the_dispersion_of_a_handful_of_messages_says_nothing():
 
 
 def test_all_queues_together_need_less_than_the_sum_of_each_alone():
-    together, *alone = plan_of(hour(0, 7_200, queue="mail"), hour(0, 7_200, queue="web"), periods=1)
+    together, *alone = plan_of(hour(0, 7_200, queue="mail"), hour(0, 7_200, queue="web"), hours=1)
 
     assert [together.queue, *(plan.queue for plan in alone)] == [ALL, "mail", "web"]
     assert together.peak.traffic.load == pytest.approx(4)
