@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from pyspark.errors import AnalysisException
@@ -88,13 +89,13 @@ class Manifest(NamedTuple):
 
 
 class Lake:
-    """The lake at `path`, a directory or a URL that Spark can write to."""
+    """The lake at `path`: a URL that Spark can write to, or a directory, which may be relative to where we are."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        self.path = path.rstrip("/")
-        if not self.path:
-            raise InvalidOption("A lake needs a path of its own.")
+        self.path = path.rstrip("/") if "://" in path else str(Path(path).absolute())
+        if not self.path.strip("/"):
+            raise InvalidOption("A lake needs a directory of its own.")
 
     # Reading
 
@@ -139,7 +140,7 @@ class Lake:
         if self._rows("about", "text") is not None:
             self.published()
             return
-        strangers = [row.path for row in self._files() if not _ITS_OWN.search(row.path.removeprefix(self.path))]
+        strangers = [row.path for row in self._files() if not _ITS_OWN.match(row.path.partition(self.path)[2])]
         if strangers:
             raise LakeUnusable(f"{self.path} is no lake: it holds {strangers[0]}. A lake begins in an empty directory.")
         self._write([(ABOUT,)], "value string", "about", "text")
