@@ -2,8 +2,8 @@
 
 `load` is the work that arrives per second, in seconds: how many threads it keeps busy on average, in erlangs. The C
 formula of Erlang gives the chance that none of so many threads is free (M/M/c: arrivals and run times that are as
-irregular as pure chance). Allen and Cunneen's factor, the mean of both squared coefficients of variation, stretches the wait for
-what is more irregular than that, and shortens it for what is less.
+irregular as pure chance). Allen and Cunneen's factor, the mean of both squared coefficients of variation, stretches
+the wait for what is more irregular than that, and shortens it for what is less.
 
 A. O. Allen, "Probability, Statistics and Queueing Theory", 2nd edition, 1990, section 5.4.
 """
