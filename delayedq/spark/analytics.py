@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from delayedq.spark.sketches import sketch
-from delayedq.spark.timing import is_live
+from delayedq.spark.timing import is_live, not_negative
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -154,8 +154,8 @@ def failures(attempts: DataFrame, window: Window) -> DataFrame:
 def recoveries(messages: DataFrame, window: Window) -> DataFrame:
     """How long it took from the end of a first failure to success: kind, n, p50, p95, longest (seconds)."""
     recovered = messages.where(window.has(F.col("ended")) & (F.col("state") == "succeeded") & (F.size("failures") > 0))
-    seconds = F.greatest(F.col("ended") - F.get("failures", F.lit(0)).ended, F.lit(0.0))
-    return _spread(recovered.select("kind", seconds.alias("seconds")), "kind")
+    seconds = not_negative(F.col("ended") - F.get("failures", F.lit(0)).ended)
+    return _spread(recovered.select("kind", seconds.alias("seconds")).dropna(), "kind")
 
 
 def leases(messages: DataFrame, window: Window) -> DataFrame:

@@ -49,7 +49,7 @@ def timed(messages: DataFrame) -> DataFrame:
         _failures().alias("failures"),
         *_tick(),
     )
-    run = _not_negative(F.col("ended") - F.col("started"))
+    run = not_negative(F.col("ended") - F.col("started"))
     known = known.withColumns({"began": _began(), "run": run, "recorded": _last_is_recorded()})
     return known.select(
         "id",
@@ -61,9 +61,9 @@ def timed(messages: DataFrame) -> DataFrame:
         "began",
         "started",
         "ended",
-        _not_negative(F.col("began") - F.col("arrived")).alias("wait"),
+        not_negative(F.col("began") - F.col("arrived")).alias("wait"),
         "run",
-        _not_negative(F.col("ended") - F.col("arrived")).alias("turnaround"),
+        not_negative(F.col("ended") - F.col("arrived")).alias("turnaround"),
         "failures",
         "recorded",
         _silent().alias("silent"),
@@ -139,6 +139,6 @@ def _silent() -> Column:
     return F.when(failures < FAILURES_KEPT, F.greatest(silent, F.lit(0))).otherwise(0)
 
 
-def _not_negative(seconds: Column) -> Column:
-    """Hosts that measure them have clocks of their own."""
-    return F.greatest(seconds, F.lit(0.0))
+def not_negative(seconds: Column) -> Column:
+    """Hosts that measure them have clocks of their own. What is unknown stays so."""
+    return F.when(seconds < 0, 0.0).otherwise(seconds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import isinf
 
-_UNITS = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (120, 1, "s"), (7_200, 60, "min"), (172_800, 3_600, "h"))
+_UNITS = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (60, 1, "s"), (3_600, 60, "min"), (172_800, 3_600, "h"))
 _DAY = 86_400
 
 
