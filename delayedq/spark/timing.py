@@ -95,9 +95,11 @@ def _arrived() -> Column:
 
 
 def _failures() -> Column:
-    """The recorded failures of charged attempts. What is no such list is as good as none."""
+    """The recorded failures of charged attempts. What is no such record is as good as none."""
     records = F.from_json("errors", _FAILURES)
-    charged = F.filter(records, lambda record: record.attempt.between(1, F.col("attempts")))
+    charged = F.filter(
+        records, lambda record: record.attempt.between(1, F.col("attempts")) & record.failed_at.isNotNull()
+    )
     return F.when(F.col("errors").isNotNull(), F.transform(charged, _failure))
 
 
