@@ -263,7 +263,9 @@ FINISHED = f"SELECT finished.id FROM {_ENDED}"
 PRUNABLE = f"""
 SELECT id FROM delayedq_finishedmessage
 WHERE finished_at < {NOW} - INTERVAL %(older_than)s MICROSECOND AND outcome <> 'failed'
-    AND finished_at >= coalesce((SELECT cutoff FROM delayedq_archivebatch WHERE is_open), TIMESTAMP '1000-01-01 00:00:00')
+    AND finished_at >= coalesce(
+        (SELECT cutoff FROM delayedq_archivebatch WHERE is_open), TIMESTAMP '1000-01-01 00:00:00'
+    )
 ORDER BY finished_at LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 """

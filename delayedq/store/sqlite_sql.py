@@ -184,7 +184,7 @@ FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = %(id)s"
 PRUNABLE = """
 SELECT id FROM delayedq_finishedmessage
 WHERE finished_at < %(before)s AND outcome <> 'failed'
-    AND finished_at >= coalesce((SELECT cutoff FROM delayedq_archivebatch WHERE is_open), '')
+    AND finished_at >= coalesce((SELECT cutoff FROM delayedq_archivebatch WHERE is_open = 1), '')
 ORDER BY finished_at LIMIT %(limit)s
 """
 PRUNE = "DELETE FROM delayedq_finishedmessage WHERE id = %s"

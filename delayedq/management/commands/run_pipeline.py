@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentTypeError
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from delayedq.exceptions import PipelineError
 
 if TYPE_CHECKING:
-    from django.core.management.base import CommandParser
+    from argparse import ArgumentParser
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         steps = parser.add_subparsers(dest="step", required=True)
-        place = ArgumentParser(add_help=False)
+        place = CommandParser(add_help=False)
         place.add_argument("--master", help="Where Spark runs (DELAYEDQ['SPARK_MASTER'], or all cores here).")
         place.add_argument("--remote", metavar="URL", help="A Spark Connect server (DELAYEDQ['SPARK_REMOTE']).")
         place.add_argument(

@@ -21,7 +21,7 @@ def set_storage(apps: object, schema_editor: Any) -> None:
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("delayedq", "0002_cron"),
+        ("delayedq", "0003_operations"),
     ]
 
     operations = [
