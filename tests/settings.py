@@ -43,6 +43,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.staticfiles",
     "delayedq",
+    "delayedq.pipeline",
     "tests.app",
 ]
 if find_spec("example_project.flights") and find_spec("example_project.flights.models"):

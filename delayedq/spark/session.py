@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from delayedq.exceptions import JavaMissing
+from delayedq.spark.java import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-JAVA_PACKAGE = "openjdk-17-jre-headless"
 
 #: What the numbers and the files of the pipeline rely on, whatever a cluster's own defaults are.
 SEMANTICS = {
@@ -78,15 +74,3 @@ def _defaults(place: str) -> dict[str, str]:
         return _LAUNCH | SEMANTICS
     pieces = str(max(8, 2 * (os.cpu_count() or 1)))
     return _LAUNCH | SEMANTICS | {"spark.pyspark.python": sys.executable, "spark.sql.shuffle.partitions": pieces}
-
-
-def require_java() -> None:
-    """Raise JavaMissing, which says what to install, if Spark would not find Java here."""
-    if home := os.environ.get("JAVA_HOME"):
-        if not (Path(home) / "bin" / "java").exists():
-            raise JavaMissing(f"Spark needs Java 17 or newer, and JAVA_HOME ({home}) holds no bin/java.")
-    elif shutil.which("java") is None:
-        raise JavaMissing(
-            f"Spark needs Java 17 or newer, and finds none. On Debian: apt install {JAVA_PACKAGE}; elsewhere install a"
-            " JRE and put it on PATH or set JAVA_HOME. Or pass --remote to use a Spark Connect server."
-        )

@@ -16,7 +16,8 @@ if find_spec("pyspark") is None:
 else:
     from delayedq.exceptions import JavaMissing
     from delayedq.spark.connecting import Address
-    from delayedq.spark.session import require_java, start
+    from delayedq.spark.java import require_java
+    from delayedq.spark.session import start
 
 from tests.conftest import SERVERS, _children
 

@@ -4,7 +4,8 @@ import pytest
 
 from delayedq.exceptions import JavaMissing
 from delayedq.spark import session
-from delayedq.spark.session import require_java, spark_session, start
+from delayedq.spark.java import require_java
+from delayedq.spark.session import spark_session, start
 
 
 def test_without_java_the_message_names_debians_package(monkeypatch, tmp_path):

@@ -1,0 +1,60 @@
+"""`manage.py check` finds what the pipeline would stumble over."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.core.checks import run_checks
+
+from delayedq.pipeline import checks
+
+
+def found(*, deployment=False):
+    return [
+        one
+        for one in run_checks(include_deployment_checks=deployment, databases=[])
+        if one.id in {"delayedq.W005", "delayedq.W006"}
+    ]
+
+
+@pytest.fixture
+def no_java(monkeypatch, tmp_path):
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+
+def test_a_deployment_without_java_is_w005_and_names_the_package(no_java):
+    (warning,) = found(deployment=True)
+    assert warning.id == "delayedq.W005"
+    assert "apt install openjdk-17-jre-headless" in warning.msg
+
+
+def test_without_java_one_can_develop(no_java):
+    assert found() == []
+
+
+def test_who_connects_to_spark_needs_no_java(no_java, settings):
+    settings.DELAYEDQ = {"SPARK_REMOTE": "sc://spark.example"}
+    assert found(deployment=True) == []
+
+
+def test_a_deployment_without_pyspark_is_w005(monkeypatch):
+    monkeypatch.setattr(checks, "find_spec", lambda name: None)
+    (warning,) = found(deployment=True)
+    assert (warning.id, warning.hint) == ("delayedq.W005", "pip install 'delayedq[spark]'.")
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        ({"RETENTION": timedelta(days=7)}, ["delayedq.W006"]),
+        ({"RETENTION": timedelta(days=8)}, []),
+        ({"RETENTION": None}, []),
+        ({"RETENTION": timedelta(days=1), "LAKE": None}, []),
+    ],
+    ids=["pruned before", "archived before", "never pruned", "no lake"],
+)
+def test_history_that_is_pruned_before_it_is_archived_is_w006(settings, given, ids):
+    settings.DELAYEDQ = {"LAKE": "lake", "ARCHIVE_AFTER": timedelta(days=7)} | given
+    assert [one.id for one in found()] == ids
