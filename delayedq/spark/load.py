@@ -85,25 +85,23 @@ class Files:
         return cls(tuple(paths), str(formats.pop()), **options)
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The rows, with where they were. Raises InvalidOption for a file that is not there."""
+        """The rows, with where they were."""
+        frame = self._frame(spark)
+        place = (F.col("_metadata.file_path"), F.col("_metadata.file_block_start"), F.monotonically_increasing_id())
+        names = [F.col(f"`{name.replace('`', '``')}`") for name in frame.columns]
+        return frame.select(*names, *(column.alias(name) for column, name in zip(place, _PLACE, strict=True)))
+
+    def columns(self, spark: SparkSession) -> list[str]:
+        """By name. Raises InvalidOption for a file that is not there."""
         try:
             frame = self._frame(spark)
-            place = (F.col("_metadata.file_path"), F.col("_metadata.file_block_start"), F.monotonically_increasing_id())
-            names = [F.col(f"`{name.replace('`', '``')}`") for name in frame.columns]
-            return frame.select(*names, *(column.alias(name) for column, name in zip(place, _PLACE, strict=True)))
+            if self.format == "json":  # each line may have its own
+                return sorted(row.name for row in frame.mapInArrow(_names, "name string").distinct().collect())
+            return [name for name in frame.columns if name != _BROKEN]
         except AnalysisException as error:
             if error.getCondition() in {"PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA"}:
                 raise InvalidOption(f"There is nothing to read at {', '.join(self.paths)}.") from None
             raise
-
-    def columns(self, spark: SparkSession) -> list[str]:
-        """By name; of JSON lines, those of the first thousand."""
-        if self.format != "json":
-            return [name for name in self._frame(spark).columns if name != _BROKEN]
-        found: dict[str, None] = {}
-        for line in self._frame(spark).limit(1000).collect():
-            found.update(dict.fromkeys(_object(line.value) or ()))
-        return list(found)
 
     def identity(self, spark: SparkSession) -> str:
         """Changes when a file does: its name, size or time."""
@@ -196,6 +194,15 @@ class _Checks:
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row.pop(name) for name in _PLACE)
+
+
+def _names(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The names in lines of JSON."""
+    found: set[str] = set()
+    for batch in batches:
+        for line in batch.column("value").to_pylist():
+            found.update(_object(line) or ())
+    yield pa.RecordBatch.from_arrays([pa.array(sorted(found), pa.string())], ["name"])
 
 
 def _object(line: str) -> dict[str, Any] | None:

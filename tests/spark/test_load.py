@@ -116,6 +116,18 @@ def test_json_lines_keep_their_types_and_broken_ones_are_refused(load, tmp_path)
 
 
 @ONE_DATABASE
+def test_a_name_that_only_the_last_line_has_is_seen(load, tmp_path):
+    path = tmp_path / "flights.jsonl"
+    lines = [json.dumps({"code": f"UA{number}", "departure": number}) for number in range(1500)]
+    path.write_text("\n".join([*lines, '{"code": "UA1545", "departure": 517, "gate": "C21"}']))
+
+    with pytest.raises(CommandError, match="gate"):
+        load(path)
+    load(path, "--ignore-others")
+    assert Message.objects.count() == 1501
+
+
+@ONE_DATABASE
 def test_parquet_keeps_its_types_and_a_spread_delays_each_row_by_some(load, tmp_path, store):
     path = tmp_path / "calls.parquet"
     at = datetime(2030, 1, 1, tzinfo=UTC)
