@@ -111,8 +111,8 @@ def distribution(figures: Figures, label: str) -> str:
         if not rows:
             continue
         total = sum(row["n"] for row in rows)
-        ends = [GROWTH ** row["bin"] for row in rows]
-        longer = [(total - upto) / total for upto in accumulate(row["n"] for row in rows)]
+        ends = [GROWTH ** (rows[0]["bin"] - 1), *(GROWTH ** row["bin"] for row in rows)]
+        longer = [1 - upto / total for upto in accumulate((row["n"] for row in rows), initial=0)]
         axes.plot(ends, longer, color=colour, drawstyle="steps-post", label=_NAMES[measure])
         shortest.append(ends[next(i for i, rest in enumerate(longer) if rest < _NEARLY_ALL)])
         longest.append(ends[-1])
@@ -173,8 +173,8 @@ def retries(figures: Figures, label: str) -> str:
     numbers = [attempts for attempts, _ in reached]
     axes.bar(numbers, [part for _, part in reached], color=BLUE, alpha=0.75, width=0.7)
     for attempts, part in reached:
-        above = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
-        axes.annotate(words.share(part, 1), (attempts, part), color=INK, **above)
+        axes.annotate(words.share(part, 1), (attempts, part), color=INK, ha="center",
+                      xytext=(0, 3), textcoords="offset points")  # fmt: skip
     axes.xaxis.set_major_locator(FixedLocator(numbers))
     axes.set_xlim(0.4, max(8, *numbers) + 0.6)
     axes.set_xlabel("attempts")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 from pyspark import StorageLevel
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Row = dict[str, Any]
+
+#: So many tables are fetched at once: Spark plans one while it computes another.
+_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,20 +70,20 @@ def measure(
     Raises ValueError for a window that is none.
     """
     window = Window.between(since, until)
-    with ExitStack() as kept:
-        tables = {name: table.toArrow() for name, table in _tables(messages, window, kept).items()}
-    offered = tables["offered"].to_pylist()
+    with ExitStack() as kept, ThreadPoolExecutor(_AT_ONCE) as pool:
+        tables = _tables(messages, window, kept)
+        fetched = dict(zip(tables, pool.map(methodcaller("toArrow"), tables.values()), strict=True))
     return Figures(
         window=window,
-        tables=tables,
+        tables=fetched,
         target=target,
         lease=lease,
-        plans=plans(offered, window, target),
+        plans=plans(fetched["offered"].to_pylist(), window, target),
     )
 
 
 def span(messages: DataFrame) -> tuple[datetime, datetime] | None:
-    """From the first arrival to just after the last end; None if no message has ended."""
+    """From the first arrival to just after the last end, in whole seconds; None if no message has ended."""
     arrived = F.greatest("created_at", F.least("scheduled_at_initially", "scheduled_at"))
     ends = messages.where(F.col("finished_at").isNotNull()).select(
         F.unix_micros(F.min(arrived)).alias("first"), F.unix_micros(F.max("finished_at")).alias("last")

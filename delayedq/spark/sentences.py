@@ -264,10 +264,11 @@ def drift(figures: Figures) -> Markup:
 def still_open(figures: Figures) -> Markup:
     rows = figures.rows("still_open")
     oldest = max((row["oldest"] for row in rows if row["oldest"] is not None), default=None)
+    due = sum(row["due"] for row in rows)
     text = _say(
-        "{} had not ended with this time, and {} of them were due.",
+        "{} had not ended with this time; {} due.",
         words.several(sum(row["n"] for row in rows), "message"),
-        f"{sum(row['due'] for row in rows):,}",
+        "1 was" if due == 1 else f"{due:,} were",
     )
     if oldest is None:
         return text

@@ -74,9 +74,8 @@ def timed(messages: DataFrame) -> DataFrame:
 
 def within(messages: DataFrame, since: datetime, until: datetime) -> DataFrame:
     """Those that were in the queue at some time of the window, from `since` to before `until`."""
-    arrived = F.greatest("created_at", F.least("scheduled_at_initially", "scheduled_at"))
     not_over = F.col("finished_at").isNull() | (F.col("finished_at") >= F.lit(since))
-    return messages.where(not_over & (arrived < F.lit(until)))
+    return messages.where(not_over & (F.col("created_at") < F.lit(until)))
 
 
 def is_live() -> Column:

@@ -135,9 +135,9 @@ def test_every_chart_says_to_those_who_do_not_see_it_what_it_shows(read):
 def test_the_sentences_have_the_numbers(read, page):
     text = re.sub(r"<[^>]+>", "", page)
 
-    assert "600 messages ended, 99.00% of them well." in text
+    assert "600 messages ended, 99.0% of them well." in text
     assert "6 messages for good" in text
-    assert "2 messages had not ended with this time, and 1 of them were due." in text
+    assert "2 messages had not ended with this time; 1 was due." in text
     assert "12 ticks ran." in text
 
 

@@ -135,10 +135,11 @@ def test_a_window_holds_what_was_in_the_queue_at_some_time_of_it(spark):
         ended(-20, 5, due=-30, id=2),  # ends in it
         ended(10, 12, due=5, id=3),
         ended(10, 900, due=5, id=4),  # ends after it
-        ended(300, 301, due=299, id=5),  # arrives after it
+        ended(300, 301, due=299, id=5),  # waits in it for a later time
         ended(None, None, due=-30, state="waiting", attempts=0, id=6),  # still there
         ended(None, None, due=1e6, state="waiting", attempts=0, id=7),  # of the future
+        ended(300, 301, created=200, due=299, id=8),  # not there yet
     ]
 
     found = within(frame(spark, *rows), NOON, after(100)).select("id").collect()
-    assert sorted(row["id"] for row in found) == [2, 3, 4, 6]
+    assert sorted(row["id"] for row in found) == [2, 3, 4, 5, 6, 7]
