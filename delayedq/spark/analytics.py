@@ -66,11 +66,12 @@ def flow(messages: DataFrame, attempts: DataFrame, window: Window) -> DataFrame:
     (an attempt), and the state in which a message ended. `remaining` is the sum of the seconds from each event to the
     end of its bucket, which makes the areas under curves of `backlog` exact.
     """
-    left = F.coalesce("began", "started", "ended")
+    # Whose clock was behind began before its time.
+    left = F.greatest(F.coalesce("began", "started", "ended"), "arrived")
     carried = F.when(F.col("arrived") < window.since, "carried").otherwise("arrived")
     events = [
         _events(messages.where(left.isNull() | (left >= window.since)), carried, F.col("arrived"), window),
-        _events(messages.where(left >= window.since), F.lit("left"), left, window),
+        _events(messages.where(F.col("arrived").isNotNull() & (left >= window.since)), F.lit("left"), left, window),
         _events(messages.where(F.col("ended") >= window.since), F.col("state"), F.col("ended"), window),
         _events(attempts.where(F.col("ended") >= window.since), F.lit("started"), F.col("began"), window),
         _events(attempts.where(F.col("ended") >= window.since), F.lit("stopped"), F.col("ended"), window),

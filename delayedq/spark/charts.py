@@ -195,8 +195,9 @@ def kinds(figures: Figures) -> list[Row]:
 
 
 def within_attempts(figures: Figures) -> list[tuple[int, float]]:
-    """(attempts, share of all ended messages that had succeeded within so many)."""
-    rows, total = figures.rows("retries"), sum(figures.ended().values())
+    """(attempts, share of the messages that came to an end of their own that had succeeded within so many)."""
+    rows, ended = figures.rows("retries"), figures.ended()
+    total = ended.get("succeeded", 0) + ended.get("failed", 0)
     most = max((row["attempts"] for row in rows if row["state"] == "succeeded"), default=0)
     good = [sum(r["n"] for r in rows if r["state"] == "succeeded" and r["attempts"] == n) for n in range(most + 1)]
     return [(n, upto / total) for n, upto in enumerate(accumulate(good)) if n]

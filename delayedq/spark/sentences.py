@@ -34,9 +34,16 @@ def summary(figures: Figures) -> Markup:
     total = sum(ended.values())
     if not total:
         return _say("No message ended in this time.")
-    text = _say(
-        "{} ended, {} of them well.", words.several(total, "message"), words.share(ended.get("succeeded", 0), total)
-    )
+    good, taken = ended.get("succeeded", 0), ended.get("cancelled", 0) + ended.get("superseded", 0)
+    text = _say("{} ended", words.several(total, "message"))
+    if taken:
+        text += _say(
+            ": {} were cancelled or replaced, and of the others {} ended well.",
+            f"{taken:,}",
+            words.share(good, total - taken),
+        )
+    else:
+        text += _say(", {} of them well.", words.share(good, total))
     if wait:
         text += _say(
             " Half began within {} of their time and 95% within {}.",
@@ -51,7 +58,7 @@ def tiles(figures: Figures) -> list[Tile]:
     total = sum(ended.values())
     if not total:
         return []
-    made = [Tile(f"{total:,}", "ended", f"{words.share(ended.get('succeeded', 0), total)} succeeded")]
+    made = [Tile(f"{total:,}", "ended", f"{ended.get('failed', 0):,} failed")]
     if wait:
         made.append(Tile(words.duration(wait["p95"]), "wait, p95", f"p50 {words.duration(wait['p50'])}"))
     if whole:
@@ -205,7 +212,7 @@ def retries(figures: Figures) -> Markup:
     again = sum(row["n"] * max(0, row["attempts"] - 1) for row in rows)
     wasted, run = sum(row["wasted"] for row in figures.rows("failures")), figures.overall("run")
     text = _say(
-        "{} of {} were retries. {} of all messages succeeded at the first attempt and {} in the end.",
+        "{} of {} were retries. {} of the messages that ran succeeded at the first attempt, and {} in the end.",
         words.share(again, attempts),
         words.several(attempts, "attempt"),
         words.share(charts.within_attempts(figures)[0][1], 1),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -24,8 +25,13 @@ SEMANTICS = {
     "spark.sql.ansi.enabled": "true",
 }
 
-#: For a Spark that starts in this process. Its web page would be open to anybody.
-_LAUNCH = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+#: For a Spark that starts in this process. Its web page would be open to anybody, and it is a great talker.
+_LAUNCH = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
+}
 
 
 @contextmanager

@@ -87,10 +87,14 @@ def _seconds(name: str) -> Column:
 
 
 def _arrived() -> Column:
-    """`scheduled_at` is when the last attempt was due, or the next one is: the first, if there is no other."""
-    only = (F.col("attempts") <= 1) & (F.col("finished_at").isNotNull() | F.col("errors").isNull())
+    """`scheduled_at` is when the last attempt was due, or the next one is: the first, if there is no other.
+
+    What was cancelled or replaced before its time has never arrived.
+    """
+    only = (F.col("attempts") <= 1) & (F.col("errors").isNull() | F.col("state").isin("succeeded", "failed"))
     due = F.when(only, F.col("scheduled_at")).otherwise(F.col("scheduled_at_initially"))
-    return F.unix_micros(F.greatest("created_at", due)) / _MILLIONTHS
+    never = F.col("started_at").isNull() & (F.col("finished_at") < due)
+    return F.when(F.coalesce(~never, F.lit(True)), F.unix_micros(F.greatest("created_at", due)) / _MILLIONTHS)
 
 
 def _failures() -> Column:

@@ -33,6 +33,8 @@ CASES = {
     "dead": ended(0.5, 2.5, state="failed", failures=[(1, 2.5, 2.0)]),
     "dead by vanishing": ended(None, 90, state="failed", attempts=3, failures=[(4, 90, None)]),
     "cancelled before": ended(None, 5, state="cancelled", attempts=0),
+    "cancelled ahead": ended(None, 5, due=60, state="cancelled", attempts=0),
+    "retry cancelled": ended(3, 40, due=900, due_first=0, attempts=1, failures=[(1, 5, 2.0)], state="cancelled"),
     "cancelled while running": ended(None, 5, state="cancelled", attempts=1),
     "clock went back": ended(-1, -2),
     "no json": ended(errors="{what"),
@@ -97,6 +99,18 @@ def test_a_message_cancelled_before_it_began_has_not_waited(times):
     row = times["cancelled before"]
 
     assert (row["wait"], row["run"]) == (None, None)
+
+
+def test_a_message_cancelled_before_its_time_never_arrived(times):
+    row = times["cancelled ahead"]
+
+    assert (row["arrived"], row["wait"], row["turnaround"]) == (None, None, None)
+
+
+def test_a_message_whose_retry_was_cancelled_arrived_at_its_first_time(times):
+    row = times["retry cancelled"]
+
+    assert (row["arrived"], row["wait"], row["turnaround"]) == (NOON.timestamp(), 3, 40)
 
 
 def test_a_failed_message_is_known_by_its_record(times):
