@@ -111,6 +111,12 @@ def test_raw_sql_is_only_in_the_store(path):
     assert {getattr(call, "attr", getattr(call, "id", "")) for call in calls} & RAW == set()
 
 
+@EACH_FILE
+def test_the_pipeline_asks_spark_for_nothing_that_spark_connect_lacks(path):
+    attributes = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
+    assert attributes & {"sparkContext", "rdd", "_sc", "_jvm", "_jsc", "_jdf", "_jsparkSession"} == set()
+
+
 # The README
 
 
