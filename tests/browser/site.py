@@ -134,6 +134,19 @@ class MessagePage(Page):
         self.path, self.title = f"/admin/delayedq/message/{id_}/change/", f"Message {id_}"
 
 
+class QueuesPage(Page):
+    path = "/admin/delayedq/pausedqueue/"
+    title = "Queues"
+
+    def row(self, name):
+        return self.page.locator("#content tr", has=self.page.get_by_role("rowheader", name=name, exact=True))
+
+
+class SchedulesPage(Page):
+    path = "/admin/delayedq/cronschedule/"
+    title = "Cron schedules"
+
+
 class Confirmation(Page):
     def __init__(self, site, title):
         super().__init__(site)
