@@ -44,12 +44,20 @@ class Moment(forms.DateTimeField):
         return super().prepare_value(value)
 
 
+class Until(Moment):
+    """The whole of the second that it names, which is the least that the input of a browser can tell."""
+
+    def clean(self, value: Any) -> Any:
+        moment = super().clean(value)
+        return moment and moment.replace(microsecond=999_999)
+
+
 class Filter(forms.Form):
     q = forms.CharField(label="Key or id", required=False, strip=False, max_length=KEY_LENGTH)
     queue = forms.ChoiceField(required=False)
     kind = forms.ChoiceField(label="Task", required=False)
     since = Moment(label="From", required=False)
-    until = Moment(label="To", required=False)
+    until = Until(label="To", required=False)
 
     def __init__(self, data: Any, store: Store) -> None:
         super().__init__(data)

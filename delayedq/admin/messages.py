@@ -136,6 +136,7 @@ class MessageAdmin(BulkAdmin):
         if selection.state in {None, State.RUNNING}:
             running = count_live(self.store, replace(selection, state=State.RUNNING))
             skipped = [f"{running} {RUNNING}"] if running.number else []
+            count = count.without(running)
         shown = live_page(self.store, selection).rows[:SAMPLE]
         return Preview(count, skipped, rows(shown, now, paused(self.store.alias)))
 

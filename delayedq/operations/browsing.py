@@ -28,11 +28,8 @@ class Page[Row](NamedTuple):
     rows: list[Row]
     #: Where the next page begins; None if there is none.
     after: Position | None
-
-    @property
-    def is_cut(self) -> bool:
-        """There may be more, but it was not found within the depth of a page."""
-        return self.after is not None and len(self.rows) < PAGE
+    #: There may be more before that, but it was not found within the depth of a page.
+    is_cut: bool = False
 
 
 def first_page(walk: Walk) -> Walk:
@@ -46,8 +43,7 @@ def live_page(store: Store, selection: Selection, after: Position | None = None)
 
 
 def live_rows(store: Store, walk: Walk) -> Page[Message]:
-    rows = Message.objects.using(store.alias).defer(*LARGE).in_bulk([position.id for position in walk.found])
-    return Page([rows[position.id] for position in walk.found if position.id in rows], walk.reached)
+    return _page(walk, Message.objects.using(store.alias).defer(*LARGE))
 
 
 def live_walk(store: Store, selection: Selection, after: Position | None, limit: int) -> Walk:
@@ -70,9 +66,15 @@ def ended_page(store: Store, selection: EndedSelection, before: Position | None 
 
 
 def ended_rows(store: Store, walk: Walk) -> Page[FinishedMessage]:
-    rows = FinishedMessage.objects.using(store.alias).defer(*LARGE, "result")
-    found = rows.in_bulk([position.id for position in walk.found])
-    return Page([found[position.id] for position in walk.found if position.id in found], walk.reached)
+    return _page(walk, FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"))
+
+
+def _page[Row: (Message, FinishedMessage)](walk: Walk, rows: QuerySet[Row]) -> Page[Row]:
+    """A page that is not full also has what is further on, say in another queue; the next one shows that again."""
+    positions = [*walk.found, *walk.beyond][:PAGE]
+    found = rows.in_bulk([position.id for position in positions])
+    is_cut = walk.reached is not None and len(walk.found) < PAGE
+    return Page([found[position.id] for position in positions if position.id in found], walk.reached, is_cut)
 
 
 def ended_walk(store: Store, selection: EndedSelection, before: Position | None, limit: int) -> Walk:

@@ -18,6 +18,8 @@ from delayedq.operations.browsing import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from django.db.models import QuerySet
 
     from delayedq.models import FinishedMessage, Message
@@ -35,7 +37,7 @@ _UNITS = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
 
 class Count(NamedTuple):
-    """`exact` False: an estimate; None: there are more than `number`."""
+    """`exact` False: an estimate; None: so many were found before the search was given up."""
 
     number: int
     exact: bool | None
@@ -43,7 +45,13 @@ class Count(NamedTuple):
     def __str__(self) -> str:
         if self.exact:
             return f"{self.number:,}"
-        return f"about {rounded(self.number)}" if self.exact is False else f"more than {self.number:,}"
+        if self.exact is False:
+            return f"about {rounded(self.number)}"
+        return f"at least {self.number:,}" if self.number else "not yet known how many"
+
+    def without(self, others: Count) -> Count:
+        """What is left without some of them, if that can be said."""
+        return self._replace(number=self.number - others.number) if self.exact and others.exact else self
 
 
 def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Count]:
@@ -62,7 +70,9 @@ def count_live(store: Store, selection: Selection) -> Count:
         lanes = selection.lanes(store)
         queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
         messages = messages.filter(queue__in=queues, priority__in=priorities)
-    return _bounded(messages)
+    else:
+        messages = messages.order_by("queue", "priority", "scheduled_at")
+    return _indexed(messages)
 
 
 def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[FinishedMessage], Count]:
@@ -76,23 +86,42 @@ def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[Finishe
 def count_ended(store: Store, selection: EndedSelection) -> Count:
     messages = selection.messages(store.alias)
     if selection.is_indexed:
-        return _bounded(messages)
+        return _indexed(messages.order_by("finished_at"))
     return _walked(ended_walk(store, selection, None, WALKED_BOUND), messages)
 
 
-def _bounded(rows: QuerySet[Any]) -> Count:
-    counted = rows.order_by()[: BOUND + 1].count()
-    return Count(counted, exact=True) if counted <= BOUND else _estimated(rows, BOUND)
+def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
+    """How many there are in some lanes together; counts up to `most`.
+
+    In the order of the due index, else PostgreSQL may read the table from its beginning until it has found as many.
+    """
+    total = 0
+    for messages in lanes:
+        if total < most:
+            total += messages.order_by("scheduled_at")[: most - total].count()
+    return total
+
+
+def bounded(lanes: Iterable[QuerySet[Message]], rows: QuerySet[Message], most: int) -> Count:
+    """The same as a Count; `rows` are all of them."""
+    found = counted(lanes, most + 1)
+    return Count(found, exact=True) if found <= most else _estimated(rows, most)
+
+
+def _indexed(rows: QuerySet[Any]) -> Count:
+    found = rows[: BOUND + 1].count()
+    return Count(found, exact=True) if found <= BOUND else _estimated(rows, BOUND)
 
 
 def _walked(walk: Walk, rows: QuerySet[Any]) -> Count:
-    return Count(len(walk.found), exact=True) if walk.reached is None else _estimated(rows, len(walk.found))
+    found = len(walk.found) + len(walk.beyond)
+    return Count(found, exact=True) if walk.reached is None else _estimated(rows, found)
 
 
 def _estimated(rows: QuerySet[Any], at_least: int) -> Count:
-    """Only PostgreSQL knows more than that."""
+    """Only PostgreSQL knows more than that; what it knows nothing of, it takes for one row."""
     estimate = _planned(rows) if connections[rows.db].vendor == "postgresql" else 0
-    return Count(estimate, exact=False) if estimate > at_least else Count(at_least, exact=None)
+    return Count(estimate, exact=False) if estimate > max(at_least, 1) else Count(at_least, exact=None)
 
 
 def _planned(rows: QuerySet[Any]) -> int:

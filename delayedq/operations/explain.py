@@ -13,6 +13,7 @@ from django.db.models import Q
 
 from delayedq.exceptions import UnknownTask
 from delayedq.models import FinishedMessage, Message, PausedQueue, Worker
+from delayedq.operations.counting import counted
 from delayedq.operations.presence import is_alive, live_workers, running_ids, serves
 from delayedq.operations.wording import both, clock, relative
 from delayedq.store import default_store
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Store
 
 #: What is ahead of a message is counted up to here.
-MOST_AHEAD = 10_000
+MOST_AHEAD = 5_000
 #: So much of an error is told.
 ERROR_LENGTH = 200
 
@@ -238,11 +239,7 @@ class Waiting:
 
 def _count(sources: Iterable[QuerySet[Message]]) -> int:
     """How many there are together; MOST_AHEAD + 1 if they are more than MOST_AHEAD."""
-    total = 0
-    for messages in sources:
-        if total <= MOST_AHEAD:
-            total += messages.order_by()[: MOST_AHEAD + 1 - total].count()
-    return total
+    return counted(sources, MOST_AHEAD + 1)
 
 
 def _messages(count: int) -> str:

@@ -10,21 +10,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db.models import Q
 
 from delayedq.models import FinishedMessage, Message, Outcome, PausedQueue
-from delayedq.operations.counting import Count
+from delayedq.operations.counting import bounded
 from delayedq.operations.pauses import is_pausable
 from delayedq.operations.presence import live_workers, serves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
 
     from delayedq.models import Worker
+    from delayedq.operations.counting import Count
     from delayedq.store.protocol import Lane, Store
 
-#: What waits in a queue is counted up to here.
-MOST = 10_000
+#: What is due and what is scheduled are counted up to here, in all queues together; in each of very many, up to LEAST.
+MOST, LEAST = 20_000, 100
 #: How far back trends reach, if no more than so many messages ended since; else less far.
 BACK = timedelta(hours=1)
 MOST_ENDED = 10_000
@@ -60,6 +61,7 @@ def queue_states(store: Store, now: datetime) -> list[QueueState]:
     workers, past = live_workers(store, now), trends(store, now)
     names = sorted({*(lane.queue for lane in lanes), *paused, *past})
     quiet = Trend(next(iter(past.values())).window if past else BACK, [0] * BUCKETS, [0] * BUCKETS)
+    most = max(LEAST, MOST // (2 * max(len(names), 1)))
     return [
         _state(
             store,
@@ -69,6 +71,7 @@ def queue_states(store: Store, now: datetime) -> list[QueueState]:
             paused.get(name),
             workers,
             past.get(name, quiet),
+            most,
         )
         for name in names
     ]
@@ -82,15 +85,18 @@ def _state(
     paused: PausedQueue | None,
     workers: Sequence[Worker],
     trend: Trend,
+    most: int,
 ) -> QueueState:
-    messages = Message.objects.using(store.alias).filter(queue=name, priority__in=[lane.priority for lane in lanes])
+    messages = Message.objects.using(store.alias)
+    each = [messages.filter(queue=name, priority=lane.priority) for lane in lanes]
+    due, scheduled = [_waiting(lane, now) for lane in each], [lane.filter(scheduled_at__gt=now) for lane in each]
     return QueueState(
         name=name,
         is_pausable=is_pausable(name),
         paused=paused,
-        due=_count(_waiting(messages, now)),
-        scheduled=_count(messages.filter(scheduled_at__gt=now)),
-        oldest=min(_oldest(store, lanes, now), default=None),
+        due=bounded(due, _waiting(messages.filter(queue=name), now), most),
+        scheduled=bounded(scheduled, messages.filter(queue=name, scheduled_at__gt=now), most),
+        oldest=min(_oldest(due), default=None),
         workers=sum(serves(worker, name) for worker in workers),
         trend=trend,
     )
@@ -100,19 +106,10 @@ def _waiting(messages: QuerySet[Message], now: datetime) -> QuerySet[Message]:
     return messages.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=now), scheduled_at__lte=now)
 
 
-def _oldest(store: Store, lanes: Sequence[Lane], now: datetime) -> list[datetime]:
+def _oldest(due: Iterable[QuerySet[Message]]) -> Iterator[datetime]:
     """One probe of the due index for each lane."""
-    found: list[datetime] = []
-    for lane in lanes:
-        messages = Message.objects.using(store.alias).filter(queue=lane.queue, priority=lane.priority)
-        first = _waiting(messages, now).order_by("scheduled_at").values_list("scheduled_at", flat=True)
-        found += first[:1]
-    return found
-
-
-def _count(messages: QuerySet[Message]) -> Count:
-    counted = messages.order_by()[: MOST + 1].count()
-    return Count(min(counted, MOST), exact=True if counted <= MOST else None)
+    for messages in due:
+        yield from messages.order_by("scheduled_at").values_list("scheduled_at", flat=True)[:1]
 
 
 # How it went

@@ -72,10 +72,14 @@ LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 
 
 class Walk(NamedTuple):
-    """What a walk found, in its order, and how far it came: None is the end."""
+    """What a walk found, in its order, and how far it came: None is the end.
+
+    `beyond` is what some of its lanes have further on, where others may have more.
+    """
 
     found: list[Position]
     reached: Position | None
+    beyond: Sequence[Position] = ()
 
 
 class Edits(Protocol):
@@ -147,4 +151,4 @@ def merged(walks: Collection[Walk], limit: int, *, backwards: bool = False) -> W
     within = [position for position in found if reached is None or pick(position, reached) == position]
     if len(within) > limit:
         return Walk(within[:limit], within[limit - 1])
-    return Walk(within, reached)
+    return Walk(within, reached, found[len(within) : limit])

@@ -8,6 +8,7 @@ import pytest
 from django.utils import timezone
 
 from delayedq.models import PausedQueue
+from delayedq.operations import browsing
 from delayedq.store.protocol import GiveBack
 from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, run, text_of
 from tests.store.given import LEASE, Lane, message
@@ -70,6 +71,38 @@ def test_messages_are_filtered_by_state(operator, states, state, expected):
     page = operator.get(MESSAGES, {"state": state})
     assert set(keys_on(page)) == expected
     assert str(page.context["count"]) == str(len(expected))
+
+
+def test_what_runs_is_shown_though_another_queue_has_more_before_it_than_a_page_looks_at(operator, store, monkeypatch):
+    monkeypatch.setattr(browsing, "PAGE", 5)
+    monkeypatch.setattr(browsing, "DEPTH", 10)
+    for number in range(9):
+        offer(store, f"before-{number}", queue="busy", seconds=-100)
+    offer(store, "runs", queue="quiet")
+    run(store, "quiet")
+
+    page = operator.get(MESSAGES, {"state": "running"})
+    assert keys_on(page) == ["runs"]
+    assert "Look further" in text_of(page)
+    assert not page.context["count"].exact
+
+
+def test_where_nothing_was_found_within_a_page_nobody_knows_how_many_there_are(operator, store, monkeypatch):
+    monkeypatch.setattr(browsing, "PAGE", 5)
+    monkeypatch.setattr(browsing, "DEPTH", 5)
+    for number in range(9):
+        offer(store, f"other-{number}")
+    assert "not yet known how many messages" in text_of(operator.get(MESSAGES, {"kind": "no.such.task"}))
+
+
+def test_the_last_second_of_a_range_belongs_to_it_also_when_the_form_is_sent_again(operator, store):
+    due = timezone.now().replace(microsecond=999_000) + timedelta(minutes=5)
+    store.offer(message("late", scheduled_at=due))
+    asked = {"until": f"{timezone.localtime(due):%Y-%m-%dT%H:%M:%S}"}
+    page = operator.get(MESSAGES, asked)
+
+    assert keys_on(page) == ["late"]
+    assert f'value="{asked["until"]}"' in page.content.decode()
 
 
 def test_a_due_message_of_a_paused_queue_is_stuck(operator, store):

@@ -148,6 +148,7 @@ def p(second):
 
 def test_walks_are_merged_as_far_as_the_shortest_came():
     short, long = Walk([p(1), p(4)], p(4)), Walk([p(2), p(3), p(5)], None)
-    assert merged([short, long], 10) == Walk([p(1), p(2), p(3), p(4)], p(4))
+    assert merged([short, long], 10) == Walk([p(1), p(2), p(3), p(4)], p(4), [p(5)])
+    assert merged([short, long], 4) == Walk([p(1), p(2), p(3), p(4)], p(4), [])
     assert merged([short, long], 3) == Walk([p(1), p(2), p(3)], p(3))
-    assert merged([], 3) == Walk([], None)
+    assert merged([], 3) == Walk([], None, [])
