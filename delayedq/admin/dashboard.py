@@ -43,6 +43,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             span=span,
             totals=_totals(found),
             one_in=round(found.one_in),
+            failed_one_in=round(found.failed_one_in),
             charts=charts,
             drawn=[chart.drawn() for chart in charts],
         )
@@ -101,7 +102,7 @@ def _charts(found: Figures) -> list[Chart]:
 
 def _messages_of(minute: Minute) -> str:
     """What the list of messages is to be asked for, to show those that fall due in it."""
-    last = minute.start + MINUTE - timedelta(microseconds=1)
+    last = minute.start + MINUTE - timedelta(seconds=1)
     return urlencode({"since": minute.start.isoformat(), "until": last.isoformat()})
 
 

@@ -8,19 +8,25 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.db import connections
+
 from delayedq.core.sampling import EPOCH, microseconds
-from delayedq.models import FinishedMessage, Message, Outcome
+from delayedq.models import FinishedMessage, Message
 from delayedq.operations.sizing import ids_since, read_bounded
-from delayedq.store.figures import CREATED_ENDED, CREATED_LIVE, Grid, counts, ended
+from delayedq.store.figures import CREATED_ENDED, CREATED_LIVE, Grid, counts, dead, ended
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from django.db.models import QuerySet
 
     from delayedq.core.sampling import Sample
     from delayedq.store.figures import Ended
     from delayedq.store.protocol import Store
+
+
+#: Dead letters are counted in their index alone: many of them cost what one page of others does.
+DEAD_TIMES = 4
 
 
 class Span(Enum):
@@ -50,10 +56,14 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`one_in`: of how many messages one was read, so that the counts are estimates; 1.0: they are exact."""
+    """`one_in`: of how many messages one was read, so that the counts are estimates; 1.0: they are exact.
+
+    `failed_one_in`: the same for those that failed.
+    """
 
     buckets: list[Bucket]
     one_in: float
+    failed_one_in: float
 
 
 def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
@@ -61,9 +71,13 @@ def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
     grid = span.grid(now or store.now())
     arrived, arrivals_one_in = _arrived(store.alias, grid)
     part, ends = _ended(store.alias, grid)
+    failed, failed_one_in = _failed(store.alias, grid, part, ends)
     found = {end.bucket: end for end in ends}
-    buckets = [_bucket(grid, number, arrived[number], found.get(number), part) for number in range(span.value[0])]
-    return Figures(buckets, max(arrivals_one_in, part.scale))
+    buckets = [
+        _bucket(grid, number, arrived[number], failed[number], found.get(number), part)
+        for number in range(span.value[0])
+    ]
+    return Figures(buckets, max(arrivals_one_in, part.scale), failed_one_in)
 
 
 def _arrived(alias: str, grid: Grid) -> tuple[Counter[int], float]:
@@ -71,7 +85,7 @@ def _arrived(alias: str, grid: Grid) -> tuple[Counter[int], float]:
     one_in = 1.0
     for rows, statement in (
         (Message.objects.using(alias).all(), CREATED_LIVE),
-        (FinishedMessage.objects.using(alias).exclude(outcome=Outcome.SUPERSEDED), CREATED_ENDED),
+        (FinishedMessage.objects.using(alias).all(), CREATED_ENDED),
     ):
         part, found = count_ids(rows, ids_since(rows, grid.start), grid, statement)
         arrived.update(found)
@@ -84,7 +98,7 @@ def count_ids(
 ) -> tuple[Sample, dict[int, int]]:
     """Count by bucket what a statement finds in this range of ids, in all of it or in a sample."""
     part, found = read_bounded(
-        rows.filter(id__gte=ids[0], id__lt=ids[1]).order_by("id"),
+        rows.filter(id__gte=ids[0], id__lt=ids[1]).order_by("id").values_list("id"),
         ids,
         read=lambda part: counts(rows.db, statement, grid, part),
         size=lambda found: sum(found.values()),
@@ -94,17 +108,37 @@ def count_ids(
 
 def _ended(alias: str, grid: Grid) -> tuple[Sample, list[Ended]]:
     return read_bounded(
-        FinishedMessage.objects.using(alias)
-        .filter(finished_at__gte=grid.start, finished_at__lt=grid.end)
-        .order_by("finished_at"),
+        _in_order(FinishedMessage.objects.using(alias).all(), grid),
         (microseconds(grid.start), microseconds(grid.end)),
         read=lambda part: ended(alias, grid, part),
         size=lambda ends: sum(end.ended for end in ends),
     )
 
 
-def _bucket(grid: Grid, number: int, arrived: int, end: Ended | None, part: Sample) -> Bucket:
+def _failed(alias: str, grid: Grid, sampled: Sample, ends: Sequence[Ended]) -> tuple[Counter[int], float]:
+    """From the index of the dead letters, and so exactly as long as these are not too many; without it as sampled."""
+    if not connections[alias].features.supports_partial_indexes:
+        return Counter({end.bucket: sampled.estimate(end.failed) for end in ends}), sampled.scale
+    part, found = read_bounded(
+        _in_order(FinishedMessage.objects.using(alias).failed(), grid),
+        (microseconds(grid.start), microseconds(grid.end)),
+        read=lambda part: dead(alias, grid, part),
+        size=lambda found: sum(found.values()),
+        times=DEAD_TIMES,
+    )
+    return Counter({bucket: part.estimate(count) for bucket, count in found.items()}), part.scale
+
+
+def _in_order(rows: QuerySet[FinishedMessage], grid: Grid) -> QuerySet[Any]:
+    return (
+        rows.filter(finished_at__gte=grid.start, finished_at__lt=grid.end)
+        .order_by("finished_at")
+        .values_list("finished_at")
+    )
+
+
+def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: Ended | None, part: Sample) -> Bucket:
     start = (grid.start + number * timedelta(seconds=grid.width)).astimezone(UTC)
     if end is None:
-        return Bucket(start, arrived, 0, 0, None, None)
-    return Bucket(start, arrived, part.estimate(end.ended), part.estimate(end.failed), end.p50, end.p95)
+        return Bucket(start, arrived, failed, failed, None, None)
+    return Bucket(start, arrived, max(part.estimate(end.ended), failed), failed, end.p50, end.p95)

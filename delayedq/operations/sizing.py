@@ -25,14 +25,17 @@ def read_bounded[Answer](
     ends: tuple[int, int],
     read: Callable[[Sample], Answer],
     size: Callable[[Answer], int],
+    times: int = 1,
 ) -> tuple[Sample, Answer]:
-    """Read a range as a whole if it has at most MOST rows, else a sample of a good part of MOST; the answer with it.
+    """Read a range as a whole if it has at most `times` MOST rows, else a sample of a good part; the answer with it.
 
-    `rows` are those of the range, in the order of an index. `size` is how many of them an answer tells of.
+    `rows` are those of the range, in the order of an index and with no more columns than it has. `size` is how many
+    of them an answer tells of.
     """
-    part = sample(*ends, FIRST_SHARE) if rows[MOST : MOST + 1].exists() else whole(*ends)
-    while (found := size(answer := read(part))) < MOST / 4 and not part.is_whole:
-        part = sample(*ends, min(GROWTH, MOST / 2 / max(found, 1)) / part.scale)
+    most = times * MOST
+    part = sample(*ends, FIRST_SHARE) if rows[most : most + 1] else whole(*ends)
+    while (found := size(answer := read(part))) < most / 4 and not part.is_whole:
+        part = sample(*ends, min(GROWTH, most / 2 / max(found, 1)) / part.scale)
     return part, answer
 
 

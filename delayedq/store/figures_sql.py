@@ -24,6 +24,13 @@ SELECT bucket, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
 FROM ranked GROUP BY bucket ORDER BY bucket
 """
 
+# The dead letters have an index of their own.
+_DEAD = """
+SELECT {ended_in} AS bucket, count(*)
+FROM {dead_then}
+GROUP BY bucket ORDER BY bucket
+"""
+
 # Creation times are in no index, but ids rise with them.
 _CREATED_LIVE = """
 SELECT {created_in} AS bucket, count(*)
@@ -51,6 +58,8 @@ GROUP BY bucket ORDER BY bucket
 class _Words(NamedTuple):
     #: The rows of a {table} whose {column}, of this {type}, lies in a slice: slice by slice, by its index.
     sliced: str
+    #: The same for dead letters, by theirs, and nothing else of them.
+    dead: str
     time_type: str
     bucket: str
     seconds: str
@@ -64,6 +73,11 @@ _WORDS = {
         SELECT * FROM {table} WHERE {column} >= (slice->>0)::{type} AND {column} < (slice->>1)::{type}
         ORDER BY {column} OFFSET 0
     ) AS message""",
+        dead="""json_array_elements(%(slices)s) AS slice CROSS JOIN LATERAL (
+        SELECT finished_at FROM delayedq_finishedmessage WHERE outcome = 'failed'
+            AND finished_at >= (slice->>0)::timestamptz AND finished_at < (slice->>1)::timestamptz
+        ORDER BY finished_at OFFSET 0
+    ) AS message""",
         time_type="timestamptz",
         bucket="floor(extract(epoch FROM {time} - %(start)s::timestamptz) / %(width)s)::int",
         seconds="extract(epoch FROM {later} - {earlier})::float8",
@@ -74,6 +88,10 @@ _WORDS = {
         sliced="""json_each(%(slices)s) AS slice CROSS JOIN {table} AS message
     ON message.{column} >= json_extract(slice.value, '$[0]') AND message.{column} < json_extract(slice.value, '$[1]')
     """,
+        dead="""json_each(%(slices)s) AS slice CROSS JOIN delayedq_finishedmessage AS message INDEXED BY delayedq_dead
+    ON finished_at >= json_extract(slice.value, '$[0]') AND finished_at < json_extract(slice.value, '$[1]')
+    AND outcome = 'failed'
+    """,
         time_type="",
         bucket="(strftime('%%s', {time}) - strftime('%%s', %(start)s)) / %(width)s",
         seconds="round((julianday({later}) - julianday({earlier})) * 86400, 3)",
@@ -83,6 +101,7 @@ _WORDS = {
         sliced="""JSON_TABLE(%(slices)s, '$[*]' COLUMNS (low {type} PATH '$[0]', high {type} PATH '$[1]')) AS slice
     STRAIGHT_JOIN {table} AS message ON message.{column} >= slice.low AND message.{column} < slice.high
     """,
+        dead="",  # it has no such index
         time_type="DATETIME(6)",
         bucket="TIMESTAMPDIFF(SECOND, CAST(%(start)s AS DATETIME(6)), {time}) DIV %(width)s",
         seconds="TIMESTAMPDIFF(MICROSECOND, {earlier}, {later}) / 1e6",
@@ -94,6 +113,7 @@ _WORDS = {
 def _in_words(template: str, words: _Words) -> str:
     return template.format(
         ended_then=words.sliced.format(table="delayedq_finishedmessage", column="finished_at", type=words.time_type),
+        dead_then=words.dead,
         ended=words.sliced.format(table="delayedq_finishedmessage", column="id", type="bigint"),
         live=words.sliced.format(table="delayedq_message", column="id", type="bigint"),
         start=words.instant.format("start"),
@@ -110,6 +130,7 @@ def _by_vendor(template: str) -> dict[str, str]:
 
 
 ENDED = _by_vendor(_ENDED)
+DEAD = _by_vendor(_DEAD)
 CREATED_LIVE = _by_vendor(_CREATED_LIVE)
 CREATED_ENDED = _by_vendor(_CREATED_ENDED)
 FALLING_DUE = _by_vendor(_FALLING_DUE)

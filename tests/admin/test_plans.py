@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.operations import browsing, counting
+from delayedq.models import Message
+from delayedq.operations import browsing, counting, queues, sizing
+from delayedq.operations import explain as explaining
+from delayedq.operations.explain import Reason, explain
+from delayedq.operations.figures import Span, figures
+from delayedq.operations.forecast import Ahead, forecast
+from delayedq.operations.queues import queue_states
 from tests.admin.given import HISTORY, MESSAGES, choose_all, dead, offer, tick
+from tests.app.tasks import mark
+from tests.store.test_presence import worker
 
 LISTS = {
     "messages": (MESSAGES, {}),
@@ -36,6 +45,8 @@ LISTS = {
 EACH_LIST = pytest.mark.parametrize(("url", "query"), LISTS.values(), ids=LISTS)
 #: A count of one queue in four looks at four times as many rows as it counts.
 MOST = 5_000
+#: Among the live messages and the ended ones of `FILL`, nearly at the end of them.
+NOW = datetime(2026, 1, 1, 3, tzinfo=UTC)
 READS = re.compile(r"\s*(SELECT|WITH)\b")
 ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
@@ -57,6 +68,9 @@ ANALYZE delayedq_message, delayedq_finishedmessage
 """
 
 
+TABLES = {"delayedq_message", "delayedq_finishedmessage"}
+
+
 @pytest.fixture
 def many(connection, monkeypatch):
     """A tenth of what a page may look at, in tables that are far larger."""
@@ -64,6 +78,10 @@ def many(connection, monkeypatch):
     monkeypatch.setattr(browsing, "DEPTH_BY_KEY", 3_000)
     monkeypatch.setattr(counting, "BOUND", 1_000)
     monkeypatch.setattr(counting, "WALKED_BOUND", 100)
+    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(queues, "MOST", 2_000)
+    monkeypatch.setattr(queues, "MOST_ENDED", 1_000)
+    monkeypatch.setattr(explaining, "MOST_AHEAD", 1_000)
     with connection.cursor() as cursor:
         cursor.execute(FILL.replace("%", "%%"), [])
     yield
@@ -75,6 +93,13 @@ def statements(connection, act):
     with CaptureQueriesContext(connection) as captured:
         assert act().status_code == 200
     return [query["sql"] for query in captured]
+
+
+def reads(connection, ask):
+    """What is asked of the tables of messages."""
+    with CaptureQueriesContext(connection) as captured:
+        ask()
+    return [query["sql"] for query in captured if "delayedq_" in query["sql"] and READS.match(query["sql"])]
 
 
 def plan(connection, sql):
@@ -105,6 +130,49 @@ def test_each_page_looks_at_a_limited_number_of_rows(operator, connection, many)
         assert about_messages
         for sql in about_messages:
             assert visited(plan(connection, sql)) <= MOST, f"{name}: {sql}"
+
+
+def first_of_priority_0(_):
+    """Of a message that all of higher priority are before."""
+    message = Message.objects.filter(queue="q1", priority=0).earliest("scheduled_at")
+    message.kind = mark.module_path
+    answers = explain(message, NOW)
+    assert [answer.reason for answer in answers] == [Reason.BEHIND]
+
+
+#: What a page asks, and the number of statements that it may take.
+ASKED = {
+    "dashboard of an hour": (lambda store: figures(store, Span.HOUR, NOW), 50),
+    "dashboard of a day": (lambda store: figures(store, Span.DAY, NOW), 50),
+    "dashboard of a week": (lambda store: figures(store, Span.WEEK, NOW), 50),
+    "forecast of a day": (lambda store: forecast(store, Ahead.DAY, NOW - timedelta(hours=2)), 8),
+    "forecast of a week": (lambda store: forecast(store, Ahead.WEEK, NOW - timedelta(hours=2)), 8),
+    "queues": (lambda store: queue_states(store, NOW), 4 + 3 * 12 + 2 * 4),
+    "why it does not run": (first_of_priority_0, 20),
+}
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize(("ask", "most"), ASKED.values(), ids=ASKED)
+def test_what_is_counted_for_a_page_reads_slices_of_an_index_and_never_a_table(store, connection, many, ask, most):
+    store.attend([worker("w1", threads=9)], NOW)
+    asked = reads(connection, partial(ask, store))
+    plans = [plan(connection, sql) for sql in asked if not sql.startswith("EXPLAIN")]
+    scans = [node for explained in plans for node in nodes(explained) if node.get("Relation Name") in TABLES]
+
+    assert 0 < len(asked) <= most
+    assert "Seq Scan" not in {scan["Node Type"] for scan in scans}
+    assert max(visited(explained) for explained in plans) <= 1_500
+
+
+@ON_POSTGRESQL
+def test_failures_are_counted_in_their_own_index_alone(store, connection, many):
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM delayedq_finishedmessage")
+    asked = [sql for sql in reads(connection, lambda: figures(store, Span.DAY, NOW)) if "'failed'\n" in sql]
+    (scan,) = [node for node in nodes(plan(connection, *asked)) if node.get("Relation Name") in TABLES]
+
+    assert (scan["Node Type"], scan["Index Name"]) == ("Index Only Scan", "delayedq_dead")
 
 
 @ON_POSTGRESQL
