@@ -13,7 +13,7 @@ from django.db import connections
 from delayedq.core.sampling import EPOCH, microseconds
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.sizing import ids_since, read_bounded
-from delayedq.store.figures import CREATED_ENDED, CREATED_LIVE, Grid, counts, dead, ended
+from delayedq.store.figures import CREATED_LIVE, Grid, came_and_ended, counts, dead, ended
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,28 +69,26 @@ class Figures:
 def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
     """Reads a bounded number of rows, however many there are."""
     grid = span.grid(now or store.now())
-    arrived, arrivals_one_in = _arrived(store.alias, grid)
     part, ends = _ended(store.alias, grid)
+    arrived, one_in = _arrived(store.alias, grid, part)
     failed, failed_one_in = _failed(store.alias, grid, part, ends)
     found = {end.bucket: end for end in ends}
     buckets = [
         _bucket(grid, number, arrived[number], failed[number], found.get(number), part)
         for number in range(span.value[0])
     ]
-    return Figures(buckets, max(arrivals_one_in, part.scale), failed_one_in)
+    return Figures(buckets, one_in, failed_one_in)
 
 
-def _arrived(alias: str, grid: Grid) -> tuple[Counter[int], float]:
-    arrived: Counter[int] = Counter()
-    one_in = 1.0
-    for rows, statement in (
-        (Message.objects.using(alias).all(), CREATED_LIVE),
-        (FinishedMessage.objects.using(alias).all(), CREATED_ENDED),
-    ):
-        part, found = count_ids(rows, ids_since(rows, grid.start), grid, statement)
-        arrived.update(found)
-        one_in = max(one_in, part.scale)
-    return arrived, one_in
+def _arrived(alias: str, grid: Grid, ended_part: Sample) -> tuple[Counter[int], float]:
+    """Those that live still, and those that have ended since, which are in the sample of what ended."""
+    arrived = Counter(
+        {bucket: ended_part.estimate(count) for bucket, count in came_and_ended(alias, grid, ended_part).items()}
+    )
+    rows = Message.objects.using(alias).all()
+    part, living = count_ids(rows, ids_since(rows, grid.start), grid, CREATED_LIVE)
+    arrived.update(living)
+    return arrived, max(part.scale, ended_part.scale)
 
 
 def count_ids(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from delayedq.core.sampling import Sample
 
-__all__ = ["CREATED_ENDED", "CREATED_LIVE", "FALLING_DUE", "Ended", "Grid", "counts", "dead", "ended"]
+__all__ = ["CREATED_LIVE", "FALLING_DUE", "Ended", "Grid", "came_and_ended", "counts", "dead", "ended"]
 
 
 class Grid(NamedTuple):
@@ -45,6 +45,11 @@ def ended(alias: str, grid: Grid, times: Sample) -> list[Ended]:
     return [Ended(*row) for row in _rows(alias, ENDED, grid, _instants(alias, times))]
 
 
+def came_and_ended(alias: str, grid: Grid, times: Sample) -> dict[int, int]:
+    """How many of the same messages were created in each bucket."""
+    return dict(_rows(alias, CREATED_ENDED, grid, _instants(alias, times)))
+
+
 def dead(alias: str, grid: Grid, times: Sample) -> dict[int, int]:
     """How many dead letters, by bucket: from their own index, which MySQL does not have. The sample is as above."""
     return dict(_rows(alias, DEAD, grid, _instants(alias, times)))
@@ -56,7 +61,7 @@ def _instants(alias: str, times: Sample) -> list[list[str]]:
 
 
 def counts(alias: str, statement: Mapping[str, str], grid: Grid, ids: Sample) -> dict[int, int]:
-    """How many messages one of the other statements finds among these ids, by bucket."""
+    """How many live messages a statement finds among these ids, by bucket."""
     return dict(_rows(alias, statement, grid, ids.slices))
 
 

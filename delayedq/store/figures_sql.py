@@ -31,18 +31,19 @@ FROM {dead_then}
 GROUP BY bucket ORDER BY bucket
 """
 
+# What came in and has ended did both in the same span. A superseded attempt has an id of its own, but is no message.
+_CREATED_ENDED = """
+SELECT {created_in} AS bucket, count(*)
+FROM {ended_then}
+WHERE created_at >= {start} AND created_at < {end} AND outcome <> 'superseded'
+GROUP BY bucket ORDER BY bucket
+"""
+
 # Creation times are in no index, but ids rise with them.
 _CREATED_LIVE = """
 SELECT {created_in} AS bucket, count(*)
 FROM {live}
 WHERE created_at >= {start} AND created_at < {end}
-GROUP BY bucket ORDER BY bucket
-"""
-# A superseded attempt has an id of its own, but is no message.
-_CREATED_ENDED = """
-SELECT {created_in} AS bucket, count(*)
-FROM {ended}
-WHERE created_at >= {start} AND created_at < {end} AND outcome <> 'superseded'
 GROUP BY bucket ORDER BY bucket
 """
 
@@ -114,7 +115,6 @@ def _in_words(template: str, words: _Words) -> str:
     return template.format(
         ended_then=words.sliced.format(table="delayedq_finishedmessage", column="finished_at", type=words.time_type),
         dead_then=words.dead,
-        ended=words.sliced.format(table="delayedq_finishedmessage", column="id", type="bigint"),
         live=words.sliced.format(table="delayedq_message", column="id", type="bigint"),
         start=words.instant.format("start"),
         end=words.instant.format("end"),

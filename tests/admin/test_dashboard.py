@@ -170,7 +170,7 @@ def test_the_number_of_statements_is_bounded(store, connection, crowded):
         figures(store, Span.WEEK, NOW)
 
     asked = [query["sql"] for query in captured if query["sql"].lstrip("( \n").startswith(("SELECT", "WITH"))]
-    assert len(asked) < 45
+    assert len(asked) < 35
 
 
 def test_where_a_range_of_ids_begins_is_found_without_reading_it(store, monkeypatch):

@@ -142,9 +142,9 @@ def first_of_priority_0(_):
 
 #: What a page asks, and the number of statements that it may take.
 ASKED = {
-    "dashboard of an hour": (lambda store: figures(store, Span.HOUR, NOW), 50),
-    "dashboard of a day": (lambda store: figures(store, Span.DAY, NOW), 50),
-    "dashboard of a week": (lambda store: figures(store, Span.WEEK, NOW), 50),
+    "dashboard of an hour": (lambda store: figures(store, Span.HOUR, NOW), 35),
+    "dashboard of a day": (lambda store: figures(store, Span.DAY, NOW), 35),
+    "dashboard of a week": (lambda store: figures(store, Span.WEEK, NOW), 35),
     "forecast of a day": (lambda store: forecast(store, Ahead.DAY, NOW - timedelta(hours=2)), 8),
     "forecast of a week": (lambda store: forecast(store, Ahead.WEEK, NOW - timedelta(hours=2)), 8),
     "queues": (lambda store: queue_states(store, NOW), 4 + 3 * 12 + 2 * 4),
