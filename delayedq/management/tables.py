@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from delayedq.operations.schedules import changes, describe, disabled_since, known_schedule, zone_of
+from delayedq.operations.schedules import changes, describe, disabled_by_hand, disabled_since, known_schedule, zone_of
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -101,40 +101,43 @@ def _paragraphs(records: list[Record]) -> Table:
 
 def show_ticks(console: Console, definitions: Iterable[Definition], count: int) -> None:
     """The next `count` ticks of each."""
-    now = default_store().now()
+    store = default_store()
+    now, disabled = store.now(), disabled_by_hand(store)
     table = _table("schedule", "tick", "UTC", "interval")
     for definition in definitions:
-        _add_ticks(table, definition, islice(definition.schedule.ticks_after(now), count))
+        ticks = islice(definition.schedule.ticks_after(now), count)
+        _add_ticks(table, _name(definition, disabled), _zone(definition), ticks)
         table.add_section()
     console.print(table if table.row_count else NOTHING)
 
 
 def show_ticks_around_changes(console: Console, definitions: Iterable[Definition], count: int) -> None:
     """`count` ticks of each around the next change of its clock, and as many around the one after that."""
-    now = default_store().now()
+    store = default_store()
+    now, disabled = store.now(), disabled_by_hand(store)
     table = _table("schedule", "tick", "UTC", "interval")
     for definition in definitions:
-        found = [*changes(definition.schedule, now, count)]
+        name, found = _name(definition, disabled), [*changes(definition.schedule, now, count)]
         for change in found:
-            _add_change(table, definition, change)
+            _add_change(table, name, _zone(definition), change)
             table.add_section()
         if not found:
-            table.add_row(_name(definition), f"The clock of {_zone(definition)} is not changed.")
+            table.add_row(name, f"The clock of {_zone(definition)} is not changed.")
     console.print(table if table.row_count else NOTHING)
 
 
-def _add_change(table: Table, definition: Definition, change: Change) -> None:
-    _add_ticks(table, definition, change.earlier)
-    table.add_row("", change.told(_zone(definition)), _utc(change.at), style="dim")
-    _add_ticks(table, definition, change.later, *change.earlier[-1:])
+def _add_change(table: Table, name: Text, zone: ZoneInfo, change: Change) -> None:
+    _add_ticks(table, name, zone, change.earlier)
+    table.add_row("", change.told(zone), _utc(change.at), style="dim")
+    _add_ticks(table, name, zone, change.later, *change.earlier[-1:])
 
 
 def _add_ticks(
-    table: Table, definition: Definition, instants: Iterable[datetime], before: datetime | None = None
+    table: Table, name: Text, zone: ZoneInfo, instants: Iterable[datetime], before: datetime | None = None
 ) -> None:
     for instant in instants:
         interval = "" if before is None else f"{instant - before}"
-        table.add_row(_name(definition), _time(instant, _zone(definition)), _utc(instant), interval)
+        table.add_row(name, _time(instant, zone), _utc(instant), interval)
         before = instant
 
 
@@ -148,8 +151,10 @@ def _table(*titles: str, leading: int = 0) -> Table:
     return table
 
 
-def _name(definition: Definition) -> Text:
-    return Text(definition.name if definition.enabled else f"{definition.name} (disabled)", "bold")
+def _name(definition: Definition, disabled: set[str]) -> Text:
+    """Also says whether it is disabled, in the settings or by hand."""
+    active = definition.enabled and definition.name not in disabled
+    return Text(definition.name if active else f"{definition.name} (disabled)", "bold")
 
 
 def _both(moment: datetime, zone: ZoneInfo) -> list[Text]:

@@ -80,6 +80,12 @@ def disabled_since(store: Store, name: str) -> datetime | None:
     return rows.values_list("disabled_at", flat=True).first()
 
 
+def disabled_by_hand(store: Store) -> set[str]:
+    """Their names."""
+    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, disabled_at__isnull=False)
+    return set(rows.values_list("name", flat=True))
+
+
 # Ticks to come
 
 

@@ -156,6 +156,7 @@ def test_to_disable_is_asked_back_and_then_done(now, store, operator):
     assert said(page) == ["Schedule report is disabled."]
     assert not Message.objects.exists()
     assert page.context["row"].state == "disabled"
+    assert (rows(operator)["report"].state, rows(operator)["report"].following) == ("disabled", "-")
     assert page.context["row"].following == "-"
     beat_at(store, NOW, report=REPORT)
     assert not Message.objects.exists()

@@ -411,6 +411,15 @@ def test_the_list_tells_what_was_disabled_by_hand(store, now, schedules):
     assert "disabled" not in sweep
 
 
+@pytest.mark.parametrize("around", [[], ["--around-dst"]])
+def test_next_tells_what_was_disabled_by_hand(store, now, schedules, around):
+    schedules(report=REPORT, other=REPORT)
+    disable(store, "report", now)
+
+    names = [row[0] for row in rows(cron("next", *around)) if not row[0].startswith("02:00")]
+    assert set(names) == {"report (disabled)", "other"}
+
+
 def test_an_expression_means_the_same_to_the_command_and_to_the_workers(store, now, schedules):
     drawn = {**TASK, "cron": "H H * * *", "timezone": "UTC"}
     schedules(drawn=drawn)
