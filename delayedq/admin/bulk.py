@@ -152,14 +152,14 @@ class BulkAdmin(ReadOnlyAdmin):
             given = [(name, value) for name, value in request.POST.items() if name not in _OWN_FIELDS]
             context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
             return self.page(request, "ongoing.html", f"{action.label}…", context)
-        self.log_change(request, edit, f"{action.label} {form.says()}: {told(edit.changed, skipped)}")
+        self.log_change(request, edit, f"{action.described(form)}: {told(edit.changed, skipped)}")
         messages.success(request, _success(action, edit, skipped))
         return HttpResponseRedirect(f"{self.list_url}?{chosen.query}")
 
     def _edit(self, request: HttpRequest, action: Action, form: Nothing, known: int | None) -> Edit:
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
-        return begin(self.store, action.does, f"{action.label} {form.says()}".strip(), request.user.get_username())
+        return begin(self.store, action.does, action.described(form), request.user.get_username())
 
 
 _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}

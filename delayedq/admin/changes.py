@@ -44,6 +44,7 @@ class Nothing(forms.Form):
         return None
 
     def says(self) -> str:
+        """What was asked for, after the `verb` of its action."""
         return ""
 
 
@@ -150,17 +151,23 @@ class Action:
     form: type[Nothing]
     #: How the edit is done, and undone.
     does: str = RESCHEDULE
+    #: For what it is called once it is known how; the label if that is the same.
+    verb: str = ""
+
+    def described(self, form: Nothing) -> str:
+        """Such as "Shift 2 h later"."""
+        return f"{self.verb or self.label} {form.says()}".strip()
 
 
 LIVE_ACTIONS = {
     action.name: action
     for action in (
         Action("run_now", "Run now", "reschedule_message", RunNowForm),
-        Action("reschedule", "Reschedule to a time", "reschedule_message", RescheduleForm),
-        Action("shift", "Shift by an amount", "reschedule_message", ShiftForm),
-        Action("spread", "Spread over a period", "reschedule_message", SpreadForm),
+        Action("reschedule", "Reschedule to a time", "reschedule_message", RescheduleForm, verb="Reschedule"),
+        Action("shift", "Shift by an amount", "reschedule_message", ShiftForm, verb="Shift"),
+        Action("spread", "Spread over a period", "reschedule_message", SpreadForm, verb="Spread"),
         Action("priority", "Change priority", "reschedule_message", PriorityForm),
-        Action("queue", "Move to another queue", "reschedule_message", QueueForm),
+        Action("queue", "Move to another queue", "reschedule_message", QueueForm, verb="Move"),
         Action("cancel", "Cancel", "cancel_message", Nothing, CANCEL),
     )
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.admin.base import cut, visible
 from delayedq.operations.timeline import timeline
+from delayedq.store.protocol import BARE
 from delayedq.tasks import parameters_of, registered
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def about(store: Store, message: Message | FinishedMessage, now: datetime) -> di
         "payload": pretty(message.payload),
         "metadata": pretty(message.metadata),
         "schedule": schedule_of(message.metadata),
+        "is_bare": BARE in message.queue,
         "kind": visible(message.kind),
         "key": visible(message.key or ""),
         "queue": visible(message.queue),

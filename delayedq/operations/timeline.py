@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
@@ -62,13 +62,18 @@ def _attempts(errors: str | None) -> Iterator[Event]:
         if at is None:
             continue
         seconds = record.get("seconds")
-        after = f" after {timedelta(seconds=seconds)}" if isinstance(seconds, int | float) else ""
+        after = f" after {_lasted(seconds)}" if isinstance(seconds, int | float) else ""
         yield Event(
             at,
             f"attempt {record.get('attempt')} failed{after}",
             f"on {record.get('worker')}: {record.get('exception')}: {record.get('message')}",
             str(record.get("traceback") or ""),
         )
+
+
+def _lasted(seconds: float) -> str:
+    """Whatever somebody wrote there, also what is longer than all time."""
+    return f"{seconds:.3g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"  # noqa: PLR2004
 
 
 def _edits(store: Store, id_: int) -> Iterator[Event]:

@@ -267,6 +267,22 @@ def test_many_messages_are_shifted_in_several_calls_each_once(operator, store, s
 # The record, the log and the way back
 
 
+@pytest.mark.parametrize(
+    ("action", "fields", "described"),
+    [
+        ("run_now", {}, "Run now"),
+        ("reschedule", {"at": "2030-01-02T03:04:05"}, "Reschedule to 2030-01-02 03:04:05 EST"),
+        ("shift", {"amount": "-2", "unit": "hours"}, "Shift 2 h earlier"),
+        ("spread", {"amount": "3", "unit": "minutes", "jitter": "0"}, "Spread over 3 min from now"),
+        ("queue", {"queue": "elsewhere"}, "Move to elsewhere"),
+        ("cancel", {}, "Cancel"),
+    ],
+)
+def test_an_edit_is_called_what_it_did(operator, store, action, fields, described):
+    do(operator, action, offer(store, "a", seconds=90_000), **fields)
+    assert Edit.objects.get().description == described
+
+
 def test_an_edit_is_recorded_and_logged(operator, store):
     id_ = offer(store, "a")
     do(operator, "priority", id_, priority=5)

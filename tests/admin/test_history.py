@@ -117,7 +117,7 @@ def test_one_that_ended_tells_all_about_it(operator, store):
     for said_of_it in (
         "failed",
         "tests.remind",
-        "attempt 1 failed after 0:00:01.5",
+        "attempt 1 failed after 1.5 s",
         "on w: ValueError: <no>",
         "Traceback: <no>",
     ):

@@ -57,7 +57,7 @@ def test_its_attempts_are_in_its_timeline(operator, store):
     page = operator.get(URL.format(id_))
 
     text = text_of(page)
-    assert "attempt 1 failed after 0:00:01.500000 on host:7: builtins.ValueError: no such flight" in text
+    assert "attempt 1 failed after 1.5 s on host:7: builtins.ValueError: no such flight" in text
     assert "Traceback (most recent call last): …" in text
     assert "attempt 2 runs on worker-1" in text
     events = page.context["events"]
@@ -66,14 +66,31 @@ def test_its_attempts_are_in_its_timeline(operator, store):
 
 def test_errors_that_nobody_can_read_are_left_out(operator, store):
     id_ = offer(store, "a")
-    for errors in ("{", "7", "[7]", '[{"failed_at": 7}]', '[{"failed_at": "2026-01-01"}]', "[" * 5_000):
+    for errors in (
+        '[{"failed_at": "2026-01-01T00:00:00+00:00", "seconds": 1e300}]',
+        "{",
+        "7",
+        "[7]",
+        '[{"failed_at": 7}]',
+        '[{"failed_at": "2026-01-01"}]',
+        "[" * 5_000,
+    ):
         Message.objects.update(errors=errors)
         assert operator.get(URL.format(id_)).status_code == 200
 
 
 def test_a_tick_leads_to_its_schedule(operator, store):
-    id_ = offer(store, "a", metadata='{"cron":{"schedule":"nightly","nominal_at":"2026-01-01T00:00:00+00:00"}}')
-    assert "Its schedule: nightly" in text_of(operator.get(URL.format(id_)))
+    metadata = '{"cron":{"schedule":"night & day","nominal_at":"2026-01-01T00:00:00+00:00"}}'
+    page = operator.get(URL.format(offer(store, "a", metadata=metadata)))
+    assert "Its schedule: night & day" in text_of(page)
+    assert "/cronschedule/schedule/?name=night%20%26%20day" in page.content.decode()
+
+
+def test_a_tick_of_a_bare_queue_names_a_schedule_that_has_no_page(operator, store):
+    metadata = '{"cron":{"schedule":"nightly","nominal_at":"2026-01-01T00:00:00+00:00"}}'
+    page = operator.get(URL.format(offer(store, "a", queue="contacts|json", kind="contacts|json", metadata=metadata)))
+    assert "Its schedule: nightly" in text_of(page)
+    assert "schedule/?name=" not in page.content.decode()
 
 
 def test_it_leads_to_others_with_its_key(operator, store):

@@ -134,6 +134,17 @@ class MessagePage(Page):
         self.path, self.title = f"/admin/delayedq/message/{id_}/change/", f"Message {id_}"
 
 
+class EndedPage(Page):
+    def __init__(self, site, id_):
+        super().__init__(site)
+        self.path, self.title = f"/admin/delayedq/finishedmessage/{id_}/change/", f"Message {id_}"
+
+
+class EditsPage(Page):
+    path = "/admin/delayedq/edit/"
+    title = "Select edit to view"
+
+
 class QueuesPage(Page):
     path = "/admin/delayedq/pausedqueue/"
     title = "Queues"

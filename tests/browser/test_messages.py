@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 
 import pytest
@@ -11,11 +12,26 @@ from django.utils import timezone
 from delayedq.models import FinishedMessage, Message
 from tests.browser.conftest import LOOKS, SCREENSHOTS
 from tests.browser.given import a_busy_site
-from tests.browser.site import HistoryPage, LoginPage, MessagePage, MessagesPage, Page, Site
+from tests.browser.site import EditsPage, EndedPage, HistoryPage, LoginPage, MessagePage, MessagesPage, Page, Site
 from tests.store.given import message
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
+TRACEBACK = "Traceback (most recent call last):\n" + '  File "/app/flights/tasks.py", line 12, in remind\n' * 6 + "Busy"
+ERRORS = json.dumps(
+    [
+        {
+            "attempt": attempt,
+            "failed_at": f"2026-01-02T03:0{attempt}:00+00:00",
+            "seconds": 1.5,
+            "worker": "web-1:4711",
+            "exception": "flights.errors.Busy",
+            "message": "The gate does not answer",
+            "traceback": TRACEBACK,
+        }
+        for attempt in (1, 2)
+    ]
+)
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<b>\u202e\ud800"
 
 
@@ -123,10 +139,44 @@ def test_from_a_stampede_to_its_spread(site):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_one_message_fits_its_window(store, site, look):
-    id_ = offer(store, "order-1545", payload='{"args": [1545, {"to": "ann@example.com"}], "kwargs": {}}')
+def test_one_message_fits_its_window(store, site):
+    id_ = offer(
+        store, "order-1545", kind="tests.app.tasks.remind", payload='{"args": [1545], "kwargs": {"gate": "B7"}}'
+    )
+    page = MessagePage(site, id_).open().shoot("message")
 
-    assert MessagePage(site, id_).open().shoot("message").overflow() <= 0
+    assert "flight_id\t1545" in page.text()
+    assert page.overflow() <= 0
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_dead_letter_fits_its_window(site):
+    a_busy_site()
+    dead = FinishedMessage.objects.failed().latest("finished_at")
+    FinishedMessage.objects.filter(pk=dead.pk).update(errors=ERRORS)
+    page = EndedPage(site, dead.pk).open()
+    page.page.get_by_text("Traceback").first.click()
+
+    assert "It failed for good" in page.text()
+    assert page.shoot("dead-letter").overflow() <= 0
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_an_edit_and_its_undo_fit_their_window(store, site, messages):
+    for key in ("a", "b", "c"):
+        offer(store, f"key-{key}")
+    confirmation = messages.open().tick("key-a", "key-b").choose("Reschedule to a time")
+    assert confirmation.shoot("confirm").overflow() <= 0
+    confirmation.fill(new_time="2030-01-02T03:04:05").confirm()
+
+    edits = EditsPage(site).open()
+    assert edits.shoot("edits").overflow() <= 0
+    edits.follow("Reschedule to 2030-01-02")
+    site.page.get_by_role("link", name="Undo…").wait_for()
+    assert edits.shoot("edit").overflow() <= 0
+    edits.follow("Undo…")
+    site.page.get_by_role("heading", name="Undo?").wait_for()
+    assert edits.shoot("undo").overflow() <= 0
 
 
 def test_a_hostile_message_is_shown_and_does_nothing(store, site):
