@@ -69,6 +69,7 @@ class FinishedMessageAdmin(BulkAdmin):
             "filter": asked,
             "rows": rows(found, now),
             "count": count,
+            "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             "next": page.after and position_text(page.after),
             "reached": page.after and when(page.after.at, now),
             "is_cut": page.is_cut,

@@ -71,6 +71,7 @@ class MessageAdmin(BulkAdmin):
             "filter": asked,
             "rows": rows(page.rows, now, paused(self.store.alias)),
             "count": count,
+            "how_many": count,
             "next": page.after and position_text(page.after),
             "reached": page.after and when(page.after.at, now),
             "is_cut": page.is_cut,

@@ -76,6 +76,14 @@ def test_history_is_filtered(operator, store, query, expected):
     assert keys_on(operator.get(HISTORY, query)) == expected
 
 
+def test_how_many_can_be_retried_is_said_where_dead_letters_alone_are_shown(operator, store):
+    succeed(store, "a")
+    dead(store, "b")
+
+    assert "all dead letters that match (1)" in text_of(operator.get(HISTORY, {"outcome": "failed"}))
+    assert "all dead letters that match (" not in text_of(operator.get(HISTORY))
+
+
 def test_an_ended_message_is_found_by_its_id(operator, store):
     id_ = succeed(store, "a")
     dead(store, str(id_))

@@ -139,6 +139,21 @@ def test_from_a_stampede_to_its_spread(site):
 
 
 @pytest.mark.parametrize("look", LOOKS)
+def test_long_names_and_keys_leave_room_for_the_rest(store, messages):
+    for _ in range(3):
+        offer(
+            store,
+            f"nightly/{'0123456789abcdef' * 4}/{timezone.now().isoformat()}",
+            kind=f"shop.{'very_' * 12}long.task",
+        )
+    messages.open().shoot("long-names")
+    width, room = messages.page.locator("#result_list").evaluate("t => [t.offsetWidth, t.parentNode.clientWidth]")
+
+    assert width <= room
+    assert messages.page.locator("#result_list time").first.evaluate("t => t.getClientRects().length") == 1
+
+
+@pytest.mark.parametrize("look", LOOKS)
 def test_one_message_fits_its_window(store, site):
     id_ = offer(
         store, "order-1545", kind="tests.app.tasks.remind", payload='{"args": [1545], "kwargs": {"gate": "B7"}}'
