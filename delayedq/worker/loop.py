@@ -151,9 +151,11 @@ class Loop:
             return
         self._give_back_stalled()
         self._inbox.admit_suspect()
+        if self._pool.worth_taking() == 0.0:
+            self._take_ended()  # which makes room, so that one tick ends these and claims as many
         room = self._room()
         planned = self._lanes.plan() if room else []
-        if planned or self._pool.worth_taking() == 0.0:
+        if planned:
             self._take_ended()
         if planned or self._settles_in() == 0.0:
             try:
