@@ -6,8 +6,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import psycopg
 from django.db import Error, transaction
 
+from delayedq.core.lifecycle import Ending
 from delayedq.store import postgresql_sql as sql
 from delayedq.store.base import NOTIFY_GAP, in_lane_order, new_token, offered
 from delayedq.store.listen import PostgreSQLListener
@@ -24,6 +26,18 @@ if TYPE_CHECKING:
 class PostgreSQLStore(PostgreSQLEdits):
     can_notify: ClassVar[bool] = True
     _notified = 0.0
+
+    def _batch(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
+        """`_rows` for hundreds of messages: parameters stay out of the statement, and rows come in binary.
+
+        Django's cursors write parameters into the statement, and have times written and read as texts.
+        """
+        with self.connection.cursor() as cursor:
+            cursor.cursor = psycopg.Cursor(self.connection.connection)
+            cursor.cursor.format = psycopg.pq.Format.BINARY
+            cursor.execute(statement, parameters)
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def now(self) -> datetime:
         moment: datetime = self._rows(sql.CLOCK, {})[0][0]
@@ -80,7 +94,7 @@ class PostgreSQLStore(PostgreSQLEdits):
     ) -> list[Claimed]:
         if not lanes or limit <= 0:
             return []
-        rows = self._rows(sql.CLAIM, {**_lanes(lanes), **_lease(lease, worker), "limit": limit, "now": now})
+        rows = self._batch(sql.CLAIM, {**_lanes(lanes), **_lease(lease, worker), "limit": limit, "now": now})
         return in_lane_order(map(Claimed._make, rows), lanes)
 
     def claim_matching(
@@ -116,7 +130,7 @@ class PostgreSQLStore(PostgreSQLEdits):
         if not transitions or not lanes or limit <= 0 or not all(type(t) is Finish for t in transitions):
             return super().tick(transitions, lanes, limit, lease, worker, now)
         parameters = {**_finishes(transitions), **_lanes(lanes), **_lease(lease, worker), "limit": limit, "now": now}  # type: ignore[arg-type]
-        rows = self._rows(sql.TICK, parameters)
+        rows = self._batch(sql.TICK, parameters)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), lanes)
         missing = _missing(transitions, rows[0][0])
         try:
@@ -125,7 +139,7 @@ class PostgreSQLStore(PostgreSQLEdits):
             return Tick(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 
     def _finish(self, finishes: Sequence[Finish], now: datetime | None) -> set[int]:
-        ended = self._rows(sql.FINISH, {**_finishes(finishes), "now": now})[0][0]
+        ended = self._batch(sql.FINISH, {**_finishes(finishes), "now": now})[0][0]
         return {finish.claimed.id for finish in finishes} if ended is None else set(ended)
 
     def _give_back(self, returns: Sequence[GiveBack], now: datetime | None) -> set[int]:
@@ -226,9 +240,9 @@ def _leases(claims: Sequence[Claimed]) -> dict[str, Any]:
 def _finishes(finishes: Sequence[Finish]) -> dict[str, Any]:
     return {
         **_leases([finish.claimed for finish in finishes]),
-        "endings": [finish.ending.value for finish in finishes],
-        "started": numbers(finish.started for finish in finishes),
-        "finished": numbers(finish.finished for finish in finishes),
+        "endings": _texts([None if f.ending is Ending.SUCCEEDED else f.ending.value for f in finishes]),
+        "started": numbers(None if f.started is None else int(f.started * 1e6) for f in finishes),
+        "finished": numbers(int(f.finished * 1e6) for f in finishes),
         "results": _texts([finish.result for finish in finishes]),
         "errors": _texts([finish.errors for finish in finishes]),
     }

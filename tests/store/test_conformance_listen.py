@@ -71,7 +71,7 @@ def test_nobody_is_notified_within_the_callers_transaction_or_of_what_is_far_off
         with transaction.atomic(using=alias):
             fresh.offer(message(scheduled_at=None))
         fresh.offer(message(scheduled_at=NOW.replace(year=2126)))
-    notes = [number for number, query in enumerate(captured) if "NOTIFY" in query["sql"]]
+    notes = [number for number, query in enumerate(captured) if "pg_notify" in query["sql"]]
     commits = [number for number, query in enumerate(captured) if query["sql"] == "COMMIT"]
     assert len(notes) == 1
     assert notes[0] > commits[0]

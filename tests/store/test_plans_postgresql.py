@@ -10,7 +10,6 @@ from functools import partial
 
 import pytest
 from django.db import transaction
-from django.test.utils import CaptureQueriesContext
 
 from delayedq.store.protocol import Lane
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, message, settle, succeed, undone
@@ -57,9 +56,9 @@ class Plan:
     """How a verb's statement was carried out: the nodes that read messages, and how many blocks it touched."""
 
     def __init__(self, connection, act):
-        sql = _sent(connection, act)
+        sql, parameters = _sent(connection, act)
         with undone(connection.alias), connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql.replace('%', '%%')}", [])
+            cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {sql}", parameters)
             answer = cursor.fetchone()[0]
         explained = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
         self.blocks = explained["Shared Hit Blocks"] + explained["Shared Read Blocks"]
@@ -83,11 +82,17 @@ class Plan:
 
 
 def _sent(connection, act):
-    """The one statement about messages that a verb sends; what it does is undone."""
-    with undone(connection.alias), CaptureQueriesContext(connection) as captured:
+    """The one statement about messages that a verb sends, and its parameters; what it does is undone."""
+    sent = []
+
+    def hear(execute, sql, parameters, many, context):
+        sent.append((sql, parameters))
+        return execute(sql, parameters, many, context)
+
+    with undone(connection.alias), connection.execute_wrapper(hear):
         act()
-    (sql,) = [query["sql"] for query in captured if "delayedq_" in query["sql"]]
-    return sql
+    (statement,) = [(sql, parameters) for sql, parameters in sent if "delayedq_" in sql]
+    return statement
 
 
 def _nodes(plan):
