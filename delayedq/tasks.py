@@ -10,9 +10,12 @@ import inspect
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import cache
+from itertools import batched
+from math import inf
 from typing import TYPE_CHECKING, Any, overload
 
 from asgiref.sync import sync_to_async
+from django.db import transaction
 from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME
 from django.tasks import Task as DjangoTask
 from django.tasks.base import DEFAULT_TASK_PRIORITY
@@ -44,6 +47,9 @@ else:
 MAX_ATTEMPTS = 8
 #: They are counted in a smallint.
 MOST_ATTEMPTS = 32_000
+
+#: How many messages `enqueue_bulk` holds at once.
+CHUNK = 10_000
 
 registered: dict[str, Task[..., Any]] = {}
 
@@ -118,9 +124,19 @@ class Task[**P, R](AnyTask):
         return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
-        """Put one message per (args, kwargs) into the queue: all or none, in chunks that keep memory flat."""
+        """Put one message per (args, kwargs) into the queue: all or none. See `enqueue_bulk` for a million of them."""
         offers = (self.offer(args, kwargs, when=self.run_after) for args, kwargs in calls)
         return [Scheduled.of(offered) for offered in default_store().offer_many(offers)]
+
+    def enqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
+        """`enqueue_many` without results, for any number of calls: memory stays flat. Returns how many there were.
+
+        `calls` is read once, `chunk_size` (at least 1) at a time; all or none are put into the queue.
+        """
+        offers = (self.offer(args, kwargs, when=self.run_after) for args, kwargs in calls)
+        store = default_store()
+        with transaction.atomic(using=store.alias):
+            return sum(len(store.offer_many(chunk)) for chunk in batched(offers, chunk_size))
 
     def schedule_at(
         self,
@@ -272,11 +288,24 @@ def _names(func: Callable[..., Any], takes_context: bool) -> tuple[str, ...]:
     return tuple(_parameters(func, takes_context).parameters)
 
 
+@cache
+def _arity(func: Callable[..., Any], takes_context: bool) -> tuple[int, float]:
+    """With how many positional arguments alone it can be called for sure: at least and at most."""
+    parameters = _parameters(func, takes_context).parameters.values()
+    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
+        return 0, -1
+    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
+    fewest = sum(p.default is p.empty for p in positional)
+    return fewest, inf if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(positional)
+
+
 def _bind(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    try:
-        parameters_of(task).bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{task.name}: {error}") from None
+    fewest, most = _arity(task.func, task.takes_context)
+    if kwargs or not fewest <= len(args) <= most:
+        try:
+            parameters_of(task).bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{task.name}: {error}") from None
     return _names(task.func, task.takes_context)
 
 

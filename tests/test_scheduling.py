@@ -251,6 +251,36 @@ def test_enqueue_many_stores_nothing_if_its_generator_fails(alias, monkeypatch):
     assert not count()
 
 
+def test_enqueue_bulk_says_how_many_it_stored(alias):
+    assert tasks.remind.enqueue_bulk((((number,), {}) for number in range(5)), chunk_size=2) == 5
+    assert tasks.remind.enqueue_bulk([]) == 0
+    assert count() == 5
+
+
+def test_enqueue_bulk_holds_one_chunk_at_a_time(connection):
+    seen = []
+
+    def calls():
+        for number in range(6):
+            seen.append(count())
+            yield (number,), {}
+
+    tasks.remind.enqueue_bulk(calls(), chunk_size=2)
+    assert seen == [0, 0, 2, 2, 4, 4]
+
+
+def test_enqueue_bulk_stores_nothing_if_its_generator_fails_in_a_later_chunk(alias):
+    def calls():
+        yield from [((1,), {}), ((2,), {}), ((3,), {})]
+        raise KeyError("the source ran dry")
+
+    with pytest.raises(KeyError):
+        tasks.remind.enqueue_bulk(calls(), chunk_size=2)
+    with pytest.raises(ValueError, match="at least one"):
+        tasks.remind.enqueue_bulk(calls(), chunk_size=0)
+    assert not count()
+
+
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_thousands_of_calls_take_few_statements(connection):
     with CaptureQueriesContext(connection) as captured:

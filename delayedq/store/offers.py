@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from django.utils import timezone
@@ -80,6 +81,7 @@ def check_key(key: object) -> None:
         raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
 
 
+@lru_cache
 def check_name(name: str, text: str) -> None:
     """Refuse with InvalidMessage what can be neither a queue nor a kind; `name` says which it is."""
     if not text.strip() or len(text) > NAME_LENGTH or not is_storable(text):

@@ -51,8 +51,7 @@ class PostgreSQLStore(PostgreSQLEdits):
         return offered(rows[0] if rows else None)
 
     def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict, now: datetime | None) -> list[Offered]:
-        columns = {name: [getattr(offer, name) for offer in offers] for name in sql.OFFER_COLUMNS}
-        rows = self._rows(sql.OFFER_MANY[on_conflict], {**columns, "now": now})
+        rows = self._batch(sql.OFFER_MANY[on_conflict], {**_offers(offers), "now": now})
         by_key = {(row[2], row[3]): offered(row) for row in rows if row[3] is not None}
         # Ids were drawn in the order of the offers, so the unkeyed ones are told apart by their rank.
         unkeyed = iter(sorted(row[0] for row in rows if row[3] is None))
@@ -205,6 +204,16 @@ def _columns(offer: Offer) -> dict[str, Any]:
     return {name: getattr(offer, name) for name in sql.OFFER_COLUMNS}
 
 
+def _offers(offers: Sequence[Offer]) -> dict[str, Any]:
+    times = [offer.scheduled_at for offer in offers]
+    return {
+        **{name: _texts([getattr(offer, name) for offer in offers]) for name in sql.OFFER_TEXTS},
+        "priority": numbers(offer.priority for offer in offers),
+        "max_attempts": numbers(offer.max_attempts for offer in offers),
+        "scheduled_at": times if any(times) else None,
+    }
+
+
 def _lanes(lanes: Sequence[Lane]) -> dict[str, Any]:
     return {
         "queues": [lane.queue for lane in lanes],
@@ -253,9 +262,15 @@ def numbers(values: Iterable[float | None]) -> str:
     return "{" + ",".join(["NULL" if value is None else repr(value) for value in values]) + "}"
 
 
-def _texts(values: list[str | None]) -> list[str | None] | None:
-    """An array that holds nothing but NULL need not be sent: unnest() fills it up."""
-    return values if any(value is not None for value in values) else None
+def _texts(values: Sequence[str | None]) -> str | None:
+    """The same for texts. An array that holds nothing but NULL need not be sent: unnest() fills it up."""
+    if all(value is None for value in values):
+        return None
+    return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list[Transition]:

@@ -36,7 +36,8 @@ STILL_HELD = f"SELECT id FROM {_HELD} WHERE {_PRESENT} = held.token"
 
 # Offers -------------------------------------------------------------------------------------------------------------
 
-OFFER_COLUMNS = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata", "scheduled_at")
+OFFER_TEXTS = ("queue", "kind", "key", "payload", "metadata")
+OFFER_COLUMNS = (*OFFER_TEXTS, "priority", "max_attempts", "scheduled_at")
 
 _OFFER = f"""
 {INSERT}

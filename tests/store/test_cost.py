@@ -1,0 +1,68 @@
+"""What a message costs from its offer to its end, counted and never timed: statements, and bytes of write-ahead log."""
+
+from __future__ import annotations
+
+import pytest
+from django.test.utils import CaptureQueriesContext
+
+from tests.store.given import LANE, LEASE, NOW, claim, message, succeed
+
+#: Statements that store one message; that store a batch of 10,000; that end 100 messages and claim as many. Those of
+#: SQLite run within the process: what counts there is that the ones of a tick are as many for any batch.
+ENQUEUE = {"sqlite": 1, "postgresql": 1, "mariadb": 1}
+BATCH = {"postgresql": 3, "mariadb": 60}
+TICK = {"sqlite": 8, "postgresql": 1, "mariadb": 10}
+
+
+@pytest.fixture
+def counted(connection):
+    def count(act):
+        with CaptureQueriesContext(connection) as captured:
+            act()
+        return sum("NOTIFY" not in query["sql"].upper() for query in captured)
+
+    return count
+
+
+@pytest.fixture
+def engine(request):
+    return request.node.callspec.params["alias"]
+
+
+def test_storing_one_message_is_one_statement(store, counted, engine):
+    assert counted(lambda: store.offer(message(scheduled_at=None))) == ENQUEUE[engine]
+
+
+@pytest.mark.parametrize("alias", BATCH, indirect=True)
+def test_storing_ten_thousand_messages_takes_few_statements(store, counted, engine):
+    offers = [message(payload=f"{number}") for number in range(10_000)]
+
+    assert counted(lambda: store.offer_many(offers, now=NOW)) <= BATCH[engine]
+
+
+@pytest.mark.parametrize("size", [20, 100])
+def test_a_tick_takes_as_many_statements_for_any_batch(store, counted, engine, size):
+    store.offer_many([message() for _ in range(3 * size)], now=NOW)
+    done = [succeed(claimed) for claimed in claim(store, size)]
+
+    assert counted(lambda: store.tick(done, [LANE], size, LEASE, "first", NOW)) <= TICK[engine]
+
+
+# The write-ahead log. A page that is written for the first time after a checkpoint is logged whole: there is none here.
+
+WRITTEN = "SELECT pg_current_wal_insert_lsn() - %s::pg_lsn"
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_message_with_200_bytes_of_payload_writes_less_than_1450_bytes_of_log_with_its_history(store, connection):
+    payload, count, tick = f'{{"args":["{"x" * 188}"]}}', 4000, 500
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
+        before = cursor.fetchone()[0]
+        store.offer_many([message(payload=payload) for _ in range(count)], now=NOW)
+        done = []
+        while claimed := store.tick(done, [LANE], tick, LEASE, "first", NOW).claimed:
+            done = [succeed(one) for one in claimed]
+        cursor.execute(WRITTEN, [before])
+        (size,) = cursor.fetchone()
+    assert size / count <= 1450
