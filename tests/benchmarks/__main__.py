@@ -2,8 +2,9 @@
 
     uv run --group test --group bench python -m tests.benchmarks [SCENARIO ...] [--messages N] [--rounds N] [--into DIR]
 
-Prints a table; with `--into`, writes benchmarks.json and benchmarks.png there too. Each scenario runs everybody in
-turn, in several rounds: the numbers of one machine mean little, their ratios in one run a lot.
+Prints a table; with `--into`, writes benchmarks.json and benchmarks.png there too, after each scenario, and keeps what
+an earlier run has written about other scenarios. Each scenario runs everybody in turn, in several rounds: the numbers
+of one machine mean little, their ratios in one run a lot. Who fails is left out, and the reason is printed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import importlib.metadata
 import json
 import os
 import platform
+import time
 from pathlib import Path
 
 from rich.console import Console
 
-from tests.benchmarks import alone, contest
-from tests.benchmarks.figures import table
+from tests.benchmarks import alone, contest, volume, waiting
+from tests.benchmarks.figures import Figure, table
 
 SCENARIOS = {
     "drain": contest.drain,
@@ -27,11 +29,15 @@ SCENARIOS = {
     "enqueue": contest.enqueue,
     "enqueue-many": contest.enqueue_many,
     **alone.SCENARIOS,
+    **waiting.SCENARIOS,
+    **volume.SCENARIOS,
 }
 PACKAGES = (
     "django", "psycopg", "pgqueuer", "oban", "awa-pg", "procrastinate", "django-ox", "dj-queue", "django-tasks-db",
     "celery", "huey",
 )  # fmt: skip
+
+console = Console(width=160)
 
 
 def main() -> None:
@@ -41,18 +47,38 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--into", type=Path)
     options = parser.parse_args()
-    figures = []
+    figures: dict[str, list[Figure]] = {}
     for name in options.scenarios or SCENARIOS:
-        figures += SCENARIOS[name](options.messages, options.rounds)
-    Console(width=160).print(table(figures))
-    if options.into:
-        options.into.mkdir(parents=True, exist_ok=True)
-        written = {"machine": machine(), "figures": [figure.as_dict() for figure in figures]}
-        (options.into / "benchmarks.json").write_text(json.dumps(written, indent=1))
-        from tests.benchmarks import chart
+        figures[name] = measured(name, options.messages, options.rounds)
+        if options.into:
+            write(figures, options.into)
+    console.print(table(figure for several in figures.values() for figure in several))
 
-        if compared := [figure for figure in figures if figure.unit == "/s"]:
-            chart.bars(compared, options.into / "benchmarks.png")
+
+def measured(name: str, messages: int, rounds: int) -> list[Figure]:
+    """Empty if it can't be measured here."""
+    began = time.monotonic()
+    try:
+        figures = [figure for figure in SCENARIOS[name](messages, rounds) if figure.rounds]
+    except Exception:  # noqa: BLE001  the other scenarios shall still be measured
+        console.print_exception(max_frames=4)
+        figures = []
+    console.print(f"{name} took {time.monotonic() - began:.0f} s")
+    return figures
+
+
+def write(figures: dict[str, list[Figure]], directory: Path) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / "benchmarks.json"
+    before = json.loads(path.read_text())["scenarios"] if path.exists() else {}
+    scenarios = before | {name: [figure.as_dict() for figure in several] for name, several in figures.items()}
+    scenarios = {name: scenarios[name] for name in SCENARIOS if scenarios.get(name)}
+    path.write_text(json.dumps({"machine": machine(), "scenarios": scenarios}, indent=1) + "\n")
+    from tests.benchmarks import chart
+
+    known = [Figure.of(record) for several in scenarios.values() for record in several]
+    if compared := [figure for figure in known if figure.unit == "/s"]:
+        chart.bars(compared, directory / "benchmarks.png")
 
 
 def machine() -> dict[str, object]:

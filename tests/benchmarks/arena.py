@@ -17,6 +17,7 @@ from tests.server import USER, mariadb_socket, postgresql_socket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 #: Seconds.
 TOO_LONG = 600
@@ -42,6 +43,19 @@ class Arena:
         except subprocess.CalledProcessError as error:
             error.add_note(error.stderr[-2000:])
             raise
+
+    @contextmanager
+    def running(self, name: str, verb: str, *counts: int, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
+        """A process of the contender, beside what the block does; it gets SIGTERM afterwards."""
+        command = [sys.executable, "-m", "tests.benchmarks.contenders", name, verb, *map(str, counts)]
+        process = subprocess.Popen(
+            command, env={**self.environment, "PGDATABASE": name, **environment}, stdout=subprocess.DEVNULL
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.wait(timeout=TOO_LONG)
 
     def seconds(self, name: str, verb: str, *counts: int) -> float:
         return float(self.run(name, verb, *counts).split()[-1])
@@ -76,7 +90,13 @@ class FileArena(Arena):
         self.run(name, "prepare")
 
     def run(self, name: str, verb: str, *counts: int, **environment: str) -> str:
-        return super().run(name, verb, *counts, BENCHMARK_SQLITE=str(self.directory / f"{name}.sqlite3"), **environment)
+        return super().run(name, verb, *counts, **self._file(name), **environment)
+
+    def running(self, name: str, verb: str, *counts: int, **environment: str) -> AbstractContextManager:
+        return super().running(name, verb, *counts, **self._file(name), **environment)
+
+    def _file(self, name: str) -> dict[str, str]:
+        return {"BENCHMARK_SQLITE": str(self.directory / f"{name}.sqlite3")}
 
 
 class MariaDBArena(Arena):

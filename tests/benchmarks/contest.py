@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 #: A peer works for about so many seconds in a round; slow ones get fewer messages, not longer rounds.
-ROUND = 6.0
-TRIAL = 500
+ROUND = 3.0
+TRIAL = 300
 
 
 def drain(messages: int, rounds: int) -> list[Figure]:
@@ -38,42 +38,44 @@ def drain_mariadb(messages: int, rounds: int) -> list[Figure]:
 
 def enqueue(messages: int, rounds: int) -> list[Figure]:
     """One by one, each committed on its own."""
-    count = max(messages // 50, 100)
     with arena.postgresql() as place:
-        return _contest(
-            "enqueue one by one", place, POSTGRESQL, rounds, lambda name: count / place.seconds(name, "enqueue", count)
-        )
+
+        def rate(name: str, count: int) -> float:
+            return count / place.seconds(name, "enqueue", count)
+
+        return _contest("enqueue one by one", place, POSTGRESQL, rounds, _fitted(rate, max(messages // 50, TRIAL)))
 
 
 def enqueue_many(messages: int, rounds: int) -> list[Figure]:
     """In batches of up to 10,000, in the fastest way that each documents."""
     with arena.postgresql() as place:
-        sizes = {
-            name: messages if name in {"floor", "delayedq", "pgqueuer", "awa"} else messages // 10
-            for name in POSTGRESQL
-        }
-        return _contest(
-            "enqueue many",
-            place,
-            POSTGRESQL,
-            rounds,
-            lambda name: sizes[name] / place.seconds(name, "fill", sizes[name]),
-        )
+
+        def rate(name: str, count: int) -> float:
+            return count / place.seconds(name, "fill", count)
+
+        return _contest("enqueue many", place, POSTGRESQL, rounds, _fitted(rate, messages))
 
 
 def _drained(place: arena.Arena, messages: int) -> Callable[[str], float]:
-    """Messages per second of a contender; how many it gets was found in a trial."""
-    fitting: dict[str, int] = {}
-
-    def rate(name: str) -> float:
-        if name not in fitting:
-            fitting[name] = TRIAL
-            fitting[name] = max(TRIAL, min(messages, int(ROUND * rate(name))))
-        count = fitting[name]
+    def rate(name: str, count: int) -> float:
         place.run(name, "fill", count)
         return count / place.lap_time(name, "drain", count)
 
-    return rate
+    return _fitted(rate, messages)
+
+
+def _fitted(rate: Callable[[str, int], float], most: int) -> Callable[[str], float]:
+    """Messages per second of a contender; how many it gets was found in two trials, since small ones tell little."""
+    fitting: dict[str, int] = {}
+
+    def fitted(name: str) -> float:
+        if name not in fitting:
+            fitting[name] = TRIAL
+            for _ in range(2):
+                fitting[name] = max(TRIAL, min(most, int(ROUND * rate(name, fitting[name]))))
+        return rate(name, fitting[name])
+
+    return fitted
 
 
 def _contest(
@@ -85,7 +87,7 @@ def _contest(
         for name in list(figures):
             try:
                 figures[name].rounds.append(measure(name))
-            except subprocess.SubprocessError as error:
+            except (subprocess.SubprocessError, OSError, ValueError) as error:
                 print(f"{name} is left out of {scenario!r}: {error} {getattr(error, 'stderr', '')}")  # noqa: T201
                 del figures[name]
     return list(figures.values())

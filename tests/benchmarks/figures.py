@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
@@ -26,6 +26,11 @@ class Figure:
     def median(self) -> float:
         return statistics.median(self.rounds)
 
+    @classmethod
+    def of(cls, record: dict[str, Any]) -> Figure:
+        """From what `as_dict` gave."""
+        return cls(**{name: value for name, value in record.items() if name != "median"})
+
     def as_dict(self) -> dict[str, object]:
         return {**asdict(self), "median": self.median}
 
@@ -38,7 +43,7 @@ def table(figures: Iterable[Figure]) -> Table:
     for figure in figures:
         if figure.scenario != before:
             drawn.add_section()
-        numbers = [_text(number) for number in (figure.median, min(figure.rounds), max(figure.rounds))]
+        numbers = [text_of(number) for number in (figure.median, min(figure.rounds), max(figure.rounds))]
         drawn.add_row(
             figure.scenario if figure.scenario != before else "", figure.name, *numbers, figure.unit, figure.note
         )
@@ -46,5 +51,5 @@ def table(figures: Iterable[Figure]) -> Table:
     return drawn
 
 
-def _text(number: float) -> str:
+def text_of(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

@@ -12,7 +12,7 @@ from tests.benchmarks.contenders import POSTGRESQL, SQLITE
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", choices=sorted({*POSTGRESQL, *SQLITE}))
-    parser.add_argument("verb", choices=["settings", "prepare", "fill", "drain", "enqueue"])
+    parser.add_argument("verb", help="a function of its module, or settings")
     parser.add_argument("count", type=int, nargs="*")
     options = parser.parse_args()
     contender = importlib.import_module(f"tests.benchmarks.contenders.{options.name}")

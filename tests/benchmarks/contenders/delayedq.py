@@ -1,18 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
+import random
+import resource
 import time
+from datetime import timedelta
+from pathlib import Path
 
 from django.core.management import call_command
 from django.tasks import task
+from django.utils import timezone
 
 from tests.benchmarks.contenders import project, stopwatch
 
-SETTINGS = "run_workers --drain, as it comes: one worker process, 4 threads, history kept"
+DATABASE = {"server_side_binding": True, "prepare_threshold": 5}
+SETTINGS = (
+    "run_workers --drain, one process, 4 threads, history kept; on PostgreSQL server_side_binding, prepare_threshold"
+)
 
-project.configure("delayedq", backend="delayedq.backend.DelayedQBackend")
+project.configure("delayedq", backend="delayedq.backend.DelayedQBackend", database=DATABASE)
 prepare = project.migrate
 
 
@@ -39,22 +48,28 @@ async def dozing(milliseconds: float) -> None:
     await asyncio.sleep(milliseconds / 1000)
 
 
+@task
+def stamp(instant: float) -> None:
+    """Notes how many milliseconds after the instant it started."""
+    with Path(os.environ["BENCHMARK_RESULT"]).open("a") as file:
+        file.write(f"{(time.time() - instant) * 1000}\n")
+
+
 TASKS = {"nothing": nothing, "busy": busy, "sleepy": sleepy, "dozing": dozing}
 
 
 def fill(count: int) -> None:
     """BENCHMARK_TASK says of what, BENCHMARK_ARGUMENT with which argument (else a number), BENCHMARK_KEYED if keyed."""
-    from delayedq.store import default_store
-
     chosen = TASKS[os.environ.get("BENCHMARK_TASK", "nothing")]
     argument = os.environ.get("BENCHMARK_ARGUMENT")
-    keyed = "BENCHMARK_KEYED" in os.environ
-    default_store().offer_many(
-        chosen.offer(
-            (json.loads(argument) if argument else number,), {}, when=None, key=f"key-{number}" if keyed else None
-        )
-        for number in range(count)
-    )
+    given = itertools.repeat(json.loads(argument), count) if argument else range(count)
+    if "BENCHMARK_KEYED" not in os.environ:
+        chosen.enqueue_bulk(((one,), {}) for one in given)
+        return
+    from delayedq.store import default_store
+
+    offers = (chosen.offer((one,), {}, when=None, key=f"key-{number}") for number, one in enumerate(given))
+    default_store().offer_many(offers)
 
 
 def drain(_count: int) -> None:
@@ -64,3 +79,37 @@ def drain(_count: int) -> None:
 def enqueue(count: int) -> None:
     for number in range(count):
         nothing.enqueue(number)
+
+
+# What the others are not asked for
+
+
+def work() -> None:
+    """An ordinary worker, until SIGTERM."""
+    call_command("run_workers", *os.environ.get("BENCHMARK_FLAGS", "").split())
+
+
+def ping(count: int) -> None:
+    """Now and then a message, so that each finds an idle worker."""
+    for _ in range(count):
+        time.sleep(random.uniform(0.03, 0.07))
+        stamp.enqueue(time.time())
+
+
+def ping_later(count: int) -> None:
+    """The same, each scheduled for 2 s ahead."""
+    for _ in range(count):
+        time.sleep(random.uniform(0.03, 0.07))
+        when = timezone.now() + timedelta(seconds=2)
+        stamp.schedule_at(when, when.timestamp())
+
+
+def fill_flat(count: int) -> None:
+    """All in one transaction; prints by how many megabytes the process has grown."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    nothing.enqueue_bulk(((number,), {}) for number in range(count))
+    print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)  # noqa: T201
+
+
+def fill_tomorrow() -> None:
+    nothing.schedule_in(timedelta(days=1), 1)

@@ -11,21 +11,26 @@ from django.core.management import call_command
 LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.tasks": {"level": "ERROR"}}}
 
 
-def configure(*apps: str, backend: str, options: dict | None = None, **more: object) -> None:
-    """Settings for `apps`, with one task backend. Connections persist, as each of these peers recommends."""
+def configure(
+    *apps: str, backend: str, options: dict | None = None, database: dict | None = None, **more: object
+) -> None:
+    """Settings for `apps`, with one task backend. Connections persist, as each of these peers recommends.
+
+    `database`: OPTIONS for PostgreSQL that the app documents.
+    """
     settings.configure(
         SECRET_KEY="for benchmarks only",
         USE_TZ=True,
         LOGGING=LOGGING,
         INSTALLED_APPS=["django.contrib.contenttypes", *apps],
-        DATABASES={"default": database()},
+        DATABASES={"default": _database(database or {})},
         TASKS={"default": {"BACKEND": backend, "QUEUES": [], "OPTIONS": options or {}}},
         **more,
     )
     django.setup()
 
 
-def database() -> dict:
+def _database(postgresql: dict) -> dict:
     if path := os.environ.get("BENCHMARK_SQLITE"):
         options = {
             "transaction_mode": "IMMEDIATE",
@@ -41,6 +46,7 @@ def database() -> dict:
         "USER": os.environ["PGUSER"],
         "NAME": os.environ["PGDATABASE"],
         "CONN_MAX_AGE": None,
+        "OPTIONS": postgresql,
     }
 
 
