@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
 from django.db import close_old_connections, connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.worker.deadlines import Deadlines
@@ -19,6 +21,8 @@ from delayedq.worker.executor import Ended, aexecute, execute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
     from delayedq.worker.attempt import Attempt
 
@@ -147,14 +151,36 @@ class Pool:
             self._wake()
 
 
+class _Opened(threading.local):
+    """The connections that the current thread has opened: to ask Django for them costs as much as a small task."""
+
+    def __init__(self) -> None:
+        self.connections: list[BaseDatabaseWrapper] = []
+
+
+_opened = _Opened()
+
+
+@receiver(connection_created)
+def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
+    if connection not in _opened.connections and connection in connections.all(initialized_only=True):
+        _opened.connections.append(connection)
+
+
 def drop_broken_connections() -> None:
     """What one task left broken, or in a transaction, must not meet the next one on this thread."""
-    for connection in connections.all(initialized_only=True):
+    for connection in [*_opened.connections]:
         if connection.in_atomic_block or not connection.autocommit:
-            connection.close()
-            del connections[connection.alias]
+            _drop(connection)
         elif connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
+
+
+def _drop(connection: BaseDatabaseWrapper) -> None:
+    connection.close()
+    _opened.connections.remove(connection)
+    if connection in connections.all(initialized_only=True):
+        del connections[connection.alias]
 
 
 def _failed(attempt: Attempt, error: Exception) -> Ended:
