@@ -75,9 +75,9 @@ def one_trip_or_two() -> None:
         store.settle(done, "w")
         return store.claim(lanes, BATCH, LEASE, "w")
 
-    rounds = [(_lived(together), _lived(apart)) for _ in range(7)]
+    rounds = [(_lived(together), _lived(apart)) for _ in range(5)]
     one, two = map(min, zip(*rounds, strict=True))
-    say(f"one tick {one:.1f} us per message, two statements {two:.1f} us (the best of 7)")
+    say(f"one tick {one:.1f} us per message, two statements {two:.1f} us (the best of 5)")
 
 
 def _lived(trip: Callable[[list], list], batches: int = 60) -> float:
