@@ -58,6 +58,7 @@ class Bench:
         if given:
             self.execute(given)
             self.execute("VACUUM ANALYZE")
+        self.execute("CHECKPOINT")  # nobody pays for what was filled in before
         self.place.run(NAME, "fill", messages, **environment)
         self.place.run(NAME, "drain", messages, **environment)
         ((count, seconds),) = self.execute(SPAN)
