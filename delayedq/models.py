@@ -125,7 +125,8 @@ class Message(models.Model):
             ("cancel_message", "Can cancel messages"),
             ("retry_message", "Can retry dead letters"),
         ]
-        # Three indexes with the primary key, and no more: each is written once per message.
+        # Three indexes with the primary key, and no more: each is written once per message. On PostgreSQL this one
+        # has a condition that is always true; migration 0005 says why.
         indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
         constraints: ClassVar = [
             UniqueIfSet(fields=["kind", "key"], condition=Q(key__isnull=False), name="delayedq_key"),

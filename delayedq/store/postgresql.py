@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import psycopg
 from django.db import Error, transaction
@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Condition, GiveBack, Listener, Offer, OnConflict, Transition
 
 
+class _BatchCursor(psycopg.Cursor[Any]):
+    """Never prepares a statement, whatever the connection's settings say: each batch is planned for its own length.
+
+    Of a prepared one PostgreSQL expects ten messages, and plans loops within loops: 53 ms for a tick of 512, not 7.
+    """
+
+    def execute(self, query: Any, params: Any = None, **_: Any) -> Self:
+        return super().execute(query, params, prepare=False, binary=True)
+
+
 class PostgreSQLStore(PostgreSQLEdits):
     can_notify: ClassVar[bool] = True
     _notified = 0.0
@@ -33,8 +43,7 @@ class PostgreSQLStore(PostgreSQLEdits):
         Django's cursors write parameters into the statement, and have times written and read as texts.
         """
         with self.connection.cursor() as cursor:
-            cursor.cursor = psycopg.Cursor(self.connection.connection)
-            cursor.cursor.format = psycopg.pq.Format.BINARY
+            cursor.cursor = _BatchCursor(self.connection.connection)
             cursor.execute(statement, parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
@@ -151,7 +160,7 @@ class PostgreSQLStore(PostgreSQLEdits):
             "metadata": _texts([back.metadata for back in returns]),
             "now": now,
         }
-        return {row[0] for row in self._rows(sql.GIVE_BACK, parameters)}
+        return {row[0] for row in self._batch(sql.GIVE_BACK, parameters)}
 
     def _discard(self, claims: Sequence[Claimed]) -> set[int]:
         return {row[0] for row in self._rows(sql.DISCARD, _leases(claims))}
@@ -173,7 +182,7 @@ class PostgreSQLStore(PostgreSQLEdits):
     def renew(
         self, held: Sequence[tuple[int, int]], lease: timedelta, now: datetime | None = None
     ) -> set[tuple[int, int]]:
-        return {(row[0], row[1]) for row in self._rows(sql.RENEW, {**_held(held), "lease": lease, "now": now})}
+        return {(row[0], row[1]) for row in self._batch(sql.RENEW, {**_held(held), "lease": lease, "now": now})}
 
     def release(self, held: Sequence[tuple[int, int]]) -> None:
         with self.connection.cursor() as cursor:

@@ -87,16 +87,17 @@ _LANES = """
 unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::timestamptz[]) AS lane (queue, priority, floor)
 """
 
-# A loose scan of the due index: one probe per distinct (queue, priority), however many rows each has.
+# A loose scan of the due index: one probe per distinct (queue, priority), however many rows each has. The index is
+# there for who compares queues; see the migration that made it so.
 _ALL_LANES = """
 WITH RECURSIVE lane AS (
-    (SELECT queue, priority FROM delayedq_message ORDER BY queue, priority LIMIT 1)
+    (SELECT queue, priority FROM delayedq_message WHERE queue >= '' ORDER BY queue, priority LIMIT 1)
     UNION ALL
     SELECT following.queue, following.priority
     FROM lane
     CROSS JOIN LATERAL (
         SELECT queue, priority FROM delayedq_message
-        WHERE (queue, priority) > (lane.queue, lane.priority)
+        WHERE queue >= lane.queue AND (queue, priority) > (lane.queue, lane.priority)
         ORDER BY queue, priority LIMIT 1
     ) AS following
 )
