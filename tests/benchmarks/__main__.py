@@ -90,7 +90,7 @@ def machine() -> dict[str, object]:
             versions[package] = "not installed"
     return {
         "cores": os.cpu_count(),
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": versions,
     }
