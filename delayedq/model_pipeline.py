@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 
 from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
@@ -83,6 +85,10 @@ class ArchiveBatch(models.Model):
     written_at = models.DateTimeField(null=True, blank=True)
     verified_at = models.DateTimeField(null=True, blank=True)
     deleted_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        # All supported databases have it. Else each `manage.py check` would connect to the database to ask.
+        required_db_features: ClassVar = ["supports_json_field"]
 
     def __str__(self) -> str:
         return f"{self.name} {self.state}"

@@ -70,8 +70,8 @@ def count_live(store: Store, selection: Selection) -> Count:
         lanes = selection.lanes(store)
         queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
         messages = messages.filter(queue__in=queues, priority__in=priorities)
-    else:
-        messages = messages.order_by("queue", "priority", "scheduled_at")
+    else:  # the due index is there for who compares queues, and every queue has a name
+        messages = messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at")
     return _indexed(messages)
 
 
