@@ -47,11 +47,11 @@ class Deadlines:
         """Run a sync task under its timeout in the calling thread."""
         assert attempt.task.timeout is not None
         started, ended = time.monotonic(), None
-        self.arm(attempt.task.timeout)
         try:
+            self.arm(attempt.task.timeout)
             ended = execute(attempt)
             self.disarm()
-        except TaskTimeout as error:  # it arrived between the end of the task and this line
+        except TaskTimeout as error:  # it arrived just before the task, or between its end and this line
             ended = ended or Ended(attempt, Raised(), started, time.monotonic(), error)
             self.disarm()
         return _explained(ended)
