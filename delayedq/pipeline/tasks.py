@@ -11,8 +11,6 @@ import sys
 from datetime import timedelta
 from tempfile import TemporaryFile
 
-from django.conf import settings
-
 from delayedq.exceptions import PipelineError
 from delayedq.tasks import current_message, task
 
@@ -36,11 +34,7 @@ def run_step(arguments: list[str]) -> str:
     told. Raises PipelineError, with the end of what it told, if it fails.
     """
     command = [sys.executable, "-m", "django", "run_pipeline", *arguments]
-    environment = {
-        **os.environ,
-        "DJANGO_SETTINGS_MODULE": str(settings.SETTINGS_MODULE),
-        "PYTHONPATH": os.pathsep.join(sys.path),
-    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     with TemporaryFile("w+") as told:
         process = subprocess.Popen(command, stdout=told, stderr=subprocess.STDOUT, env=environment)  # noqa: S603 - ours
         try:
