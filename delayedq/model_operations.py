@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from delayedq.core.lifecycle import NAME_LENGTH
+from delayedq.core.limits import NAME_LENGTH
 
 
 class PausedQueue(models.Model):

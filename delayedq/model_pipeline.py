@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 
 
 class LoadState(models.TextChoices):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from django.db import models
 from django.db.models import Q, functions
 
-from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -20,7 +20,7 @@ from delayedq.core.edits import (
     Shift,
     Spread,
 )
-from delayedq.core.lifecycle import NAME_LENGTH
+from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidMessage
 from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY
 from delayedq.operations.wording import span

@@ -10,7 +10,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.store.edits import Position, State

@@ -19,19 +19,19 @@ All results are whole seconds, in UTC, between the years 2 and 9998.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Protocol
 from zoneinfo import ZoneInfo
 
 from delayedq.core.cron_fields import LocalTimes, parse
+from delayedq.core.instants import EPOCH
 from delayedq.core.local_time import LATEST, as_utc, check_zone, instants, stretches
 from delayedq.exceptions import InvalidSchedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 
 

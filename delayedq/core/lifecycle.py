@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
-KEY_LENGTH = 200
-NAME_LENGTH = 200
 CENTURY = 100 * 365.25 * 86_400
 
 

@@ -8,13 +8,9 @@ is an estimate for the range. Ranges are of whole numbers: ids, or microseconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from math import sqrt
 from typing import NamedTuple
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MICROSECOND = timedelta(microseconds=1)
 
 #: How many parts a range is divided into.
 PARTS = 1_000
@@ -57,11 +53,6 @@ def sample(first: int, last: int, share: float) -> Sample:
     edges = [first + part * length // PARTS for part in range(PARTS + 1)]
     slices = tuple(_slice(*ends, thin, part) for part, ends in enumerate(pairwise(edges)))
     return Sample(slices, length / PARTS / thin)
-
-
-def microseconds(instant: datetime) -> int:
-    """Since the epoch."""
-    return (instant - EPOCH) // MICROSECOND
 
 
 def _slice(start: int, end: int, thin: int, part: int) -> Slice:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections
 
-from delayedq.core.cron import EPOCH, Every
+from delayedq.core.cron import Every
+from delayedq.core.instants import EPOCH
 from delayedq.core.ticks import DailySchedule, daily_hash, periodic_hash, tick_key
 from delayedq.cron.placing import Tick, lock, place, prune, refresh, take_back, ticks_of, together
 from delayedq.exceptions import InvalidSchedule

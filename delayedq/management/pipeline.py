@@ -21,9 +21,8 @@ from delayedq.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline import loading
 from delayedq.pipeline.address import address_of
 from delayedq.pipeline.archiving import BATCH_ROWS, Archiving
-from delayedq.spark import load, replay
+from delayedq.spark import load, register, replay
 from delayedq.spark.connecting import Address
-from delayedq.spark.datasource import register
 from delayedq.spark.lake import Lake, as_in_lake
 from delayedq.spark.session import spark_session
 from delayedq.store import default_store

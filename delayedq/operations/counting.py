@@ -104,13 +104,15 @@ def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
 
 def bounded(lanes: Iterable[QuerySet[Message]], rows: QuerySet[Message], most: int) -> Count:
     """The same as a Count; `rows` are all of them."""
-    found = counted(lanes, most + 1)
-    return Count(found, exact=True) if found <= most else _estimated(rows, most)
+    return _counted(counted(lanes, most + 1), rows, most)
 
 
 def _indexed(rows: QuerySet[Any]) -> Count:
-    found = rows[: BOUND + 1].count()
-    return Count(found, exact=True) if found <= BOUND else _estimated(rows, BOUND)
+    return _counted(rows[: BOUND + 1].count(), rows, BOUND)
+
+
+def _counted(found: int, rows: QuerySet[Any], most: int) -> Count:
+    return Count(found, exact=True) if found <= most else _estimated(rows, most)
 
 
 def _walked(walk: Walk, rows: QuerySet[Any]) -> Count:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 
-from delayedq.core.sampling import EPOCH, microseconds
+from delayedq.core.instants import EPOCH, microseconds
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.sizing import ids_since, read_bounded
 from delayedq.store.figures import CREATED_LIVE, Grid, came_and_ended, counts, dead, ended

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from django.db import transaction
 
-from delayedq.core.lifecycle import NAME_LENGTH
+from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.store import default_store

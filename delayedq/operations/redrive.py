@@ -9,11 +9,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
+from delayedq.core.instants import instant, microseconds
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.edits import (
@@ -27,18 +27,18 @@ from delayedq.operations.edits import (
     carry_out,
     edited_since,
 )
-from delayedq.operations.selecting import CHUNK, TICK
+from delayedq.operations.selecting import CHUNK
 from delayedq.store.edits import FIRST, LAST, Position, Revival
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
     from delayedq.operations.selecting import EndedSelection
     from delayedq.store.protocol import Store
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMES = ("started_at", "finished_at", "scheduled_at", "scheduled_at_initially")
 #: What the row of a dead letter holds, and its live message does not.
 LEFT_BEHIND = (*_TIMES, "attempts", "errors", "worker")
@@ -81,7 +81,7 @@ def redrive(
     do = partial(_redrive, store, edit, spread, as_of)
     if not isinstance(chosen, AllDead):
         return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do)
-    which = replace(chosen, by=_EPOCH + after * TICK) if after else chosen
+    which = replace(chosen, by=instant(after)) if after else chosen
     ends: list[datetime] = []
 
     def chunks() -> Iterator[list[int]]:
@@ -90,7 +90,7 @@ def redrive(
             yield [position.id for position in chunk]
 
     progress = carry_out(store, edit, chunks(), do)
-    return progress if progress.after is None else progress._replace(after=(ends[-1] - _EPOCH) // TICK)
+    return progress if progress.after is None else progress._replace(after=microseconds(ends[-1]))
 
 
 def _redrive(store: Store, edit: Edit, spread: Spread, as_of: datetime, ids: list[int]) -> Write:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
 from itertools import batched
 from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
+from delayedq.core.instants import MICROSECOND
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.edits import FIRST, LAST, State
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 CHUNK = 1_000
 
 #: The smallest difference between two times.
-TICK = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +46,7 @@ class Selection:
     @property
     def first(self) -> Position:
         """After this position a walk begins."""
-        since = max(self.since or FIRST.at, self.as_of + TICK if self.state is State.SCHEDULED else FIRST.at)
+        since = max(self.since or FIRST.at, self.as_of + MICROSECOND if self.state is State.SCHEDULED else FIRST.at)
         return FIRST._replace(at=since)
 
     @property

@@ -34,7 +34,7 @@ class Mapped:
 
     arguments: sources by the task's parameters; columns that are named nowhere are arguments by their own names.
     ignored: columns that are not used.
-    rest: False passes over columns that the task does not take; True refuses the file.
+    strict: True refuses a file with columns that the task does not take; False passes over them.
     """
 
     task: str

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.core.lifecycle import NAME_LENGTH
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.exceptions import CannotRun, InvalidQueue, NotStorable
-from delayedq.store.offers import check_time, is_storable
+from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer
 
 if TYPE_CHECKING:

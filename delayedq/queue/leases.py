@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq import results, signals
 from delayedq.conf import get_settings
-from delayedq.core.lifecycle import CENTURY, NAME_LENGTH, Ending
+from delayedq.core.lifecycle import CENTURY, Ending
+from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.store import default_store, store_for
 from delayedq.store.protocol import Discard, Finish, Lane

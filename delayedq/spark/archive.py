@@ -10,24 +10,24 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import batched
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from delayedq.core.instants import microseconds
+from delayedq.spark import register
 from delayedq.spark.archive_sql import CHECKSUMS, DELETE
-from delayedq.spark.connecting import Address, Connection, connect
-from delayedq.spark.datasource import register
+from delayedq.spark.connecting import Address, Connection, as_instant, connect
 from delayedq.spark.lake import Checksums, Lake, Place, checksums_of
 from delayedq.spark.schema import FINAL_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: How many rows one DELETE takes: short enough for all others, long enough to be worth the trip.
 DELETED_AT_ONCE = 10_000
 
@@ -54,7 +54,8 @@ def verify(address: Address, lake: Lake, place: Place, cutoff: datetime) -> Chec
 def stored(connection: Connection, cutoff: datetime) -> Checksums:
     """The checksums of what the table holds before the cutoff."""
     row = connection.rows(CHECKSUMS[connection.vendor], {"cutoff": cutoff})[0]
-    return Checksums(*(int(value or 0) for value in row[:4]), *map(_microseconds, row[4:]))
+    ends = (0 if end is None else microseconds(as_instant(end)) for end in row[4:])
+    return Checksums(*(int(value or 0) for value in row[:4]), *ends)
 
 
 def delete(address: Address, lake: Lake, place: Place, cutoff: datetime) -> int:
@@ -84,12 +85,3 @@ class _Deletion:
 def _ids(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
     for batch in batches:
         yield from batch.column(0).to_pylist()
-
-
-def _microseconds(value: datetime | str | None) -> int:
-    """Since 1970, of a time as drivers give it: those that know no zones mean UTC."""
-    if value is None:
-        return 0
-    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    return (moment - _EPOCH) // timedelta(microseconds=1)

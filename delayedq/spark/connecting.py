@@ -191,6 +191,12 @@ class ArrowConnection:
         return count
 
 
+def as_instant(time: datetime | str) -> datetime:
+    """A time as drivers give it: where it tells no zone, it means UTC."""
+    moment = datetime.fromisoformat(time) if isinstance(time, str) else time
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
 def connect(address: Address) -> Connection:
     """A connection that commits each statement, unless `transaction` says otherwise.
 

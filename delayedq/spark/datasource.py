@@ -13,7 +13,6 @@ from delayedq.spark.streaming import stream_reader
 from delayedq.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
@@ -40,8 +39,3 @@ class DelayedQDataSource(DataSource):
         writer = MessageWriter(load_options(self.options), schema)
         writer.plan()
         return writer
-
-
-def register(spark: SparkSession) -> None:
-    """Make `format("delayedq")` known to this session."""
-    spark.dataSource.register(DelayedQDataSource)

@@ -13,7 +13,6 @@ Everything goes through Spark, so a lake is wherever Spark can write, also on th
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -21,6 +20,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 from pyspark.sql.types import DateType, DecimalType, IntegerType, LongType, StringType, StructField, StructType
 
+from delayedq.core.instants import instant
 from delayedq.exceptions import InvalidOption, LakeUnusable
 from delayedq.spark.schema import LAKE, MESSAGES, VERSION
 
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ABOUT = "delayedq history"
 _TEXTS = ("queue", "kind", "key", "worker", "state", "payload", "metadata", "result", "errors")
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ITS_OWN = re.compile(r"/(about|messages|manifests)/")
 
 MANIFEST = StructType(
@@ -158,8 +157,8 @@ class Lake:
 
     def publish(self, place: Place, checksums: Checksums) -> None:
         """Doing so again changes nothing."""
-        days = (_EPOCH + timedelta(microseconds=moment) for moment in (checksums.first, checksums.last))
-        manifest = (place.batch, place.attempt, VERSION, checksums.row_count, *(day.date() for day in days))
+        days = (instant(end).date() for end in (checksums.first, checksums.last))
+        manifest = (place.batch, place.attempt, VERSION, checksums.row_count, *days)
         self._write([manifest], MANIFEST, f"manifests/{place.directory}", "json")
 
     # Parts

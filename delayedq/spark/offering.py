@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.limits import EARLIEST, KEY_LENGTH, NAME_LENGTH
 from delayedq.exceptions import InvalidMessage, InvalidOption
 from delayedq.spark.schema import OFFERS
 
@@ -28,7 +28,7 @@ _DEFAULTS: Mapping[str, object] = {
     "metadata": None,
     "scheduled_at": None,
 }
-_FIRST, _LAST = datetime(1000, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)
+_LATEST = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 def check_columns(schema: StructType) -> None:
@@ -70,7 +70,8 @@ def _check(columns: Mapping[str, pa.Array], max_payload_bytes: int) -> None:
         _refuse(columns[name], pc.match_substring(columns[name], "\0"), name, "no NUL")
     size = pc.binary_length(columns["payload"])
     _refuse(size, pc.greater(size, max_payload_bytes), "payload", f"at most {max_payload_bytes:,} bytes")
-    for name, least, most in (("priority", -100, 100), ("max_attempts", 1, 2**15 - 1), ("scheduled_at", _FIRST, _LAST)):
+    ranges = {"priority": (-100, 100), "max_attempts": (1, 2**15 - 1), "scheduled_at": (EARLIEST, _LATEST)}
+    for name, (least, most) in ranges.items():
         column = columns[name]
         outside = pc.or_(pc.less(column, _scalar(least, column)), pc.greater(column, _scalar(most, column)))
         _refuse(column, outside, name, f"{least} to {most}")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.spark.capacity import Plan
-    from delayedq.spark.figures import Figures
+    from delayedq.spark.figures import Figures, Row
 
 #: A table shows at most so many rows; the files beside the page have all.
 MOST_ROWS = 25
@@ -88,12 +88,12 @@ def _backlog(figures: Figures) -> Section | None:
         return None
     table = _table(
         figures.rows("littles_law"),
-        ("queue", lambda row: row["queue"], ""),
-        ("waiting, on average", lambda row: words.count(row["waiting"]), "number"),
-        ("arrivals per second", lambda row: words.count(row["rate"]), "number"),
-        ("mean wait", lambda row: words.duration(row["wait"]), "number"),
-        ("rate × wait", lambda row: words.count(row["expected"]), "number"),
-        ("apart by", lambda row: words.share(row["gap"], 1), "number"),
+        _text("queue", "queue"),
+        _count("waiting, on average", "waiting"),
+        _count("arrivals per second", "rate"),
+        _duration("mean wait", "wait"),
+        _count("rate × wait", "expected"),
+        _Column("apart by", lambda row: words.share(row["gap"], 1)),
     )
     return _drawn("Backlog", sentences.backlog(figures), charts.backlog, figures, table)
 
@@ -104,14 +104,14 @@ def _kinds(figures: Figures) -> Section | None:
     waits = {row["kind"]: row for row in figures.rows("by_kind", measure="wait")}
     table = _table(
         charts.kinds(figures),
-        ("task", lambda row: row["kind"], ""),
-        ("attempts", lambda row: words.count(row["n"]), "number"),
-        ("wait p50", lambda row: words.duration(waits.get(row["kind"], {}).get("p50")), "number"),
-        ("p95", lambda row: words.duration(waits.get(row["kind"], {}).get("p95")), "number"),
-        ("run p50", lambda row: words.duration(row["p50"]), "number"),
-        ("p95", lambda row: words.duration(row["p95"]), "number"),
-        ("longest", lambda row: words.duration(row["longest"]), "number"),
-        ("total", lambda row: words.duration(row["mean"] * row["n"]), "number"),
+        _text("task", "kind"),
+        _count("attempts", "n"),
+        _Column("wait p50", lambda row: words.duration(waits.get(row["kind"], {}).get("p50"))),
+        _Column("p95", lambda row: words.duration(waits.get(row["kind"], {}).get("p95"))),
+        _duration("run p50", "p50"),
+        _duration("p95", "p95"),
+        _duration("longest", "longest"),
+        _Column("total", lambda row: words.duration(row["mean"] * row["n"])),
     )
     return _drawn("Task by task", sentences.kinds(figures), charts.by_kind, figures, table)
 
@@ -134,12 +134,12 @@ def _capacity(figures: Figures) -> Section | None:
     plan = figures.plans[0]
     table = _table(
         figures.plans,
-        ("queue", lambda plan: plan.queue, ""),
-        ("mean load", lambda plan: words.count(plan.mean_load), "number"),
-        ("busiest load", lambda plan: words.count(plan.peak.traffic.load), "number"),
-        ("threads", lambda plan: f"{plan.threads:,}", "number"),
-        ("by chance", _by_chance, "number"),
-        ("for the busiest period", lambda plan: f"{plan.peak_threads:,}", "number"),
+        _Column("queue", lambda plan: plan.queue, is_number=False),
+        _Column("mean load", lambda plan: words.count(plan.mean_load)),
+        _Column("busiest load", lambda plan: words.count(plan.peak.traffic.load)),
+        _Column("threads", lambda plan: f"{plan.threads:,}"),
+        _Column("by chance", _by_chance),
+        _Column("for the busiest period", lambda plan: f"{plan.peak_threads:,}"),
     )
     sentence = sentences.capacity(figures)
     chart = Markup(charts.capacity(figures, plan, sentence.striptags()))  # noqa: S704 - made here
@@ -155,11 +155,11 @@ def _retries(figures: Figures) -> Section | None:
         return None
     table = _table(
         sorted(figures.rows("recoveries"), key=lambda row: -row["n"]),
-        ("task", lambda row: row["kind"], ""),
-        ("recovered", lambda row: words.count(row["n"]), "number"),
-        ("after, p50", lambda row: words.duration(row["p50"]), "number"),
-        ("p95", lambda row: words.duration(row["p95"]), "number"),
-        ("longest", lambda row: words.duration(row["longest"]), "number"),
+        _text("task", "kind"),
+        _count("recovered", "n"),
+        _duration("after, p50", "p50"),
+        _duration("p95", "p95"),
+        _duration("longest", "longest"),
     )
     return _drawn("Retries", sentences.retries(figures), charts.retries, figures, table)
 
@@ -168,12 +168,12 @@ def _failures(figures: Figures) -> Section | None:
     failures = sorted(figures.rows("failures"), key=lambda row: (-row["dead"], -row["wasted"]))
     table = _table(
         failures,
-        ("task", lambda row: row["kind"], ""),
-        ("exception", lambda row: row["exception"], ""),
-        ("attempts", lambda row: words.count(row["attempts"]), "number"),
-        ("messages", lambda row: words.count(row["messages"]), "number"),
-        ("failed for good", lambda row: words.count(row["dead"]), "number"),
-        ("time lost", lambda row: words.duration(row["wasted"]), "number"),
+        _text("task", "kind"),
+        _text("exception", "exception"),
+        _count("attempts", "attempts"),
+        _count("messages", "messages"),
+        _count("failed for good", "dead"),
+        _duration("time lost", "wasted"),
     )
     return Section("Failures", sentences.failures(figures), table=table) if failures else None
 
@@ -183,11 +183,11 @@ def _leases(figures: Figures) -> Section | None:
     lease = figures.lease.total_seconds()
     table = _table(
         rows,
-        ("task", lambda row: row["kind"], ""),
-        ("attempts", lambda row: words.count(row["attempts"]), "number"),
-        ("ended without a word", lambda row: words.count(row["silent"]), "number"),
-        ("replaced while they ran", lambda row: words.count(row["superseded"]), "number"),
-        ("longest run ÷ lease", lambda row: words.count((row["longest"] or 0) / lease), "number"),
+        _text("task", "kind"),
+        _count("attempts", "attempts"),
+        _count("ended without a word", "silent"),
+        _count("replaced while they ran", "superseded"),
+        _Column("longest run ÷ lease", lambda row: words.count((row["longest"] or 0) / lease)),
     )
     return Section("Leases", sentences.leases(figures), table=table) if rows else None
 
@@ -196,13 +196,13 @@ def _drift(figures: Figures) -> Section | None:
     rows = sorted(figures.rows("drift"), key=lambda row: row["schedule"])
     table = _table(
         rows,
-        ("schedule", lambda row: row["schedule"], ""),
-        ("ticks", lambda row: words.count(row["n"]), "number"),
-        ("late by, p50", lambda row: words.duration(row["p50"]), "number"),
-        ("p95", lambda row: words.duration(row["p95"]), "number"),
-        ("at most", lambda row: words.duration(row["longest"]), "number"),
-        ("missed", lambda row: words.count(row["cancelled"]), "number"),
-        ("repeated", lambda row: words.count(row["repeated"]), "number"),
+        _text("schedule", "schedule"),
+        _count("ticks", "n"),
+        _duration("late by, p50", "p50"),
+        _duration("p95", "p95"),
+        _duration("at most", "longest"),
+        _count("missed", "cancelled"),
+        _count("repeated", "repeated"),
     )
     return Section("Cron", sentences.drift(figures), table=table) if rows else None
 
@@ -211,11 +211,11 @@ def _open(figures: Figures) -> Section | None:
     rows = sorted(figures.rows("still_open"), key=lambda row: -(row["oldest"] or 0))
     table = _table(
         rows,
-        ("task", lambda row: row["kind"], ""),
-        ("state", lambda row: row["state"], ""),
-        ("messages", lambda row: words.count(row["n"]), "number"),
-        ("of them due", lambda row: words.count(row["due"]), "number"),
-        ("since at most", lambda row: words.duration(row["oldest"]), "number"),
+        _text("task", "kind"),
+        _text("state", "state"),
+        _count("messages", "n"),
+        _count("of them due", "due"),
+        _duration("since at most", "oldest"),
     )
     return Section("Not over yet", sentences.still_open(figures), table=table) if rows else None
 
@@ -226,8 +226,28 @@ def _drawn(
     return Section(title, sentence, Markup(draw(figures, sentence.striptags())), table)  # noqa: S704 - made here
 
 
-def _table[T](rows: Sequence[T], *columns: tuple[str, Callable[[T], str], str]) -> Table | None:
+@dataclass(frozen=True, slots=True)
+class _Column[T]:
+    title: str
+    cell: Callable[[T], str]
+    is_number: bool = True
+
+
+def _text(title: str, name: str) -> _Column[Row]:
+    return _Column(title, lambda row: row[name], is_number=False)
+
+
+def _count(title: str, name: str) -> _Column[Row]:
+    return _Column(title, lambda row: words.count(row[name]))
+
+
+def _duration(title: str, name: str) -> _Column[Row]:
+    return _Column(title, lambda row: words.duration(row[name]))
+
+
+def _table[T](rows: Sequence[T], *columns: _Column[T]) -> Table | None:
     if not rows:
         return None
-    cells = [[text(row) for _, text, _ in columns] for row in rows[:MOST_ROWS]]
-    return Table([(title, kind) for title, _, kind in columns], cells, max(0, len(rows) - MOST_ROWS))
+    cells = [[column.cell(row) for column in columns] for row in rows[:MOST_ROWS]]
+    head = [(column.title, "number" if column.is_number else "") for column in columns]
+    return Table(head, cells, max(0, len(rows) - MOST_ROWS))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from delayedq.core.lifecycle import KEY_LENGTH
+from delayedq.core.limits import EARLIEST, KEY_LENGTH, is_storable
 from delayedq.core.serialization import dump_call
 from delayedq.exceptions import InvalidOption, NotStorable
 
@@ -25,10 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
 
     Row = Mapping[str, Any]
-
-
-#: MySQL stores no time before.
-EARLIEST_YEAR = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +157,7 @@ def _key(row: Row, recipe: Recipe) -> str:
     key = "" if value is None else str(value)
     if not 1 <= len(key) <= KEY_LENGTH:
         raise ValueError("is empty" if not key else f"has {len(key)} characters, and may have {KEY_LENGTH}")
-    if "\0" in key or any("\ud800" <= character <= "\udfff" for character in key):
+    if not is_storable(key):
         raise ValueError("holds a NUL or a lone surrogate")
     return key
 
@@ -172,7 +168,7 @@ def _scheduled_at(row: Row, recipe: Recipe) -> datetime:
     if value is None:
         raise ValueError("is empty")
     when = moment(value, recipe.zone, recipe.at_format).astimezone(UTC)
-    if when.year < EARLIEST_YEAR:
+    if when < EARLIEST:
         raise ValueError("lies before all time that can be stored")
     return when
 

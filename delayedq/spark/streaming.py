@@ -12,6 +12,7 @@ before the oldest open transaction, and what is recorded later than that is miss
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from delayedq.exceptions import PipelineError
 from delayedq.spark import reading_sql, streaming_sql
-from delayedq.spark.connecting import connect
+from delayedq.spark.connecting import as_instant, connect
 from delayedq.spark.reading import Span, read_rows, read_span, settings, spans
 
 if TYPE_CHECKING:
@@ -63,11 +64,13 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with connect(self.selection.address) as connection:
             return self._next(connection, start, self._end or self._place(connection))
 
+    @abstractmethod
     def _place(self, connection: Connection) -> Offset:
-        raise NotImplementedError
+        """Up to where a batch that begins now may go."""
 
+    @abstractmethod
     def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
-        raise NotImplementedError
+        """Where the batch after `start` ends: at `place`, or at `start` if there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,4 +183,4 @@ def _oldest_open(connection: Connection) -> datetime:
         with connection.transaction():  # whoever writes has the lock that we now have
             return datetime.now(UTC)
     ((moment,),) = connection.rows(streaming_sql.OLDEST)
-    return moment.replace(tzinfo=UTC) if isinstance(moment, datetime) else datetime.fromisoformat(f"{moment}+00:00")
+    return as_instant(moment)

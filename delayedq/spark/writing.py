@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from delayedq.core.lifecycle import NAME_LENGTH
+from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidOption, LoadFailed
 from delayedq.spark import writing_sql as sql
 from delayedq.spark.connecting import arrow, connect

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, transaction
 
-from delayedq.core.sampling import EPOCH, MICROSECOND
+from delayedq.core.instants import instant
 from delayedq.store.figures_sql import CREATED_ENDED, CREATED_LIVE, DEAD, ENDED, FALLING_DUE, PREPARE
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def dead(alias: str, grid: Grid, times: Sample) -> dict[int, int]:
 
 def _instants(alias: str, times: Sample) -> list[list[str]]:
     adapt = connections[alias].ops.adapt_datetimefield_value
-    return [[str(adapt(EPOCH + end * MICROSECOND)) for end in part] for part in times.slices]
+    return [[str(adapt(instant(end))) for end in part] for part in times.slices]
 
 
 def counts(alias: str, statement: Mapping[str, str], grid: Grid, ids: Sample) -> dict[int, int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django.utils import timezone
 
 from delayedq.conf import get_settings
-from delayedq.core.lifecycle import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
 from delayedq.store.protocol import OnConflict
 
@@ -86,13 +86,6 @@ def check_name(name: str, text: str) -> None:
     """Refuse with InvalidMessage what can be neither a queue nor a kind; `name` says which it is."""
     if not text.strip() or len(text) > NAME_LENGTH or not is_storable(text):
         raise InvalidMessage(f"A {name} is a text of 1 to {NAME_LENGTH} characters, not {text!r}.")
-
-
-def is_storable(text: str) -> bool:
-    try:
-        return b"\0" not in text.encode()
-    except UnicodeEncodeError:
-        return False
 
 
 def check_time(when: object) -> None:

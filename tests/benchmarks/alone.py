@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import psycopg
@@ -98,7 +98,7 @@ def _first_and_last_fifth(scenario: str, messages: int, rounds: int, *, held: bo
             table.execute(EMPTY)
             table.place.run(NAME, "fill", messages)
             table.execute("VACUUM ANALYZE")
-            with _snapshot(table) if held else _nothing():
+            with _snapshot(table) if held else nullcontext():
                 table.place.run(NAME, "drain", messages)
             ((first, last),) = table.execute(FIFTHS)
             figure.rounds.append(first / last)
@@ -114,11 +114,6 @@ def _snapshot(table: Bench) -> Iterator[None]:
         connection.execute("SELECT count(*) FROM delayedq_message")
         yield
         connection.rollback()
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 def held(messages: int, rounds: int) -> list[Figure]:

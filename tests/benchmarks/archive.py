@@ -9,16 +9,12 @@ counted. The messages ended over thirty days. Before the measurement a small bat
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from datetime import UTC, datetime
 from itertools import pairwise
-from urllib.parse import quote
 
-import django
-
-from tests.server import USER, postgresql_socket
+from tests.benchmarks.database import migrated
 
 FILL = """
 INSERT INTO delayedq_finishedmessage (
@@ -76,20 +72,14 @@ def main():
     parser.add_argument("--millions", type=float, nargs="+", default=[1])
     parser.add_argument("--lake", help="where the lakes go (a temporary directory)")
     options = parser.parse_args()
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.worker_settings"
-    with postgresql_socket() as socket, tempfile.TemporaryDirectory(dir=options.lake) as directory:
-        os.environ["DATABASE_URL"] = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
-        django.setup()
+    with migrated(), tempfile.TemporaryDirectory(dir=options.lake) as directory:
         measure(options.millions, directory)
 
 
 def measure(millions, directory):
-    from django.core.management import call_command
-
     from delayedq.pipeline.address import address_of
     from delayedq.spark.session import spark_session
 
-    call_command("migrate", verbosity=0)
     with address_of("default") as address, spark_session("local[2]", conf={"spark.driver.memory": "4g"}) as spark:
         fill(2_000)
         archive(spark, address, f"{directory}/warm")

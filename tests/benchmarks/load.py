@@ -1,29 +1,26 @@
 """How fast a load is, against what PostgreSQL itself needs for the same rows.
 
-    uv run --group test --extra spark python -m tests.benchmarks.load [--messages 1000000] [--rounds 3]
+    uv run --group test --extra spark python -m tests.benchmarks.load [--millions 1 3 10] [--rounds 3]
 
 The bare way is one COPY of ready text into an unlogged table, and one INSERT ... SELECT from it into the messages with
 their three indexes. The load reads the same rows from Parquet, and does all that a load does. Both run in turn on the
-same server (that of the wheel, default configuration, fsync on), into an emptied table. Spark's start is not counted.
+same server (that of the wheel, default configuration, fsync on), into an emptied table. Spark's start is not counted,
+and a small load goes before so that Java is warm.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
-import os
 import statistics
 import tempfile
 import time
 from pathlib import Path
-from urllib.parse import quote
 
-import django
 import psycopg
 
-from tests.server import USER, postgresql_socket
+from tests.benchmarks.database import migrated
 
-EMPTY = "TRUNCATE delayedq_message, delayedq_loadstaging, delayedq_load; CHECKPOINT"
+EMPTY = "TRUNCATE delayedq_message, delayedq_loadstaging, delayedq_load"
 COPY = """
 COPY delayedq_loadstaging (
     queue, kind, key, priority, max_attempts, payload, load_id, partition_id, attempt, scheduled_at
@@ -50,75 +47,93 @@ def rows(spark, count):
     )
 
 
-def as_text(path):
+def write_text(rows, path):
     """What COPY reads, made ready beforehand."""
-    import pyarrow.parquet as pq
+    from pyarrow.dataset import dataset
 
-    text = io.StringIO()
-    for row in pq.read_table(path).to_pylist():
-        values = [row["queue"], row["kind"], row["key"], 0, 3, row["payload"], "bare", 0, 0, row["scheduled_at"]]
-        text.write("\t".join(map(str, values)) + "\n")
-    return text.getvalue().encode()
+    with path.open("w") as text:
+        for batch in dataset(str(rows), format="parquet").to_batches():
+            for row in batch.to_pylist():
+                values = [
+                    row["queue"],
+                    row["kind"],
+                    row["key"],
+                    0,
+                    3,
+                    row["payload"],
+                    "bare",
+                    0,
+                    0,
+                    row["scheduled_at"],
+                ]
+                text.write("\t".join(map(str, values)) + "\n")
 
 
-def bare(connection, text):
-    began = time.perf_counter()
-    with connection.cursor() as cursor, connection.transaction():
+def bare(connection, path):
+    with connection.transaction(), connection.cursor() as cursor, path.open("rb") as text:
         with cursor.copy(COPY) as copy:
-            for start in range(0, len(text), 2**18):
-                copy.write(text[start : start + 2**18])
+            while part := text.read(2**18):
+                copy.write(part)
         cursor.execute(INSERT)
-    return time.perf_counter() - began
 
 
-def load(spark, path, address, number):
-    began = time.perf_counter()
+def load(spark, path, number):
     frame = spark.read.parquet(str(path))
-    options = {"address": address.reference, "load_id": f"load-{number}"}
+    options = {"address": "env:DATABASE_URL", "load_id": f"load-{number}"}
     frame.write.format("delayedq").mode("append").options(**options).save()
-    return time.perf_counter() - began
+
+
+def seconds(connection, messages, run):
+    """How long the run takes to bring the messages into the emptied table."""
+    connection.execute(EMPTY)
+    connection.execute("CHECKPOINT")
+    began = time.perf_counter()
+    run()
+    took = time.perf_counter() - began
+    [(found,)] = connection.execute("SELECT count(*) FROM delayedq_message").fetchall()
+    assert found == messages, found
+    return took
+
+
+def compare(spark, connection, directory, messages, rounds):
+    """Seconds of the bare way and of the load, as medians."""
+    path, text = directory / str(messages), directory / f"{messages}.txt"
+    rows(spark, messages).write.parquet(str(path))
+    write_text(path, text)
+    pairs = [
+        (
+            seconds(connection, messages, lambda: bare(connection, text)),
+            seconds(connection, messages, lambda n=number: load(spark, path, n)),
+        )
+        for number in range(rounds)
+    ]
+    return [statistics.median(column) for column in zip(*pairs, strict=True)]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--messages", type=int, default=1_000_000)
+    parser.add_argument("--millions", type=float, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, postgresql_socket() as socket:
-        os.environ["DATABASE_URL"] = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
-        os.environ["DJANGO_SETTINGS_MODULE"] = "tests.worker_settings"
-        django.setup()
-        from django.core.management import call_command
-
-        call_command("migrate", verbosity=0)
-        compare(Path(directory), options.messages, options.rounds)
-        from django.db import connection
-
-        connection.close()
+    with tempfile.TemporaryDirectory() as directory, migrated() as url:
+        measure(options.millions, options.rounds, Path(directory), url)
 
 
-def compare(directory, messages, rounds):
-    from delayedq.spark.connecting import Address
-    from delayedq.spark.datasource import register
+def measure(millions, rounds, directory, url):
+    import delayedq.spark
     from delayedq.spark.session import spark_session
 
-    with spark_session("local[2]") as spark, psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as connection:
-        register(spark)
-        rows(spark, messages).write.parquet(str(directory / "rows"))
-        text, address, times = as_text(directory / "rows"), Address("env:DATABASE_URL"), []
-        for number in range(rounds + 1):
-            pair = []
-            for run in (lambda: bare(connection, text), lambda n=number: load(spark, directory / "rows", address, n)):
-                connection.execute(EMPTY)
-                pair.append(run())
-                (found,) = connection.execute("SELECT count(*) FROM delayedq_message").fetchone()
-                assert found == messages, found
-            if number:  # the first warms up
-                times.append(pair)
-                print("  ".join(f"{messages / seconds:>9,.0f}/s" for seconds in pair))  # noqa: T201
-    medians = [statistics.median(column) for column in zip(*times, strict=True)]
-    print(f"median: bare {messages / medians[0]:,.0f}/s, load {messages / medians[1]:,.0f}/s")  # noqa: T201
-    print(f"the load runs at {medians[0] / medians[1]:.2f} of the bare speed")  # noqa: T201
+    with spark_session("local[2]") as spark, psycopg.connect(url, autocommit=True) as connection:
+        delayedq.spark.register(spark)
+        compare(spark, connection, directory, 20_000, 1)
+        for million in millions:
+            messages = round(million * 1_000_000)
+            least, took = compare(spark, connection, directory, messages, rounds)
+            print(  # noqa: T201
+                f"{messages:>11,} messages: bare {messages / least:>7,.0f}/s, load {messages / took:>7,.0f}/s, "
+                f"{least / took:.2f} of it",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -28,25 +28,40 @@ def fill(spark, lake, rows):
 
     from delayedq.spark.schema import LAKE
 
-    kind = F.col("id") % 8
-    arrival = F.lit(SINCE.timestamp()) + 86_400 * (
-        F.floor(F.col("id") * DAYS / rows) + F.col("u") + 0.1 * F.sin(6.283 * F.col("u"))
+    messages = _drawn(spark, rows).withColumns(_columns())
+    wanted = [
+        (F.col(f.name) if f.name in messages.columns else F.lit(None)).cast(f.dataType).alias(f.name) for f in LAKE
+    ]
+    messages.select(wanted).write.partitionBy("day").mode("overwrite").parquet(lake)
+
+
+def _drawn(spark, rows):
+    """When each arrives, waits and runs, in seconds; and whether its first attempt fails."""
+    from pyspark.sql import functions as F
+
+    day = F.floor(F.col("id") * DAYS / rows) + F.col("u") + 0.1 * F.sin(6.283 * F.col("u"))
+    run = F.exp(F.randn(4)) * (0.05 + F.col("id") % 8 / 10)
+    failed = F.col("arrival") + F.col("wait") + F.col("run")
+    return (
+        spark.range(rows)
+        .withColumns({"u": F.rand(1), "failing": F.rand(2) < 0.05, "wait": -F.log(F.rand(3)) * 0.3, "run": run})
+        .withColumn("arrival", F.lit(SINCE.timestamp()) + 86_400 * day)
+        .withColumn("failed", failed)
+        .withColumn("due", F.when(F.col("failing"), F.col("failed") + 5).otherwise(F.col("arrival")))
     )
-    failure = F.to_json(
-        F.struct(
-            F.lit(1).alias("attempt"),
-            F.date_format(F.timestamp_seconds("failed"), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'+00:00'").alias("failed_at"),
-            F.col("run").alias("seconds"),
-            F.lit("host-1-17").alias("worker"),
-            F.concat(F.lit("app.Error"), F.col("id") % 5).alias("exception"),
-            F.lit("it did not work").alias("message"),
-            F.lit(TRACEBACK).alias("traceback"),
-        )
-    )
-    columns = {
+
+
+def _columns():
+    """Of the lake, from what was drawn."""
+    from pyspark.sql import functions as F
+
+    started, kind = F.col("due") + F.col("wait"), F.col("id") % 8
+    finished, key = F.timestamp_seconds(started + F.col("run")), F.concat(F.lit("key-"), "id")
+    arguments = F.concat(F.lit('{"args":[],"kwargs":{"flight":'), "id", F.lit(',"note":"'), F.md5(key), F.lit('"}}'))
+    return {
         "queue": F.concat(F.lit("queue-"), kind % 3),
         "kind": F.concat(F.lit("app.tasks.task_"), kind),
-        "key": F.concat(F.lit("key-"), "id"),
+        "key": key,
         "state": F.when(F.rand(5) < 0.002, "failed").otherwise("succeeded"),
         "priority": F.lit(0),
         "attempts": F.when(F.col("failing"), 2).otherwise(1),
@@ -54,31 +69,30 @@ def fill(spark, lake, rows):
         "created_at": F.timestamp_seconds(F.col("arrival") - 3_600),
         "scheduled_at_initially": F.timestamp_seconds("arrival"),
         "scheduled_at": F.timestamp_seconds("due"),
-        "started_at": F.timestamp_seconds(F.col("due") + F.col("wait")),
-        "finished_at": F.timestamp_seconds(F.col("due") + F.col("wait") + F.col("run")),
+        "started_at": F.timestamp_seconds(started),
+        "finished_at": finished,
         "worker": F.concat(F.lit("host-1-"), F.col("id") % 4),
-        "payload": F.concat(
-            F.lit('{"args":[],"kwargs":{"flight":'), "id", F.lit(',"note":"'), F.md5("key"), F.lit('"}}')
-        ),
-        "errors": F.when(F.col("failing"), F.concat(F.lit("["), failure, F.lit("]"))),
+        "payload": arguments,
+        "errors": F.when(F.col("failing"), F.concat(F.lit("["), _failure(), F.lit("]"))),
         "schema_version": F.lit(1),
-        "day": F.to_date("finished_at"),
+        "day": F.to_date(finished),
     }
-    messages = (
-        spark.range(rows)
-        .withColumns({"u": F.rand(1), "failing": F.rand(2) < 0.05})
-        .withColumns(
-            {"arrival": arrival, "wait": -F.log(F.rand(3)) * 0.3, "run": F.exp(F.randn(4)) * (0.05 + kind / 10)}
-        )
-        .withColumn("failed", F.col("arrival") + F.col("wait") + F.col("run"))
-        .withColumn("due", F.when(F.col("failing"), F.col("failed") + 5).otherwise(F.col("arrival")))
-    )
-    for name, value in columns.items():
-        messages = messages.withColumn(name, value)
-    wanted = [
-        (F.col(f.name) if f.name in messages.columns else F.lit(None)).cast(f.dataType).alias(f.name) for f in LAKE
-    ]
-    messages.select(wanted).write.partitionBy("day").mode("overwrite").parquet(lake)
+
+
+def _failure():
+    from pyspark.sql import functions as F
+
+    failed_at = F.date_format(F.timestamp_seconds("failed"), "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'+00:00'")
+    values = {
+        "attempt": F.lit(1),
+        "failed_at": failed_at,
+        "seconds": F.col("run"),
+        "worker": F.lit("host-1-17"),
+        "exception": F.concat(F.lit("app.Error"), F.col("id") % 5),
+        "message": F.lit("it did not work"),
+        "traceback": F.lit(TRACEBACK),
+    }
+    return F.to_json(F.struct(*[value.alias(name) for name, value in values.items()]))
 
 
 def report(lake, directory, memory):

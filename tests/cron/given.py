@@ -63,3 +63,19 @@ def cancelled():
     """The nominal times of what was cancelled, and why."""
     ended = FinishedMessage.objects.cancelled()
     return {nominal(message): json.loads(message.errors)[0]["message"] for message in ended}
+
+
+class Clock:
+    """Stands still until it is advanced."""
+
+    def __init__(self):
+        self.now = datetime(2026, 1, 1, 10, tzinfo=UTC)
+
+    def __call__(self):
+        return self.now
+
+    def after(self, seconds):
+        return self.now + timedelta(seconds=seconds)
+
+    def advance(self, seconds):
+        self.now += timedelta(seconds=seconds)

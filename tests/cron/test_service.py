@@ -16,29 +16,11 @@ from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidSchedule, Inv
 from delayedq.models import CronTick, Message
 from delayedq.store.protocol import Lane, Offer
 from tests.store.given import LEASE, retry, settle, succeed, together
+from tests.worker.conftest import eventually
 
 KIND = "contacts|text"
 NEW_YORK = ZoneInfo("America/New_York")
 HASH, OTHER = config_hash("one"), config_hash("two")
-
-
-class Clock:
-    def __init__(self):
-        self.now = datetime(2026, 1, 1, 10, tzinfo=UTC)
-
-    def __call__(self):
-        return self.now
-
-    def after(self, seconds):
-        return self.now + timedelta(seconds=seconds)
-
-    def advance(self, seconds):
-        self.now += timedelta(seconds=seconds)
-
-
-@pytest.fixture
-def clock():
-    return Clock()
 
 
 def make_offer(key, payload, due_at):
@@ -371,10 +353,3 @@ def test_intervals_must_be_over_zero(cron, interval):
 def test_hours_must_be_times_of_a_day(cron, hours):
     with pytest.raises(InvalidSchedule):
         cron.install_daily_schedule("p", NEW_YORK, hours, CronMessage)
-
-
-def eventually(condition, timeout=20.0):
-    """Wait for a thread of the service."""
-    from tests.worker.conftest import eventually as wait
-
-    return wait(condition, timeout)

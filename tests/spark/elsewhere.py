@@ -10,8 +10,8 @@ import os
 import sys
 from pathlib import Path
 
+from delayedq.spark import register
 from delayedq.spark.connecting import Address
-from delayedq.spark.datasource import register
 from delayedq.spark.reading import snapshot
 from delayedq.spark.session import spark_session
 from tests.spark.dying import DyingDataSource

@@ -6,7 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from delayedq.models import Load, LoadStaging, Message
-from delayedq.spark.datasource import register
+from delayedq.spark import register
 from delayedq.spark.reading import snapshot
 from delayedq.spark.schema import MESSAGES
 from tests.spark.dying import DyingDataSource

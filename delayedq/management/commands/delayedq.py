@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
 
 from delayedq.cron.definitions import definitions
 from delayedq.exceptions import InvalidQueue
+from delayedq.management.arguments import positive
 from delayedq.operations.browsing import find_ended, find_live
 from delayedq.operations.explain import explain
 from delayedq.operations.pauses import pause, resume
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         verbs.add_parser("list", help="All schedules, with their last and next ticks.")
         following = verbs.add_parser("next", help="The ticks to come, in the zone of their schedule and in UTC.")
         following.add_argument("names", nargs="*", metavar="NAME", help="Of these schedules only (all).")
-        following.add_argument("--count", type=_positive, default=5, metavar="N", help="So many of each (5).")
+        following.add_argument("--count", type=positive, default=5, metavar="N", help="So many of each (5).")
         following.add_argument(
             "--around-dst", action="store_true", help="Those around the next two changes of the zone's clock."
         )
@@ -105,9 +105,3 @@ def _known(name: str) -> Definition:
     if name not in known:
         raise CommandError(f"DELAYEDQ['CRON'] has no schedule {name!r}; it has {', '.join(known) or 'none'}.")
     return known[name]
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a whole number over 0")
-    return int(text)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from delayedq.exceptions import PipelineError
+from delayedq.management.arguments import positive
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -87,7 +88,7 @@ def _add_archive(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--older-than", type=_duration, metavar="TIME", help="As 7d or 12h (DELAYEDQ['ARCHIVE_AFTER'])."
     )
-    parser.add_argument("--batch-rows", type=_positive, metavar="N", help="Rows that move together, about (5,000,000).")
+    parser.add_argument("--batch-rows", type=positive, metavar="N", help="Rows that move together, about (5,000,000).")
 
 
 def _add_report(parser: ArgumentParser) -> None:
@@ -140,12 +141,6 @@ def _duration(text: str) -> timedelta:
         return timedelta(**{_UNITS[match[2]]: float(match[1])})
     except OverflowError:
         raise ArgumentTypeError(f"{text!r} is too long") from None
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise ArgumentTypeError(f"{text!r} is not a whole number over 0")
-    return int(text)
 
 
 def _positive_number(text: str) -> float:

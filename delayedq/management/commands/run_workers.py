@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import BaseCommand
 
 from delayedq.conf import get_settings
+from delayedq.management.arguments import positive
 from delayedq.store.protocol import BARE
 from delayedq.worker.loop import Options
 from delayedq.worker.supervisor import Supervisor
@@ -23,10 +24,10 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--queues", type=_names, metavar="A,B", help="Serve these queues only (default: all).")
-        parser.add_argument("--processes", type=_positive, default=1, metavar="N", help="Worker processes (1).")
-        parser.add_argument("--threads", type=_positive, default=4, metavar="N", help="Threads in each process (4).")
+        parser.add_argument("--processes", type=positive, default=1, metavar="N", help="Worker processes (1).")
+        parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Threads in each process (4).")
         parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
-        parser.add_argument("--max-tasks", type=_positive, metavar="N", help="Replace a process after N messages.")
+        parser.add_argument("--max-tasks", type=positive, metavar="N", help="Replace a process after N messages.")
         parser.add_argument("--no-cron", action="store_false", dest="cron", help="Leave DELAYEDQ['CRON'] to others.")
         parser.add_argument(
             "--lease", type=_seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
@@ -66,12 +67,6 @@ def _names(text: str) -> tuple[str, ...] | None:
     if bare := [name for name in names if BARE in name]:
         raise argparse.ArgumentTypeError(f"{bare[0]!r} is a bare queue: its messages are no tasks")
     return None if names == ("*",) else names
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number over 0")
-    return int(text)
 
 
 def _seconds(text: str) -> timedelta:

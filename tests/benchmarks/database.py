@@ -1,0 +1,33 @@
+"""A database for benchmarks that run in this process."""
+
+from __future__ import annotations
+
+import os
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import django
+
+from tests.server import USER, postgresql_socket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def migrated() -> Iterator[str]:
+    """The URL of an empty queue on a server of its own, and Django set up for it.
+
+    PostgreSQL is the one of the wheel in its default configuration, fsync on.
+    """
+    with postgresql_socket() as socket:
+        url = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
+        os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
+        django.setup()
+        from django.core.management import call_command
+        from django.db import connection
+
+        call_command("migrate", verbosity=0)
+        yield url
+        connection.close()
