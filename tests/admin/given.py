@@ -9,13 +9,15 @@ from html import unescape
 from django.utils import timezone
 
 from delayedq.core.lifecycle import Ending
-from delayedq.models import Message
+from delayedq.models import Edit, Message
 from delayedq.store.protocol import Finish, Lane
 from tests.store.given import LEASE, message
 
 MESSAGES = "/admin/delayedq/message/"
 HISTORY = "/admin/delayedq/finishedmessage/"
 EDITS = "/admin/delayedq/edit/"
+#: Seconds.
+HOUR = 3_600
 
 
 def offer(store, key=None, payload="{}", *, seconds=-10.0, **fields):
@@ -73,9 +75,23 @@ def do(client, action, *ids, where=MESSAGES, **fields):
     return said(confirm(client, tick(client, action, *ids, where=where), where, **fields))
 
 
+def undo(client):
+    """Undo the newest edit: what the page then says."""
+    edit = Edit.objects.latest("id")
+    assert "Those that still are" in text_of(client.get(f"{EDITS}{edit.pk}/undo/"))
+    page = client.post(f"{EDITS}{edit.pk}/undo/", follow=True)
+    while "ongoing" in page.context:
+        page = client.post(f"{EDITS}{edit.pk}/undo/", {"ongoing": page.context["ongoing"]}, follow=True)
+    return said(page)
+
+
 def said(page):
     return [str(note) for note in page.context["messages"]]
 
 
 def live(id_):
     return Message.objects.get(id=id_)
+
+
+def soon(moment):
+    return abs(moment - timezone.now()) < timedelta(minutes=1)

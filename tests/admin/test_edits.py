@@ -1,36 +1,32 @@
-"""What is done to many messages: chosen, confirmed, done, told, logged, and undone."""
+"""What is done to many messages: chosen, confirmed, done, and told."""
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.utils import timezone
 
-from delayedq.models import Edit, EditedMessage, FinishedMessage, Message
+from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import edits, selecting
-from tests.admin.given import EDITS, MESSAGES, choose_all, confirm, do, keys_on, live, offer, run, said, text_of, tick
+from tests.admin.given import (
+    HOUR,
+    MESSAGES,
+    choose_all,
+    confirm,
+    do,
+    keys_on,
+    live,
+    offer,
+    run,
+    said,
+    soon,
+    text_of,
+    tick,
+    undo,
+)
 from tests.store.given import KIND, message
-
-HOUR = 3_600
-
-
-def undo(client):
-    """Undo the newest edit: what the page then says."""
-    edit = Edit.objects.latest("id")
-    assert "Those that still are" in text_of(client.get(f"{EDITS}{edit.pk}/undo/"))
-    page = client.post(f"{EDITS}{edit.pk}/undo/", follow=True)
-    while "ongoing" in page.context:
-        page = client.post(f"{EDITS}{edit.pk}/undo/", {"ongoing": page.context["ongoing"]}, follow=True)
-    return said(page)
-
-
-def soon(moment):
-    return abs(moment - timezone.now()) < timedelta(minutes=1)
-
 
 # The confirmation
 
@@ -187,6 +183,13 @@ def test_a_message_of_a_bare_queue_stays_in_it(operator, store):
     assert live(bare).queue == "q|Payload"
 
 
+def test_the_list_is_as_it_was_after_an_action(operator, store):
+    offer(store, "a", queue="one")
+    id_ = offer(store, "b", queue="two")
+    confirmation = operator.post(f"{MESSAGES}act/", {"action": "run_now", "ids": [id_], "query": "queue=two"})
+    assert keys_on(confirm(operator, confirmation)) == ["b"]
+
+
 # Skipping
 
 
@@ -262,116 +265,3 @@ def test_many_messages_are_shifted_in_several_calls_each_once(operator, store, s
     assert Edit.objects.get().changed == 50
     assert undo(operator) == ["Undone: 50 messages changed."]
     assert dict(Message.objects.values_list("id", "scheduled_at")) == before
-
-
-# The record, the log and the way back
-
-
-@pytest.mark.parametrize(
-    ("action", "fields", "described"),
-    [
-        ("run_now", {}, "Run now"),
-        ("reschedule", {"at": "2030-01-02T03:04:05"}, "Reschedule to 2030-01-02 03:04:05 EST"),
-        ("shift", {"amount": "-2", "unit": "hours"}, "Shift 2 h earlier"),
-        ("spread", {"amount": "3", "unit": "minutes", "jitter": "0"}, "Spread over 3 min from now"),
-        ("queue", {"queue": "elsewhere"}, "Move to elsewhere"),
-        ("cancel", {}, "Cancel"),
-    ],
-)
-def test_an_edit_is_called_what_it_did(operator, store, action, fields, described):
-    do(operator, action, offer(store, "a", seconds=90_000), **fields)
-    assert Edit.objects.get().description == described
-
-
-def test_an_edit_is_recorded_and_logged(operator, store):
-    id_ = offer(store, "a")
-    do(operator, "priority", id_, priority=5)
-
-    edit, entry, record = Edit.objects.get(), LogEntry.objects.get(), EditedMessage.objects.get()
-    assert (edit.description, edit.made_by, edit.changed, edit.skipped) == ("Change priority to 5", "ann", 1, 0)
-    assert entry.get_admin_url() == f"/admin/delayedq/edit/{edit.pk}/change/"
-    assert "1 message changed" in entry.get_change_message()
-    assert (record.message_id, json.loads(record.before)["priority"], json.loads(record.after)["priority"]) == (
-        id_,
-        0,
-        5,
-    )
-    assert "Undo…" in text_of(operator.get(f"{EDITS}{edit.pk}/change/"))
-    assert "Change priority to 5" in text_of(operator.get(EDITS))
-    assert "Change priority to 5" in text_of(operator.get(f"{MESSAGES}{id_}/change/"))
-
-
-@pytest.mark.parametrize(
-    ("action", "fields"),
-    [
-        ("run_now", {}),
-        ("reschedule", {"at": "2126-01-01T00:00"}),
-        ("shift", {"amount": "2", "unit": "days"}),
-        ("spread", {"amount": "2", "unit": "days", "jitter": "50"}),
-        ("priority", {"priority": "5"}),
-        ("queue", {"queue": "slow"}),
-        ("cancel", {}),
-    ],
-)
-def test_every_edit_can_be_undone(operator, store, action, fields):
-    ids = [offer(store, key, '{"args":[1]}', seconds=HOUR) for key in "ab"]
-    before = list(Message.objects.order_by("id").values())
-    (note,) = do(operator, action, *ids, **fields)
-    assert "Undo" in note
-    assert list(Message.objects.order_by("id").values()) != before
-
-    assert undo(operator) == ["Undone: 2 messages changed."]
-
-    assert list(Message.objects.order_by("id").values()) == before
-    assert not FinishedMessage.objects.exists()
-    assert LogEntry.objects.count() == 2
-
-
-def test_undo_leaves_alone_what_is_not_as_the_edit_left_it(operator, store):
-    ran, moved, replaced, left = (offer(store, key, queue=key, seconds=HOUR) for key in "abcd")
-    do(operator, "run_now", ran, moved, replaced, left)
-    run(store, "a")
-    do(operator, "priority", moved, priority=3)
-    offer(store, "c", "[2]", queue="c")
-
-    edit = Edit.objects.earliest("id")
-    page = operator.post(f"{EDITS}{edit.pk}/undo/", follow=True)
-
-    assert said(page) == ["Undone: 1 message changed, 3 skipped (3 changed meanwhile)."]
-    assert not soon(live(left).scheduled_at)
-    assert soon(live(moved).scheduled_at)
-
-
-def test_a_cancelled_message_does_not_come_back_beside_another_with_its_key(operator, store):
-    do(operator, "cancel", offer(store, "a", "[1]"))
-    offer(store, "a", "[2]")
-    assert undo(operator) == ["Undone: 0 messages changed, 1 skipped (1 changed meanwhile)."]
-    assert Message.objects.get().payload == "[2]"
-
-
-def test_an_edit_is_undone_once(operator, store):
-    id_ = offer(store, "a", seconds=HOUR)
-    do(operator, "shift", id_, amount=1, unit="hours")
-    edit = Edit.objects.get()
-    operator.post(f"{EDITS}{edit.pk}/undo/")
-
-    page = operator.post(f"{EDITS}{edit.pk}/undo/", follow=True)
-
-    assert said(page)[-1].startswith("This edit was undone already")
-    assert "Undo…" not in text_of(page)
-
-
-def test_old_edits_are_forgotten(operator, store):
-    id_ = offer(store, "a")
-    do(operator, "priority", id_, priority=1)
-    Edit.objects.update(made_at=timezone.now() - edits.REMEMBERED - timedelta(minutes=1))
-    do(operator, "priority", id_, priority=2)
-    assert [edit.description for edit in Edit.objects.all()] == ["Change priority to 2"]
-    assert EditedMessage.objects.count() == 1
-
-
-def test_the_list_is_as_it_was_after_an_action(operator, store):
-    offer(store, "a", queue="one")
-    id_ = offer(store, "b", queue="two")
-    confirmation = operator.post(f"{MESSAGES}act/", {"action": "run_now", "ids": [id_], "query": "queue=two"})
-    assert keys_on(confirm(operator, confirmation)) == ["b"]

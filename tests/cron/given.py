@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime, timedelta
 
+from delayedq.core.ticks import config_hash
 from delayedq.cron.beat import beat
 from delayedq.cron.definitions import read
+from delayedq.cron.service import CronMessage
 from delayedq.models import CronTick, FinishedMessage, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import Lane, Offer
 from tests.store.given import LEASE, settle, succeed
 
 #: Just before an hour begins, and no change of any clock is near.
@@ -16,6 +18,9 @@ NOW = datetime(2026, 5, 20, 9, 59, 30, tzinfo=UTC)
 HOURLY = {"task": "tests.app.tasks.mark", "cron": "0 * * * *", "timezone": "UTC", "args": ["tick"]}
 MINUTELY = {**HOURLY, "cron": "* * * * *"}
 DAILY = {**HOURLY, "cron": "0 12 * * *"}
+#: Of a service: the kind of its messages, and two configurations.
+KIND = "contacts|text"
+HASH, OTHER = config_hash("one"), config_hash("two")
 
 
 def at(hours=0, minutes=0, seconds=0):
@@ -79,3 +84,19 @@ class Clock:
 
     def advance(self, seconds):
         self.now += timedelta(seconds=seconds)
+
+
+def make_offer(key, payload, due_at):
+    return Offer(queue=KIND, kind=KIND, key=key, payload=payload, scheduled_at=due_at)
+
+
+def messages(clock, *seconds, payload="tick"):
+    return [CronMessage(payload, clock.after(second)) for second in seconds]
+
+
+def live():
+    """Prefix, which hash, and payload of what is in the queue, in due order."""
+    names = {HASH: "one", OTHER: "two"}
+    rows = Message.objects.order_by("scheduled_at", "id").values_list("key", "payload")
+    ticks = [(*key.rsplit("/", 2)[:2], payload) for key, payload in rows]
+    return [(prefix, names.get(hash_, hash_), payload) for prefix, hash_, payload in ticks]

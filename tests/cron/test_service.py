@@ -9,39 +9,16 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.core.ticks import config_hash, daily_hash, periodic_hash, tick_key
+from delayedq.core.ticks import daily_hash, periodic_hash, tick_key
 from delayedq.cron import placing
 from delayedq.cron.service import CronMessage, CronService
-from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidSchedule, InvalidTime
 from delayedq.models import CronTick, Message
-from delayedq.store.protocol import Lane, Offer
+from delayedq.store.protocol import Lane
+from tests.cron.given import HASH, KIND, OTHER, live, make_offer, messages
 from tests.store.given import LEASE, retry, settle, succeed, together
 from tests.worker.conftest import eventually
 
-KIND = "contacts|text"
 NEW_YORK = ZoneInfo("America/New_York")
-HASH, OTHER = config_hash("one"), config_hash("two")
-
-
-def make_offer(key, payload, due_at):
-    return Offer(queue=KIND, kind=KIND, key=key, payload=payload, scheduled_at=due_at)
-
-
-@pytest.fixture
-def cron(store, clock):
-    return CronService(store, KIND, make_offer, clock)
-
-
-def messages(clock, *seconds, payload="tick"):
-    return [CronMessage(payload, clock.after(second)) for second in seconds]
-
-
-def live():
-    """Prefix, which hash, and payload of what is in the queue, in due order."""
-    names = {HASH: "one", OTHER: "two"}
-    rows = Message.objects.order_by("scheduled_at", "id").values_list("key", "payload")
-    ticks = [(*key.rsplit("/", 2)[:2], payload) for key, payload in rows]
-    return [(prefix, names.get(hash_, hash_), payload) for prefix, hash_, payload in ticks]
 
 
 def claim(store, clock, limit=100):
@@ -313,43 +290,3 @@ def test_ticks_join_the_callers_transaction(store, cron, clock, alias):
     with undone(alias):
         cron.install_tick(HASH, "p", messages(clock, 10))
     assert (live(), CronTick.objects.count()) == ([], 0)
-
-
-@pytest.mark.parametrize("prefix", ["", "  ", None, 7, "x" * 250], ids=repr)
-def test_a_prefix_must_be_a_text_that_fits(cron, clock, prefix):
-    with pytest.raises((InvalidSchedule, InvalidKey)):
-        cron.install_tick(HASH, prefix, messages(clock, 10))
-    assert live() == []
-
-
-@pytest.mark.parametrize("hash_", ["", "  ", None, "a/b", "x" * 65], ids=repr)
-def test_a_hash_must_be_a_text_that_fits(cron, clock, hash_):
-    with pytest.raises(InvalidSchedule):
-        cron.install_tick(hash_, "p", messages(clock, 10))
-
-
-def test_a_prefix_that_leaves_no_room_for_the_key_is_refused_and_nothing_stored(cron, clock):
-    with pytest.raises(InvalidMessage, match="200 characters"):
-        cron.install_tick(HASH, "x" * 190, messages(clock, 10))
-    assert live() == []
-
-
-def test_naive_times_are_refused(cron, clock):
-    with pytest.raises(InvalidTime):
-        cron.install_tick(HASH, "p", [CronMessage("x", clock.now.replace(tzinfo=None))])
-
-
-@pytest.mark.parametrize("interval", [timedelta(), timedelta(seconds=-1), 5, None], ids=repr)
-def test_intervals_must_be_over_zero(cron, interval):
-    with pytest.raises(InvalidSchedule):
-        cron.install(HASH, "p", interval, lambda now: [])
-    with pytest.raises(InvalidSchedule):
-        cron.install_periodic_tick("p", interval, str)
-    with pytest.raises(InvalidSchedule):
-        cron.install_daily_schedule("p", NEW_YORK, [time(1)], CronMessage, schedule_interval=interval)
-
-
-@pytest.mark.parametrize("hours", [[], [25], ["12:00"], [time(12, tzinfo=UTC)], [None]], ids=repr)
-def test_hours_must_be_times_of_a_day(cron, hours):
-    with pytest.raises(InvalidSchedule):
-        cron.install_daily_schedule("p", NEW_YORK, hours, CronMessage)

@@ -1,4 +1,4 @@
-"""Real workers: `drain` runs one in the test's own process, `workers` starts the command."""
+"""Real workers: `drain` runs one in the test's own process, `workers` starts the command; and a claimed message."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import subprocess
 import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from delayedq.worker.loop import Loop, Options
+from tests.worker.jointly import claim_playing
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,6 +39,12 @@ def drain(store, options):
         return Loop(store, chosen, "test").run()
 
     return run
+
+
+@pytest.fixture
+def claimed(store):
+    """Claims a message, keyed "a", of an exactly-once task that does what a test wants."""
+    return partial(claim_playing, store)
 
 
 class Workers:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
-from dataclasses import replace
 from datetime import timedelta
-from itertools import count
+from functools import partial
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.db import IntegrityError, OperationalError, transaction
+from django.db import IntegrityError, transaction
 from django.tasks.exceptions import InvalidTask
-from django.tasks.signals import task_finished
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -19,71 +16,23 @@ from delayedq import Cancel, Retry, Snooze, current_message, task
 from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Impossible, Raised, Returned
 from delayedq.exceptions import InvalidKey, LeaseLost, NotStorable
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Lane, Settled
-from delayedq.tasks import task_at
+from delayedq.store.protocol import Settled
 from delayedq.worker import joint
-from delayedq.worker.attempt import Attempt
-from delayedq.worker.deadlines import Deadlines
-from delayedq.worker.ledger import Ledger
-from tests.app import once, tasks
+from tests.app import once
 from tests.app.models import Mark
-from tests.store.given import LEASE, NOW, at, together
+from tests.store.given import NOW, at, together
+from tests.worker.jointly import claim_first, is_untouched, marks, run, write, write_and
 
-LANE = Lane("default", 0)
 MINUTE = timedelta(minutes=1)
 
 #: SQLite locks the whole file: nobody else writes while such a task runs.
 ROW_LOCKS = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 
-_names = (f"once {number}" for number in count(1))
-
 
 @pytest.fixture
 def claim(store):
     """The first free message, claimed in the past: its lease has expired by the clock of the database."""
-    return lambda now=NOW: store.claim([LANE], 1, LEASE, "host:1", now)[0]
-
-
-@pytest.fixture
-def claimed(store, claim):
-    """A claimed message, keyed "a", whose task does what a test wants."""
-
-    def offer(body, now=NOW):
-        name = next(_names)
-        tasks.bodies[name] = body
-        store.offer(once.play.offer((name,), {}, when=NOW, key="a"), now=NOW)
-        return claim(now)
-
-    return offer
-
-
-def run(message, deadlines=None, **changes):
-    ledger = Ledger(1)
-    slot = ledger.hold(message.id, message.token)
-    attempt = Attempt(message, replace(task_at(message.kind), **changes), "host:1", ledger, slot)
-    with closing(Deadlines(lambda: None)) as own:
-        return (deadlines or own).execute_jointly(attempt)
-
-
-def write(name="written"):
-    Mark.objects.create(name=name)
-
-
-def write_and(then):
-    """What a task does that writes, and then calls `then`."""
-    return lambda: (write(), then())[1]
-
-
-def marks():
-    return sorted(Mark.objects.values_list("name", flat=True))
-
-
-def is_untouched(message):
-    """The message waits for its end, and nothing was written."""
-    row = Message.objects.get()
-    return (row.lease_token, row.generation, marks()) == (message.token, message.generation, []) and not (
-        FinishedMessage.objects.exists()
-    )
+    return partial(claim_first, store)
 
 
 # Together
@@ -329,168 +278,6 @@ def test_a_constraint_that_fails_in_the_commit_is_a_failure(claimed):
     assert (ended.outcome, ended.settled) == (Raised(), None)
     assert isinstance(ended.error, IntegrityError)
     assert is_untouched(message)
-
-
-# After the commit
-
-
-def test_callbacks_of_the_transaction_run_after_the_commit_and_only_then(claimed, connection):
-    seen = []
-
-    def callback():
-        seen.append((connection.in_atomic_block, FinishedMessage.objects.count(), current_message().key))
-
-    run(claimed(lambda: transaction.on_commit(callback, using=connection.alias)))
-    assert seen == [(False, 1, "a")]
-
-    message = claimed(lambda: (transaction.on_commit(callback, using=connection.alias), 1 / 0))
-    assert run(message).outcome == Raised()
-    assert len(seen) == 1
-
-
-def test_a_callback_that_fails_does_not_undo_the_success(claimed, connection, caplog):
-    message = claimed(write_and(lambda: transaction.on_commit(lambda: 1 / 0, using=connection.alias)))
-    ended = run(message)
-
-    assert (ended.outcome, ended.error, ended.settled) == (Returned(), None, Settled())
-    assert (FinishedMessage.objects.get().outcome, marks()) == ("succeeded", ["written"])
-    assert "what followed its commit failed" in caplog.text
-    assert "ZeroDivisionError" in caplog.text
-
-
-def test_a_callback_that_fails_does_not_undo_a_replacement(claimed, connection, caplog):
-    def body():
-        once.play.schedule_at(at(5), "next", key="a")
-        transaction.on_commit(lambda: 1 / 0, using=connection.alias)
-
-    message = claimed(body)
-    assert run(message).settled == Settled(superseded=frozenset({message.id}))
-
-
-@pytest.fixture
-def told(connection):
-    """What the receivers of task_finished saw: in a transaction?, how many ended?, and the status."""
-    seen = []
-
-    def receive(task_result, **_):
-        seen.append((connection.in_atomic_block, FinishedMessage.objects.count(), task_result.status))
-        write("told")
-
-    task_finished.connect(receive)
-    yield seen
-    task_finished.disconnect(receive)
-
-
-def test_a_success_is_announced_after_the_commit(claimed, told):
-    run(claimed(lambda: 7))
-    assert told == [(False, 1, "SUCCESSFUL")]
-
-
-def test_a_failure_is_announced_after_the_rollback(claimed, told):
-    run(claimed(write_and(lambda: 1 / 0)))
-    assert told == [(False, 0, "FAILED")]
-    assert marks() == ["told"]
-
-
-# A commit whose answer was lost
-
-
-@pytest.fixture
-def unplug(connection, monkeypatch):
-    """What a task does to lose the connection in its commit, after or before that reached the database.
-
-    `answered`: the commit itself is told to have succeeded, and what follows it fails.
-    """
-
-    def prepare(after, *, answered=False):
-        commit = connection.commit
-
-        def lose():
-            monkeypatch.undo()
-            if after:
-                commit()
-            cut(connection)
-            if not answered:
-                raise OperationalError("server closed the connection unexpectedly")
-
-        monkeypatch.setattr(connection, "commit", lose)
-
-    return prepare
-
-
-def cut(connection):
-    if connection.vendor == "mysql":  # its driver does not bear closing a connection twice
-        with suppress(OperationalError), connection.cursor() as cursor:
-            cursor.execute("KILL CONNECTION_ID()")
-    else:
-        connection.connection.close()
-
-
-@pytest.mark.parametrize("answered", [False, True])
-def test_a_commit_that_arrived_has_succeeded_though_the_connection_was_lost(claimed, unplug, caplog, answered):
-    ended = run(claimed(write_and(lambda: unplug(after=True, answered=answered))))
-
-    assert (ended.outcome, ended.error, ended.settled) == (Returned(), None, Settled())
-    assert (FinishedMessage.objects.get().outcome, marks()) == ("succeeded", ["written"])
-    assert "what followed its commit failed" in caplog.text
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_also_of_a_message_that_was_replaced_it_is_known_whether_the_commit_arrived(claimed, unplug, after):
-    def body():
-        write()
-        once.play.schedule_at(at(5), "next", key="a")
-        unplug(after=after)
-
-    message = claimed(body)
-    ended = run(message)
-
-    if after:
-        assert (ended.outcome, ended.settled) == (Returned(), Settled(superseded=frozenset({message.id})))
-        assert marks() == ["written"]
-    else:
-        assert (ended.outcome, ended.settled) == (Raised(), None)
-        assert is_untouched(message)
-
-
-def test_a_commit_that_never_arrived_has_failed(claimed, unplug):
-    message = claimed(write_and(lambda: unplug(after=False)))
-    ended = run(message)
-
-    assert (ended.outcome, ended.settled) == (Raised(), None)
-    assert isinstance(ended.error, OperationalError)
-    assert is_untouched(message)
-
-
-@pytest.mark.parametrize("after", [True, False])
-def test_while_the_database_is_away_it_asks_again(claimed, store, unplug, monkeypatch, after):
-    def stay_away(ids):
-        if len(pauses) < 3:
-            raise OperationalError("could not connect")
-        return finished(ids)
-
-    pauses, finished = [], store.finished
-    message = claimed(write_and(lambda: unplug(after)))
-    with pytest.MonkeyPatch.context() as outage:  # `unplug` undoes its own changes alone
-        outage.setattr(store, "finished", stay_away)
-        outage.setattr(joint.time, "sleep", pauses.append)
-        ended = run(message)
-
-    assert (ended.settled is not None) is after
-    assert len(pauses) == 3
-    assert marks() == (["written"] if after else [])
-
-
-# Timeouts
-
-
-def test_its_timeout_never_interrupts_its_commit(claimed, connection, monkeypatch):
-    message, commit = claimed(write), connection.commit
-    with closing(Deadlines(lambda: None)) as deadlines:
-        monkeypatch.setattr(connection, "commit", lambda: (deadlines.enforce(), commit()))
-        ended = run(message, deadlines, timeout=timedelta(microseconds=1))
-
-    assert (ended.outcome, ended.error, ended.settled) == (Returned(), None, Settled())
 
 
 # The option
