@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def pause(queue: str, by: str = "") -> bool:
-    """Let workers claim nothing from this queue, from the commit on within a second; False if it was paused before.
+    """Let workers claim nothing from this queue, from the commit on; False if it was paused before.
 
     `by` is the name of a user. Raises InvalidQueue for a name that no queue of tasks has.
     """

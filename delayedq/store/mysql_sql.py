@@ -105,10 +105,13 @@ WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
 ORDER BY queue, priority LIMIT 1
 """
 
+_OPEN = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+
 _HEAD = f"""(
     SELECT queue, priority, scheduled_at, TIMESTAMPDIFF(MICROSECOND, {_DUE}, scheduled_at) / 1e6
     FROM delayedq_message FORCE INDEX (delayedq_due)
     WHERE queue = %s AND priority = %s AND scheduled_at >= %s AND (lease_token IS NULL OR leased_until <= {_DUE})
+        AND {_OPEN}
     ORDER BY scheduled_at LIMIT 1
 )"""
 
@@ -128,7 +131,9 @@ WHERE {{which}} AND (lease_token IS NULL OR leased_until <= {NOW})
 {{order}}
 FOR UPDATE SKIP LOCKED
 """
-_LANE = f"queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s AND scheduled_at <= {NOW}"
+_LANE = f"""
+queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s AND scheduled_at <= {NOW} AND {_OPEN}
+"""
 _IN_ORDER = "ORDER BY scheduled_at, id LIMIT %(limit)s"
 
 # One range of the due index. A row that somebody has locked is passed over, so that no claim waits for anybody.

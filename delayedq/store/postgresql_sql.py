@@ -87,6 +87,8 @@ _LANES = """
 unnest(%(queues)s::text[], %(priorities)s::smallint[], %(floors)s::timestamptz[]) AS lane (queue, priority, floor)
 """
 
+_OPEN = "lane.queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+
 # A loose scan of the due index: one probe per distinct (queue, priority), however many rows each has. The index is
 # there for who compares queues; see the migration that made it so.
 _ALL_LANES = """
@@ -112,10 +114,10 @@ SELECT {_SIGHT}
 FROM (SELECT queue, priority, NULL::timestamptz AS floor FROM lane) AS lane
 CROSS JOIN LATERAL {_HEAD}
 WHERE (%(queues)s::text[] IS NULL OR lane.queue = ANY(%(queues)s::text[]))
-    AND lane.queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
+    AND {_OPEN}
 """
 
-GLANCE = f"SELECT {_SIGHT} FROM {_LANES} CROSS JOIN LATERAL {_HEAD}"
+GLANCE = f"SELECT {_SIGHT} FROM {_LANES} CROSS JOIN LATERAL {_HEAD} WHERE {_OPEN}"
 
 # Claiming -----------------------------------------------------------------------------------------------------------
 
@@ -147,7 +149,7 @@ WHERE message.id = ANY(ARRAY(
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
     ) AS head
-    {{settled}}
+    WHERE {_OPEN} {{settled}}
     LIMIT %(limit)s
 ))
 RETURNING {CLAIMED}
@@ -229,7 +231,7 @@ FINISH = f"WITH {_ENDED.format()} SELECT ids FROM answer"
 # and one flush of the log instead of two.
 TICK = f"""
 WITH {_ENDED.format()},
-claimed AS ({_CLAIM.format(settled="WHERE (SELECT count(*) FROM ended) >= 0")})
+claimed AS ({_CLAIM.format(settled="AND (SELECT count(*) FROM ended) >= 0")})
 SELECT answer.ids, claimed.* FROM answer LEFT JOIN claimed ON true
 """
 

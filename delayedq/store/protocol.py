@@ -244,7 +244,7 @@ class Store(Edits, Protocol):
         """All that hold a message, whatever its state, also of paused queues."""
 
     def paused(self) -> set[str]:
-        """The queues that are paused: what `look` passes over, and what no worker claims from."""
+        """The queues that are paused: what looks and glances pass over, and what no claim takes from."""
 
     def attend(self, workers: Sequence[Presence], now: datetime | None = None) -> None:
         """These worker processes live: one statement, one row for each."""
@@ -261,7 +261,10 @@ class Store(Edits, Protocol):
     def claim(
         self, lanes: Sequence[Lane], limit: int, lease: timedelta, worker: str, now: datetime | None = None
     ) -> list[Claimed]:
-        """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id."""
+        """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id.
+
+        None of a queue that is paused.
+        """
 
     def claim_matching(
         self,

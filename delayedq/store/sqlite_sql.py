@@ -42,6 +42,8 @@ lane (queue, priority) AS (
 """
 LANES = f"{_ALL_LANES} SELECT queue, priority FROM lane WHERE priority IS NOT NULL ORDER BY queue, priority"
 
+_OPEN = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+
 # Then one probe per lane for its first free row.
 LOOK = f"""
 {_ALL_LANES}
@@ -52,23 +54,23 @@ SELECT queue, priority, first_at FROM (
             AND (message.lease_token IS NULL OR message.leased_until <= %(now)s)
         ORDER BY scheduled_at LIMIT 1
     ) AS first_at
-    FROM lane WHERE priority IS NOT NULL AND queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
+    FROM lane WHERE priority IS NOT NULL AND {_OPEN}
 )
 WHERE first_at IS NOT NULL
 """
 
-GLANCE = """
+GLANCE = f"""
 SELECT scheduled_at FROM delayedq_message
 WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s
-    AND (lease_token IS NULL OR leased_until <= %(now)s)
+    AND (lease_token IS NULL OR leased_until <= %(now)s) AND {_OPEN}
 ORDER BY scheduled_at LIMIT 1
 """
 
 # One range of the due index.
-_DUE = """
+_DUE = f"""
 SELECT id FROM delayedq_message
 WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(floor)s AND scheduled_at <= %(now)s
-    AND (lease_token IS NULL OR leased_until <= %(now)s)
+    AND (lease_token IS NULL OR leased_until <= %(now)s) AND {_OPEN}
 ORDER BY scheduled_at, id
 """
 IS_DUE = f"{_DUE} LIMIT 1"

@@ -12,19 +12,23 @@ import random
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
 from delayedq.store.protocol import Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
     from datetime import datetime
 
     from delayedq.store.protocol import Claimed, Sight
 
 #: A transaction that commits so much later than it began is still found without a look.
 SLACK = timedelta(milliseconds=250)
+
+#: So many lanes are remembered when they are empty: a wake-up is followed by a claim from them, and needs no look.
+REMEMBERED = 16
 
 
 @dataclass(slots=True)
@@ -34,6 +38,10 @@ class _Known:
     due: float
     #: Claims in a row that found nothing.
     misses: int = 0
+
+    def rest(self) -> None:
+        """There is nothing to claim."""
+        self.due, self.misses = float("inf"), 0
 
     def look_due(self, moment: float, due_in: float) -> None:
         """It is due then. But if it was so before and nothing could be claimed, somebody has locked what is there."""
@@ -51,20 +59,18 @@ class Lanes:
         self.looks = 0
 
     def see(self, sights: Sequence[Sight], moment: float) -> None:
-        """Take over what a look at `moment` (monotonic) found; lanes it did not find are empty."""
+        """Take over what a look at `moment` (monotonic) found; lanes it did not find are empty, or paused."""
         with self._lock:
             before, self._lanes = self._lanes, {}
             for sight in sights:
                 name = sight.queue, sight.priority
-                misses = before[name].misses if name in before else 0
-                self._lanes[name] = known = _Known(_floor(sight), 0.0, misses)
+                gone = before.pop(name, None)
+                self._lanes[name] = known = _Known(_floor(sight), 0.0, gone.misses if gone else 0)
                 known.look_due(moment, sight.due_in)
+            for name, known in islice(before.items(), REMEMBERED):  # the latest come first
+                self._lanes[name] = known
+                known.rest()
             self.looks += 1
-
-    def leave(self, queues: Collection[str]) -> None:
-        """These are paused; a look sees them again when they are not any more."""
-        with self._lock:
-            self._lanes = {name: known for name, known in self._lanes.items() if name[0] not in queues}
 
     def known(self) -> list[Lane]:
         with self._lock:
@@ -75,13 +81,17 @@ class Lanes:
         due_in = {(s.queue, s.priority): s.due_in for s in sights}
         with self._lock:
             for name, known in self._lanes.items():
-                known.look_due(moment, due_in.get(name, float("inf")))
+                if name in due_in:
+                    known.look_due(moment, due_in[name])
+                else:
+                    known.rest()
 
-    def hint(self) -> None:
-        """Somebody offered something: any lane may be due."""
+    def hint(self) -> bool:
+        """Somebody offered something: any lane may be due. Says whether one is known."""
         with self._lock:
             for known in self._lanes.values():
                 known.due = 0.0
+            return bool(self._lanes)
 
     def plan(self) -> list[Lane]:
         """The lanes that are due, higher priorities first; equal ones take turns in being first."""

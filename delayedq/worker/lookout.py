@@ -4,9 +4,8 @@ It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite), knows whi
 them, and wakes the loop. It has its own connection.
 
 A *glance* goes from the floors of the known lanes on and is always short: it tells the idle loop how long to sleep. A
-*look* starts from the beginning, and so sees new lanes, late commits and expired leases, and passes over paused queues;
-rows that are dead but not vacuumed make it slow, so routine looks take at most a twentieth of the time. While looks
-rest for long, pauses are read by themselves.
+*look* starts from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
+vacuumed make it slow, so routine looks take at most a twentieth of the time.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ BUSY_INTERVAL = 1.0
 ROUTINE_REST, WANTED_REST = 20, 5
 #: Offers that follow one another closely send one wake-up: after hearing it, look again so many seconds later.
 ATTEND = 2 * NOTIFY_GAP
+#: The loop, which claims from the lanes it knows, goes first.
+YIELD = 0.005
 
 
 class Lookout(threading.Thread):
@@ -62,15 +63,14 @@ class Lookout(threading.Thread):
         self._glance_at = float("inf")
         self._look_at = 0.0
         self._rested_at = 0.0
-        self._paused_at = 0.0
-        self._pauses_at = float("inf")
         self._attend_at = 0.0
         self._failures = 0
 
     def ask(self) -> None:
-        """Glance now, and wake the loop then."""
-        self._glance_at = 0.0
-        self._rouse()
+        """Glance now, and wake the loop then; unless a look does so in a moment."""
+        if self._look_at > time.monotonic() + YIELD:
+            self._glance_at = 0.0
+            self._rouse()
 
     def ask_to_look(self) -> None:
         """Look as soon as may be, and wake the loop then."""
@@ -107,18 +107,18 @@ class Lookout(threading.Thread):
             self._look_at = 0.0  # nobody listened until now
             while not self._stopping:
                 if self._heard(listener):
-                    self._lanes.hint()
+                    moment = time.monotonic()
+                    self._attend_at = moment + ATTEND
+                    wait = YIELD if self._lanes.hint() else 0.0
+                    self._look_at = min(self._look_at, max(self._rested_at, moment + wait))
                     self._wake()
-                    self._attend_at = time.monotonic() + ATTEND
-                    self._look_at = min(self._look_at, self._rested_at)
-                    self._pauses_at = min(self._pauses_at, self._paused_at + BUSY_INTERVAL / 2)
                 self._look_or_glance()
         finally:
             listener.close()
 
     def _heard(self, listener: Listener) -> bool:
         """Wait until there is something to do; did the queue change?"""
-        patience = max(0.0, min(self._look_at, self._glance_at, self._pauses_at) - time.monotonic())
+        patience = max(0.0, min(self._look_at, self._glance_at) - time.monotonic())
         if listener.interval is None:
             self._pause(patience, listener)
         else:
@@ -138,9 +138,6 @@ class Lookout(threading.Thread):
         moment = time.monotonic()
         if moment >= self._look_at:
             self._look(moment)
-        elif moment >= self._pauses_at:
-            self._paused_at, self._pauses_at = moment, moment + BUSY_INTERVAL
-            self._lanes.leave(self._store.paused())
         elif moment >= self._glance_at:
             self._glance_at = float("inf")
             known = self._lanes.known()
@@ -148,6 +145,7 @@ class Lookout(threading.Thread):
             self._wake()
 
     def _look(self, moment: float) -> None:
+        self._glance_at = float("inf")
         sights = [sight for sight in self._store.look(self._queues) if BARE not in sight.queue]
         seen = time.monotonic()
         took = seen - moment
@@ -156,8 +154,6 @@ class Lookout(threading.Thread):
         busy = any(sight.due_in <= 0 for sight in sights)
         self._rested_at = seen + WANTED_REST * took
         self._look_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._poll_interval)
-        self._paused_at = seen
-        self._pauses_at = seen + BUSY_INTERVAL if busy else float("inf")
         if moment < self._attend_at:
             self._look_at = min(self._look_at, max(self._rested_at, self._attend_at))
         self._wake()

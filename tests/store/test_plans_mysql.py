@@ -151,9 +151,10 @@ def test_a_claim_reads_one_range_of_the_due_index(store, connection):
     (select,) = [query["sql"] for query in captured if "SKIP LOCKED" in query["sql"]]
     with connection.cursor() as cursor:
         cursor.execute("EXPLAIN " + select.replace("%", "%%"), [])
-        (step,) = [dict(zip([c[0] for c in cursor.description], row, strict=True)) for row in cursor.fetchall()]
+        step, pauses = (dict(zip([c[0] for c in cursor.description], row, strict=True)) for row in cursor.fetchall())
     assert (step["type"], step["key"]) == ("range", "delayedq_due")
     assert "filesort" not in step["Extra"]
+    assert pauses["table"] == "delayedq_pausedqueue"
 
 
 def test_the_message_table_has_three_indexes_and_the_lease_is_in_none(connection):

@@ -7,13 +7,13 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import PausedQueue, Worker
 from delayedq.store.presence import Presence
 from delayedq.store.protocol import Lane
-from tests.store.given import LANE, NOW, at, claim, message
+from tests.store.given import LANE, LEASE, NOW, at, claim, message, succeed, together
 
 HOUR = timedelta(hours=1)
 
@@ -94,6 +94,32 @@ def test_a_paused_queue_is_not_seen(store):
     assert {(sight.queue, sight.priority) for sight in store.look(now=NOW)} == {("a", 0), ("a", 1), ("c", 0), ("c", 1)}
     assert [sight.queue for sight in store.look(["b", "c"], NOW)] == ["c", "c"]
     assert store.paused() == {"b"}
+
+
+def test_nothing_is_claimed_from_a_paused_queue(store):
+    store.offer_many([message(queue=queue) for queue in "abc"], now=NOW)
+    lanes = [Lane(queue, 0) for queue in "abc"]
+    pause("b")
+    assert {sight.queue for sight in store.glance(lanes, NOW)} == {"a", "c"}
+    (first,) = store.claim(lanes[:2], 9, LEASE, "w", NOW)
+    assert first.queue == "a"
+    tick = store.tick([succeed(first)], lanes, 9, LEASE, "w", NOW)
+    assert [one.queue for one in tick.claimed] == ["c"]
+
+    PausedQueue.objects.all().delete()
+    assert [one.queue for one in store.claim(lanes, 9, LEASE, "w", NOW)] == ["b"]
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_a_pause_that_is_not_committed_yet_stops_nobody(store, alias):
+    store.offer_many([message(queue=queue) for queue in "ab"], now=NOW)
+    pause("a")
+    claimed = []
+    with transaction.atomic(using=alias):
+        PausedQueue.objects.all().delete()
+        pause("b")
+        together(lambda: claimed.extend(store.claim([Lane("a", 0), Lane("b", 0)], 9, LEASE, "w", NOW)))
+    assert [one.queue for one in claimed] == ["b"]
 
 
 def test_a_queue_that_is_resumed_is_seen_again(store):

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from delayedq.store.protocol import Sight
-from delayedq.worker.lanes import SLACK, Lanes
+from delayedq.worker.lanes import REMEMBERED, SLACK, Lanes
 from tests.app import tasks
 from tests.worker.attempts import NOW, claimed
 
@@ -162,6 +162,30 @@ def test_looks_are_counted():
     see(known)
     assert known.looks == 2
     assert known.plan() == []
+
+
+def test_an_empty_lane_is_remembered_for_the_next_hint():
+    known = lanes(("a", 0))
+    known.advance(known.plan(), [got(seconds=7)], 1)
+    see(known)
+    assert known.due_in() is None
+    assert known.hint()
+    assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK}
+
+
+def test_without_any_lane_a_hint_waits_for_a_look():
+    assert not Lanes().hint()
+
+
+def test_few_empty_lanes_are_remembered_and_the_latest_rather_than_others():
+    known = Lanes()
+    for number in range(3 * REMEMBERED):
+        see(known, ("new", number))
+    see(known)
+    known.hint()
+    assert sorted(lane.priority for lane in known.plan()) == list(range(2 * REMEMBERED, 3 * REMEMBERED))
+    see(known, ("back", 0))
+    assert names(known.plan()) == ["back0"]
 
 
 def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often():

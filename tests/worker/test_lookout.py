@@ -17,7 +17,7 @@ from django.utils import timezone
 from delayedq.worker import lookout
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.lookout import Lookout
-from tests.store.given import kill_others, message, together
+from tests.store.given import kill_others, message, succeed, together
 from tests.worker.attempts import PATIENCE
 
 #: Nobody learns anything by waiting for the next routine look.
@@ -119,6 +119,21 @@ def test_an_offer_of_a_known_lane_makes_it_due_at_once(store):
     with watching(store) as watch:
         together(lambda: store.offer(message(scheduled_at=None)))
         watch.until(lambda: watch.planned() == ["mail0"])
+
+
+def test_an_offer_to_a_lane_that_was_empty_needs_no_look(store, monkeypatch):
+    monkeypatch.setattr(lookout, "WANTED_REST", 1e6)
+    store.offer(message("first", scheduled_at=None))
+    with watching(store) as watch:
+        (first,) = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
+        store.settle([succeed(first)], "worker")
+        watch.lanes.see(store.look(), time.monotonic())
+        looks = watch.lanes.looks
+        together(lambda: store.offer(message("second", scheduled_at=None)))
+        watch.until(watch.lanes.plan)
+        claimed = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
+        assert [one.key for one in claimed] == ["second"]
+        assert watch.lanes.looks == looks
 
 
 def test_a_loop_that_asks_is_woken_by_a_new_look(store):
