@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,7 @@ class Definition:
 
     def _message(self, nominal_at: datetime, **fields: Any) -> Offer:
         about = {"schedule": self.name, "nominal_at": nominal_at.astimezone(UTC).isoformat()}
-        return replace(self.offer, metadata=dumps({**(self.task.metadata or {}), "cron": about}), **fields)
+        return self.offer._replace(metadata=dumps({**(self.task.metadata or {}), "cron": about}), **fields)
 
 
 def definitions() -> dict[str, Definition]:

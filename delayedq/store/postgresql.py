@@ -10,6 +10,7 @@ import psycopg
 from django.db import Error, transaction
 
 from delayedq.core.lifecycle import Ending
+from delayedq.store import postgresql_offers_sql as offers_sql
 from delayedq.store import postgresql_sql as sql
 from delayedq.store.base import NOTIFY_GAP, in_lane_order, new_token, offered
 from delayedq.store.listen import PostgreSQLListener
@@ -17,7 +18,7 @@ from delayedq.store.postgresql_edits import PostgreSQLEdits
 from delayedq.store.protocol import Claimed, Finish, Lane, Offered, OfferOutcome, Settled, Sight, Tick
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.store.protocol import Condition, GiveBack, Listener, Offer, OnConflict, Transition
@@ -55,12 +56,15 @@ class PostgreSQLStore(PostgreSQLEdits):
     # Offers
 
     def _offer_one(self, offer: Offer, on_conflict: OnConflict, now: datetime | None) -> Offered:
-        statement = sql.OFFER if offer.key is None else sql.OFFER_KEYED[on_conflict]
+        statement = offers_sql.OFFER if offer.key is None else offers_sql.OFFER_KEYED[on_conflict]
         rows = self._rows(statement, {**_columns(offer), "now": now})
         return offered(rows[0] if rows else None)
 
     def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict, now: datetime | None) -> list[Offered]:
-        rows = self._batch(sql.OFFER_MANY[on_conflict], {**_offers(offers), "now": now})
+        if all(offer.key is None for offer in offers):
+            ids = self._batch(offers_sql.OFFER_UNKEYED, {**_unkeyed(offers), "now": now})
+            return [Offered(OfferOutcome.CREATED, id_) for (id_,) in sorted(ids)]
+        rows = self._batch(offers_sql.OFFER_MANY[on_conflict], {**_offers(offers), "now": now})
         by_key = {(row[2], row[3]): offered(row) for row in rows if row[3] is not None}
         # Ids were drawn in the order of the offers, so the unkeyed ones are told apart by their rank.
         unkeyed = iter(sorted(row[0] for row in rows if row[3] is None))
@@ -210,17 +214,33 @@ class PostgreSQLStore(PostgreSQLEdits):
 
 
 def _columns(offer: Offer) -> dict[str, Any]:
-    return {name: getattr(offer, name) for name in sql.OFFER_COLUMNS}
+    return {name: getattr(offer, name) for name in offers_sql.OFFER_COLUMNS}
 
 
 def _offers(offers: Sequence[Offer]) -> dict[str, Any]:
     times = [offer.scheduled_at for offer in offers]
     return {
-        **{name: _texts([getattr(offer, name) for offer in offers]) for name in sql.OFFER_TEXTS},
+        **{name: _texts([getattr(offer, name) for offer in offers]) for name in offers_sql.OFFER_TEXTS},
         "priority": numbers(offer.priority for offer in offers),
         "max_attempts": numbers(offer.max_attempts for offer in offers),
         "scheduled_at": times if any(times) else None,
     }
+
+
+def _unkeyed(offers: Sequence[Offer]) -> dict[str, Any]:
+    times = [offer.scheduled_at for offer in offers]
+    parameters = {
+        "payload": _texts([offer.payload for offer in offers]),
+        "metadata": _texts([offer.metadata for offer in offers]),
+        "scheduled_at": times if any(times) else None,
+    }
+    arrays: dict[str, Callable[[list[Any]], str | None]]
+    arrays = {"queue": _texts, "kind": _texts, "priority": numbers, "max_attempts": numbers}
+    for name, array in arrays.items():
+        values = [getattr(offer, name) for offer in offers]
+        is_same = values.count(values[0]) == len(values)
+        parameters |= {name: None if is_same else array(values), f"same_{name}": values[0] if is_same else None}
+    return parameters
 
 
 def _lanes(lanes: Sequence[Lane]) -> dict[str, Any]:

@@ -12,8 +12,6 @@ it over, and it is settled later. So no user's transaction can stop a worker, an
 
 from __future__ import annotations
 
-from delayedq.store.offers import CONFLICT, INSERT, RETURNING
-
 NOW = "coalesce(%(now)s::timestamptz, statement_timestamp())"
 
 CLOCK = "SELECT statement_timestamp()"
@@ -34,42 +32,6 @@ _PRESENT = "(SELECT lease_token FROM delayedq_message WHERE id = held.id)"
 
 # Which of them carry their token, locked or not.
 STILL_HELD = f"SELECT id FROM {_HELD} WHERE {_PRESENT} = held.token"
-
-# Offers -------------------------------------------------------------------------------------------------------------
-
-OFFER_TEXTS = ("queue", "kind", "key", "payload", "metadata")
-OFFER_COLUMNS = (*OFFER_TEXTS, "priority", "max_attempts", "scheduled_at")
-
-_OFFER = f"""
-{INSERT}
-VALUES (%(queue)s, %(kind)s, %(key)s, %(priority)s, %(max_attempts)s, %(payload)s, %(metadata)s,
-    coalesce(%(scheduled_at)s::timestamptz, {NOW}), coalesce(%(scheduled_at)s::timestamptz, {NOW}), {NOW}, 0, 0)
-{{conflict}}
-{RETURNING}
-"""
-
-# Ids are drawn in the order of the offers, and rows are inserted in the order of their keys: two batches that share
-# keys lock them alike and can't deadlock.
-_OFFER_MANY = f"""
-WITH offer AS MATERIALIZED (
-    SELECT nextval((SELECT pg_get_serial_sequence('delayedq_message', 'id')::regclass)) AS id, given.*
-    FROM unnest(
-        %(queue)s::text[], %(kind)s::text[], %(key)s::text[], %(priority)s::smallint[], %(max_attempts)s::smallint[],
-        %(payload)s::text[], %(metadata)s::text[], %(scheduled_at)s::timestamptz[]
-    ) AS given (queue, kind, key, priority, max_attempts, payload, metadata, scheduled_at)
-)
-{INSERT.replace("queue,", "id, queue,", 1)}
-SELECT id, queue, kind, key, priority, max_attempts, payload, metadata,
-    coalesce(scheduled_at, {NOW}), coalesce(scheduled_at, {NOW}), {NOW}, 0, 0
-FROM offer
-ORDER BY kind, key
-{{conflict}}
-{RETURNING}
-"""
-
-OFFER = _OFFER.format(conflict="")
-OFFER_KEYED = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
-OFFER_MANY = {policy: _OFFER_MANY.format(conflict=clause) for policy, clause in CONFLICT.items()}
 
 # Looking ------------------------------------------------------------------------------------------------------------
 

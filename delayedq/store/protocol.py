@@ -16,7 +16,6 @@ to let tests move time; production passes None.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -52,8 +51,7 @@ class OfferOutcome(StrEnum):
     IGNORED = "ignored"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(NamedTuple):
     """A message to be stored. `scheduled_at` None means now, on the database's clock."""
 
     queue: str

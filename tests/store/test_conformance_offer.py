@@ -193,6 +193,23 @@ def test_batch_ids_rise_in_the_order_of_the_offers(store):
     assert [claimed.id for claimed in claim(store, 8)] == ids
 
 
+UNKEYED = [
+    message(),
+    message(queue="other", kind="other.kind", priority=-5, max_attempts=7, metadata='{"a": 1}'),
+    message(payload='"\\u0000 {\\"NULL\\"}, NULL"', scheduled_at=at(60), metadata="null"),
+]
+
+
+@pytest.mark.parametrize("batch", [UNKEYED, *([one] * 2 for one in UNKEYED)], ids=["mixed", "a", "b", "c"])
+def test_messages_without_keys_are_stored_as_they_were_offered(store, batch):
+    results = store.offer_many(batch, now=NOW)
+    for given, result in zip(batch, results, strict=True):
+        assert result.outcome is CREATED
+        stored = Message.objects.get(id=result.id)
+        assert {name: getattr(stored, name) for name in given._fields} == given._asdict()
+        assert (stored.scheduled_at_initially, stored.created_at, stored.attempt) == (given.scheduled_at, NOW, 0)
+
+
 def test_batch_updates_what_exists_and_creates_the_rest(store):
     store.offer(message("a", "1"), now=NOW)
 
