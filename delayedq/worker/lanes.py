@@ -45,8 +45,11 @@ class _Known:
 
     def look_due(self, moment: float, due_in: float) -> None:
         """It is due then. But if it was so before and nothing could be claimed, somebody has locked what is there."""
-        pause = 0.0 if self.misses <= 1 else min(1.0, 0.025 * 2 ** min(self.misses, 10))
-        self.due = moment + max(due_in, pause) if due_in <= 0 else moment + due_in
+        if due_in > 0:
+            self.due, self.misses = moment + due_in, 0
+        else:
+            pause = 0.0 if self.misses <= 1 else min(1.0, 0.025 * 2 ** min(self.misses, 10))
+            self.due = moment + max(due_in, pause)
 
 
 class Lanes:

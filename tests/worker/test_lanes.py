@@ -164,6 +164,17 @@ def test_looks_are_counted():
     assert known.plan() == []
 
 
+def test_what_was_hinted_at_in_vain_was_not_locked():
+    """Each offer for later wakes the worker; what is due then must not wait for it."""
+    known = lanes(("a", 0, HOUR))
+    for _ in range(5):
+        known.hint()
+        known.advance(known.plan(), [], 1)
+        see(known, ("a", 0, HOUR))
+    see(known, ("a", 0))
+    assert known.due_in() <= 0
+
+
 def test_an_empty_lane_is_remembered_for_the_next_hint():
     known = lanes(("a", 0))
     known.advance(known.plan(), [got(seconds=7)], 1)
