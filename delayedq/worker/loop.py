@@ -8,30 +8,30 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db import DataError, Error, IntegrityError, connections
+from django.db import Error, connections
 
 from delayedq import signals
 from delayedq.cron.definitions import definitions
-from delayedq.store.protocol import GiveBack
 from delayedq.worker.beat import Beat
+from delayedq.worker.courier import Courier, Trip
 from delayedq.worker.inbox import Inbox
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.ledger import Ledger
 from delayedq.worker.lookout import Lookout
+from delayedq.worker.outage import Outage
 from delayedq.worker.pace import BATCH, Pace
 from delayedq.worker.pool import ASYNC_LIMIT, Pool
-from delayedq.worker.transitions import announce, decision, transition
-from delayedq.worker.waiter import RECONNECTING, Waiter
+from delayedq.worker.transitions import announce
+from delayedq.worker.waiter import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from datetime import timedelta
 
-    from delayedq.store.protocol import Claimed, Lane, Settled, Store
+    from delayedq.store.protocol import Settled, Store
     from delayedq.worker.executor import Ended
 
 logger = logging.getLogger("delayedq")
@@ -74,6 +74,9 @@ class Loop:
         self._beat = Beat(store, definitions()) if options.cron else None
         self._unsettled: list[Ended] = []
         self._outage = Outage(name)
+        self._courier = Courier(store, self._outage, options.lease, name, self._waiter.wake)
+        #: The one that is under way.
+        self._trip: Trip | None = None
         self._busy_until = 0.0
         self._claimed = 0
         self._progress = time.monotonic()
@@ -94,6 +97,8 @@ class Loop:
         signals.worker_started.send_robust(self.name, worker=self.name)
         if self._beat:
             self._beat.begin()
+            connections[self._store.alias].close()
+        self._courier.start()
         self._lookout.start()
         while not self._done():
             self._inbox.beat()
@@ -104,8 +109,9 @@ class Loop:
         self._lookout.stop()
         if self._beat:
             self._beat.stop()
-        finished = not self._inbox.held
+        finished = not self._inbox.held and self._trip is None
         if finished:
+            self._courier.stop()
             self._pool.stop()
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
@@ -120,7 +126,7 @@ class Loop:
     def _done(self) -> bool:
         if time.monotonic() >= self._stop_by:
             return True
-        if self._inbox.held:
+        if self._inbox.held or self._trip is not None:
             return False
         return self._stopping or self.exhausted or (self._options.drain and self._drained())
 
@@ -144,25 +150,75 @@ class Loop:
         due_in = self._lanes.due_in()
         return due_in is None or due_in > 0
 
-    # One step: take what ended, then one tick
+    # One step: what a trip brought is handed out while the next one is under way
 
     def _step(self) -> None:
-        if self._outage.lasts():
+        trip = self._trip
+        if trip is not None and not trip.done:
+            if self._pool.worth_taking() == 0.0:
+                self._take_ended()
             return
+        self._trip = None
+        if trip is not None and not self._came_back(trip):
+            return
+        if not self._outage.lasts():
+            self._set_out(len(trip.tick.claimed) if trip else 0)
+        if trip is not None:
+            self._unpack(trip)
+
+    def _came_back(self, trip: Trip) -> bool:
+        """What the next trip must know of this one; False if the database is away."""
+        if trip.error is not None:
+            if not isinstance(trip.error, Error):
+                raise trip.error
+            self._outage.begin(trip.error, (one.attempt.id for one in trip.ended))
+            self._unsettled = trip.ended + self._unsettled
+            return False
+        self._outage.end()
+        self._pool.trip_took(trip.ended_at - trip.began)
+        if trip.tick.settled.busy:
+            self._unsettled += [one for one in trip.ended if one.attempt.id in trip.tick.settled.busy]
+            self._busy_until = trip.began + BUSY_PAUSE
+        if trip.tick.claimed:
+            self._claimed += len(trip.tick.claimed)
+            self._progress = time.monotonic()
+            self._looks_when_quiet = None
+        if trip.planned and self._lanes.advance(trip.planned, trip.tick.claimed, trip.room):
+            self._lookout.ask()
+        return True
+
+    def _set_out(self, coming: int) -> None:
+        """Begin a trip if there is a reason; so many messages are about to be handed out."""
         self._give_back_stalled()
         self._inbox.admit_suspect()
         if self._pool.worth_taking() == 0.0:
-            self._take_ended()  # which makes room, so that one tick ends these and claims as many
-        room = self._room()
+            self._take_ended()  # which makes room, so that one trip ends these and claims as many
+        room = self._room(coming)
         planned = self._lanes.plan() if room else []
         if planned:
             self._take_ended()
         if planned or self._settles_in() == 0.0:
-            try:
-                self._settle_and_claim(planned, room)
-            except Error as error:
-                self._outage.begin(error, self._unsettled)
-                connections[self._store.alias].close()
+            self._trip = Trip(self._unsettled, planned, room)
+            self._unsettled = []
+            self._courier.send(self._trip)
+
+    def _unpack(self, trip: Trip) -> None:
+        settled = trip.tick.settled
+        for one, what in zip(trip.ended, trip.decided, strict=True):
+            if one.attempt.id in settled.busy:
+                continue
+            self._inbox.drop(one.attempt)
+            if one.attempt.id in settled.lost:
+                signals.lease_lost.send_robust(one.attempt.kind, claimed=one.attempt.claimed)
+            elif one.error is not None and one.attempt.id not in trip.unstorable:
+                announce(one, what)
+        in_loop = self._pool.in_loop
+        for message in trip.tick.claimed:
+            if refused := self._inbox.take(message):
+                self._unsettled.append(refused)
+        self._pace.came(trip.tick.claimed, self._pool.in_loop - in_loop)
+        if settled.superseded or any(what.ending is None for what in trip.decided):
+            self._lookout.ask_to_look()  # they are due again, now or soon
 
     def _settles_in(self) -> float | None:
         """Seconds until what is unsettled should be tried (again); None if nothing is."""
@@ -193,75 +249,13 @@ class Loop:
                 self._unsettled += back
         self._unsettled += self._inbox.put_off_suspects()
 
-    def _room(self) -> int:
+    def _room(self, coming: int = 0) -> int:
         """How many messages to claim: none while enough are at hand, so that claims come in batches."""
-        if self._stopping or self._inbox.suspects or self._pool.in_loop >= ASYNC_LIMIT:
+        if self._stopping or self._inbox.suspects or self._pool.in_loop + coming >= ASYNC_LIMIT:
             return 0
         ahead = self._pace.ahead()
-        room = self._pool.size + ahead - self._pool.in_threads
+        room = self._pool.size + ahead - self._pool.in_threads - coming
         return min(room, BATCH, self._left()) if room > ahead // 2 else 0
-
-    def _tick(self, planned: Sequence[Lane], room: int) -> None:
-        ended, now = self._unsettled, time.monotonic()
-        decided = [decision(one) for one in ended]
-        transitions = [transition(one, what, now) for one, what in zip(ended, decided, strict=True)]
-        tick = self._store.tick(transitions, planned, room, self._options.lease, self.name)
-        lost = self._outage.really_lost(tick.settled.lost, self._store)
-        self._outage.end()
-        self._unsettled = [one for one in ended if one.attempt.id in tick.settled.busy]
-        self._busy_until = now + BUSY_PAUSE if self._unsettled else 0.0
-        for one, what in zip(ended, decided, strict=True):
-            if one.attempt.id in tick.settled.busy:
-                continue
-            self._inbox.drop(one.attempt)
-            if one.attempt.id in lost:
-                signals.lease_lost.send_robust(one.attempt.kind, claimed=one.attempt.claimed)
-            elif one.error is not None:
-                announce(one, what)
-        if planned:
-            self._received(planned, tick.claimed, room)
-        if tick.settled.superseded or any(isinstance(t, GiveBack) for t in transitions):
-            self._lookout.ask_to_look()  # they are due again, now or soon
-
-    def _settle_and_claim(self, planned: Sequence[Lane], room: int) -> None:
-        try:
-            self._tick(planned, room)
-        except (DataError, IntegrityError):
-            if not self._unsettled:
-                raise
-            self._settle_singly()
-
-    def _settle_singly(self) -> None:
-        """One of these ends can't be stored: settle the others, and leave that one to its lease."""
-        waiting = deque(self._unsettled)
-        kept: list[Ended] = []
-        while waiting:
-            self._unsettled = [waiting[0]]
-            try:
-                self._tick([], 0)
-            except (DataError, IntegrityError):
-                logger.exception("The end of %r can't be stored.", waiting[0].attempt)
-                self._inbox.drop(waiting[0].attempt)
-                self._unsettled = []
-            except Error:
-                self._unsettled = [*kept, *waiting]
-                raise
-            kept += self._unsettled
-            waiting.popleft()
-        self._unsettled = kept
-
-    def _received(self, planned: Sequence[Lane], claimed: Sequence[Claimed], room: int) -> None:
-        if claimed:
-            self._claimed += len(claimed)
-            self._progress = time.monotonic()
-            self._looks_when_quiet = None
-        if self._lanes.advance(planned, claimed, room):
-            self._lookout.ask()
-        in_loop = self._pool.in_loop
-        for message in claimed:
-            if refused := self._inbox.take(message):
-                self._unsettled.append(refused)
-        self._pace.came(claimed, self._pool.in_loop - in_loop)
 
     # Waiting
 
@@ -274,44 +268,11 @@ class Loop:
             self._stop_by - time.monotonic(),
             self._pool.enforce_timeouts(),
             self._pool.worth_taking(),
-            self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
-            0.0 if self._inbox.can_admit() else self._settles_in(),
-            self._lanes.due_in() if self._room() else None,
         ]
+        if self._trip is None:
+            limits += [
+                self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
+                0.0 if self._inbox.can_admit() else self._settles_in(),
+                self._lanes.due_in() if self._room() else None,
+            ]
         return max(0.0, min(limit for limit in limits if limit is not None))
-
-
-class Outage:
-    """While the database is away: when to try again, and which acks may have arrived without an answer."""
-
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
-        self._failures = 0
-        self._retry_at = 0.0
-        self._unsure: set[int] = set()
-
-    def begin(self, error: Error, unsettled: Sequence[Ended]) -> None:
-        """Wait a little longer each time, with jitter; what is unsettled stays so."""
-        self._failures += 1
-        self._unsure.update(ended.attempt.id for ended in unsettled)
-        pause = RECONNECTING(self._failures).total_seconds()
-        self._retry_at = time.monotonic() + pause
-        logger.warning("Worker %s: %s. Next try in %.1f s.", self._worker, str(error).strip() or repr(error), pause)
-
-    def lasts(self) -> bool:
-        return time.monotonic() < self._retry_at
-
-    def rest(self) -> float:
-        return max(0.0, self._retry_at - time.monotonic())
-
-    def really_lost(self, lost: frozenset[int], store: Store) -> frozenset[int]:
-        """Without those that an earlier trip settled, though its answer never came."""
-        unsure = lost & self._unsure
-        try:
-            return lost - store.finished(unsure) if unsure else lost
-        except Error:
-            return lost - unsure
-
-    def end(self) -> None:
-        self._failures = 0
-        self._unsure.clear()

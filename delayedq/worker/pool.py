@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 #: So many ended attempts are worth a trip to the database.
 FLUSH = 512
-#: An ended attempt waits at most so many seconds for others to share the trip.
-FLUSH_AFTER = 0.005
+#: An ended attempt waits so many seconds for others to share the trip; or, where trips take long, as long as keeps them
+#: to about a tenth of the time.
+FLUSH_AFTER, LONGEST_FLUSH_AFTER = 0.005, 0.1
+TRIP_REST = 10
 #: A thread that was idle for so many seconds closes the connections that CONN_MAX_AGE says are too old. A busy one
 #: keeps them: with the default of 0 it would connect anew for each task.
 KEEP_CONNECTIONS = 5.0
@@ -55,6 +57,7 @@ class Pool:
         #: Attempts that were submitted and not yet taken back, for threads and for the event loop.
         self.in_threads = 0
         self.in_loop = 0
+        self._flush_after = FLUSH_AFTER
         for thread in self._threads:
             thread.start()
 
@@ -84,7 +87,11 @@ class Pool:
             return None
         if len(self._ended) >= FLUSH or self.idle():
             return 0.0
-        return max(0.0, self._ended[0].finished + FLUSH_AFTER - time.monotonic())
+        return max(0.0, self._ended[0].finished + self._flush_after - time.monotonic())
+
+    def trip_took(self, seconds: float) -> None:
+        """The last trip to the database."""
+        self._flush_after = min(LONGEST_FLUSH_AFTER, max(FLUSH_AFTER, TRIP_REST * seconds))
 
     def take_ended(self) -> list[Ended]:
         taken = []
