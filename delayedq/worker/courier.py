@@ -42,12 +42,14 @@ class Trip:
     #: When it began and ended: moments of `time.monotonic()`.
     began: float = 0.0
     ended_at: float = 0.0
+    #: Set as the courier goes to the database.
+    under_way: threading.Event = field(default_factory=threading.Event)
     # What the courier fills in; `done` comes last.
     decided: list[Decision] = field(default_factory=list)
     tick: Tick = NOTHING
     #: Ends that can't be stored: they are left to their leases.
     unstorable: set[int] = field(default_factory=set)
-    error: Exception | None = None
+    error: BaseException | None = None
     done: bool = False
 
 
@@ -74,7 +76,7 @@ class Courier(threading.Thread):
         while (trip := self._trips.get()) is not None:
             try:
                 self._carry(trip)
-            except Exception as error:  # noqa: BLE001  the loop raises it
+            except BaseException as error:  # noqa: BLE001  the loop raises it
                 trip.error = error
                 connections[self._store.alias].close()
             trip.ended_at = time.monotonic()
@@ -86,6 +88,7 @@ class Courier(threading.Thread):
         trip.began = time.monotonic()
         trip.decided = [decision(one) for one in trip.ended]
         transitions = [transition(one, what, trip.began) for one, what in zip(trip.ended, trip.decided, strict=True)]
+        trip.under_way.set()
         try:
             tick = self._store.tick(transitions, trip.planned, trip.room, self._lease, self._worker)
         except (DataError, IntegrityError):

@@ -40,6 +40,8 @@ logger = logging.getLogger("delayedq")
 BEAT = 3.0
 #: What was claimed ahead and has not moved for so long is given back.
 STALL = 1.0
+#: Before the loop takes the interpreter to itself, it waits so long for the courier to leave: a fifth more messages.
+HEAD_START = 0.005
 #: What somebody's open transaction has locked is settled after such pauses, if no other trip comes first.
 BUSY_PAUSE = 0.05
 
@@ -162,8 +164,12 @@ class Loop:
         if trip is not None and not self._came_back(trip):
             return
         if not self._outage.lasts():
-            self._set_out(len(trip.tick.claimed) if trip else 0)
+            self._trip = self._next_trip(len(trip.tick.claimed) if trip else 0)
+        if self._trip is not None:
+            self._courier.send(self._trip)
         if trip is not None:
+            if self._trip is not None:
+                self._trip.under_way.wait(HEAD_START)
             self._unpack(trip)
 
     def _came_back(self, trip: Trip) -> bool:
@@ -187,8 +193,8 @@ class Loop:
             self._lookout.ask()
         return True
 
-    def _set_out(self, coming: int) -> None:
-        """Begin a trip if there is a reason; so many messages are about to be handed out."""
+    def _next_trip(self, coming: int) -> Trip | None:
+        """None if there is no reason for one. So many messages are about to be handed out."""
         self._give_back_stalled()
         self._inbox.admit_suspect()
         if self._pool.worth_taking() == 0.0:
@@ -197,10 +203,10 @@ class Loop:
         planned = self._lanes.plan() if room else []
         if planned:
             self._take_ended()
-        if planned or self._settles_in() == 0.0:
-            self._trip = Trip(self._unsettled, planned, room)
-            self._unsettled = []
-            self._courier.send(self._trip)
+        if not planned and self._settles_in() != 0.0:
+            return None
+        ended, self._unsettled = self._unsettled, []
+        return Trip(ended, planned, room)
 
     def _unpack(self, trip: Trip) -> None:
         settled = trip.tick.settled
