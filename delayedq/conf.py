@@ -21,6 +21,9 @@ class Settings:
     LEASE: timedelta = timedelta(seconds=60)
     #: How long an idle worker sleeps at most when nothing wakes it.
     POLL_INTERVAL: timedelta = timedelta(seconds=3)
+    #: When workers store how tasks ended: several at a time ("batched": as soon as no other task runs, or some
+    #: milliseconds later), or "each" as soon as it has returned, which takes up to a trip to the database per message.
+    ACKNOWLEDGE: str = "batched"
     #: How long history is kept, dead letters excepted; None keeps it for ever.
     RETENTION: timedelta | None = timedelta(days=30)
     #: The largest payload that is stored, in bytes of its JSON.
@@ -47,6 +50,8 @@ class Settings:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
             )
+        if self.ACKNOWLEDGE not in {"batched", "each"}:
+            raise ImproperlyConfigured(_problem("ACKNOWLEDGE", '"batched" or "each"', self.ACKNOWLEDGE))
         for name in ("LAKE", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):

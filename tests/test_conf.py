@@ -23,6 +23,7 @@ def test_the_defaults():
     assert Settings() == Settings(
         LEASE=timedelta(seconds=60),
         POLL_INTERVAL=timedelta(seconds=3),
+        ACKNOWLEDGE="batched",
         RETENTION=timedelta(days=30),
         MAX_PAYLOAD_BYTES=1_000_000,
     )
@@ -53,7 +54,7 @@ def test_an_unknown_key_is_named_with_its_path_and_what_is_known(settings, name)
     settings.DELAYEDQ = {name: MINUTE}
     with pytest.raises(ImproperlyConfigured) as raised:
         get_settings()
-    assert str(raised.value).startswith(f"DELAYEDQ[{name!r}] is unknown; known are LEASE, POLL_INTERVAL, RETENTION")
+    assert str(raised.value).startswith(f"DELAYEDQ[{name!r}] is unknown; known are LEASE, POLL_INTERVAL, ACKNOWLEDGE")
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,8 @@ def test_an_unknown_key_is_named_with_its_path_and_what_is_known(settings, name)
         ("POLL_INTERVAL", timedelta()),
         ("POLL_INTERVAL", 0.5),
         ("POLL_INTERVAL", None),
+        ("ACKNOWLEDGE", "sometimes"),
+        ("ACKNOWLEDGE", None),
         ("RETENTION", timedelta()),
         ("RETENTION", 30),
         ("MAX_PAYLOAD_BYTES", 0),

@@ -23,7 +23,7 @@ from delayedq.worker.ledger import Ledger
 from delayedq.worker.lookout import Lookout
 from delayedq.worker.outage import Outage
 from delayedq.worker.pace import BATCH, Pace
-from delayedq.worker.pool import ASYNC_LIMIT, Pool
+from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
 from delayedq.worker.transitions import announce
 from delayedq.worker.waiter import Waiter
 
@@ -58,6 +58,7 @@ class Options:
     drain: bool = False
     max_tasks: int | None = None
     cron: bool = True
+    acknowledge_each: bool = False
 
 
 class Loop:
@@ -67,7 +68,7 @@ class Loop:
         self._options = options
         self._waiter = Waiter()
         self._lanes = Lanes()
-        self._pool = Pool(options.threads, self._waiter.wake)
+        self._pool = Pool(options.threads, self._waiter.wake, flush=1 if options.acknowledge_each else FLUSH)
         self._pace = Pace(options.threads)
         self._inbox = Inbox(self._pool, ledger or Ledger(), name)
         self._lookout = Lookout(

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from delayedq.worker.attempt import Attempt
 
-#: So many ended attempts are worth a trip to the database.
+#: Ended attempts in one trip to the database.
 FLUSH = 512
 #: An ended attempt waits so many seconds for others to share the trip; or, where trips take long, as long as keeps them
 #: to about a tenth of the time.
@@ -42,10 +42,14 @@ ASYNC_LIMIT = 4096
 
 
 class Pool:
-    """Takes attempts, and hands back how they ended. `wake` is called when the loop has reason to look in."""
+    """Takes attempts, and hands back how they ended. `wake` is called when the loop has reason to look in.
 
-    def __init__(self, threads: int, wake: Callable[[], None]) -> None:
+    So many ended attempts (`flush`) are worth a trip to the database.
+    """
+
+    def __init__(self, threads: int, wake: Callable[[], None], flush: int = FLUSH) -> None:
         self._wake = wake
+        self._flush = flush
         self._waiting: SimpleQueue[Attempt | None] = SimpleQueue()
         self._ended: deque[Ended] = deque()
         self._threads = [
@@ -85,7 +89,7 @@ class Pool:
         """Seconds until what ended should be taken: at once if it is much, or all there is; None if nothing ended."""
         if not self._ended:
             return None
-        if len(self._ended) >= FLUSH or self.idle():
+        if len(self._ended) >= self._flush or self.idle():
             return 0.0
         return max(0.0, self._ended[0].finished + self._flush_after - time.monotonic())
 
@@ -154,7 +158,7 @@ class Pool:
 
     def _end(self, ended: Ended) -> None:
         self._ended.append(ended)
-        if len(self._ended) in {1, FLUSH} or self._waiting.empty():
+        if len(self._ended) in {1, self._flush} or self._waiting.empty():
             self._wake()
 
 

@@ -13,9 +13,9 @@ from tests.worker.attempts import PATIENCE, playing
 class Worker:
     """A pool and the part of the loop that takes what ended."""
 
-    def __init__(self, threads):
+    def __init__(self, threads, **options):
         self.woken = threading.Event()
-        self.pool = Pool(threads, self.woken.set)
+        self.pool = Pool(threads, self.woken.set, **options)
 
     def ended(self, count):
         """What ended, as soon as it is so many; timeouts are enforced meanwhile."""
@@ -38,8 +38,8 @@ class Worker:
 
 
 @contextmanager
-def working(threads=2):
-    worker = Worker(threads)
+def working(threads=2, **options):
+    worker = Worker(threads, **options)
     try:
         yield worker
     finally:

@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Offer
-from tests.app import chores
+from delayedq.worker import pool
+from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.router import ChosenDatabase
 from tests.store.given import kill_others
@@ -117,6 +118,16 @@ def test_async_tasks_sleep_together(drain):
         began < FinishedMessage.objects.filter(kind=chores.sleep_async.module_path).earliest("finished_at").finished_at
     )
     assert Mark.objects.get().value == "1"
+
+
+def test_each_end_is_stored_at_once_if_the_settings_say_so(drain, options, monkeypatch):
+    """The second task returns as soon as the end of the first one is in the history."""
+    monkeypatch.setattr(pool, "FLUSH_AFTER", 60.0)
+    monkeypatch.setitem(tasks.bodies, "wait", lambda: eventually(FinishedMessage.objects.exists))
+    due_at_once(tasks.play, "wait", key="waits")
+    due_at_once(chores.note, "quick", key="quick")
+    drain(replace(options, acknowledge_each=True))
+    assert (ended("quick").outcome, ended("waits").outcome) == ("succeeded", "succeeded")
 
 
 # Rows that no attempt can run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from dataclasses import replace
 from datetime import timedelta
 
@@ -120,6 +121,27 @@ def test_an_end_may_wait_a_moment_for_others_but_not_for_ever(monkeypatch):
             assert worker.woken.wait(PATIENCE)
             worker.woken.clear()
         assert len(worker.ended(FLUSH)) >= FLUSH
+
+
+def test_where_trips_take_long_an_end_waits_longer_for_others(monkeypatch):
+    monkeypatch.setattr(pool_module, "LONGEST_FLUSH_AFTER", PATIENCE)
+    with working(2) as worker, busy(worker):
+        worker.pool.submit(attempt_of(tasks.nothing))
+        assert worker.woken.wait(PATIENCE)
+        time.sleep(2 * pool_module.FLUSH_AFTER)
+        assert worker.pool.worth_taking() == 0.0
+        worker.pool.trip_took(60.0)
+        assert 0.0 < worker.pool.worth_taking() <= PATIENCE
+        worker.pool.trip_took(0.0)
+        assert worker.pool.worth_taking() == 0.0
+
+
+def test_each_end_may_be_worth_a_trip():
+    with working(2, flush=1) as worker, busy(worker):
+        worker.pool.trip_took(60.0)
+        worker.pool.submit(attempt_of(tasks.nothing))
+        assert worker.woken.wait(PATIENCE)
+        assert worker.pool.worth_taking() == 0.0
 
 
 # The event loop

@@ -51,6 +51,7 @@ class Command(BaseCommand):
             drain=options["drain"],
             max_tasks=options["max_tasks"],
             cron=options["cron"],
+            acknowledge_each=settings.ACKNOWLEDGE == "each",
         )
         queues = ", ".join(chosen.queues) if chosen.queues else "all queues"
         processes: int = options["processes"]
