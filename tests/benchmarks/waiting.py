@@ -25,6 +25,8 @@ def latency(_messages: int, rounds: int) -> list[Figure]:
     figures = []
     with arena.postgresql() as place:
         place.prepare(NAME)
+        place.prepare("floor")
+        figures += _floor(place, "idle worker, enqueue to start, PostgreSQL", rounds)
         figures += _latencies(place, "idle worker, enqueue to start, PostgreSQL", "ping", rounds)
         figures += _latencies(place, "scheduled 2 s ahead, lateness, PostgreSQL", "ping_later", rounds)
     with arena.sqlite() as place:
@@ -44,6 +46,17 @@ def _latencies(place: arena.Arena, scenario: str, verb: str, rounds: int) -> lis
             median.rounds.append(statistics.median(stamps))
             tail.rounds.append(statistics.quantiles(stamps, n=100)[-1])
     return [median, tail]
+
+
+def _floor(place: arena.Arena, scenario: str, rounds: int) -> list[Figure]:
+    """The bare offer and the bare claim, each with its flush, and nothing between them."""
+    median = Figure(scenario, "floor, p50", "ms")
+    for _ in track(range(rounds), scenario):
+        place.result.unlink(missing_ok=True)
+        place.run("floor", "ping", PINGS, BENCHMARK_RESULT=str(place.result))
+        median.rounds.append(statistics.median(map(float, place.result.read_text().split())))
+    place.result.unlink()
+    return [median]
 
 
 def _stamped(place: arena.Arena, verb: str, count: int) -> list[float]:

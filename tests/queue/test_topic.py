@@ -95,7 +95,7 @@ def test_a_subscription_is_declared_once():
 def test_publishing_is_one_statement_on_postgresql(topic, alias):
     with CaptureQueriesContext(connections[alias]) as captured:
         topic.publish(1, schedule_at=NOW.replace(year=2126))
-    assert [query["sql"].split()[0] for query in captured] == ["BEGIN", "WITH", "COMMIT"]
+    assert [query["sql"].split()[0] for query in captured] == ["BEGIN", "INSERT", "COMMIT"]
 
 
 def test_one_text_is_no_list_of_subscriptions():

@@ -15,7 +15,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from delayedq.exceptions import InvalidOption, PipelineError
 from delayedq.models import FinishedMessage
-from delayedq.spark.datasource import DelayedQDataSource, register
+from delayedq.spark import register
+from delayedq.spark.datasource import DelayedQDataSource
 from tests.router import ChosenDatabase
 from tests.spark.queued import history
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import random
 import secrets
+import time
+from pathlib import Path
 
 import psycopg
 
@@ -39,6 +43,7 @@ INSERT INTO message (queue, kind, key, priority, max_attempts, payload, schedule
     created_at, generation, attempt)
 """
 OFFER = f"{_INSERT} VALUES ('default', %s, NULL, 0, 8, %s, now(), now(), now(), 0, 0) RETURNING id"
+OFFER_NOW = f"{OFFER}, scheduled_at"
 OFFER_MANY = f"""
 {_INSERT}
 SELECT 'default', %s, NULL, 0, 8, payload, now(), now(), now(), 0, 0 FROM unnest(%s::text[]) AS given (payload)
@@ -102,3 +107,21 @@ def enqueue(count: int) -> None:
     with psycopg.connect(autocommit=True) as connection:
         for number in range(count):
             connection.execute(OFFER, ["nothing", json.dumps([[number], {}])], prepare=True).fetchone()
+
+
+def ping(count: int) -> None:
+    """The two commits between which a message travels, each after a pause; notes the milliseconds of both together."""
+    with psycopg.connect(autocommit=True) as connection, Path(os.environ["BENCHMARK_RESULT"]).open("a") as file:
+        for number in range(count):
+            ((_, scheduled_at), offered) = _after_a_pause(connection, OFFER_NOW, ["nothing", f"[[{number}],{{}}]"])
+            claim = {"ids": [], "old": 0, "token": number, "floor": scheduled_at, "limit": 1}
+            (_, claimed) = _after_a_pause(connection, TICK, claim)
+            file.write(f"{(offered + claimed) * 1000}\n")
+
+
+def _after_a_pause(connection: psycopg.Connection, statement: str, parameters: list | dict) -> tuple[tuple, float]:
+    time.sleep(random.uniform(0.03, 0.07))
+    began = time.perf_counter()
+    row = connection.execute(statement, parameters, prepare=True, binary=True).fetchone()
+    assert row is not None
+    return row, time.perf_counter() - began
