@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from delayedq.store.protocol import Settled, Tick
 from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import timedelta
 
     from delayedq.core.lifecycle import Decision
@@ -39,18 +40,19 @@ class Trip:
     ended: list[Ended]
     planned: Sequence[Lane]
     room: int
-    #: When it began and ended: moments of `time.monotonic()`.
+    #: When it was asked for, began and ended: moments of `time.monotonic()`.
+    asked_at: float = field(default_factory=time.monotonic)
     began: float = 0.0
     ended_at: float = 0.0
-    #: Set as the courier goes to the database.
     under_way: threading.Event = field(default_factory=threading.Event)
-    # What the courier fills in; `done` comes last.
+    back: threading.Event = field(default_factory=threading.Event)
+    # What the courier fills in.
     decided: list[Decision] = field(default_factory=list)
+    #: After an error, the ends that may be stored or not are `busy`.
     tick: Tick = NOTHING
     #: Ends that can't be stored: they are left to their leases.
     unstorable: set[int] = field(default_factory=set)
     error: BaseException | None = None
-    done: bool = False
 
 
 class Courier(threading.Thread):
@@ -76,13 +78,19 @@ class Courier(threading.Thread):
         while (trip := self._trips.get()) is not None:
             try:
                 self._carry(trip)
-            except BaseException as error:  # noqa: BLE001  the loop raises it
-                trip.error = error
-                connections[self._store.alias].close()
+            except BaseException as error:  # noqa: BLE001  the loop raises it, or tries again
+                self._fail(trip, error, [one.attempt.id for one in trip.ended])
             trip.ended_at = time.monotonic()
-            trip.done = True
+            trip.back.set()
             self._wake()
         connections[self._store.alias].close()
+
+    def _fail(self, trip: Trip, error: BaseException, unsure: Iterable[int]) -> None:
+        trip.error = error
+        settled = trip.tick.settled
+        trip.tick = Tick([], settled._replace(busy=settled.busy.union(unsure)))
+        with suppress(Exception):
+            connections[self._store.alias].close()
 
     def _carry(self, trip: Trip) -> None:
         trip.began = time.monotonic()
@@ -95,22 +103,24 @@ class Courier(threading.Thread):
             if not transitions:
                 raise
             trip.planned = ()
-            tick = Tick([], self._settle_singly(transitions, trip.unstorable))
-        lost = self._outage.really_lost(tick.settled.lost, self._store)
-        trip.tick = tick._replace(settled=tick.settled._replace(lost=lost))
+            self._settle_singly(trip, transitions)
+        else:
+            trip.tick = tick
+        settled = trip.tick.settled
+        lost = self._outage.really_lost(settled.lost, self._store)
+        trip.tick = trip.tick._replace(settled=settled._replace(lost=lost))
 
-    def _settle_singly(self, transitions: Sequence[Transition], unstorable: set[int]) -> Settled:
+    def _settle_singly(self, trip: Trip, transitions: Sequence[Transition]) -> None:
         """One of these ends can't be stored: settle the others."""
-        settled = Settled()
         for position, one in enumerate(transitions):
             try:
                 answer = self._store.settle([one], self._worker)
             except (DataError, IntegrityError):
                 logger.exception("The end of message %s can't be stored.", one.claimed.id)
-                unstorable.add(one.claimed.id)
-            except Error:  # the next trip will meet it
-                busy = frozenset(later.claimed.id for later in transitions[position:])
-                return settled._replace(busy=settled.busy | busy)
+                trip.unstorable.add(one.claimed.id)
+            except Error as error:
+                self._fail(trip, error, [later.claimed.id for later in transitions[position:]])
+                return
             else:
-                settled = Settled(*(before | now for before, now in zip(settled, answer, strict=True)))
-        return settled
+                settled = (before | now for before, now in zip(trip.tick.settled, answer, strict=True))
+                trip.tick = Tick([], Settled(*settled))

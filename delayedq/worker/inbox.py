@@ -32,6 +32,7 @@ class Inbox:
         self._ledger = ledger
         self._worker = worker
         self.suspects: deque[Attempt] = deque()
+        self._alone: Attempt | None = None
         self._suspected_since = 0.0
         #: How many messages this process has claimed and not yet settled.
         self.held = 0
@@ -42,14 +43,23 @@ class Inbox:
 
     def take(self, claimed: Claimed) -> Ended | None:
         """Hand a message to the pool; or refuse it at once, if no attempt could help."""
-        slot = self._ledger.hold(claimed.id, claimed.token)
-        self.held += 1
+        slot = self.hold(claimed)
         try:
             attempt = Attempt(claimed, task_at(claimed.kind), self._worker, self._ledger, slot)
         except UnknownTask as error:
             nobody = cast("Task[..., Any]", None)
             return _refused(Attempt(claimed, nobody, self._worker, self._ledger, slot), error)
         return self._admit(attempt, vanished(claimed))
+
+    def hold(self, claimed: Claimed) -> int:
+        """It is ours from now on: the lease keeper renews it, or gives it back when this process is gone."""
+        self.held += 1
+        return self._ledger.hold(claimed.id, claimed.token)
+
+    @property
+    def suspecting(self) -> bool:
+        """Is there a message that must run alone, or is one running?"""
+        return bool(self.suspects) or self._alone is not None
 
     def _admit(self, attempt: Attempt, times_vanished: int) -> Ended | None:
         if attempt.attempt > attempt.max_attempts and times_vanished:
@@ -67,7 +77,8 @@ class Inbox:
     def admit_suspect(self) -> None:
         """A message that may kill its process runs alone, so that it takes no others along."""
         if self.can_admit():
-            self._pool.submit(self.suspects.popleft())
+            self._alone = self.suspects.popleft()
+            self._pool.submit(self._alone)
 
     def put_off_suspects(self) -> list[Ended]:
         """While tasks run for long, suspects come back later: claiming must not wait for them."""
@@ -89,6 +100,8 @@ class Inbox:
         """Its end is settled."""
         self._ledger.drop(attempt.slot)
         self.held -= 1
+        if attempt is self._alone:
+            self._alone = None
 
 
 def _refused(attempt: Attempt, error: Exception) -> Ended:

@@ -145,7 +145,7 @@ class Lookout(threading.Thread):
             self._wake()
 
     def _look(self, moment: float) -> None:
-        self._glance_at = float("inf")
+        self._glance_at = self._look_at = float("inf")
         sights = [sight for sight in self._store.look(self._queues) if BARE not in sight.queue]
         seen = time.monotonic()
         took = seen - moment
@@ -153,7 +153,10 @@ class Lookout(threading.Thread):
         self._failures = 0
         busy = any(sight.due_in <= 0 for sight in sights)
         self._rested_at = seen + WANTED_REST * took
+        asked = self._look_at < float("inf")  # while it looked
         self._look_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._poll_interval)
-        if moment < self._attend_at:
+        if asked:
+            self._look_at = min(self._look_at, self._rested_at)
+        elif moment < self._attend_at:
             self._look_at = min(self._look_at, max(self._rested_at, self._attend_at))
         self._wake()

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from django.db import Error, connections
+from django.db import Error, close_old_connections, connections
 
 from delayedq import signals
 from delayedq.cron.definitions import definitions
@@ -28,9 +28,10 @@ from delayedq.worker.transitions import announce
 from delayedq.worker.waiter import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import timedelta
 
+    from delayedq.core.lifecycle import Decision
     from delayedq.store.protocol import Settled, Store
     from delayedq.worker.executor import Ended
 
@@ -42,6 +43,8 @@ BEAT = 3.0
 STALL = 1.0
 #: Before the loop takes the interpreter to itself, it waits so long for the courier to leave: a fifth more messages.
 HEAD_START = 0.005
+#: When its time is over, a worker waits so many seconds for the trip that is under way: the supervisor waits for two.
+LAST_TRIP = 1.0
 #: What somebody's open transaction has locked is settled after such pauses, if no other trip comes first.
 BUSY_PAUSE = 0.05
 
@@ -104,7 +107,8 @@ class Loop:
         self._courier.start()
         self._lookout.start()
         while not self._done():
-            self._inbox.beat()
+            if self._trip is None or time.monotonic() - self._trip.asked_at < BEAT:
+                self._inbox.beat()
             self._step()
             self._waiter.wait(self._patience())
             if not alive():
@@ -112,6 +116,8 @@ class Loop:
         self._lookout.stop()
         if self._beat:
             self._beat.stop()
+        if self._trip is not None:
+            self._let_go(self._trip)
         finished = not self._inbox.held and self._trip is None
         if finished:
             self._courier.stop()
@@ -157,13 +163,13 @@ class Loop:
 
     def _step(self) -> None:
         trip = self._trip
-        if trip is not None and not trip.done:
-            if self._pool.worth_taking() == 0.0:
-                self._take_ended()
-            return
+        if trip is not None:
+            if not trip.back.is_set():
+                if self._pool.worth_taking() == 0.0:
+                    self._take_ended()
+                return
+            self._came_back(trip)
         self._trip = None
-        if trip is not None and not self._came_back(trip):
-            return
         if not self._outage.lasts():
             self._trip = self._next_trip(len(trip.tick.claimed) if trip else 0)
         if self._trip is not None:
@@ -173,31 +179,31 @@ class Loop:
                 self._trip.under_way.wait(HEAD_START)
             self._unpack(trip)
 
-    def _came_back(self, trip: Trip) -> bool:
-        """What the next trip must know of this one; False if the database is away."""
+    def _came_back(self, trip: Trip) -> None:
+        """What the next trip must know of this one."""
+        busy = trip.tick.settled.busy
+        if busy:
+            self._unsettled = [one for one in trip.ended if one.attempt.id in busy] + self._unsettled
+            self._busy_until = trip.began + BUSY_PAUSE
         if trip.error is not None:
             if not isinstance(trip.error, Error):
                 raise trip.error
-            self._outage.begin(trip.error, (one.attempt.id for one in trip.ended))
-            self._unsettled = trip.ended + self._unsettled
-            return False
+            self._outage.begin(trip.error, busy)
+            return
         self._outage.end()
         self._pool.trip_took(trip.ended_at - trip.began)
-        if trip.tick.settled.busy:
-            self._unsettled += [one for one in trip.ended if one.attempt.id in trip.tick.settled.busy]
-            self._busy_until = trip.began + BUSY_PAUSE
         if trip.tick.claimed:
             self._claimed += len(trip.tick.claimed)
             self._progress = time.monotonic()
             self._looks_when_quiet = None
         if trip.planned and self._lanes.advance(trip.planned, trip.tick.claimed, trip.room):
             self._lookout.ask()
-        return True
 
     def _next_trip(self, coming: int) -> Trip | None:
         """None if there is no reason for one. So many messages are about to be handed out."""
         self._give_back_stalled()
-        self._inbox.admit_suspect()
+        if not coming:
+            self._inbox.admit_suspect()
         if self._pool.worth_taking() == 0.0:
             self._take_ended()  # which makes room, so that one trip ends these and claims as many
         room = self._room(coming)
@@ -211,21 +217,42 @@ class Loop:
 
     def _unpack(self, trip: Trip) -> None:
         settled = trip.tick.settled
-        for one, what in zip(trip.ended, trip.decided, strict=True):
-            if one.attempt.id in settled.busy:
-                continue
+        ended = [one for one in zip(trip.ended, trip.decided, strict=False) if one[0].attempt.id not in settled.busy]
+        for one, _ in ended:
             self._inbox.drop(one.attempt)
-            if one.attempt.id in settled.lost:
-                signals.lease_lost.send_robust(one.attempt.kind, claimed=one.attempt.claimed)
-            elif one.error is not None and one.attempt.id not in trip.unstorable:
-                announce(one, what)
         in_loop = self._pool.in_loop
         for message in trip.tick.claimed:
             if refused := self._inbox.take(message):
                 self._unsettled.append(refused)
         self._pace.came(trip.tick.claimed, self._pool.in_loop - in_loop)
-        if settled.superseded or any(what.ending is None for what in trip.decided):
+        if settled.superseded or any(what.ending is None for _, what in ended):
             self._lookout.ask_to_look()  # they are due again, now or soon
+        self._tell(trip, ended)
+
+    def _tell(self, trip: Trip, ended: Sequence[tuple[Ended, Decision]]) -> None:
+        """Those who listen may take their time: whatever was brought is in the ledger before."""
+        told = False
+        for one, what in ended:
+            if one.attempt.id in trip.tick.settled.lost:
+                signals.lease_lost.send_robust(one.attempt.kind, claimed=one.attempt.claimed)
+            elif one.error is not None and one.attempt.id not in trip.unstorable:
+                announce(one, what)
+            else:
+                continue
+            told = True
+        if told:
+            close_old_connections()  # that a receiver may have opened in this thread
+
+    def _let_go(self, trip: Trip) -> None:
+        """The time to stop is over. What this trip still brings is left to the lease keeper."""
+        if not trip.back.wait(LAST_TRIP):
+            return
+        self._trip = None
+        for one in trip.ended:
+            if one.attempt.id not in trip.tick.settled.busy:
+                self._inbox.drop(one.attempt)
+        for message in trip.tick.claimed:
+            self._inbox.hold(message)
 
     def _settles_in(self) -> float | None:
         """Seconds until what is unsettled should be tried (again); None if nothing is."""
@@ -258,26 +285,28 @@ class Loop:
 
     def _room(self, coming: int = 0) -> int:
         """How many messages to claim: none while enough are at hand, so that claims come in batches."""
-        if self._stopping or self._inbox.suspects or self._pool.in_loop + coming >= ASYNC_LIMIT:
+        if self._stopping or self._inbox.suspecting or self._pool.in_loop + coming >= ASYNC_LIMIT:
             return 0
         ahead = self._pace.ahead()
-        room = self._pool.size + ahead - self._pool.in_threads - coming
+        room = self._pool.size + ahead - self._pool.occupying() - coming
         return min(room, BATCH, self._left()) if room > ahead // 2 else 0
 
     # Waiting
 
     def _patience(self) -> float:
         """How many seconds the loop may sleep if nobody wakes it."""
-        if self._outage.lasts():
-            return min(self._outage.rest(), max(0.0, self._stop_by - time.monotonic()))
         limits = [
             min(BEAT, self._options.poll_interval.total_seconds()),
             self._stop_by - time.monotonic(),
             self._pool.enforce_timeouts(),
-            self._pool.worth_taking(),
         ]
-        if self._trip is None:
+        if self._outage.lasts():
+            limits.append(self._outage.rest())
+        elif self._trip is not None:
+            limits.append(self._pool.worth_taking())
+        else:
             limits += [
+                self._pool.worth_taking(),
                 self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
                 0.0 if self._inbox.can_admit() else self._settles_in(),
                 self._lanes.due_in() if self._room() else None,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -52,6 +53,7 @@ class Pool:
         self._flush = flush
         self._waiting: SimpleQueue[Attempt | None] = SimpleQueue()
         self._ended: deque[Ended] = deque()
+        self._ended_in_loop: deque[Ended] = deque()
         self._threads = [
             threading.Thread(target=self._work, name=f"delayedq-{number}", daemon=True) for number in range(threads)
         ]
@@ -73,7 +75,7 @@ class Pool:
             self._waiting.put(attempt)
             return
         if self._coroutines is None:
-            self._coroutines = Coroutines(self._end)
+            self._coroutines = Coroutines(partial(self._end, self._ended_in_loop))
         self.in_loop += 1
         self._coroutines.submit(attempt)
 
@@ -83,15 +85,20 @@ class Pool:
 
     def idle(self) -> bool:
         """Nothing runs or waits for a thread; what ended may not have been taken yet."""
-        return self.in_threads + self.in_loop == len(self._ended)
+        return self.in_threads + self.in_loop == len(self._ended) + len(self._ended_in_loop)
+
+    def occupying(self) -> int:
+        """How many attempts wait for a thread, or have one."""
+        return self.in_threads - len(self._ended)
 
     def worth_taking(self) -> float | None:
         """Seconds until what ended should be taken: at once if it is much, or all there is; None if nothing ended."""
-        if not self._ended:
+        first = [ended[0].finished for ended in (self._ended, self._ended_in_loop) if ended]
+        if not first:
             return None
-        if len(self._ended) >= self._flush or self.idle():
+        if len(self._ended) + len(self._ended_in_loop) >= self._flush or self.idle():
             return 0.0
-        return max(0.0, self._ended[0].finished + self._flush_after - time.monotonic())
+        return max(0.0, min(first) + self._flush_after - time.monotonic())
 
     def trip_took(self, seconds: float) -> None:
         """The last trip to the database."""
@@ -100,12 +107,11 @@ class Pool:
     def take_ended(self) -> list[Ended]:
         taken = []
         while self._ended:
-            ended = self._ended.popleft()
-            if ended.attempt.threaded:
-                self.in_threads -= 1
-            else:
-                self.in_loop -= 1
-            taken.append(ended)
+            taken.append(self._ended.popleft())
+            self.in_threads -= 1
+        while self._ended_in_loop:
+            taken.append(self._ended_in_loop.popleft())
+            self.in_loop -= 1
         return taken
 
     def take_back(self) -> list[Attempt]:
@@ -135,7 +141,7 @@ class Pool:
 
     def _work(self) -> None:
         while (attempt := self._next()) is not None:
-            self._end(self._run(attempt))
+            self._end(self._ended, self._run(attempt))
         connections.close_all()
 
     def _run(self, attempt: Attempt) -> Ended:
@@ -156,9 +162,11 @@ class Pool:
             close_old_connections()
             return self._waiting.get()
 
-    def _end(self, ended: Ended) -> None:
-        self._ended.append(ended)
-        if len(self._ended) in {1, self._flush} or self._waiting.empty():
+    def _end(self, those: deque[Ended], ended: Ended) -> None:
+        """The loop is woken for the first one, whoever of several threads that is, and when there is no more to do."""
+        is_first = not those
+        those.append(ended)
+        if is_first or len(those) in {1, self._flush} or self._flush == 1 or self._waiting.empty():
             self._wake()
 
 

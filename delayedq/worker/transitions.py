@@ -21,7 +21,7 @@ def decision(ended: Ended) -> Decision:
     attempt = ended.attempt
     try:
         return decide(ended.outcome, attempt.attempt, attempt.max_attempts, attempt.backoff)
-    except Exception:
+    except BaseException:
         logger.exception("The backoff of %s failed; the default one is used.", attempt.kind)
         return decide(ended.outcome, attempt.attempt, attempt.max_attempts, Exponential())
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import timedelta
 
 import pytest
 from django.db import IntegrityError, OperationalError, connections
 
 from delayedq.core.lifecycle import Returned
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Lane
-from delayedq.tasks import registered
+from delayedq.worker import courier as courier_module
 from delayedq.worker.courier import Courier, Trip
 from delayedq.worker.executor import Ended
-from delayedq.worker.loop import Loop
 from delayedq.worker.outage import Outage
 from tests.app import tasks
 from tests.store.given import kill_others
 from tests.worker.attempts import LEASE, PATIENCE, WORKER, attempt_of
-from tests.worker.conftest import eventually
 
 LANE = Lane("default", 0)
 
@@ -38,7 +33,7 @@ class Errands:
         self.woken.clear()
         self.courier.send(trip)
         assert self.woken.wait(PATIENCE)
-        assert trip.done
+        assert trip.back.is_set()
         assert trip.under_way.is_set()
         return trip
 
@@ -112,7 +107,8 @@ def test_what_it_could_not_settle_singly_is_settled_later(errands, store, monkey
 
     trip = errands.make(map(ended, (bad, good, later)))
 
-    assert (trip.unstorable, trip.tick.settled.busy, trip.error) == ({bad.id}, {later.id}, None)
+    assert (trip.unstorable, trip.tick.settled.busy) == ({bad.id}, {later.id})
+    assert isinstance(trip.error, OperationalError)
     assert FinishedMessage.objects.get().id == good.id
 
 
@@ -137,6 +133,18 @@ def leave(*_):
     raise SystemExit(3)
 
 
+def test_not_even_a_connection_that_can_not_be_closed_ends_it(errands, store, monkeypatch):
+    class Stuck:
+        def __getitem__(self, alias):
+            raise RuntimeError("it can't be closed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "tick", lambda *_: 1 / 0)
+        patch.setattr(courier_module, "connections", Stuck())
+        assert isinstance(errands.make(room=1).error, ZeroDivisionError)
+    assert errands.make(room=1).error is None
+
+
 def test_it_closes_its_connection(store, alias, monkeypatch):
     opened = []
     wrapper = type(connections[alias])
@@ -146,55 +154,3 @@ def test_it_closes_its_connection(store, alias, monkeypatch):
     errands.make(room=1)
     errands.courier.stop()
     assert [one.connection for one in opened] == [None]
-
-
-# The loop meanwhile
-
-
-@contextmanager
-def held_up(store, monkeypatch):
-    """A worker whose next trip takes until the end of the block."""
-    begun, release = threading.Event(), threading.Event()
-    tick = store.tick
-
-    def slow(transitions, lanes, *rest):
-        if transitions and not release.is_set():
-            begun.set()
-            assert release.wait(PATIENCE)
-        return tick(transitions, lanes, *rest)
-
-    monkeypatch.setattr(store, "tick", slow)
-    yield begun
-    release.set()
-
-
-@pytest.fixture
-def loop(store, options):
-    loop = Loop(store, replace(options, drain=False), "test")
-    thread = threading.Thread(target=lambda: (loop.run(), connections.close_all()))
-    thread.start()
-    yield loop
-    loop.stop()
-    thread.join(PATIENCE)
-    assert not thread.is_alive()
-
-
-def test_while_the_database_is_slow_a_task_runs_out_of_time(store, loop, monkeypatch):
-    interrupted = threading.Event()
-
-    def spin():
-        try:
-            while True:
-                pass
-        finally:
-            interrupted.set()
-
-    monkeypatch.setitem(tasks.bodies, "spin", spin)
-    monkeypatch.setitem(registered, tasks.play.module_path, replace(tasks.play, timeout=timedelta(seconds=1)))
-    with held_up(store, monkeypatch) as begun:
-        tasks.play.enqueue("spin")
-        eventually(lambda: Message.objects.leased().exists())
-        tasks.remind.enqueue(7)
-        assert begun.wait(PATIENCE)
-        assert interrupted.wait(PATIENCE)
-    eventually(lambda: FinishedMessage.objects.filter(kind=tasks.remind.module_path).exists())

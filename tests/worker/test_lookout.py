@@ -144,6 +144,26 @@ def test_a_loop_that_asks_is_woken_by_a_new_look(store):
         watch.until(lambda: watch.lanes.looks > before)
 
 
+def test_who_asks_while_it_looks_gets_another_look(store, monkeypatch):
+    looking, go_on = threading.Event(), threading.Event()
+    look = store.look
+
+    def slow(queues=None, now=None):
+        looking.set()
+        assert go_on.wait(PATIENCE)
+        return look(queues, now)
+
+    with watching(store) as watch:
+        before = watch.lanes.looks
+        monkeypatch.setattr(store, "look", slow)
+        watch.lookout.ask_to_look()
+        assert looking.wait(PATIENCE)
+        watch.lookout.ask_to_look()
+        monkeypatch.setattr(store, "look", look)
+        go_on.set()
+        watch.until(lambda: watch.lanes.looks == before + 2)
+
+
 def test_routine_looks_go_on_without_any_wake_up(store):
     with watching(store, poll_interval=0.01) as watch:
         watch.until(lambda: watch.lanes.looks > 5)

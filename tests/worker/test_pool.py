@@ -136,6 +136,17 @@ def test_where_trips_take_long_an_end_waits_longer_for_others(monkeypatch):
         assert worker.pool.worth_taking() == 0.0
 
 
+def test_what_has_ended_occupies_no_thread():
+    with working(2) as worker, busy(worker):
+        worker.pool.submit(attempt_of(tasks.nothing))
+        worker.pool.submit(attempt_of(tasks.aecho, 7))
+        while worker.pool.occupying() > 1:
+            assert worker.woken.wait(PATIENCE)
+        assert worker.pool.in_threads == 2
+        worker.ended(2)
+        assert (worker.pool.occupying(), worker.pool.in_threads, worker.pool.in_loop) == (1, 1, 0)
+
+
 def test_each_end_may_be_worth_a_trip():
     with working(2, flush=1) as worker, busy(worker):
         worker.pool.trip_took(60.0)
