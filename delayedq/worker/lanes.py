@@ -38,6 +38,18 @@ class _Known:
     due: float
     #: Claims in a row that found nothing.
     misses: int = 0
+    #: The due time of the last message that a claim took.
+    reached: datetime | None = None
+
+    def advance(self, scheduled_at: datetime, *, has_more: bool) -> None:
+        """Messages up to that time were claimed. Where there are more, the floor follows close behind: late commits
+        wait for the next look then, but no claim walks over all that was due in the time that they may take.
+        """
+        self.misses = 0
+        floor = _before(scheduled_at, SLACK)
+        if has_more and self.reached is not None:
+            floor = max(floor, min(self.reached, scheduled_at))
+        self.floor, self.reached = max(self.floor, floor), scheduled_at
 
     def rest(self) -> None:
         """There is nothing to claim."""
@@ -108,12 +120,12 @@ class Lanes:
     def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:
         """Raise the floors to what was claimed; says whether the planned lanes are exhausted."""
         exhausted = len(claimed) < asked
+        full = None if exhausted or not claimed else (claimed[-1].queue, claimed[-1].priority)
         last = {(message.queue, message.priority): message.scheduled_at for message in claimed}
         with self._lock:
             for name, scheduled_at in last.items():
                 if known := self._lanes.get(name):
-                    known.misses = 0
-                    known.floor = max(known.floor, _before(scheduled_at, SLACK))
+                    known.advance(scheduled_at, has_more=name == full)
             if exhausted:
                 for lane in planned:
                     if known := self._lanes.get((lane.queue, lane.priority)):

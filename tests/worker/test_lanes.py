@@ -85,6 +85,21 @@ def test_a_floor_advances_to_what_was_claimed_but_for_late_commits():
     assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK, "b0": NOW}
 
 
+def test_while_there_is_more_a_floor_follows_close_behind():
+    known = lanes(("a", 0), ("b", 0))
+    for seconds in (1.0, 1.1):
+        known.advance(known.plan(), [got("b", seconds=seconds), got(seconds=seconds)], 2)
+    assert floors(known) == {"a0": NOW + timedelta(seconds=1), "b0": NOW + timedelta(seconds=1.1) - SLACK}
+
+
+def test_where_all_was_taken_a_floor_leaves_time_for_late_commits():
+    known = lanes(("a", 0))
+    for seconds in (1.0, 1.1):
+        known.advance(known.plan(), [got(seconds=seconds)], 2)
+        known.hint()
+    assert floors(known) == {"a0": NOW + timedelta(seconds=1.1) - SLACK}
+
+
 def test_what_is_offered_now_is_not_under_the_floor_of_a_lane_that_held_only_later_messages():
     known = Lanes()
     known.see([Sight("a", 0, NOW + timedelta(hours=1), HOUR)], time.monotonic())
