@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
 
 from delayedq.core.ticks import config_hash
 from delayedq.cron.beat import beat
@@ -18,9 +19,10 @@ NOW = datetime(2026, 5, 20, 9, 59, 30, tzinfo=UTC)
 HOURLY = {"task": "tests.app.tasks.mark", "cron": "0 * * * *", "timezone": "UTC", "args": ["tick"]}
 MINUTELY = {**HOURLY, "cron": "* * * * *"}
 DAILY = {**HOURLY, "cron": "0 12 * * *"}
-#: Of a service: the kind of its messages, and two configurations.
+#: Of a service: the kind of its messages, two configurations, and a zone whose clocks are changed.
 KIND = "contacts|text"
 HASH, OTHER = config_hash("one"), config_hash("two")
+NEW_YORK = ZoneInfo("America/New_York")
 
 
 def at(hours=0, minutes=0, seconds=0):

@@ -9,27 +9,22 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from delayedq import DelayedQueue
-from delayedq.core.ticks import config_hash, daily_hash, tick_key
+from delayedq.core.ticks import daily_hash, tick_key
 from delayedq.cron.service import CronMessage
 from delayedq.exceptions import InvalidSchedule
 from delayedq.models import CronTick
 from delayedq.queue import TEXT
+from tests.cron.given import HASH, NEW_YORK, OTHER, messages
 from tests.store.given import together
 from tests.worker.conftest import eventually
 
 LEASE = timedelta(seconds=60)
-HASH, OTHER = config_hash("one"), config_hash("two")
-NEW_YORK = ZoneInfo("America/New_York")
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 @pytest.fixture
 def queue(alias, clock):
     return DelayedQueue("contacts", TEXT, lease=LEASE, clock=clock)
-
-
-def ticks(clock, *seconds, payload="tick"):
-    return [CronMessage(payload, clock.after(second)) for second in seconds]
 
 
 def consume(queue):
@@ -73,9 +68,9 @@ def test_k1_a_tick_is_polled_from_its_time_on(queue, clock):
 
 def test_k2_a_new_hash_takes_the_ticks_of_the_old_one_away_and_no_others(queue, clock):
     queue.offer_or_update("p/mine", "mine", clock.after(5))
-    queue.cron.install_tick(HASH, "p", ticks(clock, 10, 20, payload="old"))
-    queue.cron.install_tick(HASH, "q", ticks(clock, 10, payload="other prefix"))
-    queue.cron.install_tick(OTHER, "p", ticks(clock, 15, payload="new"))
+    queue.cron.install_tick(HASH, "p", messages(clock, 10, 20, payload="old"))
+    queue.cron.install_tick(HASH, "q", messages(clock, 10, payload="other prefix"))
+    queue.cron.install_tick(OTHER, "p", messages(clock, 15, payload="new"))
 
     clock.advance(60)
     assert consume(queue) == ["mine", "other prefix", "new"]
@@ -84,14 +79,14 @@ def test_k2_a_new_hash_takes_the_ticks_of_the_old_one_away_and_no_others(queue, 
 def test_k2_another_queue_keeps_its_ticks_of_the_same_prefix(queue, clock):
     other = DelayedQueue("others", TEXT, clock=clock)
     for one in (queue, other):
-        one.cron.install_tick(HASH, "p", ticks(clock, 10, payload=one.name))
+        one.cron.install_tick(HASH, "p", messages(clock, 10, payload=one.name))
     queue.cron.install_tick(OTHER, "p", [])
 
     assert (list(queue.browse()), list(other.browse())) == ([], ["others"])
 
 
 def test_k3_no_ticks_of_the_same_hash_keep_those_that_are_there(queue, clock):
-    queue.cron.install_tick(HASH, "p", ticks(clock, 10))
+    queue.cron.install_tick(HASH, "p", messages(clock, 10))
     queue.cron.install_tick(HASH, "p", [])
 
     clock.advance(10)
@@ -99,9 +94,9 @@ def test_k3_no_ticks_of_the_same_hash_keep_those_that_are_there(queue, clock):
 
 
 def test_k4_uninstalling_takes_exactly_the_ticks_of_its_prefix_and_hash(queue, clock):
-    queue.cron.install_tick(HASH, "p", ticks(clock, 10, payload="mine"))
-    queue.cron.install_tick(HASH, "q", ticks(clock, 10, payload="other prefix"))
-    queue.cron.install_tick(OTHER, "r", ticks(clock, 10, payload="other hash"))
+    queue.cron.install_tick(HASH, "p", messages(clock, 10, payload="mine"))
+    queue.cron.install_tick(HASH, "q", messages(clock, 10, payload="other prefix"))
+    queue.cron.install_tick(OTHER, "r", messages(clock, 10, payload="other hash"))
 
     queue.cron.uninstall_tick(OTHER, "p")
     queue.cron.uninstall_tick(HASH, "r")
@@ -114,11 +109,11 @@ def test_k4_uninstalling_takes_exactly_the_ticks_of_its_prefix_and_hash(queue, c
 def test_k5_a_prefix_means_itself_and_no_pattern(queue, clock, prefix):
     others = ["dailyXreport", "x", "daily", "daily/report/more", "DAILY", "daily_report_2"]
     for name in [*others, prefix]:
-        queue.cron.install_tick(HASH, name, ticks(clock, 10, payload=f"{name}:"))
+        queue.cron.install_tick(HASH, name, messages(clock, 10, payload=f"{name}:"))
 
     queue.cron.uninstall_tick(HASH, prefix)
     assert prefixes(queue) == others
-    queue.cron.install_tick(OTHER, prefix, ticks(clock, 20, payload="again:"))
+    queue.cron.install_tick(OTHER, prefix, messages(clock, 20, payload="again:"))
     queue.cron.install_tick(HASH, prefix, [])
     assert prefixes(queue) == others
 
@@ -135,7 +130,7 @@ def test_k6_a_tick_that_is_held_or_comes_back_outlives_every_reinstallation(queu
     clock.advance(LEASE.total_seconds())
     held = queue.try_poll_many(2).envelopes[1]
 
-    queue.cron.install_tick(hash_, "p", ticks(clock, 500, payload="next"))
+    queue.cron.install_tick(hash_, "p", messages(clock, 500, payload="next"))
     queue.cron.uninstall_tick(hash_, "p")
     assert held.acknowledge() == "acknowledged"
     clock.advance(1_000)
@@ -255,7 +250,7 @@ def test_k11_after_an_error_of_its_generator_or_of_the_database_a_schedule_goes_
     def generate(now):
         if len(failures) == 2:
             raise failures.pop(0)
-        return ticks(clock, 10)
+        return messages(clock, 10)
 
     def offer(self, *args, **options):
         if failures:
@@ -285,7 +280,7 @@ def test_k12_three_schedulers_one_with_a_slow_clock_and_eager_consumers_run_each
 
 
 def test_k12_schedulers_that_begin_together_place_each_tick_once(queue, clock):
-    together(*[partial(queue.cron.install_tick, HASH, "p", ticks(clock, 10, 20)) for _ in range(6)])
+    together(*[partial(queue.cron.install_tick, HASH, "p", messages(clock, 10, 20)) for _ in range(6)])
 
     clock.advance(60)
     assert consume(queue) == ["tick", "tick"]
@@ -328,17 +323,17 @@ def test_k14_after_everybody_was_down_what_was_placed_runs_once_and_the_rest_is_
 
 
 def test_a_tick_that_was_dropped_is_not_placed_again(queue, clock):
-    queue.cron.install_tick(HASH, "p", ticks(clock, 1))
+    queue.cron.install_tick(HASH, "p", messages(clock, 1))
     assert queue.drop_message(tick_key("p", HASH, clock.after(1)))
-    queue.cron.install_tick(HASH, "p", ticks(clock, 1), can_update=True)
+    queue.cron.install_tick(HASH, "p", messages(clock, 1), can_update=True)
     assert queue.count() == 0
 
 
 def test_a_tick_that_somebody_holds_is_not_replaced(queue, clock):
-    queue.cron.install_tick(HASH, "p", ticks(clock, 1, payload="first"))
+    queue.cron.install_tick(HASH, "p", messages(clock, 1, payload="first"))
     clock.advance(1)
     envelope = queue.try_poll()
-    queue.cron.install_tick(HASH, "p", ticks(clock, 0, payload="second"), can_update=True)
+    queue.cron.install_tick(HASH, "p", messages(clock, 0, payload="second"), can_update=True)
 
     assert envelope.acknowledge() == "acknowledged"
     assert consume(queue) == []

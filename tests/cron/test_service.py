@@ -14,11 +14,9 @@ from delayedq.cron import placing
 from delayedq.cron.service import CronMessage, CronService
 from delayedq.models import CronTick, Message
 from delayedq.store.protocol import Lane
-from tests.cron.given import HASH, KIND, OTHER, live, make_offer, messages
+from tests.cron.given import HASH, KIND, NEW_YORK, OTHER, live, make_offer, messages
 from tests.store.given import LEASE, retry, settle, succeed, together
 from tests.worker.conftest import eventually
-
-NEW_YORK = ZoneInfo("America/New_York")
 
 
 def claim(store, clock, limit=100):

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, time, timedelta
-from zoneinfo import ZoneInfo
 
 import pytest
 
 from delayedq.cron.service import CronMessage
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidSchedule, InvalidTime
-from tests.cron.given import HASH, live, messages
-
-NEW_YORK = ZoneInfo("America/New_York")
+from tests.cron.given import HASH, NEW_YORK, live, messages
 
 
 @pytest.mark.parametrize("prefix", ["", "  ", None, 7, "x" * 250], ids=repr)

@@ -6,6 +6,8 @@ from contextlib import closing
 from dataclasses import replace
 from itertools import count
 
+import pytest
+
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Lane
 from delayedq.tasks import task_at
@@ -17,6 +19,9 @@ from tests.app.models import Mark
 from tests.store.given import LEASE, NOW
 
 LANE = Lane("default", 0)
+
+#: SQLite locks the whole file: nobody else writes while such a task runs.
+ROW_LOCKS = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 
 _names = (f"once {number}" for number in count(1))
 

@@ -21,12 +21,9 @@ from delayedq.worker import joint
 from tests.app import once
 from tests.app.models import Mark
 from tests.store.given import NOW, at, together
-from tests.worker.jointly import claim_first, is_untouched, marks, run, write, write_and
+from tests.worker.jointly import ROW_LOCKS, claim_first, is_untouched, marks, run, write, write_and
 
 MINUTE = timedelta(minutes=1)
-
-#: SQLite locks the whole file: nobody else writes while such a task runs.
-ROW_LOCKS = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 
 
 @pytest.fixture

@@ -15,9 +15,7 @@ from tests.app import once, tasks
 from tests.app.models import Mark
 from tests.store.given import together
 from tests.worker.conftest import eventually
-
-#: SQLite locks the whole file: nobody else writes while such a task runs.
-ROW_LOCKS = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+from tests.worker.jointly import ROW_LOCKS
 
 
 def marks():
