@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import batched
 from math import inf
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from asgiref.sync import sync_to_async
 from django.db import transaction
@@ -30,7 +30,7 @@ from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
 
     from django.tasks import TaskResult
@@ -56,8 +56,7 @@ registered: dict[str, Task[..., Any]] = {}
 current_attempt: ContextVar[Attempt | None] = ContextVar("delayedq_current_message", default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Scheduled:
+class Scheduled(NamedTuple):
     """What became of an offer: its outcome, and the id under which `get_result` finds the message.
 
     `id` is None only if the message that made the offer IGNORED ended in the same instant.
@@ -125,15 +124,14 @@ class Task[**P, R](AnyTask):
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
         """Put one message per (args, kwargs) into the queue: all or none. See `enqueue_bulk` for a million of them."""
-        offers = (self.offer(args, kwargs, when=self.run_after) for args, kwargs in calls)
-        return [Scheduled.of(offered) for offered in default_store().offer_many(offers)]
+        return [Scheduled.of(offered) for offered in default_store().offer_many(self._offers(calls, self.run_after))]
 
     def enqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
         """`enqueue_many` without results, for any number of calls: memory stays flat. Returns how many there were.
 
         `calls` is read once, `chunk_size` (at least 1) at a time; all or none are put into the queue.
         """
-        offers = (self.offer(args, kwargs, when=self.run_after) for args, kwargs in calls)
+        offers = self._offers(calls, self.run_after)
         store = default_store()
         with transaction.atomic(using=store.alias):
             return sum(len(store.offer_many(chunk)) for chunk in batched(offers, chunk_size))
@@ -187,20 +185,18 @@ class Task[**P, R](AnyTask):
 
         Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored.
         """
+        (offer,) = self._offers([(args, kwargs)], when, key)
+        return offer
+
+    def _offers(self, calls: Iterable[Call], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
         if self.func.__module__ == "__main__":
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
-        args = tuple(args)
-        names = _bind(self, args, kwargs)
-        return Offer(
-            queue=self.queue_name,
-            kind=self.module_path,
-            key=key,
-            payload=dump_call(args, kwargs, names),
-            scheduled_at=when,
-            priority=self.priority,
-            max_attempts=self.max_attempts,
-            metadata=None if self.metadata is None else dumps(self.metadata),
-        )
+        queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
+        metadata = None if self.metadata is None else dumps(self.metadata)
+        for given, kwargs in calls:
+            args = tuple(given)
+            payload = dump_call(args, kwargs, _bind(self, args, kwargs))
+            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata)
 
 
 _CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "metadata"}
