@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from delayedq.core.instants import MICROSECOND
 from delayedq.exceptions import InvalidOption
 from delayedq.spark import rows
 from delayedq.spark.schema import OFFERS
@@ -141,7 +142,7 @@ def accepted(frame: DataFrame, start: datetime, spread: timedelta = timedelta())
     """
     rows_ = frame.where(F.col("reason").isNull())
     if spread:
-        microseconds = F.pmod(F.xxhash64(*_PLACE), F.lit(spread // timedelta(microseconds=1)))
+        microseconds = F.pmod(F.xxhash64(*_PLACE), F.lit(spread // MICROSECOND))
         due = F.unix_micros(F.coalesce("scheduled_at", F.lit(start)))
         rows_ = rows_.withColumn("scheduled_at", F.timestamp_micros(due + microseconds))
     return rows_.select(OFFERS.names).coalesce(WRITERS)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, overload
 
+from delayedq.core.instants import MICROSECOND
 from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from datetime import timedelta
 
     from delayedq.store.protocol import Condition, Finish, GiveBack, Lane
 
@@ -58,7 +60,7 @@ def instant(stored: datetime) -> datetime:
 
 
 def microseconds(duration: timedelta) -> int:
-    return duration // timedelta(microseconds=1)
+    return duration // MICROSECOND
 
 
 def _micros(seconds: float | None) -> int | None:

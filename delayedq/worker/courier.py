@@ -54,6 +54,11 @@ class Trip:
     unstorable: set[int] = field(default_factory=set)
     error: BaseException | None = None
 
+    def concluded(self) -> list[tuple[Ended, Decision]]:
+        """The ends that need no other trip, once it is back."""
+        busy = self.tick.settled.busy
+        return [one for one in zip(self.ended, self.decided, strict=False) if one[0].attempt.id not in busy]
+
 
 class Courier(threading.Thread):
     """Makes one trip after the other, on a connection of its own; `wake` is called after each."""

@@ -216,8 +216,7 @@ class Loop:
         return Trip(ended, planned, room)
 
     def _unpack(self, trip: Trip) -> None:
-        settled = trip.tick.settled
-        ended = [one for one in zip(trip.ended, trip.decided, strict=False) if one[0].attempt.id not in settled.busy]
+        ended = trip.concluded()
         for one, _ in ended:
             self._inbox.drop(one.attempt)
         in_loop = self._pool.in_loop
@@ -225,7 +224,7 @@ class Loop:
             if refused := self._inbox.take(message):
                 self._unsettled.append(refused)
         self._pace.came(trip.tick.claimed, self._pool.in_loop - in_loop)
-        if settled.superseded or any(what.ending is None for _, what in ended):
+        if trip.tick.settled.superseded or any(what.ending is None for _, what in ended):
             self._lookout.ask_to_look()  # they are due again, now or soon
         self._tell(trip, ended)
 
@@ -248,9 +247,8 @@ class Loop:
         if not trip.back.wait(LAST_TRIP):
             return
         self._trip = None
-        for one in trip.ended:
-            if one.attempt.id not in trip.tick.settled.busy:
-                self._inbox.drop(one.attempt)
+        for one, _ in trip.concluded():
+            self._inbox.drop(one.attempt)
         for message in trip.tick.claimed:
             self._inbox.hold(message)
 
@@ -302,13 +300,12 @@ class Loop:
         ]
         if self._outage.lasts():
             limits.append(self._outage.rest())
-        elif self._trip is not None:
-            limits.append(self._pool.worth_taking())
         else:
-            limits += [
-                self._pool.worth_taking(),
-                self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
-                0.0 if self._inbox.can_admit() else self._settles_in(),
-                self._lanes.due_in() if self._room() else None,
-            ]
+            limits.append(self._pool.worth_taking())
+            if self._trip is None:
+                limits += [
+                    self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
+                    0.0 if self._inbox.can_admit() else self._settles_in(),
+                    self._lanes.due_in() if self._room() else None,
+                ]
         return max(0.0, min(limit for limit in limits if limit is not None))
