@@ -30,24 +30,19 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from delayedq.core import text_forms
+from delayedq.core import atoms, text_forms
+from delayedq.core.atoms import MAX_DECIMAL_BITS, TAG
 from delayedq.exceptions import ArgumentsMismatch, NotStorable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-TAG = "$"
 #: How many lists, dicts and so on may sit inside each other; any JSON parser can follow that.
 MAX_DEPTH = 100
 
 _TAGGED_KEYS = {TAG, "v"}
 _CALL_KEYS = {"args", "kwargs"}
-_ATOMS = frozenset({NoneType, bool, int, float, str})
 _STR = frozenset({str})
-#: 617 digits, which int() reads under any sys.set_int_max_str_digits; a larger int is tagged.
-_MAX_DECIMAL_BITS = 2048
-#: Only a longer text can hold such an int.
-_QUICK_LENGTH = 600
 
 _to_json: Callable[[object], str] = json.JSONEncoder(
     check_circular=False, allow_nan=False, sort_keys=True, separators=(",", ":")
@@ -57,22 +52,18 @@ _from_json: Callable[[str], Any] = json.JSONDecoder().decode
 
 def dumps(value: object, *, where: str = "value") -> str:
     """`where` names the value in the message of NotStorable."""
-    text = _quick(value) if type(value) in _ATOMS else None
-    return _to_json(_encode_at(where, value)) if text is None else text
+    try:
+        return atoms.text_of(value)
+    except atoms.NoAtom:
+        return _to_json(_encode_at(where, value))
 
 
 def dump_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str] = ()) -> str:
     """`names` are those of the positional parameters, for the message of NotStorable."""
-    call: dict[str, object] = {}
-    if args:
-        call["args"] = args
-    if kwargs:
-        call["kwargs"] = dict(kwargs)
-    if _ATOMS.issuperset(map(type, args)) and _ATOMS.issuperset(map(type, kwargs.values())):
-        text = _quick(call)
-        if text is not None:
-            return text
-    return _to_json(_encode_call(args, kwargs, names))
+    try:
+        return atoms.text_of_call(args, kwargs)
+    except atoms.NoAtom:
+        return _to_json(_encode_call(args, kwargs, names))
 
 
 def loads(text: str) -> Any:
@@ -108,15 +99,6 @@ def register(
 
 
 # Writing: a value is turned into what JSON has words for, then written in one go.
-
-
-def _quick(value: object) -> str | None:
-    """The text of a value made of atoms alone, unless one of them may need a tag."""
-    try:
-        text = _to_json(value)
-    except ValueError:  # not finite, or an int of thousands of digits
-        return None
-    return text if len(text) <= _QUICK_LENGTH and '"$"' not in text and "\\ud" not in text else None
 
 
 def _encode_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
@@ -244,7 +226,7 @@ def _encode_text(value: str, _depth: int) -> object:
 
 
 def _encode_int(value: int, _depth: int) -> object:
-    return value if value.bit_length() <= _MAX_DECIMAL_BITS else _tagged("int", hex(value))
+    return value if value.bit_length() <= MAX_DECIMAL_BITS else _tagged("int", hex(value))
 
 
 def _encode_float(value: float, _depth: int) -> object:

@@ -13,8 +13,9 @@ from django.tasks.signals import task_finished, task_started
 
 from delayedq import results
 from delayedq.conf import get_settings
+from delayedq.core.atoms import TAG
 from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Impossible, Outcome, Raised, Returned
-from delayedq.core.serialization import TAG, dumps, load_call
+from delayedq.core.serialization import dumps, load_call
 from delayedq.exceptions import (
     ArgumentsMismatch,
     Cancel,
