@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -143,8 +144,9 @@ def _nothing_left_running():
     """Fail a test that leaves a thread or a child process behind."""
     threads, children = _threads(), _children()
     yield
+    deadline = time.monotonic() + 20
     for thread in _threads() - threads:
-        thread.join(timeout=2)
+        thread.join(timeout=max(0.0, deadline - time.monotonic()))
     left = [thread.name for thread in _threads() - threads] + [f"process {pid}" for pid in _children() - children]
     assert not left, f"The test left {', '.join(left)} running."
 
