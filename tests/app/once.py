@@ -14,7 +14,7 @@ from tests.app.models import Mark
 from tests.app.tasks import bodies
 
 
-@task(exactly_once=True)
+@task(exactly_once=True, backoff=timedelta(hours=1))
 def play(body, *args):
     return bodies[body](*args)
 
