@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from delayedq.models import Worker
 from delayedq.worker.loop import Loop, Options
 from tests.worker.jointly import claim_playing
 
@@ -70,6 +71,10 @@ class Workers:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
 
+    def ready(self):
+        """Wait until one of its processes works: a signal that comes sooner may end it in its own way."""
+        eventually(lambda: self.process.pid in map(_group, Worker.objects.values_list("pid", flat=True)))
+
     def finish(self, timeout=30):
         """Wait for the end; returns the exit code and what was printed."""
         output, _ = self.process.communicate(timeout=timeout)
@@ -92,8 +97,13 @@ def workers(environment):
         one.process.communicate(timeout=10)
 
 
-def eventually(condition, timeout=20.0):
-    """Wait for another process: its effects can only be polled for."""
+def _group(pid):
+    with contextlib.suppress(ProcessLookupError):  # of one that was killed
+        return os.getpgid(pid)
+
+
+def eventually(condition, timeout=60.0):
+    """Wait for another process: its effects can only be polled for, and a suspect of vanishing is put off 10 s."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{condition} did not come true in {timeout} s"

@@ -122,10 +122,12 @@ def test_a_task_that_schedules_itself_goes_on_without_a_poll(workers):
 
 
 def test_its_lease_is_renewed_while_it_runs(workers):
-    once.nap.enqueue("long", 2.5)
-    one, other = workers("--lease", "1"), workers("--lease", "1")
+    pair = workers("--lease", "3"), workers("--lease", "3")
+    for worker in pair:
+        worker.ready()
+    once.nap.enqueue("long", 5.0)
     eventually(all_ended)
-    for worker in (one, other):
+    for worker in pair:
         stop(worker)
     assert FinishedMessage.objects.get().attempts == 1
     assert marks() == ["long began", "long ended"]
