@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 USER = "postgres"
 #: Seconds.
-STARTUP = 30
+STARTUP = 120
 #: Runs a command and kills it (nobody needs its data any more) when whoever started it has ended, however that was.
 UNTIL_END_OF_INPUT = ["sh", "-c", '"$@" & read _; kill -KILL $!; wait', "sh"]
 
@@ -55,7 +55,17 @@ def _start(directory: Path):
     if binaries := os.environ.get("DELAYEDQ_TEST_POSTGRESQL_BIN"):
         version = 0
         POSTGRES_VERSIONS[version] = Path(binaries)
-    return get_server(directory, cleanup_mode="delete", postgres_version=version)
+    server = get_server(directory, cleanup_mode="delete", start=False, postgres_version=version)
+    until = time.monotonic() + STARTUP
+    while True:
+        try:
+            server.start()
+        except (AssertionError, subprocess.TimeoutExpired):  # it waits 10 s; the server goes on starting
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+        else:
+            return server
 
 
 @contextmanager
