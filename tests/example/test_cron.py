@@ -247,6 +247,7 @@ def bring(flight: Flight, state: str) -> None:
 # By the commands
 
 
+@pytest.mark.timeout(300)  # four processes start, one after the other
 def test_an_operator_runs_a_schedule_and_a_worker_places_the_next_ticks(
     environment: dict[str, str], coming: Flight
 ) -> None:
