@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 import signal
 import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.error import URLError
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 ROOT = Path(__file__).parents[2]
+
+#: So many seconds a day takes, if the machine can follow; else it takes the next of them.
+PACES = ("12", "36", "90")
 
 type Demo = Callable[..., subprocess.Popen[str]]
 
@@ -48,10 +53,24 @@ def demo(tmp_path: Path) -> Demo:
     return start
 
 
+def at_its_pace(replay: Callable[[str], tuple[int, str]]) -> str:
+    """What a demo said that the machine could follow; `replay` takes a pace, and returns the exit code too."""
+    for seconds in PACES:
+        code, said = replay(seconds)
+        if "can't replay the day" not in said:
+            break
+    assert code == 0, said
+    return said
+
+
+@pytest.mark.timeout(600)
 def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo, environment: dict[str, str]) -> None:
-    with demo("--seconds", "12", database=environment["DATABASE_URL"]) as process:
-        said, _ = process.communicate(timeout=90)
-    assert process.returncode == 0, said
+    def replay(seconds: str) -> tuple[int, str]:
+        with demo("--seconds", seconds, database=environment["DATABASE_URL"]) as process:
+            said, _ = process.communicate(timeout=180)
+        return process.returncode, said
+
+    said = at_its_pace(replay)
     rows = [line.replace("│", " ").split() for line in said.splitlines() if line.startswith("│")]
     counts = {row[0]: row[-1] for row in rows if len(row) == 2}
     assert counts == {"scheduled": "979", "moved": "774", "cancelled": "180", "delivered": "799"}
@@ -74,18 +93,23 @@ def test_an_interrupted_demo_takes_its_workers_along(demo: Demo, end: signal.Sig
     assert not Path(f"/proc/{workers}").exists()
 
 
+@pytest.mark.timeout(600)
 def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo: Demo) -> None:
     address = f"127.0.0.1:{free_port()}"
-    with demo("--seconds", "12", "--serve", address) as process:
-        try:
-            browser = logged_in(f"http://{address}/admin/", process)
-            forecast = browser.open(f"http://{address}/admin/delayedq/dashboard/forecast/").read().decode()
-            assert re.search(r"fall due</dt><dd>(9\d\d|1,\d{3})<", forecast)
-            assert browser.open(f"http://{address}/static/delayedq/dashboard.js").status == 200
-        finally:
-            process.send_signal(signal.SIGINT)
-            said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+
+    def visit(seconds: str) -> tuple[int, str]:
+        with demo("--seconds", seconds, "--serve", address) as process:
+            try:
+                if browser := logged_in(f"http://{address}/admin/", process):
+                    forecast = browser.open(f"http://{address}/admin/delayedq/dashboard/forecast/").read().decode()
+                    assert re.search(r"fall due</dt><dd>(9\d\d|1,\d{3})<", forecast)
+                    assert browser.open(f"http://{address}/static/delayedq/dashboard.js").status == 200
+            finally:
+                process.send_signal(signal.SIGINT)
+                said, _ = process.communicate(timeout=60)
+        return process.returncode, said
+
+    said = at_its_pace(visit)
     assert f"http://{address}/admin/, user demo, password demo" in said
 
 
@@ -97,11 +121,13 @@ def test_a_demo_is_not_served_to_the_world(demo: Demo, monkeypatch: pytest.Monke
     assert "only with DEBUG" in said
 
 
-def logged_in(url: str, process: subprocess.Popen[str]) -> OpenerDirector:
-    """A browser of sorts, in which the demo user has logged in, as soon as the site answers."""
+def logged_in(url: str, process: subprocess.Popen[str]) -> OpenerDirector | None:
+    """A browser of sorts, in which the demo user has logged in, as soon as the site answers; None if that failed."""
     browser = build_opener(HTTPCookieProcessor())
     while True:
-        assert process.poll() is None
+        assert process.poll() != 0
+        if process.returncode:
+            return None
         try:
             form = browser.open(url).read().decode()
             break
@@ -114,9 +140,12 @@ def logged_in(url: str, process: subprocess.Popen[str]) -> OpenerDirector:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Not one that the system gives to others meanwhile, as it does with those from 32768 on."""
+    for port in random.sample(range(20_000, 32_000), 100):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("No port is free.")
 
 
 @pytest.mark.parametrize("options", [("--seconds", "0"), ("--seconds", "soon"), ("--processes", "0")])
