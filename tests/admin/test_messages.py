@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, timedelta
 
 import pytest
 from django.db import connections
@@ -99,6 +99,7 @@ def test_where_nothing_was_found_within_a_page_nobody_knows_how_many_there_are(o
     assert "not yet known how many messages" in text_of(operator.get(MESSAGES, {"kind": "no.such.task"}))
 
 
+@timezone.override(UTC)  # any time exists, and once
 def test_the_last_second_of_a_range_belongs_to_it_also_when_the_form_is_sent_again(operator, store):
     due = timezone.now().replace(microsecond=999_000) + timedelta(minutes=5)
     store.offer(message("late", scheduled_at=due))
@@ -115,6 +116,7 @@ def test_a_due_message_of_a_paused_queue_is_stuck(operator, store):
     assert "stuck its queue is paused" in text_of(operator.get(MESSAGES))
 
 
+@timezone.override(UTC)
 def test_messages_are_filtered_by_queue_task_and_time(operator, store):
     offer(store, "a", queue="one", seconds=-86_400)
     offer(store, "b", queue="two", kind="tests.other")

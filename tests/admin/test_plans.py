@@ -19,6 +19,7 @@ from delayedq.operations.forecast import Ahead, forecast
 from delayedq.operations.queues import queue_states
 from tests.admin.given import HISTORY, MESSAGES, choose_all, dead, offer, tick
 from tests.app.tasks import mark
+from tests.autovacuum import outlast_autovacuum
 from tests.store.test_presence import worker
 
 LISTS = {
@@ -167,6 +168,7 @@ def test_what_is_counted_for_a_page_reads_slices_of_an_index_and_never_a_table(s
 
 @ON_POSTGRESQL
 def test_failures_are_counted_in_their_own_index_alone(store, connection, many):
+    outlast_autovacuum("postgresql")
     with connection.cursor() as cursor:
         cursor.execute("VACUUM delayedq_finishedmessage")
     asked = [sql for sql in reads(connection, lambda: figures(store, Span.DAY, NOW)) if "'failed'\n" in sql]

@@ -160,9 +160,9 @@ def test_what_a_worker_has_ended_meanwhile_is_not_shown(store, operator):
 
 
 def test_a_worker_that_was_long_silent_is_told_from_the_living(store, operator):
-    store.attend([worker("worker-1")], store.now() - timedelta(minutes=5))
+    store.attend([worker("worker-1")], store.now() - timedelta(minutes=20))
     page = operator.get(QUEUES)
-    assert "silent, 5 min ago" in text_of(page)
+    assert "silent, 20 min ago" in text_of(page)
     offer(store)
     assert rows(operator)["mail"].workers == 0
 
@@ -184,7 +184,7 @@ def test_to_pause_is_asked_back_and_then_done(store, operator):
     assert said(page) == ["Queue mail is paused."]
     row = PausedQueue.objects.get()
     assert (row.queue, row.paused_by) == ("mail", "ann")
-    assert re.search(r"paused by ann (now|1 s ago)", text_of(page))
+    assert re.search(r"paused by ann (now|\d+ s ago)", text_of(page))
 
 
 def test_to_resume_is_asked_back_and_then_done(store, operator):

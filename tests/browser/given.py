@@ -26,7 +26,7 @@ def a_busy_site(now=None):
             ended.append(finished(id_, due, late, failed=bad, random=random))
     FinishedMessage.objects.bulk_create(one for one in ended if one.finished_at <= now)
     tomorrow = now + timedelta(days=1)
-    stampede = timezone.localtime(now).replace(minute=0, second=0, microsecond=0) + timedelta(hours=9)
+    stampede = timezone.localtime(now.replace(minute=0, second=0, microsecond=0) + timedelta(hours=9))
     waiting = [now + (tomorrow - now) * random.random() ** 1.4 for _ in range(1500)]
     waiting += [stampede] * 600
     Message.objects.bulk_create(live(2_000_000 + number, due, now, random) for number, due in enumerate(waiting))

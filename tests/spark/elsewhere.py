@@ -15,6 +15,7 @@ from delayedq.spark.connecting import Address
 from delayedq.spark.reading import snapshot
 from delayedq.spark.session import spark_session
 from tests.spark.dying import DyingDataSource
+from tests.spark.streams import run_to_the_end
 
 CONF = {
     "spark.driver.memory": "512m",
@@ -40,7 +41,7 @@ def run(spark, address, directory):
 def streamed(spark, address, directory):
     stream = spark.readStream.format("delayedq").options(address=address.reference, columns="id").load()
     sink = stream.writeStream.format("parquet").option("checkpointLocation", str(directory / "checkpoint"))
-    sink.trigger(availableNow=True).start(str(directory / "lake")).awaitTermination()
+    run_to_the_end(sink, directory / "lake")
     return sorted(row.id for row in spark.read.parquet(str(directory / "lake")).collect())
 
 

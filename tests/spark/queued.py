@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from delayedq.models import FinishedMessage
+from tests.autovacuum import outlast_autovacuum
+from tests.router import ChosenDatabase
 from tests.store.given import LEASE, NOW, claim, keys, message
 
 #: In the hour that New York skips: a time that takes the zone of the machine for its own shows.
@@ -40,7 +42,10 @@ def ended(number, **fields):
 
 
 def history(numbers, **fields):
+    """A stream on PostgreSQL waits for whatever transaction is open, even one of autovacuum."""
     FinishedMessage.objects.bulk_create([ended(number, **fields) for number in numbers], batch_size=500)
+    if ChosenDatabase.alias == "postgresql":
+        outlast_autovacuum("postgresql")
 
 
 def live_messages(store):

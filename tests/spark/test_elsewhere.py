@@ -23,7 +23,7 @@ def test_nothing_is_lost_or_doubled(java, python, address, store, tmp_path, kind
     died.mkdir()
     command = [python, "-m", "tests.spark.elsewhere", kind, place, address.reference, str(died), dies]
 
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=540)
 
     assert done.returncode == 0, done.stderr[-3000:]
     said = json.loads(done.stdout.splitlines()[-1])

@@ -19,6 +19,7 @@ from delayedq.spark import register
 from delayedq.spark.datasource import DelayedQDataSource
 from tests.router import ChosenDatabase
 from tests.spark.queued import history
+from tests.spark.streams import run_to_the_end
 
 HOURS = timedelta(hours=1)
 
@@ -182,8 +183,7 @@ def test_a_stream_goes_on_from_its_checkpoint(spark, address, store, tmp_path):
         options = {"address": address.reference, "columns": "id,state", "lateness": "0"}
         frame = spark.readStream.format("delayedq").options(**options).load()
         sink = frame.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query = sink.trigger(availableNow=True).start(str(tmp_path / "lake"))
-        assert query.awaitTermination(120)
+        run_to_the_end(sink, tmp_path / "lake")
         return sorted(row.id for row in spark.read.schema("id long").parquet(str(tmp_path / "lake")).collect())
 
     history(range(1, 100))

@@ -48,13 +48,19 @@ def test_a_tick_takes_as_many_statements_for_any_batch(store, counted, engine, s
     assert counted(lambda: store.tick(done, [LANE], size, LEASE, "first", NOW)) <= TICK[engine]
 
 
-# The write-ahead log. A page that is written for the first time after a checkpoint is logged whole: there is none here.
+# The write-ahead log. It is that of the whole server: a checkpoint, after which pages are logged whole, or a vacuum may
+# come in between, but not each time.
 
 WRITTEN = "SELECT pg_current_wal_insert_lsn() - %s::pg_lsn"
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_a_message_with_200_bytes_of_payload_writes_less_than_1450_bytes_of_log_with_its_history(store, connection):
+    assert min(bytes_of_log(store, connection) for _ in range(3)) <= 1450
+
+
+def bytes_of_log(store, connection):
+    """Per message, from its offer to its history."""
     payload, count, tick = f'{{"args":["{"x" * 188}"]}}', 4000, 500
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
@@ -65,4 +71,4 @@ def test_a_message_with_200_bytes_of_payload_writes_less_than_1450_bytes_of_log_
             done = [succeed(one) for one in claimed]
         cursor.execute(WRITTEN, [before])
         (size,) = cursor.fetchone()
-    assert size / count <= 1450
+    return size / count
