@@ -46,16 +46,16 @@ def test_higher_priorities_are_planned_first():
 
 def test_equal_priorities_take_turns_in_being_first():
     known = lanes(("a", 0), ("b", 0), ("c", 0), ("low", -1))
-    plans = [names(known.plan()) for _ in range(12)]
+    plans = [names(known.plan()) for _ in range(100)]
     assert {plan[0] for plan in plans} == {"a0", "b0", "c0"}
     assert all(plan[-1] == "low-1" and len(plan) == 4 for plan in plans)
 
 
 def test_turns_come_round_whatever_else_is_planned():
     known = lanes(("a", 0), ("high", 9), ("b", 0), ("low", -9))
-    seconds = [names(known.plan())[1] for _ in range(12)]
-    assert seconds.count("a0") >= 3
-    assert seconds.count("b0") >= 3
+    seconds = [names(known.plan())[1] for _ in range(200)]
+    assert seconds.count("a0") >= 50
+    assert seconds.count("b0") >= 50
 
 
 def test_what_is_not_due_is_not_planned_but_expected():
@@ -223,7 +223,7 @@ def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often():
         see(known, ("a", 0))
         pauses.append(known.due_in())
     assert pauses[0] <= 0
-    assert all(earlier < later for earlier, later in pairwise(pauses[1:7]))
+    assert all(earlier < later for earlier, later in pairwise(pauses[1:6]))
     assert 0.9 < pauses[-1] <= 1.0
     known.hint()
     known.advance(known.plan(), [got()], 1)
