@@ -114,7 +114,7 @@ def kill_others(connection):
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
             )
             return cursor.fetchone()[0]
     with connection.cursor() as cursor:
