@@ -7,6 +7,7 @@ import time
 from contextlib import contextmanager
 
 from delayedq.worker.pool import Pool
+from delayedq.worker.waiter import Waiter
 from tests.worker.attempts import PATIENCE, playing
 
 
@@ -14,8 +15,8 @@ class Worker:
     """A pool and the part of the loop that takes what ended."""
 
     def __init__(self, threads, **options):
-        self.woken = threading.Event()
-        self.pool = Pool(threads, self.woken.set, **options)
+        self.woken = Waiter()  # a timeout may strike in `wake`, and would leave an Event locked
+        self.pool = Pool(threads, self.woken.wake, **options)
 
     def ended(self, count):
         """What ended, as soon as it is so many; timeouts are enforced meanwhile."""
@@ -25,7 +26,6 @@ class Worker:
             assert time.monotonic() < give_up, "Nothing ended."
             self.pool.enforce_timeouts()
             self.woken.wait(0.01)
-            self.woken.clear()
             taken += self.pool.take_ended()
         return taken
 

@@ -17,6 +17,8 @@ from tests.worker.attempts import PATIENCE, attempt_of, playing
 from tests.worker.pools import values, working
 
 HURRIED = replace(tasks.play, timeout=timedelta(milliseconds=20))
+#: Its time is not over before it has begun.
+LIMITED = replace(tasks.play, timeout=timedelta(seconds=0.5))
 
 
 def spin():
@@ -45,7 +47,7 @@ def test_a_task_may_clean_up_when_its_time_is_over():
             cleaned.append(current_message().key)
 
     with working(1) as worker:
-        worker.run(playing(body, task=HURRIED, key="a"))
+        worker.run(playing(body, task=LIMITED, key="a"))
     assert cleaned == ["a"]
 
 
@@ -57,7 +59,7 @@ def test_a_task_that_swallows_its_timeout_has_returned():
             return "late"
 
     with working(1) as worker:
-        assert values(worker.run(playing(body, task=HURRIED))) == ['"late"']
+        assert values(worker.run(playing(body, task=LIMITED))) == ['"late"']
 
 
 class Cherished:

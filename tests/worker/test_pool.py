@@ -116,10 +116,8 @@ def test_an_end_may_wait_a_moment_for_others_but_not_for_ever(monkeypatch):
         assert 0 < worker.pool.worth_taking() <= PATIENCE
         for _ in range(FLUSH):
             worker.pool.submit(attempt_of(tasks.nothing))
-        worker.woken.clear()
         while worker.pool.worth_taking():
             assert worker.woken.wait(PATIENCE)
-            worker.woken.clear()
         assert len(worker.ended(FLUSH)) >= FLUSH
 
 
