@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.router import ChosenDatabase
 from tests.store.given import kill_others
+from tests.worker.attempts import PATIENCE
 from tests.worker.conftest import eventually
 
 
@@ -108,15 +110,13 @@ def test_a_task_over_its_timeout_fails_and_its_thread_goes_on(drain, options):
     assert json.loads(ended("message").errors)[0]["exception"] == "delayedq.exceptions.TaskTimeout"
 
 
-def test_async_tasks_sleep_together(drain):
-    chores.sleep_async.enqueue_many(((0.2,), {}) for _ in range(100))
+def test_async_tasks_wait_together(drain, monkeypatch):
+    barrier = asyncio.Barrier(100)
+    monkeypatch.setitem(tasks.bodies, "meet", lambda: asyncio.wait_for(barrier.wait(), PATIENCE))
+    tasks.aplay.enqueue_many((("meet",), {}) for _ in range(100))
     due_at_once(chores.note_async, "async")
     drain()
     assert FinishedMessage.objects.succeeded().count() == 101
-    began = FinishedMessage.objects.order_by("-started_at").first().started_at
-    assert (
-        began < FinishedMessage.objects.filter(kind=chores.sleep_async.module_path).earliest("finished_at").finished_at
-    )
     assert Mark.objects.get().value == "1"
 
 
@@ -188,19 +188,36 @@ def test_an_end_that_can_not_be_stored_is_left_to_its_lease_and_blocks_nobody(dr
 # Replaced, locked, away
 
 
-def test_a_message_replaced_while_it_runs_runs_once_more_with_the_new_arguments(drain):
-    due_at_once(chores.nap, "old", 0.5)
+class Gate:
+    """Where tasks wait until it is opened."""
+
+    def __init__(self):
+        self.reached, self.opened, self.seen = threading.Event(), threading.Event(), []
+
+    def __call__(self, name):
+        self.seen.append(f"{name} began")
+        self.reached.set()
+        assert self.opened.wait(PATIENCE)
+        self.seen.append(f"{name} ended")
+
+
+@pytest.fixture
+def gate(monkeypatch):
+    gate = Gate()
+    monkeypatch.setitem(tasks.bodies, "gate", gate)
+    yield gate
+    gate.opened.set()
+
+
+def test_a_message_replaced_while_it_runs_runs_once_more_with_the_new_arguments(drain, gate):
+    due_at_once(tasks.play, "gate", "old")
     worker = threading.Thread(target=drain)
     worker.start()
-    eventually(lambda: Mark.objects.filter(name="old began").exists())
-    due_at_once(chores.nap, "new", 0.0)
+    assert gate.reached.wait(PATIENCE)
+    due_at_once(tasks.play, "gate", "new")
+    gate.opened.set()
     worker.join()
-    assert list(Mark.objects.order_by("id").values_list("name", flat=True)) == [
-        "old began",
-        "old ended",
-        "new began",
-        "new ended",
-    ]
+    assert gate.seen == ["old began", "old ended", "new began", "new ended"]
     superseded, succeeded = FinishedMessage.objects.order_by("started_at")
     assert (superseded.outcome, succeeded.outcome) == ("superseded", "succeeded")
     assert '"old"' in superseded.payload
@@ -208,14 +225,15 @@ def test_a_message_replaced_while_it_runs_runs_once_more_with_the_new_arguments(
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
-def test_an_open_transaction_that_locks_a_message_stops_nobody_else(drain):
-    due_at_once(chores.nap, "locked", 0.3, key="locked")
+def test_an_open_transaction_that_locks_a_message_stops_nobody_else(drain, gate):
+    due_at_once(tasks.play, "gate", "locked", key="locked")
     worker = threading.Thread(target=drain)
     worker.start()
-    eventually(lambda: Mark.objects.filter(name="locked began").exists())
+    assert gate.reached.wait(PATIENCE)
     with transaction.atomic(using=ChosenDatabase.alias):
         due_at_once(chores.note, "moved", key="other")
-        chores.nap.schedule_at(timezone.now() + timedelta(hours=1), "locked", 0.0, key="locked")
+        tasks.play.schedule_at(timezone.now() + timedelta(hours=1), "gate", "locked", key="locked")
+        gate.opened.set()
         free = threading.Thread(target=offer_elsewhere)
         free.start()
         free.join()
@@ -231,14 +249,23 @@ def offer_elsewhere():
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
-def test_acks_survive_the_loss_of_every_connection(drain, caplog):
-    chores.nap.enqueue_many(((f"{number}", 0.05), {}) for number in range(30))
+def test_acks_survive_the_loss_of_every_connection(drain, caplog, monkeypatch):
+    tickets = threading.Semaphore(0)  # some tasks are left to each loss
+
+    def mark(number):
+        assert tickets.acquire(timeout=PATIENCE)
+        Mark.objects.create(name=f"{number}")
+
+    monkeypatch.setitem(tasks.bodies, "mark", mark)
+    tasks.play.enqueue_many((("mark", number), {}) for number in range(30))
     worker = threading.Thread(target=drain)
     worker.start()
     for _ in range(3):
         done = Mark.objects.count()
+        tickets.release(6)
         eventually(lambda done=done: Mark.objects.count() > done)
         kill_others(connections[ChosenDatabase.alias])
+    tickets.release(30)
     worker.join()
     assert "Next try in" in caplog.text
     assert FinishedMessage.objects.succeeded().count() + Message.objects.count() == 30

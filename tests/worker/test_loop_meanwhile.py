@@ -103,6 +103,7 @@ def test_the_lease_keeper_sees_that_a_trip_hangs(store, running, monkeypatch):
 
 def test_what_a_worker_has_ended_is_stored_when_its_time_is_over(store, options, monkeypatch):
     """A task goes on for too long, and the last trip comes back only after that."""
+    monkeypatch.setattr(loop_module, "LAST_TRIP", PATIENCE)
     release = threading.Event()
     monkeypatch.setitem(tasks.bodies, "wait", lambda: release.wait(PATIENCE) and None)
     running = Running(store, replace(options, drain=False, shutdown_timeout=timedelta(seconds=0.2)))
