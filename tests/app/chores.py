@@ -1,8 +1,6 @@
 """Tasks for the tests of whole workers: what they did is in the table of marks."""
 
-import asyncio
 import os
-import threading
 import time
 from datetime import timedelta
 
@@ -27,6 +25,15 @@ def nap(name, seconds):
     Mark.objects.create(name=f"{name} began", value=str(os.getpid()))
     time.sleep(seconds)
     Mark.objects.create(name=f"{name} ended", value=str(os.getpid()))
+
+
+@task
+def wait_for(name):
+    """Runs until somebody makes that mark."""
+    Mark.objects.create(name=f"began to wait for {name}")
+    deadline = time.monotonic() + 20
+    while not Mark.objects.filter(name=name).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
 
 
 @task(max_attempts=3)
@@ -64,12 +71,6 @@ def snooze_thrice():
 @task
 def cancel_itself():
     raise Cancel("no longer needed")
-
-
-@task
-async def sleep_async(seconds):
-    await asyncio.sleep(seconds)
-    return threading.current_thread().name
 
 
 @task

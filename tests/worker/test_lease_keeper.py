@@ -87,9 +87,9 @@ def until(claimed):
 
 
 def test_what_is_held_is_renewed_again_and_again(store, claim):
-    first, second = Ledger(8), Ledger(8)
-    held = [*claim(first, 2, LEASE), *claim(second, 1, LEASE)]
-    with keeping(store, first, second, lease=LEASE):
+    first, second, lease = Ledger(8), Ledger(8), timedelta(seconds=3)
+    held = [*claim(first, 2, lease), *claim(second, 1, lease)]
+    with keeping(store, first, second, lease=lease):
         for _ in range(3):
             before = {one.id: until(one) for one, _ in held}
             eventually(lambda before=before: all(until(one) > before[one.id] for one, _ in held))

@@ -37,10 +37,13 @@ def test_a_connection_that_was_open_before_is_not_shared_by_the_children(workers
 
 
 def test_a_lease_keeper_that_was_killed_is_replaced_and_leases_go_on(workers):
-    chores.nap.schedule_at(timezone.now(), "long", 4, key="long")
-    one = workers("--lease", "2")
-    eventually(lambda: marked("long began"))
+    chores.wait_for.enqueue("renewal")
+    one = workers("--lease", "10")
+    eventually(lambda: marked("began to wait for renewal"))
     os.kill(children(one.process.pid)[0], signal.SIGKILL)
+    before = Message.objects.get().leased_until
+    eventually(lambda: Message.objects.get().leased_until > before)
+    Mark.objects.create(name="renewal")
     eventually(FinishedMessage.objects.exists)
     one.send(signal.SIGTERM)
     code, output = one.finish()
