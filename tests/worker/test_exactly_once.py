@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 from django.contrib.auth.models import Permission
@@ -196,7 +198,8 @@ def locked(store, monkeypatch):
     def call(function):
         holder = store_holder(store)
         next(holder)
-        monkeypatch.setattr(joint.time, "sleep", lambda _: next(holder, None))
+        clock = SimpleNamespace(sleep=lambda _: next(holder, None), monotonic=time.monotonic)
+        monkeypatch.setattr(joint, "time", clock)
         try:
             return function()
         finally:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing, suppress
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, transaction
@@ -161,7 +163,7 @@ def test_while_the_database_is_away_it_asks_again(claimed, store, unplug, monkey
     message = claimed(write_and(lambda: unplug(after)))
     with pytest.MonkeyPatch.context() as outage:  # `unplug` undoes its own changes alone
         outage.setattr(store, "finished", stay_away)
-        outage.setattr(joint.time, "sleep", pauses.append)
+        outage.setattr(joint, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
         ended = run(message)
 
     assert (ended.settled is not None) is after
