@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 from delayedq.store.protocol import Sight
+from delayedq.worker import lanes as lanes_module
 from delayedq.worker.lanes import REMEMBERED, SLACK, Lanes
 from tests.app import tasks
 from tests.worker.attempts import NOW, claimed
@@ -214,18 +216,20 @@ def test_few_empty_lanes_are_remembered_and_the_latest_rather_than_others():
     assert names(known.plan()) == ["back0"]
 
 
-def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often():
-    known = lanes(("a", 0))
+def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often(monkeypatch):
+    monkeypatch.setattr(lanes_module, "time", SimpleNamespace(monotonic=lambda: 0.0))  # which stands still
+    known, locked = Lanes(), [Sight("a", 0, NOW, -1.0)]
+    known.see(locked, 0.0)
     pauses = []
     for _ in range(12):
         known.hint()
         known.advance(known.plan(), [], 1)
-        see(known, ("a", 0))
+        known.see(locked, 0.0)
         pauses.append(known.due_in())
     assert pauses[0] <= 0
-    assert all(earlier < later for earlier, later in pairwise(pauses[1:6]))
+    assert all(earlier < later for earlier, later in pairwise(pauses[:6]))
     assert 0.9 < pauses[-1] <= 1.0
     known.hint()
     known.advance(known.plan(), [got()], 1)
-    see(known, ("a", 0))
+    known.see(locked, 0.0)
     assert known.due_in() <= 0
