@@ -10,6 +10,7 @@ from delayedq.operations.pauses import pause, resume
 from delayedq.worker import lookout
 from tests.app import chores, tasks
 from tests.store.given import message, together
+from tests.worker.attempts import PATIENCE
 from tests.worker.conftest import eventually
 from tests.worker.test_lookout import NEVER, watching
 
@@ -66,8 +67,10 @@ def test_a_pause_that_nobody_heard_is_obeyed_all_the_same(store, monkeypatch):
         claimed = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
         assert [one.queue for one in claimed] == ["b"]
         watch.lanes.advance(watch.lanes.plan(), claimed, 9)
+        watch.woken.clear()
         watch.lookout.ask()
-        watch.until(lambda: watch.lanes.due_in() is None)  # and nobody tries in vain
+        assert watch.woken.wait(PATIENCE)
+        assert watch.lanes.due_in() is None  # and nobody tries in vain
         assert watch.lanes.looks == looks
 
 
