@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import time
-
 from django.db import connections
 
+from tests.worker.conftest import eventually
+
 _AT_WORK = """
-SELECT count(*) FROM pg_stat_activity
+SELECT FROM pg_stat_activity
 WHERE backend_type = 'autovacuum worker' AND (backend_xid IS NOT NULL OR backend_xmin IS NOT NULL)
 """
-#: Seconds.
-PATIENCE = 60
 
 
-def outlast_autovacuum(alias):
+def outlast_autovacuum():
     """Wait for its transactions that are open: those that begin later see all that has been committed by now."""
-    until = time.monotonic() + PATIENCE
-    with connections[alias].cursor() as cursor:
-        while True:
-            cursor.execute(_AT_WORK)
-            if cursor.fetchone() == (0,):
-                return
-            assert time.monotonic() < until, "autovacuum does not end"
-            time.sleep(0.02)
+    eventually(lambda: not _at_work())
+
+
+def _at_work():
+    with connections["postgresql"].cursor() as cursor:
+        cursor.execute(_AT_WORK)
+        return cursor.fetchall()

@@ -168,7 +168,7 @@ def test_what_is_counted_for_a_page_reads_slices_of_an_index_and_never_a_table(s
 
 @ON_POSTGRESQL
 def test_failures_are_counted_in_their_own_index_alone(store, connection, many):
-    outlast_autovacuum("postgresql")
+    outlast_autovacuum()
     with connection.cursor() as cursor:
         cursor.execute("VACUUM delayedq_finishedmessage")
     asked = [sql for sql in reads(connection, lambda: figures(store, Span.DAY, NOW)) if "'failed'\n" in sql]

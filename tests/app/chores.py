@@ -8,6 +8,8 @@ from delayedq import Cancel, Retry, Snooze, current_message, task
 from tests.app.models import Mark
 
 QUICK = timedelta(milliseconds=10)
+#: Seconds for which a task waits, if nobody does what it waits for.
+PATIENCE = 20
 
 
 @task
@@ -31,9 +33,7 @@ def nap(name, seconds):
 def wait_for(name):
     """Runs until somebody makes that mark."""
     Mark.objects.create(name=f"began to wait for {name}")
-    deadline = time.monotonic() + 20
-    while not Mark.objects.filter(name=name).exists() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    _wait(lambda: Mark.objects.filter(name=name).exists())
 
 
 @task(max_attempts=3)
@@ -88,9 +88,7 @@ def spin():
 def watch_lease(name):
     """Runs until it is told that its lease was lost."""
     Mark.objects.create(name=f"{name} began")
-    deadline = time.monotonic() + 20
-    while not current_message().lease_lost and time.monotonic() < deadline:
-        time.sleep(0.01)
+    _wait(lambda: current_message().lease_lost)
     Mark.objects.create(name=f"{name} lost" if current_message().lease_lost else f"{name} kept")
 
 
@@ -98,3 +96,9 @@ def watch_lease(name):
 def note_tick():
     message = current_message()
     Mark.objects.create(name=message.nominal_at.isoformat(), value=message.schedule)
+
+
+def _wait(condition):
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)

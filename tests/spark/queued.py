@@ -45,7 +45,7 @@ def history(numbers, **fields):
     """A stream on PostgreSQL waits for whatever transaction is open, even one of autovacuum."""
     FinishedMessage.objects.bulk_create([ended(number, **fields) for number in numbers], batch_size=500)
     if ChosenDatabase.alias == "postgresql":
-        outlast_autovacuum("postgresql")
+        outlast_autovacuum()
 
 
 def live_messages(store):

@@ -146,7 +146,7 @@ def test_every_verb_goes_by_index_on_a_table_that_was_full_and_is_vacuumed(store
     """Its indexes are deep, and the planner thinks it empty: the due index looked as good as the primary key."""
     fill(table, -60_000, 0)
     table("DELETE FROM delayedq_message")
-    outlast_autovacuum("postgresql")
+    outlast_autovacuum()
     table("VACUUM ANALYZE delayedq_message")
     fill(table, -20_000, 0)
     assert_by_index(store, connection, 200)
@@ -249,7 +249,7 @@ def test_a_claim_is_as_cheap_after_many_messages_have_been_processed(store, conn
     before = Plan(connection, partial(claim, store)).blocks
     while claimed := claim(store, 1000):
         settle(store, *map(succeed, claimed))
-    outlast_autovacuum("postgresql")
+    outlast_autovacuum()
     table("VACUUM delayedq_message")
     store.offer(message("last"), now=NOW)
 

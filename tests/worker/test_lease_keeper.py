@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-import time
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -21,6 +20,7 @@ from delayedq.worker.ledger import Ledger
 from delayedq.worker.loop import Options
 from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE
+from tests.worker.conftest import eventually
 
 LEASE = timedelta(seconds=0.6)
 LONG = timedelta(hours=1)
@@ -56,14 +56,6 @@ def keeping(*args, **options):
         kept.thread.join(PATIENCE)
         kept.far_end.close()
         assert not kept.thread.is_alive()
-
-
-def eventually(condition):
-    """What the keeper does on its own can only be asked for."""
-    give_up = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 @pytest.fixture
