@@ -9,8 +9,9 @@ from delayedq.exceptions import Cancel, Retry, Snooze
 
 if TYPE_CHECKING:
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
+    from delayedq.scheduling import Scheduled
     from delayedq.store.protocol import OfferOutcome
-    from delayedq.tasks import Scheduled, Task, current_message, task
+    from delayedq.tasks import Task, current_message, task
 
 __all__ = [
     "Acknowledgement",
@@ -30,11 +31,17 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 
-_OF_QUEUES = {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"}
+_HOMES = {
+    "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
+    "delayedq.scheduling": {"Scheduled"},
+    "delayedq.store.protocol": {"OfferOutcome"},
+    "delayedq.tasks": {"Task", "current_message", "task"},
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Tasks and queues are loaded when they are asked for: what imports only `delayedq.core` needs no Django."""
-    if name not in __all__:
-        raise AttributeError(f"module 'delayedq' has no attribute {name!r}")
-    return getattr(import_module("delayedq.queue" if name in _OF_QUEUES else "delayedq.tasks"), name)
+    """Tasks and queues are imported on first use, so that `delayedq.core` can be imported without Django."""
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"module 'delayedq' has no attribute {name!r}")

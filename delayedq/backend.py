@@ -3,32 +3,48 @@
 from __future__ import annotations
 
 import logging
+from itertools import batched
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
+from django.apps import apps
+from django.core.checks import Error
+from django.db import transaction
 from django.tasks import TaskResult, TaskResultStatus
 from django.tasks.backends.base import BaseTaskBackend
 from django.tasks.exceptions import TaskResultDoesNotExist
 from django.tasks.signals import task_enqueued
-from django.utils import timezone
 
 from delayedq import results
-from delayedq.core.serialization import load_call, loads
-from delayedq.exceptions import CannotRun
+from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
-from delayedq.store import default_store
-from delayedq.tasks import Task, task_at
+from delayedq.store import default_store, store_for
+from delayedq.task_defaults import read_options
+from delayedq.tasks import Task
 
 if TYPE_CHECKING:
-    from delayedq.models import FinishedMessage, Message
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from django.core.checks import CheckMessage
+
+    from delayedq.scheduling import Call
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Offered, OnConflict
 
     AnyResult = TaskResult[..., Any]
+    AnyTask = Task[..., Any]
 else:
     AnyResult = TaskResult
 
 
 class DelayedQBackend(BaseTaskBackend):
-    """Keeps tasks in the project's database. It takes no OPTIONS."""
+    """A `django.tasks` backend that stores tasks in the project's database.
+
+    OPTIONS: DATABASE (an alias; default: the database routers decide), and defaults for tasks that do not set them:
+    MAX_ATTEMPTS (int), BACKOFF (timedelta or callable), TIMEOUT (timedelta). `manage.py check` reports wrong ones.
+
+        TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "OPTIONS": {"MAX_ATTEMPTS": 3}}}
+    """
 
     task_class = Task
     supports_defer = True
@@ -38,72 +54,82 @@ class DelayedQBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        if self.options:
-            path = f"TASKS[{alias!r}]['OPTIONS'][{next(iter(self.options))!r}]"
-            raise ImproperlyConfigured(f"{path} is unknown; the backend takes no options.")
+        self.defaults, self._problems = read_options(alias, self.options)
+
+    @property
+    def store(self) -> Store:
+        """The store that has the messages of this backend."""
+        database = self.defaults.DATABASE
+        return default_store() if database is None else store_for(database)
+
+    def check(self, **_: Any) -> list[CheckMessage]:
+        found: list[CheckMessage] = [Error(problem, id="delayedq.E005") for problem in self._problems]
+        if not apps.is_installed("delayedq"):
+            problem = f"TASKS[{self.alias!r}] uses delayedq, which is not in INSTALLED_APPS."
+            found.append(Error(problem, hint='Add "delayedq" to INSTALLED_APPS and run migrate.', id="delayedq.E006"))
+        return found
+
+    # Ways in
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         self.validate_task(task)
-        offered = default_store().offer(task.offer(args, kwargs, when=task.run_after))
-        result = results.make(task, offered.id, TaskResultStatus.READY, args, kwargs, enqueued_at=timezone.now())
+        offered = self.store.offer(task.offer(args, kwargs, when=task.run_after))
+        result = results.make(
+            task, offered.id, TaskResultStatus.READY, args, kwargs, self.alias, enqueued_at=self._created_at(offered)
+        )
         if wanted(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
 
+    def _created_at(self, offered: Offered) -> datetime:
+        """As it is stored. MySQL does not return it, so it is read there."""
+        from delayedq.models import Message
+
+        if offered.created_at is not None:
+            return offered.created_at
+        stored = Message.objects.using(self.store.alias).filter(pk__in=[offered.id])
+        return stored.values_list("created_at", flat=True).get()
+
+    def schedule(
+        self,
+        task: AnyTask,
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        when: datetime,
+        key: str | None,
+        on_conflict: OnConflict,
+    ) -> Scheduled:
+        self.validate_task(task)
+        return Scheduled.of(self.store.offer(task.offer(args, kwargs, when=when, key=key), on_conflict))
+
+    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
+        self.validate_task(task)
+        return [Scheduled.of(offered) for offered in self.store.offer_many(task.offers(calls, task.run_after))]
+
+    def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:
+        self.validate_task(task)
+        store, offers = self.store, task.offers(calls, task.run_after)
+        with transaction.atomic(using=store.alias):
+            return sum(len(store.offer_many(chunk)) for chunk in batched(offers, chunk_size))
+
+    def unschedule(self, task: AnyTask, key: str) -> bool:
+        self.validate_task(task)
+        return self.store.unschedule(task.module_path, key)
+
+    # Results
+
     def get_result(self, result_id: str) -> AnyResult:
+        """Raises TaskResultDoesNotExist. Reads from the database that has the queue, never from a replica."""
         from delayedq.models import FinishedMessage, Message
 
         try:
             id_ = int(result_id)
         except ValueError:
             raise TaskResultDoesNotExist(result_id) from None
-        if live := Message.objects.filter(id=id_).first():
-            return _live_result(live)
-        if ended := FinishedMessage.objects.filter(id=id_).first():
-            return _ended_result(ended)
+        alias = self.store.alias
+        messages = Message.objects.using(alias)
+        if live := messages.filter(id=id_).annotate(is_leased=messages.is_leased()).first():
+            return results.of_live(live, self.alias, leased=live.is_leased)  # type: ignore[attr-defined]  # annotated
+        if ended := FinishedMessage.objects.using(alias).filter(id=id_).first():
+            return results.of_ended(ended, self.alias)
         raise TaskResultDoesNotExist(result_id)
-
-
-def _live_result(message: Message) -> AnyResult:
-    leased = message.lease_token is not None
-    args, kwargs = _arguments(message.payload)
-    return results.make(
-        task_at(message.kind),
-        message.id,
-        TaskResultStatus.RUNNING if leased else TaskResultStatus.READY,
-        args,
-        kwargs,
-        enqueued_at=message.created_at,
-        errors=results.errors(message.errors),
-        worker_ids=results.workers(message.errors, message.attempt, message.leased_by or ""),
-    )
-
-
-def _ended_result(message: FinishedMessage) -> AnyResult:
-    from delayedq.models import Outcome
-
-    succeeded = message.outcome == Outcome.SUCCEEDED
-    args, kwargs = _arguments(message.payload)
-    result = results.make(
-        task_at(message.kind),
-        message.id,
-        TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED,
-        args,
-        kwargs,
-        enqueued_at=message.created_at,
-        started_at=message.started_at,
-        finished_at=message.finished_at,
-        last_attempted_at=message.started_at,
-        errors=results.errors(message.errors),
-        worker_ids=results.workers(message.errors, message.attempts, message.worker or ""),
-    )
-    object.__setattr__(result, "_return_value", None if message.result is None else loads(message.result))
-    return result
-
-
-def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
-    """Empty if they can't be read any more: how a message ended can be told all the same."""
-    try:
-        return load_call(payload)
-    except CannotRun:
-        return [], {}

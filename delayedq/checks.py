@@ -1,13 +1,18 @@
-"""System checks: what a deployment gets wrong, found by `manage.py check`.
+"""System checks for `manage.py check`.
 
 - delayedq.E001  settings.DELAYEDQ has an unknown key or a wrong value
 - delayedq.E002  USE_TZ is off
 - delayedq.E003  the database's engine is not supported
 - delayedq.E004  a schedule in DELAYEDQ["CRON"] is wrong
+- delayedq.E005  a backend in TASKS has an unknown key or a wrong value in its OPTIONS (see `delayedq.backend`)
+- delayedq.E006  a backend in TASKS uses delayedq, which is not in INSTALLED_APPS (see `delayedq.backend`)
+- delayedq.E007  MySQL at another isolation level than READ COMMITTED
 - delayedq.W001  SQLite without transaction_mode IMMEDIATE
 - delayedq.W002  SQLite without WAL (needs `check --database`)
-- delayedq.W003  MySQL at another isolation level than READ COMMITTED
+- delayedq.W003  PostgreSQL at another isolation level than READ COMMITTED
 - delayedq.W004  MySQL whose packets are too small for a payload (needs `check --database`)
+- delayedq.W007  the messages of a task are in another database than the models of its app
+- delayedq.W008  a schedule in DELAYEDQ["CRON"] has six fields that look like those of Quartz, seconds first
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.conf import settings
 from django.core.checks import Error, Warning, register  # noqa: A004
 from django.core.exceptions import ImproperlyConfigured
@@ -24,11 +30,18 @@ from delayedq.conf import get_settings
 from delayedq.cron.definitions import read
 from delayedq.models import Message
 from delayedq.store import default_store
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from django.core.checks import CheckMessage
+
+    from delayedq.cron.definitions import Definition
+    from delayedq.store.protocol import Flaw
+
+#: Fields of an expression with seconds.
+SIX = 6
 
 
 @register
@@ -45,15 +58,28 @@ def check_settings(**_: Any) -> list[CheckMessage]:
 
 @register
 def check_cron(**_: Any) -> list[CheckMessage]:
-    """The first thing that is wrong with each schedule."""
+    """The first error of each schedule."""
     found: list[CheckMessage] = []
-    with suppress(ImproperlyConfigured):  # check_settings tells
+    with suppress(ImproperlyConfigured):  # check_settings reports it
         for name, given in get_settings().CRON.items():
             try:
-                read(name, given)
+                definition = read(name, given)
             except ImproperlyConfigured as error:
                 found.append(Error(str(error), id="delayedq.E004"))
+            else:
+                found += _seconds_first(name, definition)
     return found
+
+
+def _seconds_first(name: str, definition: Definition) -> list[CheckMessage]:
+    """Six fields that run each second of a minute or an hour are mostly meant to have the seconds first."""
+    expression = getattr(definition.schedule, "expression", "")
+    fields = expression.split()
+    if len(fields) != SIX or fields[-1] != "*" or fields[0] == "*":
+        return []
+    problem = f"DELAYEDQ['CRON'][{name!r}]['cron']: {expression!r} runs each second of its minutes."
+    hint = f"The second is the last field here, not the first as in Quartz: {' '.join([*fields[1:], fields[0]])!r}?"
+    return [Warning(problem, hint=hint, id="delayedq.W008")]
 
 
 @register
@@ -69,9 +95,39 @@ def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[Che
     return [message for message in _flaws(connect=True) if message.id not in known]
 
 
+@register
+def check_databases(**_: Any) -> list[CheckMessage]:
+    """An enqueue commits with the caller's transaction only if that is on the same database."""
+    found: dict[str, CheckMessage] = {}
+    for task in registered.values():
+        app = apps.get_containing_app_config(task.func.__module__)
+        if app is None or app.label in found:
+            continue
+        try:
+            store = getattr(task.get_backend(), "store", None)
+        except ImproperlyConfigured:  # check_store reports it
+            continue
+        if store is None:
+            continue
+        written = {router.db_for_write(model) for model in app.get_models()}
+        if written and store.alias not in written:
+            problem = (
+                f"Messages of the tasks of {app.label!r} are stored in {store.alias!r}, its models in "
+                f"{', '.join(sorted(map(repr, written)))}: an enqueue does not commit with changes of these models."
+            )
+            hint = 'Set DATABASE in the OPTIONS of the backend in TASKS, or route "delayedq" to the same database.'
+            found[app.label] = Warning(problem, hint=hint, id="delayedq.W007")
+    return list(found.values())
+
+
 def _flaws(*, connect: bool) -> list[CheckMessage]:
     try:
         flaws = default_store().flaws(connect=connect)
     except ImproperlyConfigured as error:
         return [Error(str(error), id="delayedq.E003")]
-    return [Warning(flaw.problem, hint=flaw.hint, id=flaw.id) for flaw in flaws]
+    return [_message(flaw) for flaw in flaws]
+
+
+def _message(flaw: Flaw) -> CheckMessage:
+    of_kind = Error if flaw.id.startswith("delayedq.E") else Warning
+    return of_kind(flaw.problem, hint=flaw.hint, id=flaw.id)

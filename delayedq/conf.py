@@ -12,38 +12,54 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from delayedq.core.limits import MAX_PAYLOAD_BYTES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What `DELAYEDQ = {...}` may hold, with the defaults."""
+    """The keys of `DELAYEDQ = {...}` with their types and defaults. Raises ImproperlyConfigured for a wrong value."""
 
-    #: How long a claim holds; a running message's lease is renewed three times in it.
+    #: Duration of a lease (visibility timeout). The lease of a running message is renewed three times in it.
     LEASE: timedelta = timedelta(seconds=60)
-    #: How long an idle worker sleeps at most when nothing wakes it.
+    #: Longest sleep of an idle worker that no notification wakes.
     POLL_INTERVAL: timedelta = timedelta(seconds=3)
-    #: When workers store how tasks ended: several at a time ("batched": as soon as no other task runs, or some
-    #: milliseconds later), or "each" as soon as it has returned, which takes up to a trip to the database per message.
+    #: When workers store results: "batched" (several in one statement, at most some milliseconds after the task
+    #: returned), or "each" as soon as its task has returned, which takes up to one round trip per message.
     ACKNOWLEDGE: str = "batched"
-    #: How long history is kept, dead letters excepted; None keeps it for ever.
+    #: A worker process is ended and replaced when its loop is silent for this long, as a task holds the interpreter. A
+    #: thread is lost when its task runs on for this long after its timeout; half of the threads lost end it too.
+    HUNG_AFTER: timedelta = timedelta(seconds=60)
+    #: PostgreSQL: where the listener of a worker connects (a URL or libpq's keywords), if the alias leads to a pooler
+    #: that gives a session to each transaction, as PgBouncer does: LISTEN hears nothing there. None: as the alias does.
+    LISTENER_DSN: str | None = None
+    #: How long a worker gives back messages whose task it does not know, or whose arguments do not fit, before it sets
+    #: them aside: in a rolling deploy a worker of the other version can run them.
+    DEPLOY_GRACE: timedelta = timedelta(minutes=10)
+    #: How long history is kept; dead letters are never pruned. None: for ever.
     RETENTION: timedelta | None = timedelta(days=30)
-    #: The largest payload that is stored, in bytes of its JSON.
-    MAX_PAYLOAD_BYTES: int = 1_000_000
+    #: Largest payload, in bytes of its JSON.
+    MAX_PAYLOAD_BYTES: int = MAX_PAYLOAD_BYTES
     #: Where the pipeline keeps ended messages: a directory, or a URL that Spark can write to. None: it has no lake.
     LAKE: str | None = None
-    #: The archive moves history that is older; below RETENTION, or it is pruned before.
+    #: The archive moves history that is older than this. Must be below RETENTION, which deletes what is older.
     ARCHIVE_AFTER: timedelta = timedelta(days=7)
     #: Where the pipeline's Spark runs: a master ("local[*]"), or the address of a Spark Connect server ("sc://...").
     SPARK_MASTER: str | None = None
     SPARK_REMOTE: str | None = None
-    #: Where executors find the URL of the database ("env:NAME" or "file:PATH"). None: on this machine, in a file that
-    #: is there while the pipeline runs.
+    #: Where executors find the URL of the database ("env:NAME" or "file:PATH"). None: in a file on this machine that
+    #: exists while the pipeline runs.
     SPARK_ADDRESS: str | None = None
     #: Schedules by name; see `delayedq.cron.definitions`, which reads them.
     CRON: dict[str, Any] = field(default_factory=dict)
+    #: A schedule that no worker's settings have any more is retired when none has had it for this long: the time that
+    #: a deploy takes.
+    CRON_GRACE: timedelta = timedelta(minutes=10)
 
     def __post_init__(self) -> None:
-        for name in ("LEASE", "POLL_INTERVAL", "ARCHIVE_AFTER"):
+        for name in ("LEASE", "POLL_INTERVAL", "HUNG_AFTER", "ARCHIVE_AFTER", "CRON_GRACE"):
             _positive_duration(name, getattr(self, name))
+        if not isinstance(self.DEPLOY_GRACE, timedelta) or timedelta() > self.DEPLOY_GRACE:
+            raise ImproperlyConfigured(_problem("DEPLOY_GRACE", "a timedelta, not below zero", self.DEPLOY_GRACE))
         if self.RETENTION is not None:
             _positive_duration("RETENTION", self.RETENTION)
         if type(self.MAX_PAYLOAD_BYTES) is not int or self.MAX_PAYLOAD_BYTES <= 0:
@@ -52,7 +68,7 @@ class Settings:
             )
         if self.ACKNOWLEDGE not in {"batched", "each"}:
             raise ImproperlyConfigured(_problem("ACKNOWLEDGE", '"batched" or "each"', self.ACKNOWLEDGE))
-        for name in ("LAKE", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
+        for name in ("LAKE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ImproperlyConfigured(_problem(name, "a text, or None", value))
@@ -62,7 +78,7 @@ class Settings:
 
 @cache
 def get_settings() -> Settings:
-    """The validated settings of the project.
+    """Return the validated settings of the project; read once, and again after `override_settings`.
 
     Raises ImproperlyConfigured, naming the path, for an unknown key or a wrong value.
     """

@@ -1,35 +1,36 @@
-"""Everything delayedq raises, and what a task may raise to steer its message.
+"""All exceptions that delayedq raises, and those that a task may raise to control its message.
 
     Exception
     ├── DelayedQError
-    │   ├── InvalidMessage (ValueError)       what was offered can't be stored, and nothing was
+    │   ├── InvalidMessage (ValueError)       an offer that can't be stored; nothing was stored
     │   │   ├── InvalidKey                    not a text of 1 to 200 characters
     │   │   ├── InvalidTime                   naive while USE_TZ is on, or not a datetime
     │   │   ├── PayloadTooLarge               over MAX_PAYLOAD_BYTES
-    │   │   └── NotStorable (TypeError)       an argument or result that has no JSON form, named
-    │   ├── InvalidQueue (ValueError)         a name, serializer, duration or filter that gives no queue
-    │   ├── QueueClosed                       a bare queue, or an envelope of one, was used after its end
-    │   ├── LeaseLost                         a transaction outlived its lease, and was rolled back
-    │   ├── InvalidSchedule (ValueError)      a cron expression, time zone, period or name that gives no schedule
-    │   ├── CannotRun                         a stored message that no attempt can run
+    │   │   └── NotStorable (TypeError)       an argument or result without a JSON form; the error names it
+    │   ├── InvalidQueue (ValueError)         a wrong name, serializer, duration or filter of a bare queue
+    │   ├── QueueClosed                       a bare queue or its envelope was used after the queue was closed
+    │   ├── LeaseLost                         a transaction lasted longer than its lease and was rolled back
+    │   ├── InvalidSchedule (ValueError)      a wrong cron expression, time zone, period or name of a schedule
+    │   ├── CannotRun                         a stored message that can't be run by any attempt
     │   │   ├── UnknownTask                   its task is not registered here
     │   │   ├── ArgumentsMismatch             its payload can't be read, or does not fit the task's signature
     │   │   └── ReferenceGone                 an object it refers to was deleted
-    │   ├── WorkerVanished                    its attempts ended without a word, as often as it may be tried
+    │   ├── WorkerVanished                    the processes of all its attempts died without reporting an end
+    │   ├── WorkerHung                        its worker process did not respond any more and was ended
     │   ├── TaskTimeout (TimeoutError)        an attempt took longer than the task's timeout
-    │   └── PipelineError                     a step of the pipeline on Spark can't be done; the message says why
-    │       ├── JavaMissing                   Spark has to start here, and there is no Java
-    │       ├── InvalidOption (ValueError)    an option, a column or an address that Spark was given, named
-    │       ├── DatabaseUnreachable           no connection to the database, whose address names it
-    │       ├── SnapshotGone                  what a DataFrame reads is no longer held: load it again
-    │       ├── LoadFailed                    what was staged is not what was written; nothing was offered
-    │       ├── LakeUnusable                  no lake, something else, or one of a newer schema
-    │       ├── ArchiveBusy                   somebody else archives, or took the batch over
-    │       └── ArchiveFailed                 a batch can't be moved; nothing of it was deleted
-    └── Steering                              raised by a task; never an error
+    │   └── PipelineError                     a step of the pipeline on Spark failed; the message says why
+    │       ├── JavaMissing                   Spark has to start on this machine, which has no Java
+    │       ├── InvalidOption (ValueError)    a wrong option, column or address for Spark; the error names it
+    │       ├── DatabaseUnreachable           no connection to the database; the error names its address
+    │       ├── SnapshotGone                  the transaction that a DataFrame reads from has ended: load it again
+    │       ├── LoadFailed                    the staging table differs from what was written; nothing was offered
+    │       ├── LakeUnusable                  the path has no lake, other files, or a lake of a newer schema
+    │       ├── ArchiveBusy                   another process archives, or took over this batch
+    │       └── ArchiveFailed                 a batch can't be moved; none of its rows was deleted
+    └── Steering                              raised by a task to say what comes next; not an error
         ├── Retry                             try again later; counts as an attempt
-        ├── Snooze                            not now; does not count
-        └── Cancel                            not any more
+        ├── Snooze                            run again later; does not count as an attempt
+        └── Cancel                            end the message as cancelled
 
 Wrong settings raise Django's ImproperlyConfigured, wrong task options Django's InvalidTask.
 This module imports no Django: the pipeline uses it too.
@@ -45,7 +46,7 @@ class DelayedQError(Exception):
 
 
 class InvalidMessage(DelayedQError, ValueError):
-    """What was offered can't be stored, and nothing was."""
+    """An offer that can't be stored. Nothing was stored."""
 
 
 class InvalidKey(InvalidMessage):
@@ -65,7 +66,7 @@ class NotStorable(InvalidMessage, TypeError):
 
 
 class InvalidQueue(DelayedQError, ValueError):
-    """A name, serializer, duration or filter that gives no queue; the message says which, and why."""
+    """A wrong name, serializer, duration or filter of a bare queue; the message says which, and why."""
 
 
 class QueueClosed(DelayedQError):
@@ -73,15 +74,15 @@ class QueueClosed(DelayedQError):
 
 
 class LeaseLost(DelayedQError):
-    """The message went to somebody else while a transaction worked on it; what the transaction wrote is undone."""
+    """The lease ended or the message was dropped during a transaction; what the transaction wrote is rolled back."""
 
 
 class InvalidSchedule(DelayedQError, ValueError):
-    """A cron expression, time zone, period or name that gives no schedule; the message says which, and why."""
+    """A wrong cron expression, time zone, period or name of a schedule; the message says which, and why."""
 
 
 class CannotRun(DelayedQError):
-    """A stored message that no attempt can run; it is set aside as failed at once."""
+    """A stored message that can't be run; it becomes a dead letter without further attempts."""
 
 
 class UnknownTask(CannotRun):
@@ -93,11 +94,15 @@ class ArgumentsMismatch(CannotRun):
 
 
 class ReferenceGone(CannotRun):
-    """An object that the message refers to was deleted meanwhile."""
+    """A model instance that the message refers to was deleted after the message was stored."""
 
 
 class WorkerVanished(DelayedQError):
-    """Every attempt ended without a word: its worker was killed, crashed, or lost its lease."""
+    """No attempt reported an end: each time the worker was killed, crashed, or lost its lease (a poison message)."""
+
+
+class WorkerHung(DelayedQError):
+    """An attempt was running in a worker process that had to be ended, as it did not respond any more."""
 
 
 class TaskTimeout(DelayedQError, TimeoutError):
@@ -133,21 +138,23 @@ class LakeUnusable(PipelineError):
 
 
 class ArchiveBusy(PipelineError):
-    """Somebody else archives, or took the batch over; this archive changed nothing after that."""
+    """Another process archives, or took over the batch; this process changed nothing after that."""
 
 
 class ArchiveFailed(PipelineError):
-    """A batch can't be moved, and the message says why; nothing of it was deleted."""
+    """A batch can't be moved; the message says why. None of its rows was deleted."""
 
 
 class Steering(Exception):
-    """The root of what a task raises to say how its message goes on."""
+    """The base of the exceptions that a task raises to say what comes next for its message."""
 
 
 class Retry(Steering):
-    """Try again: counts as an attempt, and ends in failure when there are none left.
+    """Try again later. Counts as an attempt: after the last one the message has failed.
 
-    `delay` (a timedelta) overrides the backoff of the task.
+    `delay` (timedelta) replaces the backoff of the task; `reason` is recorded as the error.
+
+        raise Retry("rate limited", delay=timedelta(minutes=1))
     """
 
     def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
@@ -157,7 +164,7 @@ class Retry(Steering):
 
 
 class Snooze(Steering):
-    """Not now: run again after `delay`, or at the aware datetime `until`. The attempt is not counted."""
+    """Run again after `delay` (timedelta), or at `until` (aware datetime). Does not count as an attempt."""
 
     def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
         if (delay is None) == (until is None):
@@ -170,7 +177,7 @@ class Snooze(Steering):
 
 
 class Cancel(Steering):
-    """Not any more: the message ends as cancelled, with this reason."""
+    """End the message as cancelled, with this reason."""
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -1,9 +1,10 @@
 """A saved model instance as an argument: stored as a reference, and loaded from its database when the task runs.
 
-So a task sees the row as it is then. Loading is one query per instance, in the thread that reads the payload.
+The task therefore sees the row as it is at that time. Loading is one query per instance, in the thread that reads the
+payload.
 """
 
-# ruff: noqa: SLF001 - what Django documents of a model begins with an underscore
+# ruff: noqa: SLF001 - Django's documented model API (_meta, _state, _base_manager) begins with an underscore
 
 from __future__ import annotations
 

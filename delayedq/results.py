@@ -1,23 +1,26 @@
-"""The errors that a message carries, and its `django.tasks` view: a TaskResult, made where somebody asks for one."""
+"""The JSON error record that messages store, and messages as `django.tasks.TaskResult`."""
 
 from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.tasks import TaskResult, TaskResultStatus
 from django.tasks.base import TaskError
-from django.utils import timezone
 
+from delayedq import clock
+from delayedq.core.error_records import known_errors, with_error
 from delayedq.core.lifecycle import Outcome, Returned
+from delayedq.core.serialization import load_call, loads
+from delayedq.exceptions import CannotRun, UnknownTask
+from delayedq.tasks import Task, task_at
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
+    from delayedq.models import FinishedMessage, Message
     from delayedq.store.protocol import Claimed
-    from delayedq.tasks import Task
     from delayedq.worker.attempt import Attempt
 
     AnyResult = TaskResult[..., Any]
@@ -25,31 +28,32 @@ else:
     AnyResult = TaskResult
 
 
-#: An error takes at most so many characters of text and of traceback, and a message carries at most so many errors.
+#: The largest text and traceback of a stored error, in characters.
 TEXT_LENGTH = 2_000
 TRACEBACK_LENGTH = 20_000
-ERRORS_KEPT = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say that TaskResult is frozen
-    """A TaskResult whose arguments are as rich as ours: nothing is normalized to plain JSON."""
+    """A TaskResult whose arguments keep their types (datetime, UUID, ...): Django's would normalize them to JSON."""
 
     def __post_init__(self) -> None:
         pass
 
 
 def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
-    """What the signals and the context of a running task carry."""
-    claimed, now = attempt.claimed, timezone.now()
+    """The result that the signals and the TaskContext of a running task get."""
+    claimed, now = attempt.claimed, clock.now()
+    task = attempt.task.as_stored(claimed)
     return make(
-        attempt.task,
+        task,
         claimed.id,
         TaskResultStatus.RUNNING,
         args,
         kwargs,
+        task.backend,
         enqueued_at=claimed.created_at,
-        started_at=now,
+        started_at=_first_start(claimed.errors) or now,
         last_attempted_at=now,
         errors=errors(claimed.errors),
         worker_ids=workers(claimed.errors, claimed.attempt, attempt.worker),
@@ -57,13 +61,56 @@ def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
 
 
 def end(result: AnyResult, outcome: Outcome, error: BaseException | None, value: object) -> None:
-    """Fill in how the attempt ended. One that will be tried again is FAILED for the signal's receivers."""
+    """Set how the message ended."""
     succeeded = isinstance(outcome, Returned)
     if error is not None:
-        result.errors.append(TaskError(exception_class_path=path_of(error), traceback=trace_of(error)))
-    object.__setattr__(result, "finished_at", timezone.now())
+        result.errors.append(task_error(error))
+    object.__setattr__(result, "finished_at", clock.now())
     object.__setattr__(result, "_return_value", value)
     object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED)
+
+
+def of_live(message: Message, backend: str, *, leased: bool) -> AnyResult:
+    """The result of a live message. `leased`: its lease has not expired.
+
+    The start of a first attempt that still runs is not stored, so `started_at` is None until it has ended.
+    """
+    args, kwargs = _arguments(message.payload)
+    starts = _starts(message.errors)
+    return make(
+        _task(message, backend),
+        message.id,
+        TaskResultStatus.RUNNING if leased else TaskResultStatus.READY,
+        args,
+        kwargs,
+        backend,
+        enqueued_at=message.created_at,
+        started_at=_first_start(message.errors),
+        last_attempted_at=starts[-1] if starts else None,
+        errors=errors(message.errors),
+        worker_ids=workers(message.errors, message.attempt, message.leased_by or ""),
+    )
+
+
+def of_ended(message: FinishedMessage, backend: str) -> AnyResult:
+    """The result of a message in the history."""
+    args, kwargs = _arguments(message.payload)
+    result = make(
+        _task(message, backend),
+        message.id,
+        TaskResultStatus.SUCCESSFUL if message.outcome == "succeeded" else TaskResultStatus.FAILED,
+        args,
+        kwargs,
+        backend,
+        enqueued_at=message.created_at,
+        started_at=_first_start(message.errors) or message.started_at,
+        finished_at=message.finished_at,
+        last_attempted_at=message.started_at,
+        errors=errors(message.errors),
+        worker_ids=workers(message.errors, message.attempts, message.worker or ""),
+    )
+    object.__setattr__(result, "_return_value", None if message.result is None else loads(message.result))
+    return result
 
 
 def make(
@@ -72,6 +119,7 @@ def make(
     status: TaskResultStatus,
     args: Any,
     kwargs: Any,
+    backend: str,
     *,
     enqueued_at: datetime | None,
     started_at: datetime | None = None,
@@ -90,10 +138,56 @@ def make(
         last_attempted_at=last_attempted_at,
         args=list(args),
         kwargs=dict(kwargs),
-        backend=task.backend,
+        backend=backend,
         errors=errors or [],
         worker_ids=worker_ids or [],
     )
+
+
+def _task(message: Message | FinishedMessage, backend: str) -> Task[..., Any]:
+    try:
+        task = task_at(message.kind)
+    except UnknownTask:
+        task = _unregistered(message.kind)
+    return task.as_stored(message, backend)
+
+
+def _unregistered(path: str) -> Task[..., Any]:
+    """A stand-in for a task that is not registered, so that results of its messages can be shown."""
+
+    def gone(*_: Any, **__: Any) -> Any:
+        return task_at(path)  # raises UnknownTask
+
+    gone.__module__, _, gone.__name__ = path.rpartition(".")
+    gone.__qualname__ = gone.__name__
+    task: Task[..., Any] = object.__new__(Task)
+    for each in fields(Task):
+        value = each.default if each.default is not MISSING else None
+        object.__setattr__(task, each.name, gone if each.name == "func" else value)
+    return task
+
+
+def _arguments(payload: str) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a message; empty if they can't be read any more, so that its result is still available."""
+    try:
+        return load_call(payload)
+    except CannotRun:
+        return [], {}
+
+
+def _starts(stored: str | None) -> list[datetime]:
+    """When the attempts of the error records started, the oldest first."""
+    return [
+        datetime.fromisoformat(record["failed_at"]) - timedelta(seconds=record["seconds"])
+        for record in known_errors(stored)
+        if record["seconds"] is not None
+    ]
+
+
+def _first_start(stored: str | None) -> datetime | None:
+    """When the first attempt whose start is known started; older ones may have died, or their records been dropped."""
+    starts = _starts(stored)
+    return starts[0] if starts else None
 
 
 def errors(stored: str | None) -> list[TaskError]:
@@ -102,7 +196,7 @@ def errors(stored: str | None) -> list[TaskError]:
 
 
 def workers(stored: str | None, attempts: int, last: str) -> list[str]:
-    """One worker per attempt; attempts that ended without a word have no known one."""
+    """The name of the worker of each attempt; "" for attempts whose process died without recording it."""
     known = [record["worker"] for record in json.loads(stored)] if stored else []
     if last and len(known) < attempts:
         known.append(last)
@@ -110,25 +204,21 @@ def workers(stored: str | None, attempts: int, last: str) -> list[str]:
 
 
 def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: float | None) -> str:
-    """The list of errors that the message carries, with this one; `seconds` None: nothing ran."""
-    record = {
-        "attempt": claimed.attempt,
-        "failed_at": timezone.now().isoformat(),
-        "seconds": None if seconds is None else round(seconds, 6),
-        "worker": worker,
-        "exception": path_of(error),
-        "message": text_of(error),
-        "traceback": trace_of(error)[-TRACEBACK_LENGTH:],
-    }
-    return json.dumps([*known_errors(claimed), record][-ERRORS_KEPT:])
+    """The JSON list of the errors of a message, with this one added. `seconds`: duration; None if nothing ran."""
+    return with_error(
+        claimed.errors,
+        attempt=claimed.attempt,
+        failed_at=clock.now(),
+        seconds=seconds,
+        worker=worker,
+        exception=path_of(error),
+        message=text_of(error),
+        traceback=trace_of(error)[-TRACEBACK_LENGTH:],
+    )
 
 
-def known_errors(claimed: Claimed) -> list[dict[str, Any]]:
-    try:
-        known = json.loads(claimed.errors) if claimed.errors else []
-        return [record for record in known if isinstance(record["attempt"], int)]
-    except (ValueError, TypeError, LookupError):
-        return []  # somebody wrote something else there; what follows counts all the same
+def task_error(error: BaseException) -> TaskError:
+    return TaskError(exception_class_path=path_of(error), traceback=trace_of(error))
 
 
 def path_of(error: BaseException) -> str:
@@ -140,9 +230,9 @@ def trace_of(error: BaseException) -> str:
 
 
 def text_of(error: object) -> str:
-    """What the error says of itself, cut to a length that can be stored and logged."""
+    """`str(error)`, cut to TEXT_LENGTH."""
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  it is somebody else's code
+    except Exception:  # noqa: BLE001 - __str__ of a user's exception may raise anything
         text = "<it can't be printed>"
     return text if len(text) <= TEXT_LENGTH else f"{text[:TEXT_LENGTH]}…"

@@ -1,33 +1,30 @@
-"""Tasks: what `@task` makes of a function, and the ways to put a message for it into the queue.
+"""Tasks: the `@task` decorator, the `Task` class, and its verbs that put messages into the queue.
 
 A `Task` is a `django.tasks.Task` with retries, a timeout and scheduling by key. Everything that enqueues takes part in
-the caller's transaction: the message appears when it commits and never existed if it rolls back.
+the caller's transaction: the message becomes visible when that commits and is gone if it rolls back.
 """
 
 from __future__ import annotations
 
 import inspect
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
-from functools import cache
-from itertools import batched
-from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
 from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME
 from django.tasks import Task as DjangoTask
 from django.tasks.base import DEFAULT_TASK_PRIORITY
 from django.tasks.exceptions import InvalidTask
-from django.utils import timezone
 
-from delayedq.core.backoff import Exponential, as_backoff
-from delayedq.core.serialization import dump_call, dumps
+from delayedq import clock
+from delayedq.core.serialization import dump_call, dumps, loads
+from delayedq.core.signatures import check_fit, parameter_names, signature_of
 from delayedq.exceptions import NotStorable, UnknownTask
-from delayedq.store import default_store
-from delayedq.store.offers import check_time
-from delayedq.store.protocol import BARE, Offer, OfferOutcome, OnConflict
+from delayedq.store.offering import CHUNK
+from delayedq.store.offers import check_time, time_in
+from delayedq.store.protocol import BARE, Offer, OnConflict
+from delayedq.task_defaults import DEFAULTS, check_backoff, check_max_attempts, check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -36,7 +33,7 @@ if TYPE_CHECKING:
     from django.tasks import TaskResult
 
     from delayedq.core.backoff import Backoff
-    from delayedq.store.protocol import Offered
+    from delayedq.scheduling import Scheduled, Scheduler, StoredOptions
     from delayedq.worker.attempt import Attempt
 
     AnyTask = DjangoTask[..., Any]
@@ -44,97 +41,102 @@ if TYPE_CHECKING:
 else:
     AnyTask = DjangoTask
 
-MAX_ATTEMPTS = 8
-#: They are counted in a smallint.
-MOST_ATTEMPTS = 32_000
-
-#: How many messages `enqueue_bulk` holds at once.
-CHUNK = 10_000
 
 registered: dict[str, Task[..., Any]] = {}
 
-current_attempt: ContextVar[Attempt | None] = ContextVar("delayedq_current_message", default=None)
-
-
-class Scheduled(NamedTuple):
-    """What became of an offer: its outcome, and the id under which `get_result` finds the message.
-
-    `id` is None only if the message that made the offer IGNORED ended in the same instant.
-    """
-
-    outcome: OfferOutcome
-    id: str | None
-
-    @classmethod
-    def of(cls, offered: Offered) -> Scheduled:
-        return cls(offered.outcome, None if offered.id is None else str(offered.id))
+current_attempt: ContextVar[Attempt | None] = ContextVar("delayedq_current_attempt", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task[**P, R](AnyTask):
     """A function that workers run. Made by `@task`; changed for one call by `using()`.
 
-    max_attempts: how often it is started before the message is set aside as failed (1 to 32,000).
-    backoff: the delay before the next attempt: a timedelta, or a callable from the number of the failed attempt.
-    timeout: how long one attempt may take (a timedelta); then it fails with TaskTimeout.
-    metadata: JSON that travels with the message; `current_message().metadata` has it.
+    max_attempts: number of attempts (int, 1 to 32,000) after which the message fails and becomes a dead letter.
+    backoff: delay before the next attempt: a timedelta, or a callable that takes the number of the failed attempt
+        (1 for the first) and returns a timedelta; see `delayedq.core.backoff`.
+    timeout: longest duration of one attempt (timedelta); then TaskTimeout is raised in it.
+    metadata: JSON that is stored with the message; `current_message().metadata` returns it.
     exactly_once: run the task in a transaction on the queue's database that also ends its message: what the task writes
-        there and the end commit together, or neither does. A task that raises, or lost its lease, has written nothing.
-        Other databases, threads and services take no part, but `transaction.on_commit` callbacks run as ever. Only
-        for sync functions, and best for short ones: what they lock stays locked, which on SQLite is the whole file.
+        there and the end of the message are committed together, or neither is. A task that raises, or that lost its
+        lease, has written nothing. Writes to other databases, from other threads, and to other services are outside of
+        this transaction; `transaction.on_commit` callbacks run as usual. Sync functions only. Keep them short: their
+        locks are held until the end, and on SQLite that is a lock on the whole file.
+
+    max_attempts, backoff and timeout are those of the backend's OPTIONS if they are None (without OPTIONS: 8 attempts,
+    an exponential backoff from 5 s to 1 h, no timeout).
+
+        @task(queue_name="mail", max_attempts=3, timeout=timedelta(minutes=2))
+        def remind(flight_id: int) -> None: ...
 
     Raises InvalidTask for a wrong option, and for a function that is not defined at module level.
     """
 
-    max_attempts: int = MAX_ATTEMPTS
-    backoff: Backoff | timedelta = field(default_factory=Exponential)
+    max_attempts: int = None  # type: ignore[assignment]  # set below
+    backoff: Backoff | timedelta = None  # type: ignore[assignment]  # set below
     timeout: timedelta | None = None
     metadata: Mapping[str, Any] | None = None
     exactly_once: bool = False
 
     def __post_init__(self) -> None:
         DjangoTask.__post_init__(self)
+        defaults = getattr(self.get_backend(), "defaults", DEFAULTS)
+        for name in ("max_attempts", "backoff", "timeout"):
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, getattr(defaults, name.upper()))
         _check_options(self)
         known = registered.get(self.module_path)
         if known is None or known.func is not self.func:
             registered[self.module_path] = self
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function here and now, without the queue."""
+        """Call the function directly, without the queue."""
         result: R = self.func(*args, **kwargs)
         return result
 
     def using(self, **changes: Any) -> Task[P, R]:
-        """The same task with other options for its messages: priority, queue_name, run_after, backend, max_attempts
-        or metadata. (The backoff, the timeout and exactly_once are not stored in messages: they are always those of the
-        task.)
+        """Return a copy of the task with other options for its messages: priority, queue_name, run_after, backend,
+        max_attempts or metadata. An option that is None keeps its value.
 
-        Options that are None stay as they are. Raises TypeError for an unknown option.
+        The backoff, the timeout and exactly_once are not stored in messages, so they can't be changed per message.
+        Raises TypeError for an unknown option, InvalidTask for a wrong value.
+
+            remind.using(priority=10, run_after=tomorrow).enqueue(7)
         """
         if unknown := changes.keys() - _CHANGEABLE:
             raise TypeError(f"using() takes {', '.join(sorted(_CHANGEABLE))}, not {', '.join(sorted(unknown))}.")
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
-        """Put a message into the queue, due now (or at `run_after`). Raises InvalidMessage for what can't be stored."""
+        """Store a message that is due now (or at `run_after`), and return its result, a `django.tasks` TaskResult.
+
+        Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored.
+        """
         return self.get_backend().enqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
-        """Put one message per (args, kwargs) into the queue: all or none. See `enqueue_bulk` for a million of them."""
-        return [Scheduled.of(offered) for offered in default_store().offer_many(self._offers(calls, self.run_after))]
+        """Store one message per pair of (args, kwargs), all or none, and return their outcomes in the same order.
+
+        Raises what `enqueue` raises. For more calls than fit into memory use `enqueue_bulk`.
+
+            remind.enqueue_many([((7,), {}), ((8,), {})])
+        """
+        return self._scheduler().enqueue_many(self, calls)
 
     def enqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
-        """`enqueue_many` without results, for any number of calls: memory stays flat. Returns how many there were.
+        """Like `enqueue_many`, for any number of calls in constant memory. Returns how many messages were stored.
 
-        `calls` is read once, `chunk_size` (at least 1) at a time; all or none are put into the queue.
+        `calls` is read once, in chunks of `chunk_size` (at least 1); all chunks are stored in one transaction.
         """
-        offers = self._offers(calls, self.run_after)
-        store = default_store()
-        with transaction.atomic(using=store.alias):
-            return sum(len(store.offer_many(chunk)) for chunk in batched(offers, chunk_size))
+        return self._scheduler().enqueue_bulk(self, calls, chunk_size)
+
+    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
+        return await sync_to_async(self.enqueue_many)(calls)
+
+    async def aenqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
+        return await sync_to_async(self.enqueue_bulk)(calls, chunk_size=chunk_size)
 
     def schedule_at(
         self,
@@ -145,22 +147,27 @@ class Task[**P, R](AnyTask):
         on_conflict: OnConflict | str = OnConflict.REPLACE,
         **kwargs: Any,
     ) -> Scheduled:
-        """Run at `when` (aware; a past time is due now and keeps its place in the order).
+        """Store a message that is due at `when`, an aware datetime. A past time is due now, and still orders messages.
 
-        With a key (1 to 200 characters, unique per task) this is an upsert of the live message that has it;
-        `on_conflict` says what becomes of that one: "replace" (payload and time), "keep" (do nothing), "preserve_time"
-        (payload only), "earliest" or "latest" (payload, and the earlier or later of both times). Replacing a message
-        that runs right now makes it run once more afterwards.
+        With a key (str of 1 to 200 characters, unique per task) this is an upsert of the live message with that key.
+        `on_conflict` names what is replaced: "replace" (payload and time; debounce), "keep" (nothing), "preserve_time"
+        (payload only; throttle), "earliest" or "latest" (payload, and the earlier or later of the two times). A message
+        that is replaced while it runs will run once more afterwards.
 
-        Raises InvalidMessage, and stores nothing, for a naive time, a bad key or arguments that can't be stored.
+        Raises InvalidMessage, and stores nothing, for a naive time, a bad key or arguments that can't be stored;
+        TypeError if the arguments do not fit the function; ValueError for an unknown `on_conflict`.
+
+            remind.schedule_at(departure - timedelta(hours=2), 7, key="UA1545/2013-01-01")
         """
         check_time(when)
-        offer = self.offer(args, kwargs, when=when, key=key)
-        return Scheduled.of(default_store().offer(offer, OnConflict(on_conflict)))
+        return self._scheduler().schedule(self, args, kwargs, when, key, OnConflict(on_conflict))
 
     def schedule_in(self, delay: timedelta, /, *args: Any, **options: Any) -> Scheduled:
-        """`schedule_at` a timedelta from now."""
-        return self.schedule_at(timezone.now() + delay, *args, **options)
+        """Like `schedule_at`, for a time that is `delay` (a timedelta) from now by this host's clock.
+
+        Raises InvalidTime for what is no timedelta, or leads beyond the year 9999.
+        """
+        return self.schedule_at(time_in(clock.now(), delay), *args, **options)
 
     async def aschedule_at(self, when: datetime, /, *args: Any, **options: Any) -> Scheduled:
         return await sync_to_async(self.schedule_at)(when, *args, **options)
@@ -169,33 +176,63 @@ class Task[**P, R](AnyTask):
         return await sync_to_async(self.schedule_in)(delay, *args, **options)
 
     def unschedule(self, *, key: str) -> bool:
-        """End the live message of this key as cancelled; False if there is none.
+        """End the live message of this task with this key as cancelled. Returns False if there is none.
 
-        An attempt that runs right now is not stopped, but told so by `current_message().lease_lost`.
+        An attempt that is running is not stopped; it can see the change in `current_message().lease_lost`.
+        Raises InvalidKey.
         """
-        return default_store().unschedule(self.module_path, key)
+        return self._scheduler().unschedule(self, key)
 
     async def aunschedule(self, *, key: str) -> bool:
         return await sync_to_async(self.unschedule)(key=key)
 
+    def _scheduler(self) -> Scheduler:
+        backend = self.get_backend()
+        if not hasattr(backend, "schedule"):
+            name = type(backend).__qualname__
+            raise InvalidTask(
+                f"{self.name}: its backend {self.backend!r} ({name}) can only enqueue one call at a time. Use "
+                "delayedq.backend.DelayedQBackend, or in tests ImmediateBackend or DummyBackend of delayedq.testing."
+            )
+        return cast("Scheduler", backend)
+
+    def as_stored(self, row: StoredOptions, backend: str | None = None) -> Task[P, R]:
+        """The task as it was enqueued: with the options that a message (a row, or what was claimed) has."""
+        moved = row.scheduled_at_initially != row.created_at
+        changes = {
+            "queue_name": row.queue,
+            "priority": row.priority,
+            "max_attempts": row.max_attempts,
+            "metadata": None if row.metadata is None else loads(row.metadata),
+            "run_after": row.scheduled_at_initially if moved else None,
+            "backend": backend or self.backend,
+        }
+        stored: Task[P, R] = object.__new__(type(self))  # what is stored is not checked against the settings of today
+        for each in fields(self):
+            object.__setattr__(stored, each.name, changes.get(each.name, getattr(self, each.name)))
+        return stored
+
     def offer(
         self, args: Iterable[Any], kwargs: Mapping[str, Any], *, when: datetime | None, key: str | None = None
     ) -> Offer:
-        """The message that a call would store.
+        """Return the message that a call of `schedule_at` would store, without storing it.
 
         Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored.
         """
-        (offer,) = self._offers([(args, kwargs)], when, key)
+        (offer,) = self.offers([(args, kwargs)], when, key)
         return offer
 
-    def _offers(self, calls: Iterable[Call], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
+    def offers(self, calls: Iterable[Call], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
+        """The messages that these calls would store, one at a time. Raises what `offer` raises."""
         if self.func.__module__ == "__main__":
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
         metadata = None if self.metadata is None else dumps(self.metadata)
+        names = parameter_names(self.func, self.takes_context)
         for given, kwargs in calls:
             args = tuple(given)
-            payload = dump_call(args, kwargs, _bind(self, args, kwargs))
+            _check_fit(self, args, kwargs)
+            payload = dump_call(args, kwargs, names)
             yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata)
 
 
@@ -227,9 +264,13 @@ def task(
     takes_context: bool = False,
     **options: Any,
 ) -> Any:
-    """Make a task of a module-level function, sync or async. See `Task` for the options.
+    """Decorator that makes a `Task` of a module-level function, sync or async. See `Task` for the options.
 
-    `django.tasks.task` gives the same object when its backend is `delayedq.backend.DelayedQBackend`.
+    `takes_context`: the first argument of the function is a `django.tasks.TaskContext`, which callers do not pass.
+    `django.tasks.task` returns the same object if its backend is `delayedq.backend.DelayedQBackend`.
+
+        @task(queue_name="mail", priority=10)
+        async def greet(name: str) -> str: ...
     """
 
     def make(func: Callable[..., Any]) -> Task[..., Any]:
@@ -246,9 +287,9 @@ def task(
 
 
 def task_at(path: str) -> Task[..., Any]:
-    """The registered task of this path. A path is never imported: a row in the database can't name other code.
+    """Return the task that is registered under this path (`"app.tasks.name"`). Raises UnknownTask.
 
-    Raises UnknownTask.
+    Paths are looked up and never imported, so that a row in the database can't name other code.
     """
     try:
         return registered[path]
@@ -260,7 +301,7 @@ def task_at(path: str) -> Task[..., Any]:
 
 
 def current_message() -> Attempt:
-    """The message that the calling task was started for. Raises LookupError outside of a task."""
+    """Return the message that the calling task was started for. Raises LookupError outside of a task."""
     attempt = current_attempt.get()
     if attempt is None:
         raise LookupError("There is no current message: this code was not started by a worker.")
@@ -268,41 +309,15 @@ def current_message() -> Attempt:
 
 
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:
-    """What a caller passes: the signature of the function without the context."""
-    return _parameters(task.func, task.takes_context)
+    """The signature of the function as callers see it, without the context."""
+    return signature_of(task.func, task.takes_context)
 
 
-@cache
-def _parameters(func: Callable[..., Any], takes_context: bool) -> inspect.Signature:
-    signature = inspect.signature(func)
-    parameters = list(signature.parameters.values())
-    return signature.replace(parameters=parameters[1:] if takes_context else parameters)
-
-
-@cache
-def _names(func: Callable[..., Any], takes_context: bool) -> tuple[str, ...]:
-    return tuple(_parameters(func, takes_context).parameters)
-
-
-@cache
-def _arity(func: Callable[..., Any], takes_context: bool) -> tuple[int, float]:
-    """With how many positional arguments alone it can be called for sure: at least and at most."""
-    parameters = _parameters(func, takes_context).parameters.values()
-    if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
-        return 0, -1
-    positional = [p for p in parameters if p.kind in {p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD}]
-    fewest = sum(p.default is p.empty for p in positional)
-    return fewest, inf if any(p.kind is p.VAR_POSITIONAL for p in parameters) else len(positional)
-
-
-def _bind(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
-    fewest, most = _arity(task.func, task.takes_context)
-    if kwargs or not fewest <= len(args) <= most:
-        try:
-            parameters_of(task).bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{task.name}: {error}") from None
-    return _names(task.func, task.takes_context)
+def _check_fit(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    try:
+        check_fit(task.func, task.takes_context, args, kwargs)
+    except TypeError as error:
+        raise TypeError(f"{task.name}: {error}") from None
 
 
 def _check_options(task: Task[..., Any]) -> None:
@@ -310,20 +325,15 @@ def _check_options(task: Task[..., Any]) -> None:
         raise InvalidTask(f"{task.func.__qualname__} must be defined at module level.")
     if BARE in str(task.queue_name):
         raise InvalidTask(f"{task.name}: a task's queue has no {BARE!r} in its name: {task.queue_name!r}.")
-    if type(task.max_attempts) is not int or not 1 <= task.max_attempts <= MOST_ATTEMPTS:
-        raise InvalidTask(
-            f"{task.name}: max_attempts must be a number from 1 to {MOST_ATTEMPTS:,}, not {task.max_attempts!r}."
-        )
-    if task.timeout is not None and not _positive(task.timeout):
-        raise InvalidTask(f"{task.name}: timeout must be a timedelta over zero, not {task.timeout!r}.")
     if task.exactly_once and inspect.iscoroutinefunction(task.func):
         raise InvalidTask(f"{task.name}: exactly_once needs a sync function, since transactions are sync.")
-    try:
-        as_backoff(task.backoff)
-        dumps(task.metadata)
-    except (NotStorable, TypeError, ValueError) as error:
-        raise InvalidTask(f"{task.name}: {error}") from None
-
-
-def _positive(duration: object) -> bool:
-    return hasattr(duration, "total_seconds") and duration.total_seconds() > 0
+    for name, check, value in (
+        ("max_attempts ", check_max_attempts, task.max_attempts),
+        ("timeout ", check_timeout, task.timeout),
+        ("", check_backoff, task.backoff),
+        ("", dumps, task.metadata),
+    ):
+        try:
+            check(value)
+        except (NotStorable, TypeError, ValueError) as error:
+            raise InvalidTask(f"{task.name}: {name}{str(error).removesuffix('.')}.") from None

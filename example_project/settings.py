@@ -1,4 +1,4 @@
-"""Settings of the example project. What differs between machines comes from the environment."""
+"""Settings of the example project. Settings that differ between machines come from the environment."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ DATABASES = {"default": env.db_url("DATABASE_URL", default=f"sqlite:///{BASE_DIR
 DATABASES["default"] |= {"CONN_MAX_AGE": 60, "CONN_HEALTH_CHECKS": True}
 if DATABASES["default"]["ENGINE"] == "django.db.backends.sqlite3":
     DATABASES["default"]["OPTIONS"] = {
-        # One writer at a time: with IMMEDIATE it waits for its turn when it begins, and never fails half-way.
+        # SQLite has one writer at a time: with IMMEDIATE a transaction waits for the lock when it begins, not half-way.
         "transaction_mode": "IMMEDIATE",
         "timeout": 20,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
@@ -43,10 +43,10 @@ TASKS = {
 }
 
 DELAYEDQ = {
-    # Where `run_pipeline archive` takes history to.
+    # Where `run_pipeline archive` moves history to.
     "LAKE": env.str("DELAYEDQ_LAKE", default=str(BASE_DIR / "lake")),
     "CRON": {
-        # On one day in March, New York's clocks have no 02:30: the report then comes at 03:00.
+        # 02:30 does not exist in New York on one day in March (DST begins): the report then runs at 03:00.
         "report": {
             "task": "example_project.flights.tasks.report",
             "cron": "30 2 * * *",
@@ -102,6 +102,6 @@ STATIC_URL = "static/"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    # django.tasks writes two lines at INFO for every message: too many for a busy worker.
+    # django.tasks logs two lines at INFO per message: too many for a busy worker.
     "loggers": {"django.tasks": {"level": "WARNING"}},
 }

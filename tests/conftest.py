@@ -7,11 +7,13 @@ real commits and real connections; `django_db` is for tests of what does not dep
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import quote
 
 import pytest
@@ -21,15 +23,19 @@ from django.db import connections, transaction
 from django.db.utils import load_backend
 from django.test.utils import setup_databases, teardown_databases
 
+from tests.missing import missing, summary
 from tests.router import ChosenDatabase
 from tests.server import NoServer, mariadb_socket, postgresql_socket
 from tests.settings import SERVED
 
 ALIASES = {"sqlite": "default", "postgresql": "postgresql", "mariadb": "mariadb"}
-#: Filled by `migrate`, and read by everybody.
+#: Filled by `migrate`, and read by all tests.
 KEPT = {"django_migrations", "django_content_type", "auth_permission"}
 #: Processes that last until the end of the session.
 SERVERS = set()
+NO_PARAMETERS = SimpleNamespace(params={})
+#: Folders with the longest tests begin first: else one process still runs them when the others are done.
+LONGEST = ["pipeline", "browser", "example", "worker"]
 
 
 # Databases
@@ -63,7 +69,6 @@ def mariadb(django_test_environment, django_db_blocker):
 
 @contextmanager
 def _served(alias, socket, django_db_blocker, *, needed=False):
-    missing = pytest.fail if needed or os.environ.get("CI") == "true" else pytest.skip
     before = _children()
     try:
         load_backend(SERVED[alias]["ENGINE"])
@@ -76,7 +81,7 @@ def _served(alias, socket, django_db_blocker, *, needed=False):
             yield
             connections[alias].close()
     except (NoServer, ImproperlyConfigured) as reason:  # the latter without a driver
-        missing(str(reason))
+        missing(alias, reason, needed=needed)
 
 
 def _create(alias):
@@ -136,6 +141,14 @@ def environment(alias):
     return {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
 
 
+@pytest.fixture(autouse=True)
+def _no_flood(monkeypatch):
+    """Each test logs as if nothing had been logged in the second before."""
+    from delayedq import signals
+
+    monkeypatch.setattr(signals, "_floods", signals.Floods())
+
+
 # What a test must not leave behind
 
 
@@ -145,8 +158,8 @@ def _nothing_left_running():
     threads, children = _threads(), _children()
     yield
     deadline = time.monotonic() + 20
-    for thread in _threads() - threads:
-        thread.join(timeout=max(0.0, deadline - time.monotonic()))
+    while _threads() - threads and time.monotonic() < deadline:
+        time.sleep(0.01)  # Rather than join: a server may start another thread meanwhile, which cannot be joined yet.
     left = [thread.name for thread in _threads() - threads] + [f"process {pid}" for pid in _children() - children]
     assert not left, f"The test left {', '.join(left)} running."
 
@@ -170,9 +183,51 @@ def _text(path):
         return ""
 
 
+# How pytest runs
+
+
+def pytest_configure(config):
+    """Tests start hundreds of processes; each compiles Django and all else again if Python may write no bytecode.
+
+    That takes 0.9 of the 1.4 seconds of processor time that `run_workers` needs to start. So it is written, but not
+    beside the source.
+    """
+    if sys.dont_write_bytecode:
+        sys.dont_write_bytecode = False
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.rootpath / ".cache" / "bytecode")
+
+
+def pytest_xdist_auto_num_workers(config):
+    """Files and single tests run in this process, where a debugger works and nothing starts twice; folders in several.
+
+    `-n 2` on the command line says otherwise; None leaves the number to xdist.
+    """
+    return None if any(Path(path.partition("::")[0]).is_dir() for path in config.args) else 0
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     """What a test logged travels from the process that ran it as UTF-8; some log what that can't hold."""
     report = yield
     report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
     return report
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with what takes long, and mark what needs the extra `mysql`, for `pytest -m`."""
+    items.sort(key=_turn)
+    for test in items:
+        if "mariadb" in test.fixturenames or "mariadb" in getattr(test, "callspec", NO_PARAMETERS).params.values():
+            test.add_marker("mariadb")
+
+
+def _turn(test):
+    folder = test.path.relative_to(Path(__file__).parent).parts[0]
+    return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say what was not tested for want of something that can be installed."""
+    for line in summary(terminalreporter.stats.get("skipped", [])):
+        terminalreporter.write_line(line, yellow=True)

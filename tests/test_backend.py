@@ -300,8 +300,8 @@ def test_djangos_signals_are_sent_in_the_life_of_a_message(store, heard, task):
     ]
 
 
-def test_a_failed_attempt_is_told_as_failed(store, heard):
-    result = tasks.fail.enqueue()
+def test_a_failed_task_is_told_as_failed(store, heard):
+    result = tasks.fail.using(max_attempts=1).enqueue()
     work(store)
     assert heard[-1] == ("finished", DelayedQBackend, result.id, "FAILED")
 

@@ -119,9 +119,9 @@ ON_MARIADB = pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
 
 @ON_MARIADB
 @pytest.mark.parametrize("level", ["repeatable read", "serializable", None])
-def test_another_isolation_level_is_w003(alias, mariadb_options, level):
+def test_another_isolation_level_is_e007(alias, mariadb_options, level):
     mariadb_options["isolation_level"] = level
-    assert found() == ["delayedq.W003"]
+    assert found() == ["delayedq.E007"]
 
 
 @ON_MARIADB

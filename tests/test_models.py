@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, Lane
 from tests.store.given import KIND, message, put_back, retry
@@ -77,20 +77,20 @@ def test_a_keyed_message_is_found_by_kind_and_key(states, store):
 
 
 @pytest.fixture
-def endings(store):
+def outcomes(store):
     """A message of each outcome, named by it."""
-    for ending in Ending:
-        store.offer(message(ending.value, scheduled_at=None))
+    for outcome in FinalOutcome:
+        store.offer(message(outcome.value, scheduled_at=None))
         (claimed,) = store.claim([Lane("mail", 0)], 1, HOUR, "worker")
-        store.settle([Finish(claimed, ending, 1.0, 0.5)], "worker")
+        store.settle([Finish(claimed, outcome, 1.0, 0.5)], "worker")
     store.offer(message("superseded", scheduled_at=None))
     (claimed,) = store.claim([Lane("mail", 0)], 1, HOUR, "worker")
     store.offer(message("superseded", payload='{"args":[1]}', scheduled_at=None))
-    store.settle([Finish(claimed, Ending.SUCCEEDED, 1.0, 0.5)], "worker")
+    store.settle([Finish(claimed, FinalOutcome.SUCCEEDED, 1.0, 0.5)], "worker")
 
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed", "cancelled", "superseded"])
-def test_history_is_found_by_outcome(endings, outcome):
+def test_history_is_found_by_outcome(outcomes, outcome):
     assert keys(getattr(FinishedMessage.objects, outcome)()) == {outcome}
 
 

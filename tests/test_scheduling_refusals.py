@@ -7,9 +7,7 @@ from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
 from django.contrib.auth.models import Group
-from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
-from django.tasks import task_backends
 from django.tasks.exceptions import InvalidTask
 
 from delayedq.exceptions import DelayedQError, InvalidKey, InvalidMessage, InvalidTime, NotStorable, PayloadTooLarge
@@ -101,7 +99,7 @@ def test_a_time_that_utc_can_not_tell(store, when):
         tasks.remind.schedule_at(when, 7)
     with pytest.raises(InvalidTime):
         store.offer_many([message(scheduled_at=when)])
-    assert store.look() == []
+    assert store.scan() == []
 
 
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -112,7 +110,7 @@ def test_the_first_and_the_last_instant_are_times_like_others(store, connection,
     when = max(when, FIRST.replace(year=1000)) if connection.vendor == "mysql" else when
     tasks.remind.schedule_at(when, 7, key="a")
     assert Message.objects.get().scheduled_at == when
-    ((_, _, first_at, _),) = store.look(now=NOW)
+    ((_, _, first_at, _),) = store.at(NOW).scan()
     assert first_at == when
     assert tasks.remind.unschedule(key="a")
 
@@ -125,7 +123,7 @@ def test_for_mysql_time_begins_in_the_year_1000(store):
         tasks.remind.schedule_at(early, 7)
     with pytest.raises(InvalidTime, match="year 1000"):
         store.offer_many([message(), message(scheduled_at=early)])
-    assert store.look() == []
+    assert store.scan() == []
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, 5, "5"], ids=repr)
@@ -220,12 +218,6 @@ def test_a_policy_that_does_not_exist_is_named(policy):
         tasks.remind.schedule_at(WHEN, 7, key="a", on_conflict=policy)
 
 
-def test_an_option_of_the_backend_that_does_not_exist_is_named_with_its_path(settings):
-    settings.TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "OPTIONS": {"LEASE": 5}}}
-    with pytest.raises(ImproperlyConfigured, match=r"TASKS\['default'\]\['OPTIONS'\]\['LEASE'\] is unknown"):
-        _ = task_backends["default"]
-
-
 # The family
 
 
@@ -244,3 +236,9 @@ def test_a_refused_call_does_not_abort_the_callers_transaction(alias):
             tasks.remind.enqueue(object())
         Group.objects.create(name="crew")
     assert Group.objects.exists()
+
+
+@pytest.mark.parametrize("delay", [timedelta.max, timedelta.min, 5, "a minute", None])
+def test_what_is_no_delay_or_leads_beyond_all_times_is_refused(delay):
+    with pytest.raises(InvalidTime, match="delay"):
+        tasks.remind.schedule_in(delay, 7)

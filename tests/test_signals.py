@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from datetime import timedelta
 
 import pytest
@@ -74,9 +75,8 @@ def test_a_retry_is_told_with_its_error_and_delay(heard, body, error):
 
 def test_a_failure_is_told_with_its_error(heard):
     ended = tell(boom, attempt=8)
-    assert heard == [
-        ("failed", "tests.app.tasks.play", {"claimed": ended.attempt.claimed, "error": "ValueError: no fuel"})
-    ]
+    told = {"claimed": ended.attempt.claimed, "error": "ValueError: no fuel", "exception": ended.error}
+    assert heard == [("failed", "tests.app.tasks.play", told)]
 
 
 @pytest.mark.parametrize("body", [later, off], ids=["snoozed", "cancelled"])
@@ -85,7 +85,7 @@ def test_what_a_task_asked_for_is_not_told_as_a_problem(heard, body):
     assert heard == []
 
 
-def test_a_receiver_that_raises_harms_nobody(heard, caplog):
+def test_a_receiver_that_raises_does_no_harm(heard, caplog):
     def receive(**_):
         raise RuntimeError("a bad receiver")
 
@@ -115,6 +115,28 @@ def test_retries_and_failures_are_logged_with_what_a_log_is_searched_by(caplog, 
     assert record.levelno == level
     assert text in record.getMessage()
     assert (record.message_id, record.queue, record.attempt) == (ended.attempt.id, "mail", attempt)
+    assert record.pid == os.getpid()
+    assert record.exc_info[1] is ended.error
+
+
+def test_a_flood_is_one_line_per_task_and_second_with_a_count(caplog, monkeypatch):
+    moment = 100.0
+    monkeypatch.setattr("delayedq.signals.time.monotonic", lambda: moment)
+    for number in range(1_000):
+        message_failed.send_robust("x", claimed=claimed(tasks.echo, key=str(number)), error="E")
+    message_failed.send_robust("x", claimed=claimed(tasks.remind, key="other"), error="E")
+    moment = 101.0
+    message_failed.send_robust("x", claimed=claimed(tasks.echo, key="last"), error="E")
+    assert [record.getMessage() for record in caplog.records] == [
+        "tests.app.tasks.echo 0 failed for good after attempt 1 of 8: E",
+        "tests.app.tasks.remind other failed for good after attempt 1 of 8: E",
+        "tests.app.tasks.echo last failed for good after attempt 1 of 8: E (999 more like this were left out)",
+    ]
+
+
+def test_a_claim_after_the_last_attempt_is_not_counted_as_one(caplog):
+    message_failed.send_robust("x", claimed=claimed(tasks.echo, attempt=4, max_attempts=3), error="E")
+    assert "failed for good after attempt 3 of 3: E" in caplog.text
 
 
 def test_an_unkeyed_message_is_logged_by_its_id(caplog):
@@ -171,7 +193,7 @@ def test_djangos_signals_are_wanted_while_django_logs_them(django_logs, expected
 
 @pytest.mark.parametrize("django_logs", [logging.CRITICAL], indirect=True)
 @pytest.mark.parametrize("signal", SIGNALS, ids=["enqueued", "started", "finished"])
-def test_djangos_signals_are_wanted_while_somebody_else_listens(django_logs, signal):
+def test_djangos_signals_are_wanted_while_another_receiver_listens(django_logs, signal):
     def receive(**_):
         """Listens."""
 

@@ -12,9 +12,14 @@ from tests.settings import SQLITE_OPTIONS
 DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
+if "POOLER" in os.environ:  # the directory of the socket of a PgBouncer
+    DATABASES["default"] |= {"HOST": os.environ["POOLER"], "PORT": "6432", "DISABLE_SERVER_SIDE_CURSORS": True}
 DATABASE_ROUTERS = []
 DELAYEDQ = {
     "POLL_INTERVAL": timedelta(seconds=float(os.environ.get("POLL_INTERVAL", "2"))),
+    "HUNG_AFTER": timedelta(seconds=float(os.environ.get("HUNG_AFTER", "60"))),
+    "DEPLOY_GRACE": timedelta(seconds=float(os.environ.get("DEPLOY_GRACE", "600"))),
+    "LISTENER_DSN": os.environ.get("LISTENER_DSN"),
     "CRON": json.loads(os.environ.get("CRON", "{}")),
 }
 LOGGING["loggers"]["delayedq"] = {"level": "INFO", "handlers": ["console"]}  # noqa: F405

@@ -1,4 +1,4 @@
-"""What the pages of the admin share: nothing is edited in forms, times read as people say them, texts are harmless."""
+"""What the admin pages share: a read-only base class, permissions, relative times, and escaped texts."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.utils.safestring import SafeString
 
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
     AnyAdmin = admin.ModelAdmin[Any]
 else:
     AnyAdmin = admin.ModelAdmin
 
-#: So much of a text is shown.
+#: At most this many characters of a text are shown.
 SHOWN = 10_000
 
 
 class ReadOnlyAdmin(AnyAdmin):
-    """To look at. What changes something has a page of its own, a permission of its own, and a confirmation."""
+    """An admin without forms to edit. Each change has its own page, permission and confirmation."""
 
     show_full_result_count = False
     list_per_page = 50
@@ -52,14 +52,14 @@ class ReadOnlyAdmin(AnyAdmin):
         return default_store()
 
     def demand_view(self, request: HttpRequest) -> None:
-        """Raises PermissionDenied."""
+        """Raise PermissionDenied if the user may not view this model."""
         if not self.has_view_permission(request):
             raise PermissionDenied
 
     def page(
         self, request: HttpRequest, template: str, title: str, context: Mapping[str, Any] | None = None, **more: Any
     ) -> HttpResponse:
-        """A page of the admin, with its header, breadcrumbs and messages. Raises PermissionDenied."""
+        """An admin page, with header, breadcrumbs and messages. Raises PermissionDenied without view permission."""
         self.demand_view(request)
         request.current_app = self.admin_site.name  # as all views of the admin do
         site = self.admin_site.each_context(request)
@@ -68,13 +68,13 @@ class ReadOnlyAdmin(AnyAdmin):
 
 
 def may(request: HttpRequest, permission: str) -> bool:
-    """Has the user this permission of ours, say `cancel_message`?"""
+    """Whether the user is active and has this permission of the app, such as `cancel_message`."""
     user = request.user
     return bool(user.is_active and user.has_perm(f"delayedq.{permission}"))
 
 
 def demand(request: HttpRequest, permission: str) -> None:
-    """Raises PermissionDenied."""
+    """Raise PermissionDenied if the user lacks this permission of the app."""
     if not may(request, permission):
         raise PermissionDenied
 
@@ -83,7 +83,7 @@ def demand(request: HttpRequest, permission: str) -> None:
 
 
 def when(moment: datetime | None, now: datetime) -> SafeString | str:
-    """Such as "in 3 h", with the time itself beside it for whoever points at it, and for machines."""
+    """A `<time>` element such as "in 3 h", with the exact time as tooltip and attribute; "-" for None."""
     if moment is None:
         return "-"
     local = localtime(moment)
@@ -99,7 +99,7 @@ def when(moment: datetime | None, now: datetime) -> SafeString | str:
 
 
 def visible(text: str) -> str:
-    """The text with whatever could not be sent, or would not be seen, spelled out: surrogates, controls, directions."""
+    """The text with surrogates, control and formatting characters (such as bidi overrides) written as escapes."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelled(character) for character in text)
@@ -112,7 +112,7 @@ def _spelled(character: str) -> str:
 
 
 def cut(text: str, length: int = SHOWN) -> str:
-    """The text, or as much of it as is shown, with its full size."""
+    """The text, escaped; cut after `length` characters, with a note of its full length."""
     if len(text) <= length:
         return visible(text)
     return f"{visible(text[:length])}…\n(cut: {len(text):,} characters in all)"

@@ -1,7 +1,7 @@
-"""Bulk actions: choose messages in a list, confirm, and do it, as often as it takes until all are done.
+"""Bulk actions: choose messages in a list, confirm, then edit them in parts, one request each, until all are done.
 
-What was chosen travels from the list through the confirmation to the deed as a signed text: what is done is what was
-confirmed, and as of when the list was looked at.
+The choice and the time at which the list was shown are carried from the list to the confirmation and each request as
+a signed text, so exactly what was confirmed is done.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from django.http import HttpResponseRedirect, QueryDict
 from django.urls import path, reverse
 from django.utils.html import format_html
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, when
+from delayedq.admin.filters import position_in, position_text
 from delayedq.models import Edit
 from delayedq.operations.edits import begin
 from delayedq.operations.selecting import newest_id
@@ -30,17 +31,24 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
 
     from delayedq.admin.changes import Action, Nothing
+    from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
     from delayedq.operations.edits import Progress
 
 SALT = "delayedq.admin.bulk"
-#: So many messages can be ticked one by one.
+#: At most this many messages can be ticked one by one.
 MOST_TICKED = 1_000
+#: A confirmation lists at most this many of the messages.
+SAMPLE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What was chosen in a list: ids, or with None all that its query asks for, up to an id and as of a moment."""
+    """What was chosen in a list.
+
+    `ids`: the ticked messages; None: all that match `query` and have an id up to `upto`. `as_of`: when the list was
+    shown.
+    """
 
     ids: list[int] | None
     query: str
@@ -53,7 +61,7 @@ class Chosen:
 
     @classmethod
     def of(cls, signed: str) -> Self:
-        """Raises BadSignature."""
+        """The choice in a signed text. Raises BadSignature."""
         values = signing.loads(signed, salt=SALT)
         return cls(**{**values, "as_of": datetime.fromisoformat(values["as_of"])})
 
@@ -64,7 +72,7 @@ class Chosen:
 
 @dataclass(slots=True)
 class Ongoing:
-    """An edit that is under way."""
+    """An edit in progress: its id, the position to continue after, and how many were skipped, by reason."""
 
     edit: int | None = None
     after: int = 0
@@ -75,9 +83,9 @@ class Ongoing:
 
 
 class Preview(NamedTuple):
-    """What a confirmation tells: how many will be changed, what is skipped and why, and some of them."""
+    """What a confirmation shows: how many messages will change, how many are skipped and why, and a sample."""
 
-    touched: Count
+    changing: Count
     skipped: list[str]
     rows: list[Any]
 
@@ -90,10 +98,24 @@ class BulkAdmin(ReadOnlyAdmin):
 
     @abstractmethod
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
-        """Do a part of the edit."""
+        """Do one part of the edit, beginning after position `after`."""
 
     def offered_actions(self, request: HttpRequest) -> list[Action]:
         return [action for action in self.bulk_actions.values() if may(request, action.permission)]
+
+    def paging(self, request: HttpRequest, page: Page[Any], count: Count | None, now: datetime) -> dict[str, Any]:
+        """The context of a list for its count, its links to other pages, and its actions."""
+        query = request.GET.copy()
+        query.pop("after", None)
+        return {
+            "count": count,
+            "next": page.after and position_text(page.after),
+            "reached": page.after and when(page.after.at, now),
+            "is_cut": page.is_cut,
+            "is_first": position_in(request.GET.get("after", "")) is None,
+            "query": query.urlencode(),
+            "actions": self.offered_actions(request),
+        }
 
     def get_urls(self) -> list[URLPattern]:
         name = f"delayedq_{self.opts.model_name}_act"
@@ -104,7 +126,7 @@ class BulkAdmin(ReadOnlyAdmin):
         return reverse(f"admin:delayedq_{self.opts.model_name}_changelist")
 
     def act_view(self, request: HttpRequest) -> HttpResponse:
-        """From the list: ask. From the confirmation: do it."""
+        """POST from the list: ask for confirmation. POST from the confirmation: do one part."""
         self.demand_view(request)
         action = self.bulk_actions.get(request.POST.get("action", ""))
         if action is None:
@@ -113,7 +135,7 @@ class BulkAdmin(ReadOnlyAdmin):
         try:
             chosen = self._chosen(request)
         except (signing.BadSignature, ValueError):
-            return self._back(request, "What was chosen could not be read. Choose again.")
+            return self._back(request, "The selection could not be read. Choose again.")
         if chosen.ids == []:
             return self._back(request, "Tick messages first.")
         given = request.POST
@@ -138,7 +160,7 @@ class BulkAdmin(ReadOnlyAdmin):
         context = {"action": action, "form": form, "chosen": chosen.signed(), "preview": self.preview(chosen)}
         return self.page(request, "confirm.html", f"{action.label}?", context, query=chosen.query)
 
-    # Doing it
+    # Carrying it out
 
     def _do(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
         ongoing = (
@@ -152,7 +174,7 @@ class BulkAdmin(ReadOnlyAdmin):
             given = [(name, value) for name, value in request.POST.items() if name not in _OWN_FIELDS]
             context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
             return self.page(request, "ongoing.html", f"{action.label}…", context)
-        self.log_change(request, edit, f"{action.described(form)}: {told(edit.changed, skipped)}")
+        self.log_change(request, edit, f"{action.described(form)}: {summary(edit.changed, skipped)}")
         messages.success(request, _success(action, edit, skipped))
         return HttpResponseRedirect(f"{self.list_url}?{chosen.query}")
 
@@ -166,13 +188,13 @@ _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
 
 
 def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:
-    said = f"{action.label}: {told(edit.changed, skipped)}."
+    said = f"{action.label}: {summary(edit.changed, skipped)}."
     if not edit.changed:
         return said
     return format_html('{} <a href="{}">Undo</a>', said, reverse("admin:delayedq_edit_undo", args=[edit.pk]))
 
 
-def told(changed: int, skipped: Counter[str]) -> str:
+def summary(changed: int, skipped: Counter[str]) -> str:
     """Such as "95 messages changed, 5 skipped (3 running, 2 ended)"."""
     text = f"{changed:,} {plural(changed)} changed"
     if not skipped:

@@ -1,4 +1,4 @@
-"""What can be done to many messages at once: each with the permission it takes, and a form for what it must know."""
+"""The bulk actions: each with the permission it needs and a form for its parameters."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from delayedq.core.edits import (
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidMessage
 from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY
+from delayedq.operations.schedule_edits import SCHEDULE
 from delayedq.operations.wording import span
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
@@ -38,13 +39,14 @@ CENTURY = 36_525 * UNITS["days"]
 
 
 class Nothing(forms.Form):
-    """There is nothing to ask."""
+    """The form of an action without parameters; base of the others."""
 
     def change(self, now: datetime) -> Change | None:  # noqa: ARG002
+        """The change to make to each message; None if the action is not a change of time, queue or priority."""
         return None
 
     def says(self) -> str:
-        """What was asked for, after the `verb` of its action."""
+        """The parameters in words, to follow the `verb` of the action: "2 h later"."""
         return ""
 
 
@@ -95,7 +97,7 @@ class SpreadForm(Period):
         min_value=0,
         max_value=100,
         initial=10,
-        help_text="Percent of the period that are left to chance.",
+        help_text="Percent of the period by which each time may be moved at random.",
     )
 
     field_order = ("start", "amount", "unit", "jitter")
@@ -129,7 +131,7 @@ class QueueForm(Nothing):
         except InvalidMessage as error:
             raise ValidationError(str(error)) from None
         if BARE in queue:
-            raise ValidationError(f"The queue of a task has no {BARE} in its name.")
+            raise ValidationError(f"A queue of tasks has no {BARE} in its name; that marks a bare queue.")
         return queue
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
@@ -149,13 +151,13 @@ class Action:
     label: str
     permission: str
     form: type[Nothing]
-    #: How the edit is done, and undone.
+    #: Which kind of edit it is, as in `Edit.action`.
     does: str = RESCHEDULE
-    #: For what it is called once it is known how; the label if that is the same.
+    #: Replaces the label in a description with parameters; empty: the label.
     verb: str = ""
 
     def described(self, form: Nothing) -> str:
-        """Such as "Shift 2 h later"."""
+        """The action with its parameters, such as "Shift 2 h later"."""
         return f"{self.verb or self.label} {form.says()}".strip()
 
 
@@ -173,5 +175,10 @@ LIVE_ACTIONS = {
 }
 ENDED_ACTIONS = {"retry": Action("retry", "Retry", "retry_message", RetryForm, RETRY)}
 
-#: What it takes to undo an edit, by how it was done.
-TO_UNDO = {RESCHEDULE: "reschedule_message", CANCEL: "cancel_message", RETRY: "retry_message"}
+#: The permission needed to undo an edit, by its `Edit.action`.
+TO_UNDO = {
+    RESCHEDULE: "reschedule_message",
+    CANCEL: "cancel_message",
+    RETRY: "retry_message",
+    SCHEDULE: "edit_schedule",
+}

@@ -1,4 +1,4 @@
-"""A chart, drawn by the browser, and the table behind it: the same numbers, once for eyes and once for everybody."""
+"""Charts: the browser draws them from JSON; a table with the same numbers is there for screen readers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALL, _MINUTE, _HOUR = 1.0, 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """`unit` is "" for counts, and "s" for seconds. None is a gap."""
+    """A line or a set of bars. `unit`: "" for counts, "s" for seconds. A value of None is a gap."""
 
     label: str
     values: Sequence[float | None]
@@ -29,7 +29,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """`name` is its id in the page; `bars` draws columns in place of lines."""
+    """A chart and its table. `name`: its id in the page. `bars`: draw bars instead of lines."""
 
     name: str
     title: str
@@ -43,7 +43,7 @@ class Chart:
         object.__setattr__(self, "rows", [(at, list(row)) for at, row in zip(self.times, texts, strict=True)])
 
     def drawn(self) -> dict[str, Any]:
-        """What the script in the browser needs."""
+        """The chart as JSON values for `dashboard.js`."""
         return {
             "name": self.name,
             "title": self.title,
@@ -59,7 +59,7 @@ def count(number: float | None) -> str:
 
 
 def seconds(duration: float | None) -> str:
-    """In the unit that fits: 12 ms, 3.4 s, 5.6 min, 7.8 h."""
+    """A duration in seconds, as text in a fitting unit: 12 ms, 3.4 s, 5.6 min, 7.8 h; "-" for None."""
     if duration is None:
         return "-"
     for limit, divisor, unit in ((_SMALL, 0.001, "ms"), (_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min")):

@@ -1,4 +1,4 @@
-"""The dashboard: figures of the last hour, day or week, and the forecast of the next day or week."""
+"""The dashboard: figures of the last hour, day or week, and a forecast of the next day or week."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from delayedq.admin.charts import Chart, Series, count, seconds
 from delayedq.admin.heat import heat_map, hours
 from delayedq.models import Dashboard
 from delayedq.operations.figures import Figures, Span, figures
-from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampedes
+from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
 
 if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
-#: So many stampedes are listed.
+#: At most this many stampedes are listed.
 SHOWN = 10
 
 
@@ -51,7 +51,7 @@ class DashboardAdmin(ReadOnlyAdmin):
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)
         found = forecast(self.store, ahead)
-        wild = stampedes(found.minutes)
+        stampeding = stampedes(found.minutes)
         return self.page(
             request,
             "forecast.html",
@@ -60,10 +60,11 @@ class DashboardAdmin(ReadOnlyAdmin):
             ahead=ahead,
             found=found,
             one_in=round(found.one_in),
-            heat=heat_map(ahead, found.minutes, wild),
+            heat=heat_map(ahead, found.minutes, stampeding),
             hours=hours(found.minutes),
-            stampedes=[(minute, _messages_of(minute), _local(minute)) for minute in wild[:SHOWN]],
-            more_stampedes=len(wild[SHOWN:]),
+            stampedes=[(minute, _messages_of(minute), _local(minute)) for minute in stampeding[:SHOWN]],
+            more_stampedes=len(stampeding[SHOWN:]),
+            most_ticks=MOST_TICKS,
             may_look=may(request, "view_message"),
             may_spread=may(request, "view_message") and may(request, "reschedule_message"),
         )
@@ -101,11 +102,11 @@ def _charts(found: Figures) -> list[Chart]:
 
 
 def _messages_of(minute: Minute) -> str:
-    """What the list of messages is to be asked for, to show those that fall due in it."""
+    """The query of the message list that shows what falls due in this minute."""
     last = minute.start + MINUTE - timedelta(seconds=1)
     return urlencode({"since": minute.start.isoformat(), "until": last.isoformat()})
 
 
 def _local(minute: Minute) -> str:
-    """Its start as the field of a form has it."""
+    """Its start in local time, in the format of a `datetime-local` input."""
     return f"{timezone.localtime(minute.start):%Y-%m-%dT%H:%M:%S}"

@@ -1,4 +1,4 @@
-"""What was done in bulk, by whom, and the way back."""
+"""Bulk edits: a list of them, a page for each, and undo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 
 from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, when
-from delayedq.admin.bulk import SALT, told
+from delayedq.admin.bulk import SALT, summary
 from delayedq.admin.changes import TO_UNDO
 from delayedq.models import Edit, EditedMessage
+from delayedq.operations.browsing import id_in
 from delayedq.operations.undo import can_undo, undo
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
-#: An edit shows so many of its messages.
+#: The page of an edit lists at most this many of its messages.
 SAMPLE = 100
-#: A record of a message takes at most so many characters.
+#: At most this many characters of a record (before, after) are shown.
 RECORD_LENGTH = 500
 
 
@@ -45,7 +46,7 @@ class EditAdmin(ReadOnlyAdmin):
         form_url: str = "",  # noqa: ARG002
         extra_context: Mapping[str, Any] | None = None,
     ) -> HttpResponse:
-        edit = self._known(int(object_id) if object_id.isdecimal() and len(object_id) < 19 else 0)  # noqa: PLR2004
+        edit = self._known(id_in(object_id) or 0)
         edited = EditedMessage.objects.using(self.store.alias).filter(edit=edit).order_by("id")[:SAMPLE]
         now = self.store.now()
         context = {
@@ -60,7 +61,7 @@ class EditAdmin(ReadOnlyAdmin):
         return self.page(request, "edit.html", edit.description or edit.action, {**context, **(extra_context or {})})
 
     def undo_view(self, request: HttpRequest, edit_id: int) -> HttpResponse:
-        """Asked for, it confirms; posted, it undoes as much as one call does."""
+        """GET: ask for confirmation. POST: undo one part; the page posts again until all is done."""
         self.demand_view(request)
         edit = self._known(edit_id)
         demand(request, TO_UNDO.get(edit.action, ""))
@@ -81,14 +82,14 @@ class EditAdmin(ReadOnlyAdmin):
         if progress.after is not None:
             ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
             return self.page(request, "ongoing.html", "Undo…", edit=edit, ongoing=ongoing, given=[])
-        self.log_change(request, edit, f"Undo: {told(changed, reasons)}")
-        messages.success(request, f"Undone: {told(changed, reasons)}.")
+        self.log_change(request, edit, f"Undo: {summary(changed, reasons)}")
+        messages.success(request, f"Undone: {summary(changed, reasons)}.")
         return HttpResponseRedirect(self._url(edit))
 
     def _known(self, id_: int) -> Edit:
         edit = Edit.objects.using(self.store.alias).filter(id=id_).first()
         if edit is None:
-            raise Http404("There is no such edit, or it is forgotten.")
+            raise Http404("There is no such edit; edits are deleted after 30 days.")
         return edit
 
     def _url(self, edit: Edit) -> str:

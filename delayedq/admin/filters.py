@@ -1,4 +1,4 @@
-"""What the lists can be asked for, as forms: their values come from the address, so a bad one asks for nothing."""
+"""The filters of the lists, as forms. Their values come from the URL; an invalid value is ignored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from django.utils import timezone
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
-from delayedq.store.edits import Position, State
+from delayedq.store import operator_store
+from delayedq.store.operator import Position, State
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 STATES = [
     ("", "any"),
@@ -32,12 +33,12 @@ STATES = [
 
 
 class Moment(forms.DateTimeField):
-    """In the time zone of the site; browsers offer a calendar for it."""
+    """A date and time in the current time zone, entered with the browser's calendar."""
 
     widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
 
     def prepare_value(self, value: Any) -> Any:
-        """Links ask with an offset and microseconds, which the input of a browser does not take."""
+        """Convert a value with offset and microseconds, as links contain it: `datetime-local` takes neither."""
         if isinstance(value, str):
             with suppress(ValidationError):
                 value = self.to_python(value)
@@ -45,7 +46,7 @@ class Moment(forms.DateTimeField):
 
 
 class Until(Moment):
-    """The whole of the second that it names, which is the least that the input of a browser can tell."""
+    """An upper bound that includes its whole second: the browser's input has no finer unit."""
 
     def clean(self, value: Any) -> Any:
         moment = super().clean(value)
@@ -63,16 +64,16 @@ class Filter(forms.Form):
         super().__init__(data)
         queues = {lane.queue for lane in store.lanes()}
         self._offer("queue", queues)
-        self._offer("kind", {*registered, *store.keyed_kinds()})
+        self._offer("kind", {*registered, *operator_store(store.alias).keyed_kinds()})
 
     def _offer(self, name: str, known: Iterable[str]) -> None:
-        """What is known, and what was asked for: a queue that is empty now is still a fair question."""
+        """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
         asked = self.data.get(name, "")[:NAME_LENGTH]
         names = sorted({*known, asked} - {""})
         self.fields[name].choices = [("", "any"), *((value, value) for value in names)]  # type: ignore[attr-defined]
 
     def asked(self) -> dict[str, Any]:
-        """What was asked for and can be."""
+        """The values that were given and are valid, by field."""
         self.is_valid()
         return {name: value for name, value in self.cleaned_data.items() if value not in ("", None)}
 
@@ -100,7 +101,7 @@ class EndedFilter(Filter):
         return EndedSelection(key=asked.pop("q", None), **asked)
 
 
-# Positions in the address
+# Positions in the URL
 
 
 def position_text(position: Position) -> str:
@@ -108,7 +109,7 @@ def position_text(position: Position) -> str:
 
 
 def position_in(text: str) -> Position | None:
-    """None for whatever is no position."""
+    """The position that the text is, or None if it is none."""
     at, _, id_ = text.partition("~")
     try:
         moment = datetime.fromisoformat(at)

@@ -1,4 +1,4 @@
-"""The history: what ended, first the latest; its failures are the dead letters, which can be retried."""
+"""The history: ended messages, latest first. Failed ones are the dead letters, which can be retried."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from django.http import Http404
 from django.urls import reverse
 
 from delayedq.admin.base import visible, when
-from delayedq.admin.bulk import BulkAdmin, Chosen, Preview
+from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
-from delayedq.admin.filters import EndedFilter, position_in, position_text
+from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.texts import about, pretty
-from delayedq.models import FinishedMessage, Message, Outcome
+from delayedq.models import FinishedMessage, Outcome
 from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.explain import explain
-from delayedq.operations.redrive import AllDead, redrive
+from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
     from delayedq.operations.browsing import Page
     from delayedq.operations.edits import Progress
     from delayedq.operations.selecting import EndedSelection
-    from delayedq.store.edits import Position
-
-#: A confirmation shows so many of the messages.
-SAMPLE = 20
+    from delayedq.store.operator import Position
 
 
 class Row(NamedTuple):
@@ -63,24 +60,16 @@ class FinishedMessageAdmin(BulkAdmin):
         selection = asked.selection()
         page, count = self._found(selection, before)
         found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
-        query = request.GET.copy()
-        query.pop("after", None)
         context = {
             "filter": asked,
             "rows": rows(found, now),
-            "count": count,
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
-            "next": page.after and position_text(page.after),
-            "reached": page.after and when(page.after.at, now),
-            "is_cut": page.is_cut,
-            "is_first": before is None,
-            "query": query.urlencode(),
-            "actions": self.offered_actions(request),
+            **self.paging(request, page, count, now),
         }
         return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
 
     def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
-        """One page; later ones are not counted again."""
+        """One page, with a count if it is the first."""
         return (
             counted_ended(self.store, selection)
             if before is None
@@ -88,7 +77,7 @@ class FinishedMessageAdmin(BulkAdmin):
         )
 
     def _by_id(self, selection: EndedSelection, known: list[FinishedMessage]) -> list[FinishedMessage]:
-        """A number may be the id of a message as well as the key of another."""
+        """Messages whose id is the text that was searched as a key: a number can be either."""
         if selection.key is None or id_in(selection.key) is None:
             return []
         ids = {row.pk for row in known}
@@ -116,7 +105,7 @@ class FinishedMessageAdmin(BulkAdmin):
         }
         return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
 
-    # Many
+    # Bulk actions
 
     def preview(self, chosen: Chosen) -> Preview:
         now = self.store.now()
@@ -129,31 +118,25 @@ class FinishedMessageAdmin(BulkAdmin):
             FinishedMessage.objects.using(self.store.alias).failed().defer(*LARGE, "result").filter(id__in=chosen.ids)
         )
         found = list(dead.order_by("-finished_at"))
-        taken = self._taken(found)
+        taken = with_taken_keys(self.store, found)
         skipped = [
             f"{number:,} {why}"
             for number, why in (
-                (len(set(chosen.ids)) - len(found), "no dead letters (any more)"),
+                (len(set(chosen.ids)) - len(found), "not dead letters (any more)"),
                 (len(taken), "whose key a live message has"),
             )
             if number
         ]
         return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
 
-    def _taken(self, dead: list[FinishedMessage]) -> list[FinishedMessage]:
-        kinds, keys = {row.kind for row in dead}, {row.key for row in dead if row.key is not None}
-        live = Message.objects.using(self.store.alias).filter(kind__in=kinds, key__in=keys)
-        names = set(live.values_list("kind", "key"))
-        return [row for row in dead if (row.kind, row.key) in names]
-
     def _dead(self, chosen: Chosen) -> EndedSelection:
-        """Whatever the list showed, only dead letters can be retried."""
+        """The selection of the list, restricted to dead letters: only those can be retried."""
         asked = chosen.asked.copy()
         asked["outcome"] = Outcome.FAILED
         return EndedFilter(asked, self.store).selection()
 
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
-        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # that of a RetryForm
+        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
         return redrive(self.store, edit, which, spread, chosen.as_of, after)
 

@@ -1,4 +1,4 @@
-"""The forecast as a map: a row for each hour of minutes, or for each day of hours; the more falls due, the hotter."""
+"""The forecast as a heat map: one row per hour with a cell per minute, or one row per day with a cell per hour."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HOURS = range(24)
 
 
 class Cell(NamedTuple):
-    """`level` 0 (nothing) to LEVELS; `title` says what it stands for."""
+    """`level`: 0 (nothing due) to LEVELS. `title`: its tooltip."""
 
     level: int = 0
     title: str = ""
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
 
 class Hour(NamedTuple):
-    """A line of the table behind the map."""
+    """A row of the table that shows the same numbers as text."""
 
     start: datetime
     due: int
@@ -55,17 +55,17 @@ def hours(minutes: Iterable[Minute]) -> list[Hour]:
 
 def heat_map(ahead: Ahead, minutes: Sequence[Minute], stampeding: Sequence[Minute]) -> HeatMap:
     most = max(minute.due for minute in minutes)
-    wild = {minute.start for minute in stampeding}
-    return _by_minute(minutes, most, wild) if ahead is Ahead.DAY else _by_hour(minutes, most, wild)
+    starts = {minute.start for minute in stampeding}
+    return _by_minute(minutes, most, starts) if ahead is Ahead.DAY else _by_hour(minutes, most, starts)
 
 
-def _by_minute(minutes: Sequence[Minute], most: int, wild: set[datetime]) -> HeatMap:
+def _by_minute(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> HeatMap:
     columns = [f":{minute:02}" if minute % 10 == 0 else "" for minute in range(60)]
     rows = [
         Row(
             f"{timezone.localtime(part[0].start):%H:%M}",
             [
-                Cell(level(m.due, most), f"{_text(m.start)}: {m.due:,} due" if m.due else "", m.start in wild)
+                Cell(level(m.due, most), f"{_text(m.start)}: {m.due:,} due" if m.due else "", m.start in starts)
                 for m in part
             ],
         )
@@ -74,21 +74,21 @@ def _by_minute(minutes: Sequence[Minute], most: int, wild: set[datetime]) -> Hea
     return HeatMap(columns, rows)
 
 
-def _by_hour(minutes: Sequence[Minute], most: int, wild: set[datetime]) -> HeatMap:
-    """The first and the last day are cut; an hour that the clock shows twice shares a cell."""
+def _by_hour(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> HeatMap:
+    """The first and last day are partial. An hour that occurs twice (end of daylight saving) shares one cell."""
     days: dict[str, list[Cell]] = {}
     for hour in hours(minutes):
         local = timezone.localtime(hour.start)
         cells = days.setdefault(f"{local:%a %d}", [Cell()] * len(HOURS))
         title = f"{_text(hour.start)}: {hour.due:,} due, at most {hour.busiest.due:,} in a minute" if hour.due else ""
-        hot = Cell(level(hour.busiest.due, most), title, hour.busiest.start in wild)
+        hot = Cell(level(hour.busiest.due, most), title, hour.busiest.start in starts)
         cells[local.hour] = max(cells[local.hour], hot)
     columns = [f"{hour:02}" if hour % 3 == 0 else "" for hour in HOURS]
     return HeatMap(columns, [Row(day, cells) for day, cells in days.items()])
 
 
 def level(due: int, most: int) -> int:
-    """The root keeps what is small visible beside what is huge."""
+    """The square root keeps small counts visible beside large ones."""
     return ceil(LEVELS * sqrt(due / most)) if due else 0
 
 

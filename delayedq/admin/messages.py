@@ -1,4 +1,4 @@
-"""The live messages: a list in the order of their times, one message, and what can be done to many."""
+"""The live messages: a list in order of due time, the page of one message, and bulk actions."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 
 from delayedq.admin.base import visible, when
-from delayedq.admin.bulk import BulkAdmin, Chosen, Preview, reasons
+from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS
-from delayedq.admin.filters import LiveFilter, position_in, position_text
+from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.texts import about
 from delayedq.models import FinishedMessage, Message, PausedQueue
-from delayedq.operations.browsing import Page, find_live, live_page
+from delayedq.operations.browsing import LARGE, Page, find_live, id_in, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.explain import explain
 from delayedq.operations.selecting import AllOf, Ticked
 from delayedq.operations.wording import span
-from delayedq.store.edits import State
+from delayedq.store.operator import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from delayedq.admin.changes import Action, Nothing
     from delayedq.models import Edit
     from delayedq.operations.edits import Progress
-
-#: A confirmation shows so many of the messages.
-SAMPLE = 20
 
 
 class Row(NamedTuple):
@@ -65,24 +62,16 @@ class MessageAdmin(BulkAdmin):
         asked = LiveFilter(request.GET, self.store)
         after = position_in(request.GET.get("after", ""))
         page, count = self._found(asked, now, after)
-        query = request.GET.copy()
-        query.pop("after", None)
         context = {
             "filter": asked,
             "rows": rows(page.rows, now, paused(self.store.alias)),
-            "count": count,
             "how_many": count,
-            "next": page.after and position_text(page.after),
-            "reached": page.after and when(page.after.at, now),
-            "is_cut": page.is_cut,
-            "is_first": after is None,
-            "query": query.urlencode(),
-            "actions": self.offered_actions(request),
+            **self.paging(request, page, count, now),
         }
         return self.page(request, "messages.html", "Messages", {**context, **(extra_context or {})})
 
     def _found(self, asked: LiveFilter, now: datetime, after: Any) -> tuple[Page[Message], Count | None]:
-        """One page; what is found by key or id is one. Later pages are not counted again."""
+        """One page, with a count if it is the first. A search by key or id has a single page."""
         if text := asked.asked().get("q"):
             found = find_live(self.store, text)
             return Page(found, None), Count(len(found), exact=True)
@@ -98,7 +87,7 @@ class MessageAdmin(BulkAdmin):
         form_url: str = "",  # noqa: ARG002
         extra_context: Mapping[str, Any] | None = None,
     ) -> HttpResponse:
-        id_ = int(object_id) if object_id.isdecimal() and len(object_id) < len(str(2**63)) else 0
+        id_ = id_in(object_id) or 0
         message = Message.objects.using(self.store.alias).filter(id=id_).first()
         if message is None:
             return self._ended(id_)
@@ -116,15 +105,15 @@ class MessageAdmin(BulkAdmin):
     def _ended(self, id_: int) -> HttpResponse:
         if FinishedMessage.objects.using(self.store.alias).filter(id=id_).exists():
             return HttpResponseRedirect(reverse("admin:delayedq_finishedmessage_change", args=[id_]))
-        raise Http404(f"There is no message {id_}, and the history does not know it any more.")
+        raise Http404(f"There is no message {id_}, neither live nor in the history.")
 
-    # Many
+    # Bulk actions
 
     def preview(self, chosen: Chosen) -> Preview:
         now = self.store.now()
         if chosen.ids is None:
             return self._preview_of_all(chosen, now)
-        messages = Message.objects.using(self.store.alias).defer("payload", "metadata", "errors")
+        messages = Message.objects.using(self.store.alias).defer(*LARGE)
         found = list(messages.filter(id__in=chosen.ids).order_by("scheduled_at", "id"))
         waiting = [message for message in found if not is_running(message, now)]
         skipped = Counter({RUNNING: len(found) - len(waiting), ENDED: len(set(chosen.ids)) - len(found)})
@@ -179,7 +168,7 @@ def is_running(message: Message, now: datetime) -> bool:
 
 
 def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[str, str]:
-    """What it does, as a person thinks of it; and what is remarkable about that."""
+    """The state that the list shows, and a remark on it: `("running", "on host:42")`, `("due", "for 5 s")`."""
     if is_running(message, now):
         return "running", f"on {visible(message.leased_by or '?')}"
     if message.lease_token is not None:

@@ -1,4 +1,4 @@
-"""The queues, with what waits in them, and the workers that live; queues are paused and resumed here."""
+"""The queues, with how much waits in each, and the workers; queues are paused and resumed here."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
-from delayedq.operations.presence import SHOWN, all_workers, current_messages, is_alive, running_ids
 from delayedq.operations.queues import queue_states
 from delayedq.operations.wording import relative, span
+from delayedq.operations.workers import SHOWN, all_workers, current_messages, is_alive, running_ids
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
     from delayedq.models import Message, Worker
     from delayedq.operations.queues import QueueState, Trend
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
-#: The size of a sparkline, in units of its own.
+#: The size of a sparkline, in units of its viewBox.
 WIDTH, HEIGHT = 120, 24
 
 
@@ -50,7 +50,7 @@ class Row(NamedTuple):
 
 
 class Spark(NamedTuple):
-    """A sparkline: the points of two polylines, and what they show in words."""
+    """A sparkline: the points of two SVG polylines, and a text alternative."""
 
     ended: str
     failed: str
@@ -58,10 +58,13 @@ class Spark(NamedTuple):
 
 
 class WorkerRow(NamedTuple):
+    """A worker in the list. `messages`: at most SHOWN of those it runs; `more`: how many others it runs."""
+
     name: str
     is_alive: bool
     queues: str
     threads: int
+    problems: str
     held: int
     started: SafeString | str
     seen: SafeString | str
@@ -91,12 +94,15 @@ class QueueAdmin(ReadOnlyAdmin):
     # Pausing
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
-        """Asked with GET, it asks back; with POST, it is done."""
+        """GET: ask for confirmation. POST: pause the queue."""
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
             return self._pause(request, name)
-        said = f"Workers will claim nothing more from {visible(name)} until it is resumed. What they run, they finish."
+        said = (
+            f"Workers will claim nothing more from {visible(name)} until it is resumed. "
+            "Messages that are running will finish."
+        )
         return self._confirm(request, "Pause", name, said)
 
     def _pause(self, request: HttpRequest, name: str) -> HttpResponse:
@@ -109,7 +115,7 @@ class QueueAdmin(ReadOnlyAdmin):
             self.log_change(request, self._paused(name), "Paused.")
             messages.success(request, f"Queue {visible(name)} is paused.")
         else:
-            messages.info(request, f"Queue {visible(name)} was paused before.")
+            messages.info(request, f"Queue {visible(name)} was already paused.")
         return self._back()
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
@@ -117,13 +123,13 @@ class QueueAdmin(ReadOnlyAdmin):
         name = request.GET.get("queue", "")
         if request.method == "POST":
             return self._resume(request, name)
-        return self._confirm(request, "Resume", name, f"Workers will go on with {visible(name)}.")
+        return self._confirm(request, "Resume", name, f"Workers will claim from {visible(name)} again.")
 
     def _resume(self, request: HttpRequest, name: str) -> HttpResponse:
         row = self._paused(name)
         if row is not None and resume(name):
             self.log_change(request, row, "Resumed.")
-            messages.success(request, f"Queue {visible(name)} goes on.")
+            messages.success(request, f"Queue {visible(name)} is resumed.")
         else:
             messages.info(request, f"Queue {visible(name)} is not paused.")
         return self._back()
@@ -175,7 +181,7 @@ def sparkline(trend: Trend) -> Spark:
 
 
 def _points(counts: Sequence[int], top: int) -> str:
-    """From the left to the right; zero is at the bottom, `top` at the top."""
+    """The counts from left to right, as the points of a polyline; 0 is at the bottom, `top` at the top."""
     step, scale = WIDTH / max(len(counts) - 1, 1), (HEIGHT - 2) / max(top, 1)
     return " ".join(f"{number * step:.1f},{HEIGHT - 1 - count * scale:.1f}" for number, count in enumerate(counts))
 
@@ -192,6 +198,7 @@ def _worker_row(worker: Worker, current: list[Message], now: datetime) -> Worker
         is_alive=is_alive(worker, now),
         queues=visible(worker.queues.replace(",", ", ")) or "all",
         threads=worker.threads,
+        problems=visible(worker.problems),
         held=worker.held,
         started=when(worker.started_at, now),
         seen=when(worker.seen_at, now),

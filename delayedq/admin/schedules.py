@@ -1,70 +1,40 @@
-"""The cron schedules of the settings: when they ticked and will tick; they are run, disabled and enabled here."""
+"""The cron schedules: run, disable and enable all; add, edit and delete those of the database."""
 
 from __future__ import annotations
 
-from datetime import UTC
-from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode
+from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ImproperlyConfigured
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
-from delayedq.cron.beat import SETTINGS, disable, enable
+from delayedq import schedules
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.schedule_form import ScheduleForm, is_editable
+from delayedq.admin.schedule_pages import PAST, facts_of, past_row, row_of, tick_tables, url_of, zone_shown
+from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
 from delayedq.cron.reading import last_ticks
+from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
-from delayedq.operations.schedules import changes, describe, known_schedules, zone_of
+from delayedq.operations.known_schedules import named_schedule, page_of_schedules
+from delayedq.operations.schedule_edits import recorded
 from delayedq.operations.wording import relative
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime, tzinfo
-    from zoneinfo import ZoneInfo
+    from collections.abc import Callable, Iterator
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
-    from django.utils.safestring import SafeString
 
     from delayedq.cron.definitions import Definition
-    from delayedq.cron.reading import LastTick
-    from delayedq.operations.schedules import Change, Known
+    from delayedq.operations.known_schedules import Known
 
-#: So many ticks are shown: to come, around a change of the clock, and past.
-UPCOMING = 10
-PAST = 20
-
-
-class Row(NamedTuple):
-    """A schedule in the list. `last`: when it ticked last, and what became of that."""
-
-    name: str
-    url: str
-    task: str
-    words: list[str]
-    last: dict[str, SafeString | str] | None
-    following: SafeString | str
-    state: str
-
-
-class TickRow(NamedTuple):
-    """A tick to come, and how long after the one before; or a change of the clock."""
-
-    local: str
-    utc: str
-    after: str = ""
-    is_change: bool = False
-
-
-class PastRow(NamedTuple):
-    local: str
-    utc: str
-    state: str
-    message_id: int | None
-    url: str
+#: Schedules on a page of the list.
+PER_PAGE = 50
+#: Digits of the number of a page.
+DIGITS = 7
 
 
 @admin.register(CronSchedule)
@@ -73,6 +43,9 @@ class ScheduleAdmin(ReadOnlyAdmin):
         views: dict[str, Callable[..., HttpResponse]] = {
             "changelist": self.changelist_view,
             "schedule": self.schedule_view,
+            "add": self.add_schedule_view,
+            "edit": self.edit_view,
+            "delete": self.remove_view,
             "run": self.run_view,
             "disable": self.disable_view,
             "enable": self.enable_view,
@@ -87,167 +60,170 @@ class ScheduleAdmin(ReadOnlyAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        now = self.store.now()
-        rows = [_row(known, now) for known in self._known(request, now)]
-        return self.page(request, "schedules.html", "Cron schedules", {"rows": rows, **(extra_context or {})})
+        now, number = self.store.now(), request.GET.get("page", "")
+        page = int(number) if number.isdecimal() and len(number) <= DIGITS else 0
+        found = page_of_schedules(self.store, self._settings(request), now, page * PER_PAGE, PER_PAGE)
+        context = {
+            "rows": [row_of(known, now) for known in found.schedules],
+            "total": found.total,
+            "page": page,
+            "next_page": page + 1 if (page + 1) * PER_PAGE < found.total else None,
+            "add_url": reverse("admin:delayedq_cronschedule_add") if may(request, "edit_schedule") else "",
+        }
+        return self.page(request, "schedules.html", "Cron schedules", {**context, **(extra_context or {})})
 
-    def _known(self, request: HttpRequest, now: datetime) -> list[Known]:
+    def _settings(self, request: HttpRequest) -> dict[str, Definition]:
         try:
-            defined = definitions()
+            return definitions()
         except ImproperlyConfigured as error:
             messages.error(request, str(error))
-            defined = {}
-        return known_schedules(self.store, defined, now)
+            return {}
 
     def _named(self, request: HttpRequest) -> Known:
         """The schedule that the address names. Raises Http404."""
         name = request.GET.get("name", "")
-        for known in self._known(request, self.store.now()):
-            if known.name == name:
-                return known
-        raise Http404(f"There is no schedule {visible(name)}.")
+        known = named_schedule(self.store, self._settings(request), name, self.store.now())
+        if known is None:
+            raise Http404(f"There is no schedule {visible(name)}.")
+        return known
 
-    def _defined(self, request: HttpRequest) -> Definition:
-        """Its definition. Raises Http404."""
-        definition = self._named(request).definition
-        if definition is None:
-            raise Http404("The settings do not have this schedule any more.")
-        return definition
+    def _defined(self, request: HttpRequest) -> Known:
+        """The same, if it has a definition. Raises Http404."""
+        known = self._named(request)
+        if known.definition is None:
+            raise Http404("This schedule has no definition any more.")
+        return known
 
     # One of them
 
     def schedule_view(self, request: HttpRequest) -> HttpResponse:
         known, now = self._named(request), self.store.now()
+        zone = zone_shown(known.definition)
+        remark = "" if known.state == "active" else ", were it enabled"
         context = {
-            "row": _row(known, now),
+            "row": row_of(known, now),
             "disabled": known.disabled_at and relative(known.disabled_at, now),
-            "facts": [*_facts(known.definition)],
+            "facts": [*facts_of(known)],
             "actions": [*self._actions(request, known)],
-            "past": [_past_row(tick, _zone(known)) for tick in last_ticks(self.store, known.name, now, PAST)],
-            "tables": [*_tables(known, now)],
+            "past": [past_row(tick, zone) for tick in last_ticks(self.store, known.name, now, PAST)],
+            "tables": [*tick_tables(known.definition, now, remark)],
         }
         return self.page(request, "schedule.html", visible(known.name), context)
 
     def _actions(self, request: HttpRequest, known: Known) -> Iterator[tuple[str, str]]:
-        if known.definition is None:
-            return
-        if may(request, "run_schedule"):
-            yield "Run now", _url("run", known.name)
-        if may(request, "disable_schedule"):
+        if known.definition is not None and may(request, "run_schedule"):
+            yield "Run now", url_of("run", known.name)
+        if known.definition is not None and may(request, "disable_schedule"):
             does = "disable" if known.disabled_at is None else "enable"
-            yield does.capitalize(), _url(does, known.name)
+            yield does.capitalize(), url_of(does, known.name)
+        if known.in_database and may(request, "edit_schedule"):
+            yield "Edit", url_of("edit", known.name)
+            yield "Delete", url_of("delete", known.name)
 
-    # What can be done to it
+    # To add and to edit
+
+    def add_schedule_view(self, request: HttpRequest) -> HttpResponse:
+        demand(request, "edit_schedule")
+        form = ScheduleForm(request.POST or None)
+        if request.method == "POST" and form.is_valid() and "save" in request.POST:
+            name = form.cleaned_data["name"]
+            saved = self._save(request, form, "Add", lambda: schedules.create(name, **form.given))
+            if saved:
+                return saved
+        return self._form(request, form, "Add a schedule", reverse("admin:delayedq_cronschedule_changelist"))
+
+    def edit_view(self, request: HttpRequest) -> HttpResponse:
+        demand(request, "edit_schedule")
+        known = self._named(request)
+        if not known.in_database:
+            raise Http404("This schedule is not in the database.")
+        given = schedules.get(known.name)
+        if not is_editable(given):
+            messages.error(request, "Its arguments have no plain JSON form: it can only be changed by code.")
+            return self._back(known.name)
+        form = ScheduleForm(request.POST or None, name=known.name, initial={"name": known.name, **given})
+        if request.method == "POST" and form.is_valid() and "save" in request.POST:
+            changes = {**dict.fromkeys(given.keys() - form.given.keys()), **form.given}
+            saved = self._save(request, form, "Change", lambda: schedules.update(known.name, **changes))
+            if saved:
+                return saved
+        return self._form(request, form, f"Edit {visible(known.name)}", url_of("schedule", known.name))
+
+    def _save(
+        self, request: HttpRequest, form: ScheduleForm, verb: str, change: Callable[[], object]
+    ) -> HttpResponse | None:
+        name = form.cleaned_data["name"]
+        try:
+            recorded(name, verb, change, request.user.get_username())
+        except DelayedQError as error:
+            form.add_error(None, str(error))
+            return None
+        self._log(request, name, "Added." if verb == "Add" else "Changed.")
+        messages.success(request, f"Schedule {visible(name)} is {'added' if verb == 'Add' else 'changed'}.")
+        return self._back(name)
+
+    def _form(self, request: HttpRequest, form: ScheduleForm, title: str, back: str) -> HttpResponse:
+        """With a preview of the ticks, if what was entered is a schedule."""
+        definition = form.definition if form.is_bound else None
+        context = {"form": form, "back": back, "tables": [*tick_tables(definition, self.store.now())]}
+        return self.page(request, "schedule_form.html", title, context)
+
+    # What else can be done to it
+
+    def remove_view(self, request: HttpRequest) -> HttpResponse:
+        demand(request, "edit_schedule")
+        name = self._named(request).name
+        if request.method != "POST":
+            said = "Its ticks that have not begun will be taken back. The edit in the log can be undone."
+            return self._confirm(request, name, "Delete", said)
+        try:
+            self._log(request, name, "Deleted.")
+            recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
+        except DelayedQError as error:
+            messages.error(request, str(error))
+            return self._back(name)
+        messages.success(request, f"Schedule {visible(name)} is deleted.")
+        return HttpResponseRedirect(reverse("admin:delayedq_cronschedule_changelist"))
 
     def run_view(self, request: HttpRequest) -> HttpResponse:
         demand(request, "run_schedule")
-        definition = self._defined(request)
+        name = self._defined(request).name
         if request.method != "POST":
-            return self._confirm(request, definition, "Run", "Its task will be offered once, due now.")
-        scheduled = definition.run()
-        self._log(request, definition, f"Run by hand, as message {scheduled.id}.")
-        messages.success(request, f"Schedule {visible(definition.name)} is due now, as message {scheduled.id}.")
-        return self._back(definition)
+            return self._confirm(request, name, "Run", "Its task will be offered once, due now.")
+        scheduled = schedules.run_now(name)
+        self._log(request, name, f"Run by hand, as message {scheduled.id}.")
+        messages.success(request, f"Schedule {visible(name)} is due now, as message {scheduled.id}.")
+        return self._back(name)
 
     def disable_view(self, request: HttpRequest) -> HttpResponse:
         demand(request, "disable_schedule")
-        definition = self._defined(request)
+        name = self._defined(request).name
         if request.method != "POST":
             said = "Its future ticks will be taken back, and no more will be placed until it is enabled again."
-            return self._confirm(request, definition, "Disable", said)
-        disable(self.store, definition.name, self.store.now())
-        self._log(request, definition, "Disabled.")
-        messages.success(request, f"Schedule {visible(definition.name)} is disabled.")
-        return self._back(definition)
+            return self._confirm(request, name, "Disable", said)
+        recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
+        self._log(request, name, "Disabled.")
+        messages.success(request, f"Schedule {visible(name)} is disabled.")
+        return self._back(name)
 
     def enable_view(self, request: HttpRequest) -> HttpResponse:
         demand(request, "disable_schedule")
-        definition = self._defined(request)
+        name = self._defined(request).name
         if request.method != "POST":
-            return self._confirm(request, definition, "Enable", "Its ticks will be placed again, from now on.")
-        enable(self.store, definition, self.store.now())
-        self._log(request, definition, "Enabled.")
-        messages.success(request, f"Schedule {visible(definition.name)} is enabled.")
-        return self._back(definition)
+            return self._confirm(request, name, "Enable", "Its ticks will be placed again, from now on.")
+        recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
+        self._log(request, name, "Enabled.")
+        messages.success(request, f"Schedule {visible(name)} is enabled.")
+        return self._back(name)
 
-    def _confirm(self, request: HttpRequest, definition: Definition, verb: str, said: str) -> HttpResponse:
-        context = {"verb": verb, "said": said, "back": _url("schedule", definition.name)}
-        return self.page(request, "confirm_state.html", f"{verb} {visible(definition.name)}?", context)
+    def _confirm(self, request: HttpRequest, name: str, verb: str, said: str) -> HttpResponse:
+        context = {"verb": verb, "said": said, "back": url_of("schedule", name)}
+        return self.page(request, "confirm_state.html", f"{verb} {visible(name)}?", context)
 
-    def _log(self, request: HttpRequest, definition: Definition, said: str) -> None:
+    def _log(self, request: HttpRequest, name: str, said: str) -> None:
         rows = CronSchedule.objects.using(self.store.alias)
-        row, _ = rows.get_or_create(owner=SETTINGS, name=definition.name, defaults={"covered_until": self.store.now()})
+        row, _ = rows.get_or_create(owner=SETTINGS, name=name, defaults={"covered_until": self.store.now()})
         self.log_change(request, row, said)
 
-    def _back(self, definition: Definition) -> HttpResponse:
-        return HttpResponseRedirect(_url("schedule", definition.name))
-
-
-def _url(view: str, name: str) -> str:
-    return f"{reverse(f'admin:delayedq_cronschedule_{view}')}?{urlencode({'name': name})}"
-
-
-def _row(known: Known, now: datetime) -> Row:
-    definition = known.definition
-    return Row(
-        name=visible(known.name),
-        url=_url("schedule", known.name),
-        task=definition.offer.kind if definition else "",
-        words=describe(definition) if definition else [],
-        last={"at": when(known.last.nominal_at, now), "state": known.last.state} if known.last else None,
-        following=when(known.following, now),
-        state=known.state,
-    )
-
-
-def _facts(definition: Definition | None) -> Iterator[tuple[str, str]]:
-    if definition is None:
-        return
-    offer = definition.offer
-    yield "Queue", f"{visible(offer.queue)}, priority {offer.priority}"
-    deadline = definition.starting_deadline
-    yield "Missed ticks", definition.misfire if deadline is None else f"{definition.misfire}, up to {deadline} late"
-
-
-def _zone(known: Known) -> ZoneInfo | tzinfo:
-    return zone_of(known.definition.schedule) if known.definition else UTC
-
-
-# Ticks
-
-
-def _tables(known: Known, now: datetime) -> Iterator[tuple[str, list[TickRow]]]:
-    """The next ticks, and those around the next changes of the clock."""
-    if known.definition is None:
-        return
-    schedule, zone = known.definition.schedule, zone_of(known.definition.schedule)
-    upcoming = islice(schedule.ticks_after(now), UPCOMING)
-    yield (
-        f"Next {UPCOMING} ticks{'' if known.state == 'active' else ', were it enabled'}",
-        [*_tick_rows(upcoming, zone)],
-    )
-    for change in changes(schedule, now, UPCOMING):
-        yield f"Around the change of the clock on {change.at.astimezone(zone):%-d %B %Y}", [*_change_rows(change, zone)]
-
-
-def _tick_rows(ticks: Iterable[datetime], zone: tzinfo, before: datetime | None = None) -> Iterator[TickRow]:
-    for tick in ticks:
-        yield TickRow(_time(tick, zone), _time(tick, UTC), "" if before is None else str(tick - before))
-        before = tick
-
-
-def _change_rows(change: Change, zone: ZoneInfo) -> Iterator[TickRow]:
-    yield from _tick_rows(change.earlier, zone)
-    yield TickRow(change.told(zone), _time(change.at, UTC), is_change=True)
-    yield from _tick_rows(change.later, zone, *change.earlier[-1:])
-
-
-def _past_row(tick: LastTick, zone: tzinfo) -> PastRow:
-    model = "message" if tick.is_live else "finishedmessage"
-    url = reverse(f"admin:delayedq_{model}_change", args=[tick.message_id]) if tick.message_id else ""
-    return PastRow(_time(tick.nominal_at, zone), _time(tick.nominal_at, UTC), tick.state, tick.message_id, url)
-
-
-def _time(moment: datetime, zone: tzinfo) -> str:
-    seconds = ":%S" if moment.second else ""
-    return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M{seconds} %Z}"
+    def _back(self, name: str) -> HttpResponse:
+        return HttpResponseRedirect(url_of("schedule", name))

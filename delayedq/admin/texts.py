@@ -1,4 +1,4 @@
-"""Payloads as people read them. They come from the database, so nothing in them is trusted, imported or run."""
+"""Payloads as readable text. They come from the database, so nothing in them is trusted, imported or run."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.models import FinishedMessage, Message
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
-#: A value beside the name of its argument takes at most so many characters.
+#: At most this many characters of an argument's value are shown.
 VALUE_LENGTH = 2_000
 
 
@@ -26,14 +26,14 @@ class Argument(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The payload of a task: its arguments by name, or what is wrong with it."""
+    """The payload of a task: its arguments by name, or why they cannot be shown."""
 
     arguments: list[Argument]
     problem: str = ""
 
 
 def pretty(text: str | None) -> str:
-    """JSON with indents; whatever else it is, as it stands."""
+    """JSON with indents; a text that is not JSON unchanged."""
     if text is None:
         return ""
     try:
@@ -60,7 +60,7 @@ def _value(value: Any) -> str:
 
 
 def schedule_of(metadata: str | None) -> str:
-    """The name of the schedule that this is a tick of, if it is one."""
+    """The name of the schedule whose tick created the message; "" if none did."""
     try:
         name = json.loads(metadata or "null")["cron"]["schedule"]
     except (ValueError, RecursionError, TypeError, LookupError):
@@ -69,7 +69,7 @@ def schedule_of(metadata: str | None) -> str:
 
 
 def about(store: Store, message: Message | FinishedMessage, now: datetime) -> dict[str, Any]:
-    """What the pages of a live and of an ended message tell alike."""
+    """The context that the pages of live and ended messages share."""
     events = timeline(store, message, now)
     return {
         "message": message,

@@ -1,4 +1,4 @@
-"""How long a failed attempt keeps its message waiting."""
+"""Backoffs: the delay between a failed attempt and the next one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
 
-#: From the number of the attempt that failed, the first being 1, to the delay before the next.
+#: Takes the number of the failed attempt (1 is the first), returns the delay before the next one.
 Backoff = Callable[[int], timedelta]
 
 
 @dataclass(frozen=True, slots=True)
 class Constant:
+    """The same delay after each attempt. Raises TypeError or ValueError for what is no timedelta of 0 or more."""
+
     delay: timedelta
 
     def __post_init__(self) -> None:
@@ -27,11 +29,13 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Exponential:
-    """`initial`, then `factor` times as long after each attempt, up to `maximum`.
+    """`initial` after the first attempt, then `factor` times the last delay after each, up to `maximum`.
 
-    The share `jitter` of the delay is random, so that messages that failed together do not come back together. One
-    half is the "equal jitter" of Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015; 1 is his
-    "full jitter", 0 none.
+    `jitter` (0 to 1) is the share of the delay that is random, so that messages that failed together are not retried
+    together: 0.5 is "equal jitter" and 1 "full jitter" in the terms of Marc Brooker, "Exponential Backoff And Jitter",
+    AWS Architecture Blog, 2015. Raises TypeError or ValueError for a wrong value.
+
+        Exponential(initial=timedelta(seconds=1), factor=2, maximum=timedelta(minutes=10))
     """
 
     initial: timedelta = timedelta(seconds=5)
@@ -63,6 +67,7 @@ class Exponential:
 
 
 def as_backoff(value: object) -> Backoff:
+    """A timedelta as Constant, a callable as it is. Raises TypeError, or ValueError for a negative timedelta."""
     if isinstance(value, timedelta):
         return Constant(value)
     if isinstance(value, type):

@@ -1,15 +1,16 @@
-"""When a schedule ticks: every so often (`Every`), or by a cron expression in a time zone (`Cron`).
+"""When a schedule ticks: at a fixed period (`Every`), or by a cron expression in a time zone (`Cron`).
 
-A local clock that is changed skips some times, or shows them twice. What becomes of these depends on the hour field:
+At a daylight saving (DST) change a local clock skips some times, or shows them twice. The hour field decides which
+ticks come then:
 
-- A *wall-clock* schedule names hours (`30 2 * * *`, `0 9-17 * * *`), and each of its local times comes once. A time
-  that the clock skips comes at the first instant after the gap; one that it shows twice comes the first time. Two times
-  that fall onto one instant, such as 02:30 in a gap and 03:00 at its end, are one tick.
-- An *elapsed* schedule has hours that go on: `*`, `*/n`, `H/n`, `R/n`, or all 24 (`0-23`). It ticks whenever the clock
-  shows a matching time: both times in a repeated hour, and not at all for skipped times. So `*/15 * * * *` stays
-  15 minutes. `Cron.wall_clock` tells which of the two a schedule is.
+- A *wall-clock* schedule names hours (`30 2 * * *`, `0 9-17 * * *`); each of its local times ticks once. A skipped time
+  ticks at the first instant after the gap, a repeated time ticks the first time. Two times that fall on one instant,
+  such as 02:30 in a gap and 03:00 at its end, are one tick.
+- An *elapsed* schedule has an hour field of `*`, `*/n`, `H/n`, `R/n`, or all 24 hours (`0-23`). It ticks whenever the
+  clock shows a matching time: twice in a repeated hour, and not at all for skipped times. So `*/15 * * * *` stays
+  15 minutes apart. `Cron.wall_clock` says which of the two a schedule is.
 
-Plain croniter (7.0) differs on the days on which a clock is changed. In New York, it runs `30 1 * * *` twice on
+Plain croniter (7.0) differs on the days of a DST change. In New York, it runs `30 1 * * *` twice on
 3 November 2013, at 05:30 and at 06:30 UTC: here it ticks once, at 05:30. On 10 March 2013 it runs `0 */2 * * *` at
 03:00 in place of 02:00, which the clock skips: here it goes on at 04:00.
 
@@ -51,8 +52,10 @@ class Schedule(Protocol):
 class Cron:
     """A cron expression of five fields, or six, the last being the second, or a name such as `@hourly`.
 
-    `seed` is what H and R are drawn from: the same for the same seed, on every machine. Use the schedule's name.
-    Raises InvalidSchedule, saying what is wrong, also for an expression that never comes, such as `0 0 30 2 *`.
+    `seed` determines the values of H and R: equal seeds give equal values on every machine. Use the schedule's name.
+    Raises InvalidSchedule with the reason, also for an expression that never matches, such as `0 0 30 2 *`.
+
+        Cron("30 2 * * *", ZoneInfo("America/New_York")).next_after(datetime.now(UTC))
     """
 
     expression: str
@@ -68,7 +71,7 @@ class Cron:
 
     @property
     def wall_clock(self) -> bool:
-        """Whether it names hours of the day; else its hours go on and on, and it follows elapsed time."""
+        """True if it names hours of the day; False if it ticks in every matching hour and follows elapsed time."""
         return self._times.wall_clock
 
     def ticks_after(self, instant: datetime) -> Iterator[datetime]:
@@ -80,14 +83,17 @@ class Cron:
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """A period of whole seconds, counted from the Unix epoch: an hour ticks on the hour of UTC, whenever it was begun.
+    """A period of whole seconds, counted from the Unix epoch: one hour ticks on the hour of UTC.
 
-    Raises InvalidSchedule for less than a second, fractions of one, and what ends beyond the year 9998.
+    With an `anchor`, an aware datetime, it counts from there, in both directions.
+    Raises InvalidSchedule for less than a second, fractions of a second, and a period that ends after the year 9998.
     """
 
     period: timedelta
+    anchor: datetime = EPOCH
 
     def __post_init__(self) -> None:
+        check_instant("anchor", self.anchor)
         if not isinstance(self.period, timedelta):
             raise InvalidSchedule(f"A period is a timedelta, not {self.period!r}.")
         if self.period > LATEST - EPOCH:
@@ -96,12 +102,48 @@ class Every:
             raise InvalidSchedule(f"A period is one second or more, in whole seconds, not {self.period}.")
 
     def ticks_after(self, instant: datetime) -> Iterator[datetime]:
-        first = (as_utc(instant) - EPOCH) // self.period + 1
-        last = (LATEST - EPOCH) // self.period
-        return (EPOCH + number * self.period for number in range(first, last + 1))
+        anchor = as_utc(self.anchor)
+        first = (as_utc(instant) - anchor) // self.period + 1
+        last = (LATEST - anchor) // self.period
+        return (anchor + number * self.period for number in range(first, last + 1))
 
     def next_after(self, instant: datetime) -> datetime | None:
         return next(self.ticks_after(instant), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """The ticks of a schedule from `start` to `end`, both included; None: no limit. Raises InvalidSchedule."""
+
+    schedule: Cron | Every
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def __post_init__(self) -> None:
+        for name, instant in (("start", self.start), ("end", self.end)):
+            if instant is not None:
+                check_instant(name, instant)
+        if self.start is not None and self.end is not None and self.end < self.start:
+            raise InvalidSchedule(f"The end of a schedule, {self.end}, must not be before its start, {self.start}.")
+
+    def ticks_after(self, instant: datetime) -> Iterator[datetime]:
+        after = as_utc(instant)
+        if self.start is not None:
+            after = max(after, as_utc(self.start) - timedelta.resolution)
+        found = self.schedule.ticks_after(after)
+        if self.end is None:
+            return found
+        end = as_utc(self.end)
+        return takewhile(lambda tick: tick <= end, found)
+
+    def next_after(self, instant: datetime) -> datetime | None:
+        return next(self.ticks_after(instant), None)
+
+
+def check_instant(name: str, instant: object) -> None:
+    """Raises InvalidSchedule, with the name, for anything but an aware datetime in whole seconds."""
+    if not isinstance(instant, datetime) or instant.utcoffset() is None or instant.microsecond:
+        raise InvalidSchedule(f"The {name} of a schedule is an aware datetime in whole seconds, not {instant!r}.")
 
 
 def ticks(schedule: Schedule, after: datetime, until: datetime) -> Iterator[datetime]:
@@ -111,7 +153,7 @@ def ticks(schedule: Schedule, after: datetime, until: datetime) -> Iterator[date
 
 
 def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | None:
-    """The last in (after, until], found in steps that are few however many ticks there are; None if there is none."""
+    """The last in (after, until], or None. Asks the schedule fewer than 80 times, whatever the number of ticks."""
     start, end = as_utc(after), as_utc(until)
     found = _some(schedule, start, end)
     while found and end - found >= SECOND:
@@ -122,7 +164,7 @@ def latest(schedule: Schedule, after: datetime, until: datetime) -> datetime | N
 
 
 def _some(schedule: Schedule, start: datetime, end: datetime) -> datetime | None:
-    """Any tick in (start, end], looked for in windows that grow backwards from the end."""
+    """Any tick in (start, end], searched in windows that grow backwards from the end."""
     window = timedelta(minutes=1)
     while end - start > window:
         if found := _first(schedule, end - window, end):
@@ -137,7 +179,7 @@ def _first(schedule: Schedule, after: datetime, until: datetime) -> datetime | N
 
 
 def transition_after(zone: ZoneInfo, after: datetime, until: datetime) -> datetime | None:
-    """The first instant in (after, until] at which the clock of the zone is changed, in UTC; None if it is not."""
+    """The first change of the zone's UTC offset (such as DST) in (after, until], as an instant in UTC, or None."""
     end = as_utc(until)
     for before, following in pairwise(stretches(zone, as_utc(after))):
         if following.start > end:

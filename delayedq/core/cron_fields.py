@@ -1,20 +1,26 @@
 """A cron expression as the local times it names.
 
-croniter reads the fields, and says which days match: L, W and # mean what they mean to it. Two things differ. `@daily`
-and its like stand for the plain expressions, seed or not. And R is drawn from the seed, as H is: croniter's own R draws
-anew whenever it is read, and no two workers would agree. An H for the day of the month may be the 31st, as in croniter;
-H(1-28) comes every month.
+croniter parses the fields and says which days match, so L, W and # have its meaning. It differs in these:
+
+- `@daily` and the other names stand for the plain expressions, with a seed or without.
+- H and R are computed here from the seed. croniter's own R is random at each parse, so no two workers would agree; and
+  its H takes minute and hour from one number, so 20,000 names share 240 times of day. H for the day of the month may be
+  the 31st, as in croniter; H(1-28) exists in every month.
+- Where both day fields are given, a day matches if either does, whatever their form. croniter requires both for `mon#1`
+  and `l5`, and ignores the day of the week beside `15w`.
+- A step larger than its range is refused: `*/90` in the minutes is hourly in croniter.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from functools import lru_cache
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from croniter import croniter  # type: ignore[import-untyped]
 
@@ -38,43 +44,52 @@ ALIASES = {
 
 class Field(NamedTuple):
     name: str
-    #: For people: what may stand there.
+    #: The values allowed, for error messages.
     domain: str
+    #: How many values it has, and the first.
+    size: int
+    first: int = 0
     values: Sequence[int] = ()
 
 
 FIELDS = (
-    Field("minute", "0 to 59", range(60)),
-    Field("hour", "0 to 23", range(24)),
-    Field("day of the month", "1 to 31, L for the last, or 15W for the weekday nearest to the 15th"),
-    Field("month", "1 to 12, or jan to dec"),
-    Field("day of the week", "0 to 7, or sun to sat, fri#2 for the second Friday, or L5 for the last"),
-    Field("second", "0 to 59", range(60)),
+    Field("minute", "0 to 59", 60, values=range(60)),
+    Field("hour", "0 to 23", 24, values=range(24)),
+    Field("day of the month", "1 to 31, L for the last, or 15W for the weekday nearest to the 15th", 31, 1),
+    Field("month", "1 to 12, or jan to dec", 12, 1),
+    Field("day of the week", "0 to 7, or sun to sat, fri#2 for the second Friday, or L5 for the last", 7),
+    Field("second", "0 to 59", 60, values=range(60)),
 )
 HOUR, SECOND = 1, 5
 COUNTS = {5, 6}
 DAY_FIELDS = slice(2, 5)
 EVERY_DAY = "* * *"
+#: Between two sets of day fields, either of which may match.
+EITHER = " | "
 
-#: Hours that go on and on, instead of being named.
+#: Hour fields that match every nth hour instead of naming hours of the day.
 _OPEN = re.compile(r"\*|[*hr]/\d+", re.ASCII)
-#: croniter knows no other blanks. A no-break space is part of a field, which then is wrong.
+_STEP = re.compile(r"/(\d{1,9})", re.ASCII)
+_DRAWN = re.compile(r"[hr](\((?P<low>\d{1,4})-(?P<high>\d{1,4})\))?(/(?P<step>\d{1,4}))?", re.ASCII)
+#: Day fields that croniter does not combine with another one as it combines plain numbers.
+_NOT_PLAIN = re.compile(r"w|l\d|#", re.ASCII)
+#: croniter splits at ASCII blanks only. A no-break space is part of a field, and refused with it.
 _FIELD = re.compile(r"\S+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class LocalTimes:
-    """On each day that matches, each of `minutes` plus each of `seconds`: sorted, not empty, counted from midnight."""
+    """On each matching day, each of `minutes` plus each of `seconds`: sorted, not empty, counted from midnight."""
 
     minutes: tuple[timedelta, ...]
     seconds: tuple[timedelta, ...] = (timedelta(0),)
-    #: The fields day of the month, month and day of the week.
+    #: The fields day of the month, month and day of the week; two such sets with EITHER between them.
     days: str = EVERY_DAY
-    #: What becomes of times that a local clock skips or repeats: see `core.cron`.
+    #: How times that a local clock skips or repeats are treated: see `core.cron`.
     wall_clock: bool = True
 
     def between(self, begin: datetime, end: datetime) -> Iterator[datetime]:
-        """Those in [begin, end). All three are readings of a local clock, written as if it showed UTC."""
+        """Those in [begin, end). All are readings of a local clock, stored as datetimes in UTC."""
         for midnight in self._midnights(begin.date()):
             if midnight >= end:
                 return
@@ -94,8 +109,10 @@ class LocalTimes:
 
 
 def next_day(days: str, day: date) -> date | None:
-    """The first day that matches, this one or later; None if there is none in 50 years."""
-    return day if days == EVERY_DAY else _next_day(days, day)
+    """The first matching day, this one or later; None if there is none within 50 years."""
+    if days == EVERY_DAY:
+        return day
+    return min(filter(None, (_next_day(either, day) for either in days.split(EITHER))), default=None)
 
 
 @lru_cache(maxsize=8192)
@@ -103,7 +120,7 @@ def _next_day(days: str, day: date) -> date | None:
     before = datetime.combine(day, time.min) - MINUTE
     try:
         found: datetime = croniter(f"0 0 {days}", before, datetime).get_next()
-    except (ValueError, OverflowError):  # none (CroniterBadDateError), or beyond all time
+    except (ValueError, OverflowError):  # none (CroniterBadDateError), or after the year 9999
         return None
     return found.date()
 
@@ -113,18 +130,26 @@ def parse(expression: str, seed: str) -> LocalTimes:
     texts = _split(expression)
     values = [_expand(expression, position, text, seed) for position, text in enumerate(texts)]
     minutes, hours = values[0], values[HOUR]
-    days = [
-        ",".join(map(str, drawn)) if _is_drawn(text) else text
-        for text, drawn in zip(texts[DAY_FIELDS], values[DAY_FIELDS], strict=True)
-    ]
-    if next_day(" ".join(days), date(2000, 1, 1)) is None:
+    days = _days(texts[DAY_FIELDS], values[DAY_FIELDS])
+    if next_day(days, date(2000, 1, 1)) is None:
         raise InvalidSchedule(f"{expression!r} never comes: no date is {' '.join(texts[DAY_FIELDS])!r}.")
     return LocalTimes(
         minutes=tuple(timedelta(hours=hour, minutes=minute) for hour, minute in product(hours, minutes)),
         seconds=tuple(timedelta(seconds=second) for second in (values[SECOND] if len(values) > SECOND else [0])),
-        days=" ".join(days),
+        days=days,
         wall_clock=not (_OPEN.fullmatch(texts[HOUR]) or len(hours) == len(FIELDS[HOUR].values)),
     )
+
+
+def _days(texts: Sequence[str], values: Sequence[list[Any]]) -> str:
+    """The day fields with H and R replaced; two sets of them where croniter would not let either day match."""
+    month_day, month, week_day = (
+        ",".join(map(str, drawn)) if _is_drawn(text) else text for text, drawn in zip(texts, values, strict=True)
+    )
+    restricted = all("*" not in values[position] for position in (0, 2))  # croniter leaves `*` as it is
+    if restricted and _NOT_PLAIN.search(f"{month_day} {week_day}"):
+        return f"{month_day} {month} *{EITHER}* {month} {week_day}"
+    return f"{month_day} {month} {week_day}"
 
 
 def _split(expression: object) -> list[str]:
@@ -146,26 +171,59 @@ def _split(expression: object) -> list[str]:
     return texts
 
 
-def _expand(expression: str, position: int, text: str, seed: str) -> list[int]:
-    """The values that a field names; of a field of days, only those that are plain numbers can be relied upon."""
+def _expand(expression: str, position: int, text: str, seed: str) -> list[Any]:
+    """The values that a field names. For the day fields they are complete only if the field is plain numbers."""
     field = FIELDS[position]
     if _is_drawn(text) and not seed:
         raise InvalidSchedule(f"{expression!r} draws its {field.name} from a seed, and there is none.")
-    fields = ["*"] * len(FIELDS)
-    fields[position] = f"h{text[1:]}" if _is_drawn(text) else text
+    _check_steps(expression, field, text)
     try:
-        expanded = croniter.expand(" ".join(fields), hash_id=_hash_id(text, seed))[0][position]
+        return _drawn(field, text, seed) if _is_drawn(text) else _values(position, text)
     except ValueError:
         problem = f"its {field.name} can't be {text!r}, but {field.domain}"
         raise InvalidSchedule(f"{expression!r} is no cron expression: {problem}.") from None
-    return list(field.values) if "*" in expanded and field.values else expanded
+
+
+@lru_cache(maxsize=8192)
+def _values(position: int, text: str) -> list[Any]:
+    """Cached, since croniter takes 150 microseconds for a field, and most are the same in thousands of schedules."""
+    fields = ["*"] * len(FIELDS)
+    fields[position] = text
+    expanded: list[Any] = croniter.expand(" ".join(fields))[0][position]
+    return list(FIELDS[position].values) if "*" in expanded and FIELDS[position].values else expanded
+
+
+def _drawn(field: Field, text: str, seed: str) -> list[int]:
+    """The value of H or R, or the values of H/n, which begin within the first n of its range. Raises ValueError."""
+    found = _DRAWN.fullmatch(text)
+    if found is None:
+        raise ValueError(text)
+    end = field.first + field.size - 1
+    low, high = int(found["low"] or field.first), int(found["high"] or end)
+    step = None if found["step"] is None else int(found["step"])
+    if not field.first <= low <= high <= end or step == 0:
+        raise ValueError(text)
+    number = _number(field, text, seed)
+    if step is None:
+        return [low + number % (high - low + 1)]
+    return list(range(low + number % step, high + 1, step))
+
+
+def _check_steps(expression: str, field: Field, text: str) -> None:
+    for step in _STEP.findall(text):
+        if int(step) > field.size:
+            raise InvalidSchedule(
+                f"{expression!r} is no cron expression: its {field.name} is {text!r}, but a step of {step} is larger "
+                f"than its range, which has {field.size} values. For a longer period use 'every'."
+            )
 
 
 def _is_drawn(text: str) -> bool:
-    """No other field begins with one of these letters."""
+    """Does the field use H or R? No other field begins with one of these letters."""
     return text[0] in "hr"
 
 
-def _hash_id(text: str, seed: str) -> bytes:
-    """H and R of one seed differ."""
-    return f"{seed}{'/R' if text[0] == 'r' else ''}".encode(errors="surrogatepass")
+def _number(field: Field, text: str, seed: str) -> int:
+    """Each field has its own, and so have H and R."""
+    digest = hashlib.sha256(f"{text[0]} {field.name} {seed}".encode(errors="surrogatepass")).digest()
+    return int.from_bytes(digest[:8])

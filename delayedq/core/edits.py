@@ -1,4 +1,4 @@
-"""Where an operator's change puts a waiting message. Pure: values in, values out."""
+"""Changes of waiting messages by an operator: each computes a message's new place. Pure functions on values."""
 
 from __future__ import annotations
 
@@ -6,19 +6,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-#: What any of the databases can store.
-EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)
+from delayedq.core.limits import EARLIEST
+
+#: The latest time that an edit moves a message to; all databases can store it.
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)
 
 LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 
-#: Each step by this part of a circle falls into the largest gap that the steps before it left, however many they were:
-#: the golden ratio. So messages are spread evenly before anybody knows how many there will be.
+#: The golden ratio: multiples of it modulo 1 are spread evenly, whatever their number, as each falls into the largest
+#: gap between those before it. The number of messages need not be known in advance.
 GOLDEN = 0.6180339887498949
 
 
 class Place(NamedTuple):
-    """When and where a message waits."""
+    """The due time, queue and priority of a waiting message."""
 
     scheduled_at: datetime
     queue: str
@@ -27,7 +28,7 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunNow:
-    """What is due already keeps its place in the order."""
+    """Make messages due now. Those that are due already keep their time, and so their order."""
 
     def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
         return place._replace(scheduled_at=min(place.scheduled_at, now))
@@ -43,7 +44,7 @@ class Reschedule:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """By a time that may be negative."""
+    """Move by `by`, which may be negative."""
 
     by: timedelta
 
@@ -53,7 +54,7 @@ class Shift:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Evenly over a period, one message here and the next one there; `jitter` is the share of it that is random."""
+    """Distribute messages evenly over a period; `jitter` (0 to 1) is the share of the period that is random."""
 
     start: datetime
     period: timedelta
@@ -91,7 +92,7 @@ Change = RunNow | Reschedule | Shift | Spread | Prioritize | Reroute
 
 
 def later(moment: datetime, delay: timedelta) -> datetime:
-    """The sum, as far as it can be stored."""
+    """`moment + delay`, limited to the range that can be stored."""
     try:
         return within_time(moment + delay)
     except OverflowError:

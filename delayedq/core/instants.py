@@ -1,4 +1,4 @@
-"""Instants as whole numbers: microseconds since 1970."""
+"""Instants as integers: microseconds since 1970-01-01 UTC."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an attempt ended, and what that makes of its message. Pure: values in, values out.
+"""How an attempt ended, and what happens to its message then. Pure functions on values.
 
 an attempt            attempts left        none left
 ──────────────────    ─────────────────    ──────────
@@ -54,19 +54,21 @@ class AskedCancel:
 
 @dataclass(frozen=True, slots=True)
 class Impossible:
-    """Trying again can't help: the task is gone, its arguments don't fit, its result can't be stored."""
+    """Another attempt can't succeed: the task is unknown, its arguments don't fit, its result can't be stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class NotStarted:
-    """The worker gives it back."""
+    """The worker gives the message back without having started the task; it may run after `delay`."""
+
+    delay: timedelta | None = None
 
 
 Outcome = Returned | Raised | AskedRetry | AskedSnooze | AskedCancel | Impossible | NotStarted
 
 
-class Ending(StrEnum):
-    """How a message ends at the hands of a worker; the outcome in its history."""
+class FinalOutcome(StrEnum):
+    """How a worker ends a message: the outcome in its history."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -75,35 +77,49 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`ending` None: the message waits, and `charged`, `delay` (seconds) and `until` say how."""
+    """What to do with a message. If `outcome` is None it waits, for `delay` (seconds) or until `until`.
 
-    ending: Ending | None
+    `charged`: the attempt counts.
+    """
+
+    outcome: FinalOutcome | None
     charged: bool = True
     delay: float | None = None
     until: datetime | None = None
 
 
-_SUCCEEDED = Decision(Ending.SUCCEEDED)
+_SUCCEEDED = Decision(FinalOutcome.SUCCEEDED)
 
 
 def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[[int], timedelta]) -> Decision:
-    """What an outcome of attempt number `attempt` makes of its message."""
+    """Return what happens to a message after the given outcome of its attempt number `attempt` (1 is the first)."""
     match outcome:
         case Returned():
             return _SUCCEEDED
         case AskedSnooze(delay, until):
             return Decision(None, charged=False, delay=None if delay is None else _seconds(delay), until=until)
-        case NotStarted():
-            return Decision(None, charged=False)
+        case NotStarted(delay):
+            return Decision(None, charged=False, delay=None if delay is None else _seconds(delay))
         case AskedCancel():
-            return Decision(Ending.CANCELLED)
+            return Decision(FinalOutcome.CANCELLED)
         case Raised() | AskedRetry() if attempt < max_attempts:
             delay = outcome.delay if isinstance(outcome, AskedRetry) else None
             return Decision(None, delay=_seconds(backoff(attempt) if delay is None else delay))
         case _:
-            return Decision(Ending.FAILED)
+            return Decision(FinalOutcome.FAILED)
+
+
+def is_final(outcome: Outcome, attempt: int, max_attempts: int) -> bool:
+    """Whether a message ends with this outcome of its attempt number `attempt`: `decide` without the delay."""
+    match outcome:
+        case AskedSnooze() | NotStarted():
+            return False
+        case Raised() | AskedRetry():
+            return attempt >= max_attempts
+        case _:
+            return True
 
 
 def _seconds(delay: timedelta) -> float:
-    """No message waits longer than a century: the sum of the delay and now must be a time."""
+    """The delay in seconds, from 0 to a century: now plus the delay must be a valid datetime."""
     return min(max(delay.total_seconds(), 0.0), CENTURY)

@@ -1,20 +1,24 @@
-"""What can be stored, in any of the databases."""
+"""Limits of what is stored, the same for all databases."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-#: Characters.
+#: Largest key, in characters.
 KEY_LENGTH = 200
-#: Characters of the names of queues, kinds and all else.
+#: Largest name of a queue, kind, worker and so on, in characters.
 NAME_LENGTH = 200
+#: Default of DELAYEDQ["MAX_PAYLOAD_BYTES"].
+MAX_PAYLOAD_BYTES = 1_000_000
+#: A message keeps its last errors, at most this many.
+ERRORS_KEPT = 20
 
-#: MySQL stores no time before.
+#: The earliest time that all databases can store (MySQL's limit).
 EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)
 
 
 def is_storable(text: str) -> bool:
-    """Not with a NUL, which PostgreSQL refuses, nor with a lone surrogate, which UTF-8 does not have."""
+    """False for a text with a NUL, which PostgreSQL refuses, or with a lone surrogate, which has no UTF-8 form."""
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

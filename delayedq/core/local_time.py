@@ -1,8 +1,8 @@
-"""When a local clock reads which time.
+"""From readings of a local clock to instants, across daylight saving (DST) and other changes of the UTC offset.
 
-zoneinfo tells the offset at an instant, but not when it changes. So a zone is walked along UTC, as stretches of one
-offset, which say all there is to say about gaps and repeated hours, however long, and never ask what `fold` a local
-time has. Within a stretch, all is plain arithmetic.
+zoneinfo gives the offset at an instant, but not when it changes. So a zone is read along UTC as stretches of constant
+offset. These describe gaps and repeated hours of any length without the `fold` of a local time; within a stretch,
+conversion is an addition.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
 
-#: All time: the first and the last year are left out, since a local time may lie outside of what a datetime can hold.
+#: The first and the last year are left out: there a local time may be outside the range of a datetime.
 EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 
-#: Offsets lie within a day of UTC, so what a clock shows after that long it has never shown before.
+#: Offsets are less than a day, so what a clock shows two days later it has never shown before.
 REPEATED = 2 * DAY
 
 
@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
 
 
 def as_utc(instant: datetime) -> datetime:
-    """The same instant in UTC, or the end of all time that it lies beyond. Raises ValueError for a naive datetime."""
+    """The same instant in UTC, limited to EARLIEST and LATEST. Raises ValueError for a naive datetime."""
     if instant.utcoffset() is None:
         raise ValueError(f"An instant is an aware datetime: {instant!r} has no time zone.")
     try:
@@ -49,13 +49,13 @@ def as_utc(instant: datetime) -> datetime:
 
 
 def check_zone(zone: object) -> None:
-    """Raises InvalidSchedule for what is no zone; `core.cron.as_zone` makes one of a name."""
+    """Raises InvalidSchedule for anything but a ZoneInfo; `core.cron.as_zone` makes one from a name."""
     if not isinstance(zone, ZoneInfo):
         raise InvalidSchedule(f"A time zone is a ZoneInfo, not {zone!r}.")
 
 
 def stretches(zone: ZoneInfo, since: datetime) -> Iterator[Stretch]:
-    """All of the zone from then on, without holes. Neighbours may have the same offset."""
+    """All stretches of the zone from then on, without gaps. Neighbours may have the same offset."""
     since = max(since, EARLIEST)
     for year in range(since.year, LATEST.year):
         for start, end, offset in _stretches_of(zone, year):
@@ -64,10 +64,10 @@ def stretches(zone: ZoneInfo, since: datetime) -> Iterator[Stretch]:
 
 
 def instants(zone: ZoneInfo, after: datetime, times: LocalTimes) -> Iterator[datetime]:
-    """When these local times come, later than the instant `after`, strictly rising; the rule stands in `core.cron`.
+    """The instants of these local times after the instant `after`, strictly rising.
 
-    A wall-clock time comes when the local clock first shows it or a later one. That one sentence is the whole rule:
-    times in a gap come at its end, and times that were shown before do not come again.
+    The whole DST rule: a wall-clock time comes when the local clock first shows it or a later one. So a time in a gap
+    comes at its end, and a repeated time does not come again. `core.cron` has examples.
     """
     after = max(after, EARLIEST)
     high = _high_water(zone, after)
@@ -82,14 +82,14 @@ def instants(zone: ZoneInfo, after: datetime, times: LocalTimes) -> Iterator[dat
 
 
 def _high_water(zone: ZoneInfo, instant: datetime) -> datetime:
-    """The latest that the local clock has shown by then; at the end of all time, where no stretch is left, LATEST."""
+    """The latest reading that the local clock has shown by then; LATEST where no stretch is left."""
     seen = takewhile(lambda stretch: stretch.start <= instant, stretches(zone, instant - REPEATED))
     return max((min(end, instant) + offset for _, end, offset in seen), default=LATEST)
 
 
 @lru_cache(maxsize=1024)
 def _stretches_of(zone: ZoneInfo, year: int) -> tuple[Stretch, ...]:
-    """Those of a year of UTC: it is looked at day by day, since no zone has ever been changed twice within two days."""
+    """Those of a year of UTC, compared day by day: no zone has ever changed twice within two days."""
     start, end = datetime(year, 1, 1, tzinfo=UTC), datetime(year + 1, 1, 1, tzinfo=UTC)
     days = [start + number * DAY for number in range((end - start).days + 1)]
     changes = [_change(zone, *two) for two in pairwise(days) if _offset(zone, two[0]) != _offset(zone, two[1])]

@@ -1,8 +1,8 @@
-"""Which parts of a range to read when it is too long to be read as a whole.
+"""Which slices of a range to read if the range is too long to be read as a whole.
 
-A sample is many thin slices, one in each of equal parts of the range, at a place that differs from part to part: what
-repeats every minute or hour is neither always hit nor always missed. Whatever is counted in the slices, times `scale`,
-is an estimate for the range. Ranges are of whole numbers: ids, or microseconds.
+A sample is many thin slices, one in each of PARTS equal parts of the range, at an offset that differs from part to
+part, so that patterns that repeat every minute or hour are neither always hit nor always missed. A count over the
+slices, times `scale`, estimates the count over the range. Ranges are of integers: ids, or microseconds.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import NamedTuple
 #: How many parts a range is divided into.
 PARTS = 1_000
 
-#: Multiples of this, modulo 1, are spread evenly and repeat nothing.
+#: Multiples of this, modulo 1, are spread evenly without repetition.
 GOLDEN = (sqrt(5) - 1) / 2
 
 
 class Slice(NamedTuple):
-    """From `first` on, and before `last`."""
+    """From `first` (included) to `last` (excluded)."""
 
     first: int
     last: int
@@ -29,7 +29,7 @@ class Slice(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Sample:
     slices: tuple[Slice, ...]
-    #: One in so many is read; 1.0 for the whole range.
+    #: The length of the range divided by the length of all slices; 1.0 for the whole range.
     scale: float
 
     @property
@@ -45,7 +45,7 @@ def whole(first: int, last: int) -> Sample:
 
 
 def sample(first: int, last: int, share: float) -> Sample:
-    """About this share (over 0) of the range; all of it if its parts would be shorter than 1."""
+    """A sample of about this share (above 0) of the range; the whole range if it has at most PARTS integers."""
     length = last - first
     if share >= 1 or length <= PARTS:
         return whole(first, last)

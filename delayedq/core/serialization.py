@@ -1,20 +1,20 @@
-"""Values to JSON text and back: the arguments and results of tasks.
+"""Serialization of the arguments and results of tasks: values to JSON text and back.
 
-The text is canonical: a value has one text, whatever the order of its dicts and sets, so payloads can be compared as
-texts. It is ASCII and strict JSON, and reads like the value; what JSON has no word for is tagged:
+The text is canonical: equal values have equal texts, whatever the order of their dicts and sets, so payloads can be
+compared as texts. It is ASCII and strict JSON. Values of types that JSON lacks are tagged:
 
     {"args": [7, {"$": "uuid", "v": "2f6d..."}], "kwargs": {"at": {"$": "datetime", "v": "2013-01-01T09:00:00+00:00"}}}
 
-These come back exactly as they went: None, bool, int, float, str, list, dict, tuple, set, frozenset, datetime, date,
-time, timedelta, UUID, Decimal, bytes, and the members of an Enum that its module and name lead to. Except that
+These are restored exactly: None, bool, int, float, str, list, dict, tuple, set, frozenset, datetime, date, time,
+timedelta, UUID, Decimal, bytes, and members of an Enum that can be found by its module and name. With these exceptions:
 
-- a dict comes back in the order of its keys; an OrderedDict keeps its own order, but is a dict then, like a defaultdict
-  and a Counter;
-- a tzinfo that is no ZoneInfo comes back as the fixed offset it had;
-- a subclass of str, int, float, datetime or date comes back as the plain value.
+- a dict is restored in the order of its sorted keys; an OrderedDict keeps its order, but is restored as a dict, as are
+  a defaultdict and a Counter;
+- a tzinfo other than ZoneInfo is restored as a fixed offset;
+- a subclass of str, int, float, datetime or date is restored as the plain value.
 
-Whatever else is refused, other subclasses too: a namedtuple that came back as a tuple would fail in the worker.
-Nothing is pickled, and to read a text imports no module and calls nothing that the text names.
+All other types are refused, including other subclasses: a namedtuple restored as a tuple would fail in the worker.
+Nothing is pickled. Reading a text imports no module and calls nothing that the text names.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from delayedq.exceptions import ArgumentsMismatch, NotStorable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-#: How many lists, dicts and so on may sit inside each other; any JSON parser can follow that.
+#: How deep lists, dicts and so on may be nested; all JSON parsers can read that.
 MAX_DEPTH = 100
 
 _TAGGED_KEYS = {TAG, "v"}
@@ -51,7 +51,11 @@ _from_json: Callable[[str], Any] = json.JSONDecoder().decode
 
 
 def dumps(value: object, *, where: str = "value") -> str:
-    """`where` names the value in the message of NotStorable."""
+    """The JSON text of a value. Raises NotStorable, in whose message `where` names the value.
+
+    >>> dumps({"b": 1, "a": (2,)})
+    '{"a":{"$":"tuple","v":[2]},"b":1}'
+    """
     try:
         return atoms.text_of(value)
     except atoms.NoAtom:
@@ -59,7 +63,7 @@ def dumps(value: object, *, where: str = "value") -> str:
 
 
 def dump_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str] = ()) -> str:
-    """`names` are those of the positional parameters, for the message of NotStorable."""
+    """The JSON text of a call. Raises NotStorable, in whose message `names` name the positional arguments."""
     try:
         return atoms.text_of_call(args, kwargs)
     except atoms.NoAtom:
@@ -67,7 +71,7 @@ def dump_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Seq
 
 
 def loads(text: str) -> Any:
-    """ArgumentsMismatch if the text can't be read, ReferenceGone if what it refers to is no more."""
+    """The value of a text. Raises ArgumentsMismatch if it can't be read, ReferenceGone if its row was deleted."""
     try:
         return _from_tagged_json(text) if '"$"' in text else _from_json(text)
     except (ValueError, RecursionError) as error:
@@ -75,6 +79,7 @@ def loads(text: str) -> Any:
 
 
 def load_call(text: str) -> tuple[list[Any], dict[str, Any]]:
+    """The args and kwargs of a text that `dump_call` wrote. Raises what `loads` raises."""
     call = loads(text)
     if type(call) is not dict or not call.keys() <= _CALL_KEYS:
         raise ArgumentsMismatch(f"The payload is not a call with args and kwargs: {reprlib.repr(call)}")
@@ -87,10 +92,11 @@ def load_call(text: str) -> tuple[list[Any], dict[str, Any]]:
 def register(
     tag: str, recognises: Callable[[object], bool], encode: Callable[[Any], object], decode: Callable[[Any], object]
 ) -> None:
-    """Store more kinds of values, each as the storable value that `encode` makes of it.
+    """Support another type of values: those that `recognises` returns True for are stored as `encode(value)`.
 
-    `encode` may raise NotStorable with the reason. `decode` gets that value back; its ValueError, TypeError,
+    `encode` may raise NotStorable with the reason. `decode` gets the encoded value back; its ValueError, TypeError,
     LookupError, ArithmeticError and AttributeError mean a payload that can't be read, other errors pass through.
+    Raises ValueError for a tag that is taken.
     """
     if tag in _DECODERS:
         raise ValueError(f"The tag {tag!r} is taken.")
@@ -98,7 +104,7 @@ def register(
     _REGISTERED.append(_Registered(tag, recognises, encode))
 
 
-# Writing: a value is turned into what JSON has words for, then written in one go.
+# Writing: a value is converted into plain JSON values, which are then written by one call of the encoder.
 
 
 def _encode_call(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str]) -> dict[str, object]:
@@ -121,8 +127,8 @@ def _encode_at(where: str, value: object) -> object:
         raise NotStorable(refused.explain(where)) from None
 
 
-class _Refused(Exception):  # noqa: N818 - on its way to become NotStorable
-    """Every container it passes adds itself and the index or key, so the steps begin at the culprit."""
+class _Refused(Exception):  # noqa: N818 - converted to NotStorable
+    """Each container that it passes adds itself and the index or key, so the steps begin at the refused value."""
 
     def __init__(self, value: object, reason: str = "; pass its plain value, or what identifies it.") -> None:
         super().__init__(f"<{type(value).__name__}> can't be stored{reason}")
@@ -207,7 +213,7 @@ def _encode_entries(values: Mapping[Any, object], depth: int) -> dict[Any, objec
 
 
 def _keyed(encoded: dict[Any, object], depth: int) -> object:
-    """As a JSON object if that says it all, else as the pairs of a dict. The values are encoded, the keys are not."""
+    """A JSON object if all keys are plain strings, else tagged pairs. The values are encoded, the keys are not."""
     if _STR.issuperset(map(type, encoded)) and TAG not in encoded and not any(map(text_forms.is_torn, encoded)):
         return encoded
     return _tagged("dict", sorted(_pairs(encoded, depth), key=lambda pair: _to_json(pair[0])))
@@ -233,11 +239,11 @@ def _encode_float(value: float, _depth: int) -> object:
     return value if isfinite(value) else _tagged("float", repr(value))
 
 
-# Reading: the values inside a tag are read before it.
+# Reading: values inside a tag are decoded before the tag.
 
 
 def _untag(found: dict[str, Any]) -> object:
-    """What a JSON object stands for. A dict with the tag among its keys is stored as pairs, never as an object."""
+    """Decode a JSON object. A dict with the tag among its keys is stored as pairs, so an object with it is a tag."""
     if TAG not in found:
         return found
     tag = found[TAG]
@@ -271,7 +277,7 @@ class _Registered(NamedTuple):
     encode: Callable[[Any], object]
 
 
-#: In this order. An Enum comes before what it mixes in.
+#: Tried in this order. Enum is first, so that members that are also a str or an int stay members.
 _REGISTERED = [_Registered("enum", text_forms.is_member, text_forms.member_path)]
 
 #: By exact type; the second parameter is the depth.
@@ -298,7 +304,7 @@ _ENCODERS: dict[type, Callable[[Any, int], object]] = {
     bytes: _tagging("bytes", lambda value: b64encode(value).decode()),
 }
 
-#: What a subclass is stored as, by its base.
+#: Converts an instance of a subclass to its base type.
 _PLAIN_FORMS: dict[type, Callable[[Any], object]] = {
     str: str.__str__,
     int: int.__int__,
@@ -307,7 +313,7 @@ _PLAIN_FORMS: dict[type, Callable[[Any], object]] = {
     date: lambda value: date.fromisoformat(date.isoformat(value)),
 }
 
-#: By tag: the JSON form that it needs, and what that stands for.
+#: By tag: the JSON type that the encoded value must have, and its decoder.
 _DECODERS: dict[str, _Decoder] = {
     "int": _Decoder(str, lambda text: int(text, 16)),
     "float": _Decoder(str, float),

@@ -1,4 +1,4 @@
-"""What stands for a datetime, a time, an enum member and a torn text in a payload."""
+"""The text forms of a datetime, a time, an enum member, and a str with split surrogate pairs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from zoneinfo import ZoneInfo
 
 from delayedq.exceptions import NotStorable
 
-#: Two lone surrogates side by side, which JSON would read as one character.
+#: The place between two lone surrogates, which JSON would read as one character.
 _TEAR = re.compile(r"(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-#: RFC 9557, and a mark of our own for the second of two equal wall times.
+#: RFC 9557, and our own suffix for the second of two equal wall times (fold).
 _ZONED = re.compile(r"([^\[]+)(?:\[([^=\]]+)\])?(\[_fold=1\])?")
 
 
@@ -28,13 +28,13 @@ def torn(text: str) -> list[str]:
 
 
 def iso_text(value: datetime | time) -> str:
-    """Such as 2013-11-03T01:30:00-05:00[America/New_York][_fold=1]."""
+    """For example 2013-11-03T01:30:00-05:00[America/New_York][_fold=1]."""
     key = value.tzinfo.key if isinstance(value.tzinfo, ZoneInfo) else None
     return value.isoformat() + (f"[{key}]" if key else "") + ("[_fold=1]" if value.fold else "")
 
 
 def read_datetime(text: str) -> datetime:
-    """The instant is kept, and the wall time too unless the rules of its zone have changed."""
+    """Restore the same instant, and the same wall time unless the rules of its zone have changed."""
     iso, key, fold = _zoned_parts(text)
     fixed = datetime.fromisoformat(iso).replace(fold=fold)
     if key is None:
@@ -64,7 +64,7 @@ def _zone(key: str) -> ZoneInfo:
 
 
 def plain_datetime(value: datetime) -> datetime:
-    """Of an instance of a subclass. Pandas' NaT, or a Timestamp with nanoseconds, only looks like a datetime."""
+    """Convert an instance of a subclass. Raises NotStorable if that loses something (pandas' NaT, nanoseconds)."""
     with suppress(ValueError):
         plain = read_datetime(iso_text(value))
         if plain.replace(tzinfo=None) == value.replace(tzinfo=None) and plain.utcoffset() == value.utcoffset():
@@ -98,7 +98,7 @@ def read_member(path_and_name: list[Any]) -> Enum:
 
 
 def _find_enum(path: str) -> type[Enum] | None:
-    """Looks only into the namespaces of existing modules and classes: a getattr() may import, or call something."""
+    """Reads only `__dict__` of loaded modules and classes, as getattr() may import modules or call code."""
     module, _, names = path.partition(":")
     found: Any = sys.modules.get(module)
     for name in names.split("."):

@@ -1,4 +1,4 @@
-"""What ticks are called, which missed ones still run, and the daily schedule of `queue.cron`."""
+"""Names of ticks, which missed ticks still run, and the daily schedule of `queue.cron`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from delayedq.core.cron_fields import LocalTimes
-from delayedq.core.local_time import as_utc, check_zone, instants
+from delayedq.core.local_time import LATEST, as_utc, check_zone, instants
 from delayedq.exceptions import InvalidSchedule
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from zoneinfo import ZoneInfo
 
-#: `skip` passes over a tick that is later than this.
+#: `skip` drops a tick that is later than this.
 SKIP_AFTER = timedelta(minutes=1)
 
 
@@ -58,12 +58,12 @@ def _hour_text(hour: time) -> str:
 
 
 class Misfire(StrEnum):
-    """What becomes of ticks that nobody began in time."""
+    """What happens to missed ticks: those whose time has passed before an attempt began."""
 
     ONCE = "once"
     """The latest of them runs."""
     SKIP = "skip"
-    """None of them runs, unless it is hardly late."""
+    """None of them runs, except one at most SKIP_AFTER late."""
     ALL = "all"
     """Each of them runs."""
 
@@ -71,10 +71,10 @@ class Misfire(StrEnum):
 def still_due(
     missed: Sequence[datetime], misfire: Misfire, starting_deadline: timedelta | None, now: datetime
 ) -> list[datetime]:
-    """Those of `missed`, past ticks in order that have not begun, that shall still run.
+    """Which of `missed` (past ticks that have not begun, in order) still run.
 
-    A tick that is later than `starting_deadline` is never due. Without one, `skip` takes SKIP_AFTER, and the others
-    have no limit.
+    A tick later than `starting_deadline` never runs. Without a deadline the limit of `skip` is SKIP_AFTER, and
+    the other policies have none.
     """
     candidates = missed[-1:] if misfire is Misfire.ONCE else missed
     limit = SKIP_AFTER if misfire is Misfire.SKIP and starting_deadline is None else starting_deadline
@@ -83,15 +83,56 @@ def still_due(
     return [tick for tick in candidates if as_utc(now) - as_utc(tick) <= limit]
 
 
+class Overlap(StrEnum):
+    """What happens to a tick that is due while another one of its schedule has begun and not ended."""
+
+    ALLOW = "allow"
+    """It runs beside it."""
+    SKIP = "skip"
+    """It is cancelled."""
+    WAIT = "wait"
+    """It starts when the other one has ended; at most one waits, later ones are cancelled."""
+
+
+def expires_at(
+    due_at: datetime, following: datetime | None, misfire: Misfire, starting_deadline: timedelta | None
+) -> datetime | None:
+    """The instant after which a tick that is due at `due_at` counts as missed and must not begin; None: never.
+
+    `following` is the tick after it. With `once` the tick expires when that one comes, but not while it is less than
+    SKIP_AFTER late, so that ticks a second apart are not lost to a delay of a second.
+    """
+    limits = []
+    if misfire is Misfire.SKIP or starting_deadline is not None:
+        limits.append(_later(due_at, SKIP_AFTER if starting_deadline is None else starting_deadline))
+    if misfire is Misfire.ONCE and following is not None:
+        limits.append(max(following, due_at + SKIP_AFTER))
+    return min(limits, default=None)
+
+
+def _later(moment: datetime, duration: timedelta) -> datetime:
+    try:
+        return moment + duration
+    except OverflowError:
+        return LATEST
+
+
+def jittered(seed: str, nominal_at: datetime, jitter: timedelta) -> datetime:
+    """`nominal_at` plus a share of `jitter`, in milliseconds: the same for the same tick on every machine."""
+    digest = hashlib.sha256(f"{seed} {as_utc(nominal_at).isoformat()}".encode(errors="surrogatepass")).digest()
+    share = int.from_bytes(digest[:6]) / 2**48
+    return nominal_at + timedelta(milliseconds=int(jitter / timedelta(milliseconds=1) * share))
+
+
 # Daily schedules
 
 
 @dataclass(frozen=True, slots=True)
 class DailySchedule:
-    """Each day at these `hours`, which are naive local times; wall-clock times by the rule of `core.cron`.
+    """Each day at these `hours` (naive local times), by the rule for wall-clock schedules in `core.cron`.
 
-    The ticks of the next `schedule_in_advance` are to be known beforehand, and asked for every `schedule_interval`.
-    Zero in advance means only the next one. Raises InvalidSchedule.
+    Every `schedule_interval`, the ticks of the next `schedule_in_advance` are placed, and at least the next one; zero
+    means only the next one. Both are timedeltas. Raises InvalidSchedule.
     """
 
     zone: ZoneInfo

@@ -1,4 +1,4 @@
-"""Ticks in the database: schedules from settings (`definitions`, `beat`), and from code (`service`).
+"""Ticks in the database: schedules of the settings (`definitions`, `beat`), and of `queue.cron` (`service`).
 
 `core.cron` says when a schedule ticks; `placing` puts ticks into the queue, each exactly once.
 """

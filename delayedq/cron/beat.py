@@ -1,170 +1,214 @@
-"""One beat: what each worker does about the schedules of the settings, about once a minute.
+"""One beat: each worker maintains the ticks of the schedules about once a minute.
 
-No worker leads. Whoever comes first locks a schedule, takes back the future ticks of its old definition, passes over
-missed ticks that shall not run any more, and places those that are due within AHEAD (at least the next one). Because
-ticks are placed long before they are due, it is the queue that starts them, on time, whatever the beat does meanwhile.
-Time is the database's.
+There is no leader. A beat reads which schedules have a tick that is due, or must be judged, or that is the last one
+placed (`CronSchedule.next_at`), and visits these (`visiting`), some hundred in one transaction. What another worker has
+locked is left to it. So a beat costs what is due, not what exists. Ticks are placed before they are due, so the queue
+starts them on time, independent of the beat. Time is the database's.
+
+Schedules of the settings are compared with the database when a worker starts, and when another version of the settings
+comes or goes (`deployed`). Schedules of the database are read from there.
 """
 
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import batched
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error
+from django.db.models import BooleanField, ExpressionWrapper, Q
 
-from delayedq.core.cron import latest, ticks
-from delayedq.core.ticks import SKIP_AFTER, Misfire, still_due
-from delayedq.cron.placing import lock, place, prune, take_back, ticks_of, together, unbegun, withdraw
+from delayedq.core.serialization import loads
+from delayedq.cron.changing import stop
+from delayedq.cron.definitions import read_stored
+from delayedq.cron.deployed import DISABLED, Deployed
+from delayedq.cron.visiting import visit
+from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.cron.definitions import Definition
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 logger = logging.getLogger("delayedq")
 
-#: Ticks are placed so long before they are due, and so many of a schedule in one beat.
-AHEAD = timedelta(minutes=10)
-MOST = 1_000
-#: A schedule that another worker has just seen to needs nothing yet.
-ENOUGH = timedelta(seconds=30)
+#: Schedules visited in one transaction.
+CHUNK = 500
+#: Names read in one statement.
+NAMES = 5_000
 
-#: Schedules of the settings have no owner.
+#: Schedules of the settings and of the database have no owner.
 SETTINGS = ""
 
-
-def beat(
-    store: Store, definitions: Mapping[str, Definition], *, now: datetime | None = None, thorough: bool = False
-) -> None:
-    """Bring the ticks of all schedules up to date.
-
-    `thorough`: also those that another worker has just seen to. A worker that starts does so, before its first claim,
-    since ticks may have been missed while nobody worked. What fails for one schedule is logged and tried again at the
-    next beat; only the loss of the database ends this one (django.db.Error).
-    """
-    moment = now or store.now()
-    known = {schedule.name: schedule for schedule in CronSchedule.objects.using(store.alias).filter(owner=SETTINGS)}
-    disabled = {name for name, schedule in known.items() if schedule.disabled_at is not None}
-    active = {name: one for name, one in definitions.items() if one.enabled and name not in disabled}
-    for definition in active.values():
-        if thorough or not _is_attended(known.get(definition.name), definition, moment):
-            _attend(store, definition, moment)
-    for name, schedule in known.items():
-        if schedule.config_hash and name not in active:
-            _retire(store, name, moment)
+GONE = "Its schedule is not defined any more."
+SWITCHED_OFF = "Its schedule was disabled in the settings."
 
 
-def disable(store: Store, name: str, now: datetime) -> None:
-    """Place no ticks of this schedule any more, and take back its future ones, whatever the settings say."""
+class Known(NamedTuple):
+    """What a comparison with the settings reads of a schedule."""
 
-    def update() -> None:
-        schedule = lock(store, SETTINGS, name, now)
-        schedule.disabled_at = schedule.disabled_at or now
-        _empty(store, schedule, now)
-
-    together(store, update)
-
-
-def enable(store: Store, definition: Definition, now: datetime) -> None:
-    """The reverse of `disable`: its ticks are placed again, from now on."""
-    schedules = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=definition.name)
-    schedules.update(disabled_at=None)
-    if definition.enabled:
-        _attend(store, definition, now)
+    id: int
+    name: str
+    config_hash: str
+    disabled_at: datetime | None
+    retired_at: datetime | None
 
 
-def _is_attended(schedule: CronSchedule | None, definition: Definition, now: datetime) -> bool:
-    return (
-        schedule is not None
-        and schedule.config_hash == definition.config_hash
-        and schedule.attended_at is not None
-        and timedelta() <= now - schedule.attended_at < ENOUGH
-    )
+class Beats:
+    """The beats of one process, which has these definitions in its settings."""
+
+    def __init__(self, store: Store, definitions: Mapping[str, Definition]) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._deployed = Deployed(store, definitions)
+        #: Names of the settings' schedules that this process maintains.
+        self._own: set[str] = set()
+        #: In how many more beats the settings are compared with the database. Two after each change: another process
+        #: may have retired a schedule at the moment of the first.
+        self._compare = 2
+        self._logged: set[tuple[str, str]] = set()
+
+    def beat(self, now: datetime | None = None, going: Callable[[], bool] = lambda: True) -> None:
+        """Visit all that needs it; ends early when `going` is False.
+
+        What fails for one schedule is logged and tried again at the next beat; only the loss of the database ends this
+        one (django.db.Error).
+        """
+        moment = now or self._store.now()
+        if self._deployed.attend(moment):
+            self._compare = 2
+        visited: set[int] = set()
+        if self._compare:
+            self._compare -= 1
+            visited = self._compare_settings(moment, going)
+        for ids in self._due(moment, visited):
+            if not going():
+                return
+            self._visit(ids, moment)
+
+    # What is due
+
+    def _due(self, now: datetime, visited: set[int]) -> Iterator[list[int]]:
+        """The ids of the schedules that are due and that this process knows, in chunks, without those `visited`."""
+        rows = CronSchedule.objects.using(self._store.alias).filter(next_at__lte=now).order_by("next_at", "id")
+        due = rows.annotate(in_settings=ExpressionWrapper(Q(definition=None), output_field=BooleanField()))
+        after = Q()
+        while True:
+            found = list(due.filter(after).values_list("id", "name", "next_at", "in_settings")[:CHUNK])
+            known = [id_ for id_, name, _, in_settings in found if not in_settings or name in self._own]
+            if left := [id_ for id_ in known if id_ not in visited]:
+                yield left
+            if len(found) < CHUNK:
+                return
+            last_id, _, last_at, _ = found[-1]
+            after = Q(next_at__gt=last_at) | Q(next_at=last_at, id__gt=last_id)
+
+    def _visit(self, ids: Collection[int], now: datetime, *, install: bool = False) -> set[int]:
+        try:
+            return visit(self._store, ids, self._find, now, install=install)
+        except Error:
+            raise
+        except Exception:  # noqa: BLE001  which of them it was, the next one finds
+            return self._visit_each(ids, now, install=install)
+
+    def _visit_each(self, ids: Collection[int], now: datetime, *, install: bool) -> set[int]:
+        """One of them fails: the others are visited one by one."""
+        done: set[int] = set()
+        for id_ in ids:
+            try:
+                done |= visit(self._store, [id_], self._find, now, install=install)
+            except Error:
+                raise
+            except Exception:
+                name = CronSchedule.objects.using(self._store.alias).get(id=id_).name
+                logger.exception("The ticks of schedule %r could not be placed.", name)
+        return done
+
+    def _find(self, row: CronSchedule) -> Definition | None:
+        if row.definition is None:
+            return self._definitions[row.name] if row.name in self._own else None
+        try:
+            return read_stored(row.name, loads(row.definition))
+        except DelayedQError as error:
+            self._log_once(row.name, str(error), "Its ticks are placed by workers that can read it.")
+            return None
+
+    def _log_once(self, name: str, problem: str, consequence: str) -> None:
+        if (name, problem) not in self._logged:
+            self._logged.add((name, problem))
+            logger.error("%s %s", problem, consequence)
+
+    # The settings
+
+    def _compare_settings(self, now: datetime, going: Callable[[], bool]) -> set[int]:
+        """Install what differs, and stop what is gone; returns the ids of the schedules that were visited."""
+        decided = self._deployed.decided()
+        self._own = {
+            name
+            for name, definition in self._definitions.items()
+            if definition.enabled and decided.get(name, definition.config_hash) == definition.config_hash
+        }
+        self._tell_older(decided)
+        known = {one.name: one for one in self._rows(definition=None)}
+        self._add(self._own - known.keys(), known, now)
+        install = [one.id for one in known.values() if one.name in self._own and self._differs(one)]
+        visited: set[int] = set()
+        for ids in batched(install, CHUNK):
+            if going():
+                visited |= self._visit(ids, now, install=True)
+        if len(visited) < len(install):
+            self._compare = max(self._compare, 1)  # another worker had locked some
+        self._retire(known, decided, now)
+        return visited
+
+    def _differs(self, known: Known) -> bool:
+        own = self._definitions[known.name].config_hash
+        return known.disabled_at is None and (known.config_hash != own or known.retired_at is not None)
+
+    def _rows(self, **conditions: object) -> Iterator[Known]:
+        rows = CronSchedule.objects.using(self._store.alias).filter(owner=SETTINGS, **conditions)
+        return map(Known._make, rows.values_list(*Known._fields).iterator(NAMES))
+
+    def _add(self, names: set[str], known: dict[str, Known], now: datetime) -> None:
+        """Make rows for these schedules, which have none; those of the database may have the name already."""
+        for some in batched(sorted(names), NAMES):
+            rows = [CronSchedule(owner=SETTINGS, name=name, covered_until=now) for name in some]
+            CronSchedule.objects.using(self._store.alias).bulk_create(rows, ignore_conflicts=True)
+            known.update((one.name, one) for one in self._rows(definition=None, name__in=some))
+            for name in some:
+                if name not in known:
+                    problem = f"DELAYEDQ['CRON'][{name!r}]: The database has a schedule of this name."
+                    self._log_once(name, problem, "That one is in effect; rename or delete one of them.")
+
+    def _tell_older(self, decided: Mapping[str, str]) -> None:
+        for name, definition in self._definitions.items():
+            if name in decided and decided[name] != (definition.config_hash if definition.enabled else DISABLED):
+                problem = f"Schedule {name!r}: workers with newer settings define it otherwise."
+                self._log_once(name, problem, "Theirs is in effect while they live, and for DELAYEDQ['CRON_GRACE'].")
+
+    def _retire(self, known: Mapping[str, Known], decided: Mapping[str, str], now: datetime) -> None:
+        defined = self._deployed.defined()
+        installed = [one for one in known.values() if one.config_hash and one.retired_at is None]
+        off = [one.id for one in installed if decided.get(one.name) == DISABLED]
+        gone = [one.id for one in installed if one.name not in defined and one.name not in decided]
+        self._stop(off, SWITCHED_OFF, now)
+        self._stop(gone, GONE, now)
+        self._deployed.forget()
+
+    def _stop(self, ids: Sequence[int], reason: str, now: datetime) -> None:
+        for some in batched(ids, CHUNK):
+            stop(self._store, some, reason, now, retire=reason is GONE, still=self._is_stopped)
+
+    def _is_stopped(self, row: CronSchedule, now: datetime) -> bool:
+        """Asked again under the lock of the row: its definition may have come back."""
+        self._deployed.attend(now)
+        decided = self._deployed.decided().get(row.name)
+        return decided == DISABLED or (decided is None and row.name not in self._deployed.defined())
 
 
-def _attend(store: Store, definition: Definition, now: datetime) -> None:
-    def update() -> None:
-        schedule = lock(store, SETTINGS, definition.name, now)
-        if schedule.disabled_at is not None:
-            return  # just now
-        _install(store, schedule, definition, now)
-        _place_missed(store, schedule, definition, now)
-        _place_ahead(store, schedule, definition, now)
-        prune(store, schedule, now)
-        schedule.attended_at = now
-        schedule.save()
-
-    try:
-        together(store, update)
-    except Error:
-        raise
-    except Exception:
-        logger.exception("The ticks of schedule %r could not be placed.", definition.name)
-
-
-def _retire(store: Store, name: str, now: datetime) -> None:
-    """It is not defined any more, or disabled; if it comes back, it starts from then."""
-
-    def update() -> None:
-        _empty(store, lock(store, SETTINGS, name, now), now)
-
-    together(store, update)
-
-
-def _empty(store: Store, schedule: CronSchedule, now: datetime) -> None:
-    disabled = schedule.disabled_at is not None
-    reason = "Its schedule was disabled." if disabled else "Its schedule is not defined any more."
-    take_back(store, ticks_of(store, schedule), reason, now)
-    schedule.config_hash = ""
-    schedule.save()
-
-
-def _install(store: Store, schedule: CronSchedule, definition: Definition, now: datetime) -> None:
-    """A new definition starts now, in place of the future of the old one."""
-    if schedule.config_hash == definition.config_hash:
-        return
-    others = ticks_of(store, schedule).exclude(config_hash=definition.config_hash)
-    take_back(store, others, "Its schedule has changed.", now)
-    schedule.config_hash = definition.config_hash
-    schedule.covered_until = now
-
-
-def _place_missed(store: Store, schedule: CronSchedule, definition: Definition, now: datetime) -> None:
-    """Ticks that are past and have not begun: those that nobody placed, and those that were placed and not started."""
-    own = ticks_of(store, schedule).filter(config_hash=definition.config_hash, nominal_at__lte=now)
-    waiting = unbegun(store, own)
-    missed = _missed(definition, schedule.covered_until, now)
-    due = set(still_due(sorted({*waiting, *missed}), definition.misfire, definition.starting_deadline, now))
-    late = [message for nominal_at, message in waiting.items() if nominal_at not in due]
-    withdraw(store, late, f"It was missed (misfire: {definition.misfire}).", now)
-    place(store, schedule, definition.config_hash, [definition.tick(at) for at in missed if at in due])
-    schedule.covered_until = max(schedule.covered_until, missed[-1] if len(missed) == MOST else now)
-
-
-def _missed(definition: Definition, covered_until: datetime, now: datetime) -> list[datetime]:
-    """The ticks since then that may still run: at most MOST, the others come with the next beats."""
-    limit = definition.starting_deadline
-    if definition.misfire is Misfire.SKIP:
-        limit = limit or SKIP_AFTER
-    if definition.misfire is Misfire.ONCE:
-        last = latest(definition.schedule, covered_until, now)
-        return [] if last is None else [last]
-    if limit is not None and now - covered_until > limit:
-        covered_until = now - limit - timedelta(seconds=1)
-    return list(islice(ticks(definition.schedule, covered_until, now), MOST))
-
-
-def _place_ahead(store: Store, schedule: CronSchedule, definition: Definition, now: datetime) -> None:
-    following = definition.schedule.next_after(now)
-    if following is None or schedule.covered_until < now:
-        return
-    until = max(now + AHEAD, following)
-    ahead = list(islice(ticks(definition.schedule, schedule.covered_until, until), MOST))
-    place(store, schedule, definition.config_hash, [definition.tick(nominal_at) for nominal_at in ahead])
-    schedule.covered_until = ahead[-1] if len(ahead) == MOST else max(schedule.covered_until, until)
+def beat(store: Store, definitions: Mapping[str, Definition], *, now: datetime | None = None) -> None:
+    """One beat of a process that has just started with these definitions."""
+    Beats(store, definitions).beat(now)

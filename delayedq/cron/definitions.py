@@ -1,64 +1,87 @@
-"""`DELAYEDQ["CRON"]` as checked values."""
+"""The definition of a schedule as a checked value: an entry of `DELAYEDQ["CRON"]`, or of the database."""
 
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
-from django.tasks.exceptions import InvalidTask
 
 from delayedq.conf import get_settings
-from delayedq.core.cron import Cron, Every, as_zone
+from delayedq.core.cron import Cron, Every, Within, as_zone
+from delayedq.core.instants import EPOCH
 from delayedq.core.serialization import dumps
-from delayedq.core.ticks import Misfire, config_hash, tick_key
+from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jittered, tick_key
+from delayedq.cron.checking import Path, checked_choice, checked_duration, checked_number
 from delayedq.cron.placing import Tick
-from delayedq.exceptions import DelayedQError, InvalidSchedule
+from delayedq.exceptions import InvalidSchedule
+from delayedq.scheduling import Scheduled
 from delayedq.store import default_store
 from delayedq.store.offers import check_key
-from delayedq.tasks import Scheduled, task_at
+from delayedq.tasks import registered, task_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
+    from delayedq.store.base import Store
     from delayedq.store.protocol import Offer
     from delayedq.tasks import Task
 
 KEYS = (
-    "task", "cron", "every", "args", "kwargs", "queue_name", "priority",
-    "timezone", "misfire", "starting_deadline", "enabled",
+    "task", "cron", "every", "anchor", "args", "kwargs", "queue_name", "priority", "timezone", "misfire",
+    "starting_deadline", "overlap", "jitter", "start", "end", "max_runs", "enabled",
 )  # fmt: skip
+#: As django.tasks has them.
+LOWEST, HIGHEST = -100, 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """One entry of `DELAYEDQ["CRON"]`. `config_hash` changes with whatever changes its ticks or their messages."""
+    """One schedule. `config_hash` changes with everything that changes its ticks or their messages."""
 
     name: str
     task: Task[..., Any]
-    schedule: Cron | Every
+    schedule: Cron | Every | Within
     offer: Offer
     config_hash: str
     misfire: Misfire = Misfire.ONCE
     starting_deadline: timedelta | None = None
+    overlap: Overlap = Overlap.ALLOW
+    jitter: timedelta = timedelta()
+    max_runs: int | None = None
     enabled: bool = True
 
     def tick(self, nominal_at: datetime) -> Tick:
+        """The tick at that instant, with the message to be offered for it."""
+        due_at = jittered(self.name, nominal_at, self.jitter) if self.jitter else nominal_at
+        about: dict[str, Any] = {}
+        # A tick that waits for the one before it is not missed because the next one comes.
+        coalesced = self.misfire is Misfire.ONCE and self.overlap is not Overlap.WAIT
+        following = self.schedule.next_after(nominal_at) if coalesced else None
+        if limit := expires_at(due_at, following, self.misfire, self.starting_deadline):
+            about |= {"expires_at": limit.astimezone(UTC).isoformat(), "misfire": self.misfire.value}
+        if self.overlap is not Overlap.ALLOW:
+            about["overlap"] = self.overlap.value
         key = tick_key(self.name, self.config_hash, nominal_at)
-        return Tick(nominal_at, self._message(nominal_at, key=key, scheduled_at=nominal_at))
+        return Tick(nominal_at, self._message(nominal_at, about, key=key, scheduled_at=due_at))
+
+    @property
+    def store(self) -> Store:
+        """That of the task's backend; the default one for backends of others, which have none."""
+        return getattr(self.task.get_backend(), "store", None) or default_store()
 
     def run(self) -> Scheduled:
-        """Offer its message now, outside of the schedule."""
-        store = default_store()
-        return Scheduled.of(store.offer(self._message(store.now())))
+        """Offer its message now, outside of the schedule: no tick, and never missed."""
+        store = self.store
+        return Scheduled.of(store.offer(self._message(store.now(), {})))
 
-    def _message(self, nominal_at: datetime, **fields: Any) -> Offer:
-        about = {"schedule": self.name, "nominal_at": nominal_at.astimezone(UTC).isoformat()}
-        return self.offer._replace(metadata=dumps({**(self.task.metadata or {}), "cron": about}), **fields)
+    def _message(self, nominal_at: datetime, about: dict[str, Any], **fields: Any) -> Offer:
+        cron = {"schedule": self.name, "nominal_at": nominal_at.astimezone(UTC).isoformat(), **about}
+        return self.offer._replace(metadata=dumps({**(self.task.metadata or {}), "cron": cron}), **fields)
 
 
 def definitions() -> dict[str, Definition]:
@@ -66,96 +89,159 @@ def definitions() -> dict[str, Definition]:
     return {name: read(name, given) for name, given in get_settings().CRON.items()}
 
 
+def definitions_in(store: Store) -> dict[str, Definition]:
+    """Those whose messages are placed in this store: that of the backend of their task."""
+    return {name: found for name, found in definitions().items() if found.store.alias == store.alias}
+
+
+def read_stored(name: str, given: Any) -> Definition:
+    """One that is not from the settings. Raises InvalidSchedule, naming the schedule and the key that is wrong."""
+    try:
+        return _read(Path(f"Schedule {name!r}"), name, given)
+    except ImproperlyConfigured as error:
+        raise InvalidSchedule(str(error)) from error.__cause__
+
+
 def read(name: object, given: Any) -> Definition:
-    """One entry. Raises ImproperlyConfigured, naming the path of what is wrong."""
-    path = f"DELAYEDQ['CRON'][{name!r}]"
+    """One entry of the settings. Raises ImproperlyConfigured, naming the path of what is wrong."""
+    return _read(Path(f"DELAYEDQ['CRON'][{name!r}]"), name, given)
+
+
+def _read(path: Path, name: object, given: Any) -> Definition:
     _check_shape(path, name, given)
     schedule = _schedule(path, str(name), given)
     task = _task(path, given)
     offer = _offer(path, task, given)
-    with _at(f"{path}['misfire']"):
-        misfire = Misfire(given.get("misfire", Misfire.ONCE))
-    with _at(f"{path}['starting_deadline']"):
-        starting_deadline = _starting_deadline(given.get("starting_deadline"))
-    if not isinstance(enabled := given.get("enabled", True), bool):
-        raise ImproperlyConfigured(f"{path}['enabled']: It is True or False, not {enabled!r}.")
+    policy = _policy(path, given)
     return Definition(
         name=str(name),
         task=task,
         schedule=schedule,
         offer=offer,
-        config_hash=_hash(schedule, offer),
-        misfire=misfire,
-        starting_deadline=starting_deadline,
-        enabled=enabled,
+        config_hash=_hash(schedule, offer, policy["overlap"], policy["jitter"]),
+        **policy,
     )
 
 
-@contextmanager
-def _at(path: str) -> Iterator[None]:
-    try:
-        yield
-    except (DelayedQError, InvalidTask, TypeError, ValueError) as error:
-        raise ImproperlyConfigured(f"{path}: {error}") from error
+def _policy(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The values that have no connection with others."""
+    with path.at("misfire"):
+        misfire = checked_choice(Misfire, given.get("misfire", Misfire.ONCE))
+    with path.at("overlap"):
+        overlap = checked_choice(Overlap, given.get("overlap", Overlap.ALLOW))
+    with path.at("starting_deadline"):
+        deadline = checked_duration(given.get("starting_deadline"))
+    with path.at("jitter"):
+        jitter = checked_duration(given.get("jitter"))
+    with path.at("max_runs"):
+        max_runs = checked_number(given["max_runs"], 1, 2**31 - 1) if given.get("max_runs") is not None else None
+    with path.at("enabled"):
+        enabled = given.get("enabled", True)
+        if not isinstance(enabled, bool):
+            raise InvalidSchedule(f"It is True or False, not {enabled!r}.")
+    return {
+        "misfire": misfire,
+        "overlap": overlap,
+        "starting_deadline": deadline,
+        "jitter": jitter or timedelta(),
+        "max_runs": max_runs,
+        "enabled": enabled,
+    }
 
 
-def _check_shape(path: str, name: object, given: object) -> None:
-    with _at(path):
+def _check_shape(path: Path, name: object, given: object) -> None:
+    with path.at():
         if not isinstance(name, str) or not name.strip():
             raise InvalidSchedule(f"The name of a schedule is a text that is not blank, not {name!r}.")
         check_key(tick_key(name, "0" * 32, datetime.min.replace(tzinfo=UTC)))
         if not isinstance(given, dict):
             raise InvalidSchedule(f"A schedule is a dict, not {given!r}.")
         if unknown := [key for key in given if key not in KEYS]:
-            raise InvalidSchedule(f"{unknown[0]!r} is unknown; known are {', '.join(KEYS)}.")
+            raise InvalidSchedule(f"{unknown[0]!r} is unknown; known are {', '.join(KEYS)}.{_hint(unknown[0], KEYS)}")
         if ("cron" in given) == ("every" in given):
             raise InvalidSchedule("A schedule has either 'cron' or 'every'.")
         if "every" in given and "timezone" in given:
-            raise InvalidSchedule("'timezone' says nothing beside 'every', which counts from the Unix epoch.")
+            raise InvalidSchedule("'timezone' says nothing beside 'every', which counts from an instant.")
+        if "cron" in given and "anchor" in given:
+            raise InvalidSchedule("'anchor' is what 'every' counts from; it says nothing beside 'cron'.")
         if "task" not in given:
             raise InvalidSchedule("'task' is missing: the path of a registered task.")
 
 
-def _schedule(path: str, name: str, given: Mapping[str, Any]) -> Cron | Every:
+def _schedule(path: Path, name: str, given: Mapping[str, Any]) -> Cron | Every | Within:
+    schedule = _rule(path, name, given)
+    start, end = given.get("start"), given.get("end")
+    if start is None and end is None:
+        return schedule
+    with path.at("start" if end is None else "end"):
+        return Within(schedule, start, end)
+
+
+def _rule(path: Path, name: str, given: Mapping[str, Any]) -> Cron | Every:
     if "every" in given:
-        with _at(f"{path}['every']"):
-            return Every(given["every"])
-    with _at(f"{path}['timezone']"):
+        with path.at("every"):
+            every = Every(given["every"])
+        with path.at("anchor"):
+            return Every(every.period, given["anchor"]) if given.get("anchor") is not None else every
+    with path.at("timezone"):
         zone = as_zone(given.get("timezone", django_settings.TIME_ZONE))
-    with _at(f"{path}['cron']"):
+    with path.at("cron"):
         return Cron(given["cron"], zone, seed=name)
 
 
-def _task(path: str, given: Mapping[str, Any]) -> Task[..., Any]:
-    with _at(f"{path}['task']"):
+def _task(path: Path, given: Mapping[str, Any]) -> Task[..., Any]:
+    with path.at("task"):
+        if not isinstance(given["task"], str):
+            raise InvalidSchedule(f"It is the path of a registered task, not {given['task']!r}.")
+        if given["task"] not in registered and (hint := _hint(given["task"], registered)):
+            raise InvalidSchedule(f"No task is registered as {given['task']!r}.{hint}")
         task = task_at(given["task"])
-    for option in ("queue_name", "priority"):
-        if option in given:
-            with _at(f"{path}[{option!r}]"):
-                task = task.using(**{option: given[option]})
+    with path.at("queue_name"):
+        if "queue_name" in given:
+            task = task.using(queue_name=_queue(task, given["queue_name"]))
+    with path.at("priority"):
+        if "priority" in given:
+            task = task.using(priority=checked_number(given["priority"], LOWEST, HIGHEST))
     return task
 
 
-def _offer(path: str, task: Task[..., Any], given: Mapping[str, Any]) -> Offer:
+def _queue(task: Task[..., Any], name: object) -> str:
+    known = sorted(task.get_backend().queues)
+    if not isinstance(name, str) or (known and name not in known):
+        choice = f"one of {', '.join(known)}" if known else "a text"
+        raise InvalidSchedule(f"The name of a queue is {choice}, not {name!r}.{_hint(name, known)}")
+    return name
+
+
+def _hint(given: object, known: Any) -> str:
+    close = get_close_matches(str(given), list(known), 1)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def _offer(path: Path, task: Task[..., Any], given: Mapping[str, Any]) -> Offer:
     args, kwargs = given.get("args", ()), given.get("kwargs", {})
-    if not isinstance(args, list | tuple):
-        raise ImproperlyConfigured(f"{path}['args']: It is a list, not {args!r}.")
-    if not isinstance(kwargs, dict):
-        raise ImproperlyConfigured(f"{path}['kwargs']: It is a dict, not {kwargs!r}.")
-    with _at(f"{path}[{'kwargs' if kwargs else 'args'!r}]"):
+    with path.at("args"):
+        if not isinstance(args, list | tuple):
+            raise InvalidSchedule(f"It is a list, not {args!r}.")
+    with path.at("kwargs"):
+        if not isinstance(kwargs, dict):
+            raise InvalidSchedule(f"It is a dict, not {kwargs!r}.")
+    with path.at("kwargs" if kwargs else "args"):
         return task.offer(args, kwargs, when=None)
 
 
-def _starting_deadline(given: object) -> timedelta | None:
-    if given is not None and (not isinstance(given, timedelta) or given <= timedelta()):
-        raise InvalidSchedule(f"It is a timedelta over zero, or None, not {given!r}.")
-    return given
+def _hash(schedule: Cron | Every | Within, offer: Offer, overlap: Overlap, jitter: timedelta) -> str:
+    parts: list[Any] = [_when(schedule), offer.kind, offer.payload, offer.queue, offer.priority]
+    if overlap is not Overlap.ALLOW or jitter:
+        parts += [overlap, jitter.total_seconds()]
+    return config_hash(json.dumps(parts))
 
 
-def _hash(schedule: Cron | Every, offer: Offer) -> str:
+def _when(schedule: Cron | Every | Within) -> str:
     match schedule:
-        case Every(period):
-            when = f"every {period.total_seconds()}"
+        case Within(inner, start, end):
+            return f"{_when(inner)} from {start} to {end}"
+        case Every(period, anchor):
+            return f"every {period.total_seconds()}{'' if anchor == EPOCH else f' from {anchor}'}"
         case Cron(expression, zone):
-            when = f"{expression} {zone.key}"
-    return config_hash(json.dumps([when, offer.kind, offer.payload, offer.queue, offer.priority]))
+            return f"{expression} {zone.key}"

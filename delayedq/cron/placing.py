@@ -1,21 +1,21 @@
 """Ticks and their messages: placed together, ahead of time, each exactly once.
 
 A tick is a row of `CronTick`, unique by schedule and nominal time, written in the transaction that offers its message.
-It outlives the message as its tombstone, so whoever comes later, with however slow a clock, finds that it was placed.
-Tombstones are pruned by count; `covered_until` of their schedule rises with that, and nothing at or before it is ever
-placed (again).
+It outlives the message as its tombstone, so a process that comes later, with a clock however slow, finds that the tick
+was placed. Tombstones are pruned by count; `covered_until` of the schedule rises with that, and nothing at or before it
+is placed again.
 
-Whoever changes the ticks of a schedule holds the lock of its row. Messages are taken back through `store.withdraw`,
-which touches only what no attempt has begun: what runs, or waits for another attempt, goes on as it is.
+A process that changes the ticks of a schedule holds the lock of its row. Messages are taken back by `store.withdraw`,
+which changes only messages that no attempt has begun: what runs, or waits for another attempt, is left alone.
 """
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import OperationalError, transaction
+from django.db import transaction
 
+from delayedq.core.error_records import with_error
 from delayedq.models import CronSchedule, CronTick, Message
 from delayedq.store.protocol import OnConflict
 
@@ -24,13 +24,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.models import CronTickQuerySet
-    from delayedq.store.protocol import Offer, Store
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Offer
 
 #: Tombstones of past ticks that are kept per schedule.
 KEPT = 1_000
-
-#: InnoDB may undo one of two transactions that insert side by side.
-TRIES = 5
 
 
 class Tick(NamedTuple):
@@ -39,25 +37,19 @@ class Tick(NamedTuple):
 
 
 def together[R](store: Store, work: Callable[[], R]) -> R:
-    """Do the work in one transaction; again, a few times, if the database undid it to end a deadlock.
+    """Do the work in one transaction; again, as `Database.retried` does, if the database undid it."""
 
-    Within the caller's transaction it is done once: that was undone as a whole.
-    """
-    tries = 1 if transaction.get_connection(store.alias).in_atomic_block else TRIES
-    while True:
-        tries -= 1
-        try:
-            with transaction.atomic(using=store.alias):
-                return work()
-        except OperationalError:
-            if not tries:
-                raise
+    def transact() -> R:
+        with transaction.atomic(using=store.alias):
+            return work()
+
+    return store.database.retried(transact)
 
 
 def lock(store: Store, owner: str, name: str, since: datetime) -> CronSchedule:
     """The schedule's row, locked until the caller's transaction ends.
 
-    For one that was never seen before, nothing is placed that lies at or before `since`.
+    A new row begins at `since`: nothing at or before it is placed.
     """
     schedules = CronSchedule.objects.using(store.alias).select_for_update()
     schedule, _ = schedules.get_or_create(owner=owner, name=name, defaults={"covered_until": since})
@@ -84,7 +76,7 @@ def place(store: Store, schedule: CronSchedule, config_hash: str, ticks: Iterabl
 
 
 def refresh(store: Store, placed: CronTickQuerySet, ticks: Iterable[Tick]) -> None:
-    """Give those of these ticks that no attempt has begun their message as it is offered now."""
+    """Replace the messages of those of these ticks that no attempt has begun."""
     offers = {tick.nominal_at: tick.offer for tick in ticks}
     waiting = unbegun(store, placed.filter(nominal_at__in=offers))
     messages = Message.objects.using(store.alias).select_for_update().filter(id__in=waiting.values())
@@ -93,14 +85,14 @@ def refresh(store: Store, placed: CronTickQuerySet, ticks: Iterable[Tick]) -> No
 
 
 def take_back(store: Store, ticks: CronTickQuerySet, reason: str, now: datetime) -> None:
-    """Cancel those that lie in the future, and forget them: another definition may place them anew."""
+    """Cancel the future ones and delete their rows, so that another definition may place them again."""
     future = _by_message(ticks.filter(nominal_at__gt=now))
     withdrawn = withdraw(store, future, reason, now)
     CronTick.objects.using(store.alias).filter(pk__in=[future[id_].pk for id_ in withdrawn]).delete()
 
 
 def unbegun(store: Store, ticks: CronTickQuerySet) -> dict[datetime, int]:
-    """Those whose message waits for its first attempt: its id by nominal time."""
+    """By nominal time, the id of each message that waits for its first attempt."""
     placed = _by_message(ticks)
     messages = Message.objects.using(store.alias).filter(id__in=placed, attempt=0, lease_token=None)
     return {placed[id_].nominal_at: id_ for id_ in messages.values_list("id", flat=True)}
@@ -108,11 +100,11 @@ def unbegun(store: Store, ticks: CronTickQuerySet) -> dict[datetime, int]:
 
 def withdraw(store: Store, messages: Collection[int], reason: str, now: datetime) -> set[int]:
     """Cancel those of these messages that no attempt has begun; returns their ids."""
-    return store.withdraw(messages, _errors(reason, now), now) if messages else set()
+    return store.at(now).withdraw(messages, _errors(reason, now)) if messages else set()
 
 
 def prune(store: Store, schedule: CronSchedule, now: datetime) -> None:
-    """Drop all but the newest tombstones; what they stood for is covered from now on."""
+    """Delete all but the newest KEPT tombstones, and raise `covered_until` to the newest one deleted."""
     past = ticks_of(store, schedule).filter(nominal_at__lte=now).order_by("-nominal_at")
     for edge in past.values_list("nominal_at", flat=True)[KEPT : KEPT + 1]:
         schedule.covered_until = max(schedule.covered_until, edge)
@@ -124,14 +116,6 @@ def _by_message(ticks: CronTickQuerySet) -> dict[int, CronTick]:
 
 
 def _errors(reason: str, now: datetime) -> str:
-    """What the history of a withdrawn message says of its end, in the form of `worker.transitions`."""
-    record = {
-        "attempt": 0,
-        "failed_at": now.isoformat(),
-        "seconds": None,
-        "worker": None,
-        "exception": "delayedq.exceptions.Cancel",
-        "message": reason,
-        "traceback": "",
-    }
-    return json.dumps([record])
+    """What the history of a withdrawn message says of its end."""
+    cancelled = "delayedq.exceptions.Cancel"
+    return with_error(None, attempt=0, failed_at=now, seconds=None, worker=None, exception=cancelled, message=reason)

@@ -1,21 +1,23 @@
-"""What became of the ticks: for people who ask."""
+"""The last ticks of schedules and their outcomes, for the admin and the command."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models import OuterRef, Subquery
+
 from delayedq.cron.beat import SETTINGS
-from delayedq.models import CronTick, FinishedMessage, Message
+from delayedq.models import CronSchedule, CronTick, FinishedMessage, Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 
 class LastTick(NamedTuple):
-    """`state` is how its message ended, or what it does: due, running, retrying, or unknown if its history is gone."""
+    """`state`: the outcome of its message, or due, running, retrying, or unknown if its history was pruned."""
 
     nominal_at: datetime
     state: str
@@ -23,23 +25,31 @@ class LastTick(NamedTuple):
     is_live: bool = False
 
 
-def last_tick(store: Store, name: str, now: datetime) -> LastTick | None:
-    """The newest tick of a schedule of the settings that is past; None if there is none yet."""
-    return next(iter(last_ticks(store, name, now, 1)), None)
+def latest_ticks(store: Store, schedules: Sequence[int], now: datetime) -> dict[int, LastTick]:
+    """The newest past tick of each of these schedules that has one, by the schedule's id; 4 statements."""
+    past = CronTick.objects.using(store.alias).filter(schedule=OuterRef("pk"), nominal_at__lte=now)
+    newest = Subquery(past.order_by("-nominal_at").values("pk")[:1])
+    rows = CronSchedule.objects.using(store.alias).filter(id__in=schedules).annotate(newest=newest)
+    ticks = CronTick.objects.using(store.alias).in_bulk([pk for pk in rows.values_list("newest", flat=True) if pk])
+    told = _told(store, list(ticks.values()), now)
+    return {tick.schedule_id: last for tick, last in zip(ticks.values(), told, strict=True)}
 
 
 def last_ticks(store: Store, name: str, now: datetime, count: int) -> list[LastTick]:
-    """The newest ticks of a schedule of the settings that are past, the newest first."""
+    """The newest past ticks of a schedule of the settings or the database, the newest first."""
     past = CronTick.objects.using(store.alias).filter(
         schedule__owner=SETTINGS, schedule__name=name, nominal_at__lte=now
     )
-    ticks = list(past.order_by("-nominal_at")[:count])
+    return _told(store, list(past.order_by("-nominal_at")[:count]), now)
+
+
+def _told(store: Store, ticks: Sequence[CronTick], now: datetime) -> list[LastTick]:
     states = _states(store, [tick.message_id for tick in ticks if tick.message_id is not None], now)
     return [LastTick(tick.nominal_at, *states.get(tick.message_id or 0, ("unknown", None, False))) for tick in ticks]
 
 
 def _states(store: Store, ids: Sequence[int], now: datetime) -> dict[int, tuple[str, int, bool]]:
-    """What lives is looked for first: what ends meanwhile is found in the history."""
+    """Live messages are read first: one that ends meanwhile is then found in the history."""
     live = Message.objects.using(store.alias).only("attempt", "lease_token", "leased_until").in_bulk(ids)
     ended = FinishedMessage.objects.using(store.alias).only("outcome").in_bulk([id_ for id_ in ids if id_ not in live])
     return {id_: (row.outcome, id_, False) for id_, row in ended.items()} | {

@@ -1,7 +1,7 @@
 """`queue.cron`: ticks for a bare queue, installed by code. Semantics and key shapes are those of seed document 002.
 
-Every process that serves the queue may install the same schedule: a tick is placed once, whoever comes first and
-whatever their clocks say. The definition that was installed last wins; it takes back the future ticks of the others.
+Every process that serves the queue may install the same schedule: each tick is placed once, also if their clocks
+differ. The definition that was installed last wins; it takes back the future ticks of the others.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
     from datetime import datetime, time
     from zoneinfo import ZoneInfo
 
-    from delayedq.store.protocol import Offer, Store
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Offer
 
     #: From a key, a payload and its due time to the message of a queue.
     MakeOffer = Callable[[str, Any, datetime], Offer]
 
 logger = logging.getLogger("delayedq")
 
-#: A schedule that is closed waits so many seconds for the round in progress.
+#: `close` waits at most this many seconds for the round in progress.
 CLOSING = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class CronMessage:
-    """A payload for the tick at `schedule_at`, delivered then, or at `schedule_at_actual`. Both are aware."""
+    """A payload for the tick at `schedule_at`, delivered then or at `schedule_at_actual`. Both are aware datetimes."""
 
     payload: Any
     schedule_at: datetime
@@ -52,7 +53,7 @@ class CronMessage:
 
 
 class CronService:
-    """Made by `DelayedQueue.cron`. Its methods join the caller's transaction; what `install` starts does not."""
+    """Made by `DelayedQueue.cron`. Its methods join the caller's transaction; threads that they start do not."""
 
     def __init__(self, store: Store, kind: str, make_offer: MakeOffer, clock: Callable[[], datetime]) -> None:
         self._store = store
@@ -103,10 +104,10 @@ class CronService:
         schedule_interval: timedelta,
         generate_many: Callable[[datetime], Iterable[CronMessage]],
     ) -> Installed:
-        """Install what `generate_many(now)` gives, at once and then every `schedule_interval`, in a thread.
+        """Install what `generate_many(now)` returns, at once and then every `schedule_interval`, in a thread.
 
         The first round updates what other processes have placed. A round that fails is logged, and the next one tries
-        again. Close the answer, or use it as a context manager, to stop; ticks that were placed stay.
+        again. Call `close()` on the result, or use it as a context manager, to stop; ticks already placed stay.
 
         Raises InvalidSchedule for an interval that is not over zero.
         """
@@ -129,9 +130,9 @@ class CronService:
         schedule_in_advance: timedelta = timedelta(days=1),
         schedule_interval: timedelta = timedelta(hours=1),
     ) -> Installed:
-        """Daily at these local times; `generator` makes the message for each UTC time (rules of DST: `core.cron`).
+        """Daily at these local times; `generator` makes the message for each UTC time (DST rule: `core.cron`).
 
-        Each round places what falls into `schedule_in_advance`, and at least the next. Raises InvalidSchedule.
+        Each round places the ticks of the next `schedule_in_advance`, and at least one. Raises InvalidSchedule.
         """
         schedule = DailySchedule(zone, tuple(hours), schedule_in_advance, schedule_interval)
 
@@ -181,7 +182,7 @@ class Installed:
         self.close()
 
     def close(self) -> None:
-        """Stop; waits for a round in progress, for five seconds at most."""
+        """Stop. Waits at most five seconds for a round in progress."""
         self._closed.set()
         self._thread.join(CLOSING)
 

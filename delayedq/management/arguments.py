@@ -1,4 +1,4 @@
-"""Values of arguments that more than one command takes."""
+"""Argument types that several commands use."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from argparse import ArgumentTypeError
 
 
 def positive(text: str) -> int:
+    """A whole number over 0. Raises ArgumentTypeError for anything else."""
     if not text.isdecimal() or int(text) == 0:
         raise ArgumentTypeError(f"{text!r} is not a whole number over 0")
     return int(text)

@@ -1,4 +1,4 @@
-"""Schedules and their ticks, as tables for a terminal, or for a file, where no line is too long."""
+"""Tables of schedules and their ticks, for a terminal or, with lines of any length, for a file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from delayedq.operations.schedules import changes, describe, disabled_by_hand, disabled_since, known_schedule, zone_of
+from delayedq.operations.schedules import changes, describe, disabled_by_hand, zone_of
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -21,19 +21,21 @@ if TYPE_CHECKING:
 
     from delayedq.cron.definitions import Definition
     from delayedq.cron.reading import LastTick
+    from delayedq.operations.celery_beat import Taken
+    from delayedq.operations.known_schedules import Known
     from delayedq.operations.schedules import Change
 
-    #: What is told of a schedule: lines, by their title.
+    #: The cells of a schedule: lines by column title.
     Record = dict[str, list[Text]]
 
 UNLIMITED = 10_000
-NOTHING = "There are no schedules in DELAYEDQ['CRON']."
+NOTHING = "There are no schedules, neither in DELAYEDQ['CRON'] nor in the database."
 
 STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "retrying": "yellow"}
 
 
 def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False) -> Console:
-    """As wide as the terminal, if the stream is one."""
+    """A console on a stream: as wide as the terminal, or UNLIMITED if the stream is not one."""
     return Console(
         file=stream,
         width=None if stream.isatty() else UNLIMITED,
@@ -48,10 +50,9 @@ def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False
 # cron list
 
 
-def show_schedules(console: Console, definitions: Iterable[Definition]) -> None:
-    """Each with what it does, when, its last tick with its outcome, and its next one: as compact as there is room."""
-    now = default_store().now()
-    records = [_record(definition, now) for definition in definitions]
+def show_schedules(console: Console, schedules: Iterable[Known]) -> None:
+    """Print each schedule's task, times, last tick with its outcome, and next tick, in the widest layout that fits."""
+    records = [_record(known) for known in schedules]
     if not records:
         console.print(NOTHING)
         return
@@ -61,15 +62,14 @@ def show_schedules(console: Console, definitions: Iterable[Definition]) -> None:
     console.print(next(fitting, layouts[-1]))
 
 
-def _record(definition: Definition, now: datetime) -> Record:
-    zone = _zone(definition)
-    store = default_store()
-    known = known_schedule(store, definition.name, definition, disabled_since(store, definition.name), now)
-    never = "never" if known.state == "active" else "disabled"
+def _record(known: Known) -> Record:
+    definition = known.definition
+    zone = _zone(definition) if definition else UTC
+    never = {"disabled in the settings": "disabled", "ended": "never"}.get(known.state, known.state)
     return {
-        "schedule": [Text(definition.name, "bold")],
-        "task": [Text(definition.offer.kind)],
-        "when": [Text(line) for line in describe(definition)],
+        "schedule": [Text(known.name, "bold")],
+        "task": [Text(definition.offer.kind)] if definition else [],
+        "when": [Text(line) for line in describe(definition)] if definition else [],
         "last tick": _last(known.last, zone) if known.last else [Text("none yet")],
         "next tick": _both(known.following, zone) if known.following else [Text(never, "yellow")],
     }
@@ -84,7 +84,7 @@ def _rows(records: list[Record], separator: str) -> Table:
 
 
 def _paragraphs(records: list[Record]) -> Table:
-    """One below the other, for a narrow terminal."""
+    """A paragraph per schedule, for a narrow terminal."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim")
     table.add_column(overflow="fold")
@@ -100,7 +100,7 @@ def _paragraphs(records: list[Record]) -> Table:
 
 
 def show_ticks(console: Console, definitions: Iterable[Definition], count: int) -> None:
-    """The next `count` ticks of each."""
+    """Print the next `count` ticks of each schedule."""
     store = default_store()
     now, disabled = store.now(), disabled_by_hand(store)
     table = _table("schedule", "tick", "UTC", "interval")
@@ -112,7 +112,7 @@ def show_ticks(console: Console, definitions: Iterable[Definition], count: int) 
 
 
 def show_ticks_around_changes(console: Console, definitions: Iterable[Definition], count: int) -> None:
-    """`count` ticks of each around the next change of its clock, and as many around the one after that."""
+    """Print `count` ticks before and after each of the next two clock changes (DST) of each schedule's zone."""
     store = default_store()
     now, disabled = store.now(), disabled_by_hand(store)
     table = _table("schedule", "tick", "UTC", "interval")
@@ -122,7 +122,7 @@ def show_ticks_around_changes(console: Console, definitions: Iterable[Definition
             _add_change(table, name, _zone(definition), change)
             table.add_section()
         if not found:
-            table.add_row(name, f"The clock of {_zone(definition)} is not changed.")
+            table.add_row(name, f"The clock of {_zone(definition)} does not change.")
     console.print(table if table.row_count else NOTHING)
 
 
@@ -152,17 +152,17 @@ def _table(*titles: str, leading: int = 0) -> Table:
 
 
 def _name(definition: Definition, disabled: set[str]) -> Text:
-    """Also says whether it is disabled, in the settings or by hand."""
+    """The name, marked if the schedule is disabled in the settings or by an operator."""
     active = definition.enabled and definition.name not in disabled
     return Text(definition.name if active else f"{definition.name} (disabled)", "bold")
 
 
-def _both(moment: datetime, zone: ZoneInfo) -> list[Text]:
-    """In the zone and in UTC, unless that is one."""
+def _both(moment: datetime, zone: tzinfo) -> list[Text]:
+    """The time in the zone and in UTC; once if they are the same."""
     return [Text(time) for time in dict.fromkeys([_time(moment, zone), _time(moment, UTC)])]
 
 
-def _last(tick: LastTick, zone: ZoneInfo) -> list[Text]:
+def _last(tick: LastTick, zone: tzinfo) -> list[Text]:
     return [Text(_time(tick.nominal_at, zone)), Text(tick.state, STYLES.get(tick.state, ""))]
 
 
@@ -180,3 +180,17 @@ def _clock(moment: datetime) -> str:
 
 def _zone(definition: Definition) -> ZoneInfo:
     return zone_of(definition.schedule)
+
+
+# cron import
+
+
+def show_imported(console: Console, taken: Iterable[Taken], *, dry_run: bool = False) -> None:
+    """A row for each periodic task: what became of it, or would."""
+    table = _table("periodic task", "task", "outcome", "when, or why not", "first tick", "notes")
+    for one in taken:
+        outcome = f"would be {one.outcome}" if dry_run else one.outcome
+        style = "red" if one.outcome == "refused" else "green"
+        first = _time(one.first, UTC) if one.first else ""
+        table.add_row(one.name, one.task, Text(outcome, style), one.said, first, "; ".join(one.notes))
+    console.print(table if table.row_count else "There are no periodic tasks.")

@@ -1,5 +1,6 @@
 from typing import Any
 
+import django.db.models.deletion
 from django.db import migrations, models
 
 # Messages are updated and deleted as fast as they come. Half of each page is left free, so that a claim finds room for
@@ -14,19 +15,40 @@ ALTER TABLE delayedq_message SET (
 )
 """
 
+# The due index ends with the id, so PostgreSQL may also use it to find rows by their ids alone: from end to end, or by
+# skipping. Where it takes the table for empty, which a queue mostly is, it thinks that as cheap as the primary key, and
+# each settle_and_claim read 100,000 entries (6,600 instead of 33,000 messages per second). The condition, which holds
+# for every row, is implied by any comparison of `queue`: claims may use the index, and statements that know only ids
+# may not.
+DUE_INDEX = (
+    "DROP INDEX delayedq_due",
+    "CREATE INDEX delayedq_due ON delayedq_message (queue, priority, scheduled_at, id) WHERE queue IS NOT NULL",
+)
+
 # Texts compare exactly, also case, accents and trailing blanks, whatever the database's own collation is. MySQL has no
-# partial index; NULL does not equal NULL in a plain one either, so unkeyed messages don't collide.
+# partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide; the index of the
+# dead letters is left out.
 COLLATION = "ALTER TABLE {} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
 UNIQUE_KEY = "CREATE UNIQUE INDEX delayedq_key ON delayedq_message (kind, `key`)"
+TABLES_WITH_NAMES = (
+    "delayedq_message",
+    "delayedq_finishedmessage",
+    "delayedq_cronschedule",
+    "delayedq_pausedqueue",
+    "delayedq_worker",
+    "delayedq_edit",
+    "delayedq_editedmessage",
+)
 
 
 def set_storage(apps: object, schema_editor: Any) -> None:
     connection = schema_editor.connection
     if connection.vendor == "postgresql":
-        schema_editor.execute(STORAGE)
+        for statement in (STORAGE, *DUE_INDEX):
+            schema_editor.execute(statement)
     if connection.vendor == "mysql":
         collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
-        for table in ("delayedq_message", "delayedq_finishedmessage"):
+        for table in TABLES_WITH_NAMES:
             schema_editor.execute(COLLATION.format(table, collation))
         schema_editor.execute(UNIQUE_KEY)
 
@@ -37,6 +59,164 @@ class Migration(migrations.Migration):
     dependencies = []
 
     operations = [
+        migrations.CreateModel(
+            name="Edit",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("action", models.CharField(max_length=200)),
+                ("description", models.TextField(blank=True)),
+                ("made_at", models.DateTimeField(verbose_name="made")),
+                (
+                    "made_by",
+                    models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
+                ),
+                ("undone_at", models.DateTimeField(blank=True, null=True, verbose_name="undone")),
+                ("changed", models.IntegerField(default=0, help_text="How many messages.")),
+                ("skipped", models.IntegerField(default=0, help_text="How many were running, or had ended.")),
+            ],
+        ),
+        migrations.CreateModel(
+            name="LockedRenewal",
+            fields=[
+                ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("lease_token", models.BigIntegerField()),
+                ("leased_until", models.DateTimeField()),
+            ],
+        ),
+        migrations.CreateModel(
+            name="PausedQueue",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("queue", models.CharField(max_length=200, unique=True)),
+                ("paused_at", models.DateTimeField(verbose_name="paused")),
+                (
+                    "paused_by",
+                    models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
+                ),
+            ],
+            options={
+                "verbose_name_plural": "queues",
+                "permissions": [("pause_queue", "Can pause and resume queues")],
+            },
+        ),
+        migrations.CreateModel(
+            name="Worker",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("name", models.CharField(help_text="What its messages are leased by.", max_length=200, unique=True)),
+                ("host", models.CharField(max_length=200)),
+                ("pid", models.IntegerField(verbose_name="process id")),
+                ("threads", models.IntegerField()),
+                ("queues", models.TextField(blank=True, help_text="Those it serves, with commas between; empty: all.")),
+                ("lease", models.FloatField(help_text="Seconds that a renewal lasts.")),
+                (
+                    "held",
+                    models.IntegerField(default=0, help_text="How many messages it had claimed when it was last seen."),
+                ),
+                ("running", models.TextField(default="[]", help_text="JSON: the ids of those it had started then.")),
+                ("problems", models.TextField(blank=True, default="", help_text="Empty: nothing is wrong with it.")),
+                ("started_at", models.DateTimeField(verbose_name="started")),
+                ("seen_at", models.DateTimeField(verbose_name="last seen")),
+            ],
+        ),
+        migrations.CreateModel(
+            name="CronSchedule",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "owner",
+                    models.CharField(
+                        blank=True,
+                        help_text="Empty for schedules of the settings and of the database; else the kind of the queue.",
+                        max_length=200,
+                    ),
+                ),
+                ("name", models.CharField(max_length=200)),
+                (
+                    "config_hash",
+                    models.CharField(
+                        blank=True, help_text="Of its definition; empty while there is none.", max_length=64
+                    ),
+                ),
+                (
+                    "definition",
+                    models.TextField(
+                        blank=True, help_text="JSON, of a schedule of the database; null: defined elsewhere.", null=True
+                    ),
+                ),
+                (
+                    "covered_until",
+                    models.DateTimeField(help_text="Up to here ticks were placed or passed over; no more will come."),
+                ),
+                (
+                    "next_at",
+                    models.DateTimeField(
+                        blank=True,
+                        db_index=True,
+                        help_text="When a beat visits it next: its next tick. Null: never.",
+                        null=True,
+                    ),
+                ),
+                ("runs", models.IntegerField(default=0, help_text="How many ticks were placed for this definition.")),
+                (
+                    "running_id",
+                    models.BigIntegerField(
+                        blank=True, help_text="Its message that runs, unless overlap is allowed.", null=True
+                    ),
+                ),
+                (
+                    "disabled_at",
+                    models.DateTimeField(blank=True, help_text="Since then no tick is placed, by hand.", null=True),
+                ),
+                (
+                    "retired_at",
+                    models.DateTimeField(blank=True, help_text="Since then no worker defines it.", null=True),
+                ),
+            ],
+            options={
+                "permissions": [
+                    ("run_schedule", "Can run schedules now"),
+                    ("disable_schedule", "Can disable and enable schedules"),
+                    ("edit_schedule", "Can add, change and delete schedules of the database"),
+                ],
+                "constraints": [models.UniqueConstraint(fields=("owner", "name"), name="delayedq_schedule")],
+            },
+        ),
+        migrations.CreateModel(
+            name="CronSettings",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("digest", models.CharField(max_length=64, unique=True)),
+                (
+                    "content",
+                    models.TextField(
+                        help_text="JSON: the hash of each definition by name; empty for one that is disabled."
+                    ),
+                ),
+                (
+                    "seen_at",
+                    models.DateTimeField(
+                        help_text="When a worker with these settings last had a beat.", verbose_name="last seen"
+                    ),
+                ),
+            ],
+        ),
+        migrations.CreateModel(
+            name="EditedMessage",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("message_id", models.BigIntegerField(db_index=True)),
+                ("generation", models.IntegerField()),
+                ("before", models.TextField(help_text="JSON: what the edit changed, as it was.")),
+                ("after", models.TextField(help_text="JSON: the same, as the edit left it.")),
+                (
+                    "edit",
+                    models.ForeignKey(
+                        on_delete=django.db.models.deletion.CASCADE, related_name="messages", to="delayedq.edit"
+                    ),
+                ),
+            ],
+        ),
         migrations.CreateModel(
             name="FinishedMessage",
             fields=[
@@ -75,6 +255,13 @@ class Migration(migrations.Migration):
                 ("result", models.TextField(blank=True, help_text="JSON.", null=True)),
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
             ],
+            options={
+                "indexes": [
+                    models.Index(
+                        condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+                    )
+                ],
+            },
         ),
         migrations.CreateModel(
             name="Message",
@@ -104,13 +291,56 @@ class Migration(migrations.Migration):
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
             ],
             options={
-                "indexes": [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")],
+                "permissions": [
+                    ("reschedule_message", "Can run, reschedule and move messages"),
+                    ("cancel_message", "Can cancel messages"),
+                    ("retry_message", "Can retry dead letters"),
+                ],
                 "constraints": [
                     models.UniqueConstraint(
                         condition=models.Q(("key__isnull", False)), fields=("kind", "key"), name="delayedq_key"
                     )
                 ],
             },
+        ),
+        migrations.CreateModel(
+            name="Dashboard",
+            fields=[],
+            options={
+                "verbose_name": "dashboard",
+                "verbose_name_plural": "dashboard",
+                "proxy": True,
+                "default_permissions": ("view",),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("delayedq.message",),
+        ),
+        migrations.CreateModel(
+            name="CronTick",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("nominal_at", models.DateTimeField(help_text="When the schedule says.")),
+                ("config_hash", models.CharField(max_length=64)),
+                ("message_id", models.BigIntegerField(blank=True, null=True)),
+                (
+                    "schedule",
+                    models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="ticks",
+                        to="delayedq.cronschedule",
+                    ),
+                ),
+            ],
+            options={
+                "constraints": [models.UniqueConstraint(fields=("schedule", "nominal_at"), name="delayedq_tick")],
+            },
+        ),
+        # Created before `set_storage`, which replaces it on PostgreSQL.
+        migrations.AddIndex(
+            model_name="message",
+            index=models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due"),
         ),
         # MySQL can't change a table within a transaction; on PostgreSQL the whole migration is one.
         migrations.RunPython(set_storage, migrations.RunPython.noop, atomic=False),

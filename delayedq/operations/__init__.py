@@ -1,1 +1,1 @@
-"""What an operator asks of the queue and does to it: for the admin and for `manage.py delayedq`."""
+"""The operator's queries and edits, without HTTP: used by the admin and by `manage.py delayedq`."""

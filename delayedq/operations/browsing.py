@@ -1,84 +1,90 @@
-"""Pages of messages, read by index and to a limited depth, however many there are."""
+"""Pages of messages: keyset scans that use an index and read a bounded number of rows, however large the table."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.edits import FIRST, Walk
+from delayedq.store import operator_store
+from delayedq.store.operator import FIRST, KeysetPage
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.operations.selecting import EndedSelection, Selection
-    from delayedq.store.edits import Position
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
+    from delayedq.store.operator import Position
 
 PAGE = 50
-#: A page looks at so many rows at most, as long as each lane may look at one page.
+#: A page reads at most this many rows, divided among the lanes, but at least one page per lane.
 DEPTH = 10_000
-#: The history has no index of keys, which every message would pay for at its end: so a search for one goes deeper.
+#: The history has no index on the key (every message would pay for it when it ends), so a search by key reads deeper.
 DEPTH_BY_KEY = 5 * DEPTH
 
-#: A list needs none of these, and they may be large.
+#: Columns that a list does not need; they may be large.
 LARGE = ("payload", "metadata", "errors")
 
 
 class Page[Row](NamedTuple):
     rows: list[Row]
-    #: Where the next page begins; None if there is none.
+    #: The position after which the next page begins; None on the last page.
     after: Position | None
-    #: There may be more before that, but it was not found within the depth of a page.
+    #: The scan stopped at its depth: further on there may be more, though this page is not full.
     is_cut: bool = False
 
 
-def first_page(walk: Walk) -> Walk:
-    """The beginning of a longer walk."""
-    return Walk(walk.found[:PAGE], walk.found[PAGE - 1]) if len(walk.found) > PAGE else walk
+def first_page(page: KeysetPage) -> KeysetPage:
+    """The first PAGE rows of a longer keyset scan."""
+    return KeysetPage(page.found[:PAGE], page.found[PAGE - 1]) if len(page.found) > PAGE else page
 
 
 def live_page(store: Store, selection: Selection, after: Position | None = None) -> Page[Message]:
-    """The next messages that are due, beginning after a position."""
-    return live_rows(store, live_walk(store, selection, after, PAGE))
+    """Up to PAGE messages in order of due time, beginning after a position."""
+    return live_rows(store, scan_live(store, selection, after, PAGE))
 
 
-def live_rows(store: Store, walk: Walk) -> Page[Message]:
-    return _page(walk, Message.objects.using(store.alias).defer(*LARGE))
+def live_rows(store: Store, page: KeysetPage) -> Page[Message]:
+    return _page(page, Message.objects.using(store.alias).defer(*LARGE))
 
 
-def live_walk(store: Store, selection: Selection, after: Position | None, limit: int) -> Walk:
+def scan_live(store: Store, selection: Selection, after: Position | None, limit: int) -> KeysetPage:
+    """Positions of up to `limit` live messages of a selection, in order of due time, beginning after a position."""
     lanes = selection.lanes(store)
-    return store.walk(
-        lanes,
-        after or selection.first,
-        selection.last,
-        limit,
-        max(PAGE, DEPTH // max(len(lanes), 1)),
-        state=selection.state,
-        kind=selection.kind,
-        now=selection.as_of,
+    return (
+        operator_store(store.alias)
+        .at(selection.as_of)
+        .keyset_scan(
+            lanes,
+            after or selection.first,
+            selection.last,
+            limit,
+            max(PAGE, DEPTH // max(len(lanes), 1)),
+            state=selection.state,
+            kind=selection.kind,
+        )
     )
 
 
 def ended_page(store: Store, selection: EndedSelection, before: Position | None = None) -> Page[FinishedMessage]:
-    """The messages that ended last, beginning before a position."""
-    return ended_rows(store, ended_walk(store, selection, before, PAGE))
+    """Up to PAGE ended messages, latest first, beginning before a position."""
+    return ended_rows(store, scan_history(store, selection, before, PAGE))
 
 
-def ended_rows(store: Store, walk: Walk) -> Page[FinishedMessage]:
-    return _page(walk, FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"))
+def ended_rows(store: Store, page: KeysetPage) -> Page[FinishedMessage]:
+    return _page(page, FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"))
 
 
-def _page[Row: (Message, FinishedMessage)](walk: Walk, rows: QuerySet[Row]) -> Page[Row]:
-    """A page that is not full also has what is further on, say in another queue; the next one shows that again."""
-    positions = [*walk.found, *walk.beyond][:PAGE]
+def _page[Row: (Message, FinishedMessage)](page: KeysetPage, rows: QuerySet[Row]) -> Page[Row]:
+    """A page that is not full is filled with rows of lanes that were read further; the next page repeats them."""
+    positions = [*page.found, *page.beyond][:PAGE]
     found = rows.in_bulk([position.id for position in positions])
-    is_cut = walk.reached is not None and len(walk.found) < PAGE
-    return Page([found[position.id] for position in positions if position.id in found], walk.reached, is_cut)
+    is_cut = page.reached is not None and len(page.found) < PAGE
+    return Page([found[position.id] for position in positions if position.id in found], page.reached, is_cut)
 
 
-def ended_walk(store: Store, selection: EndedSelection, before: Position | None, limit: int) -> Walk:
-    return store.walk_back(
+def scan_history(store: Store, selection: EndedSelection, before: Position | None, limit: int) -> KeysetPage:
+    """Positions of up to `limit` ended messages of a selection, latest first, beginning before a position."""
+    return operator_store(store.alias).keyset_scan_history(
         before or selection.last,
         selection.since or FIRST.at,
         limit,
@@ -94,14 +100,15 @@ def ended_walk(store: Store, selection: EndedSelection, before: Position | None,
 
 
 def find_live(store: Store, text: str) -> list[Message]:
-    """Messages with exactly this key, or this id."""
+    """Live messages with exactly this key, and the one with this id."""
     messages = Message.objects.using(store.alias).defer(*LARGE)
-    found = {row.pk: row for row in messages.filter(kind__in=store.keyed_kinds(), key=text)}
+    kinds = operator_store(store.alias).keyed_kinds()
+    found = {row.pk: row for row in messages.filter(kind__in=kinds, key=text)}
     return list((found | _by_id(messages, text)).values())
 
 
 def find_ended(store: Store, text: str) -> list[FinishedMessage]:
-    """The ended message with this id. (Those with a key are a selection.)"""
+    """The ended message with this id, if any. (To search by key, use `EndedSelection(key=...)`.)"""
     return list(_by_id(FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"), text).values())
 
 
@@ -111,5 +118,5 @@ def _by_id[Row: (Message, FinishedMessage)](rows: QuerySet[Row], text: str) -> d
 
 
 def id_in(text: str) -> int | None:
-    """The id that a text is, if it can be one."""
+    """The text as an id; None if it is not a whole number of 63 bits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < len(str(2**63)) else None

@@ -1,4 +1,4 @@
-"""How many messages there are: exactly up to a bound, then as the database's planner estimates it."""
+"""Counts of messages: exact up to a bound, above it the estimate of PostgreSQL's planner or "at least N"."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from django.db import connections
 from delayedq.operations.browsing import (
     ended_page,
     ended_rows,
-    ended_walk,
     first_page,
     live_page,
     live_rows,
-    live_walk,
+    scan_history,
+    scan_live,
 )
 
 if TYPE_CHECKING:
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
     from delayedq.models import FinishedMessage, Message
     from delayedq.operations.browsing import Page
     from delayedq.operations.selecting import EndedSelection, Selection
-    from delayedq.store.edits import Walk
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
+    from delayedq.store.operator import KeysetPage
 
-#: Up to here rows are counted.
+#: Rows are counted up to this number if an index alone decides,
 BOUND = 10_000
-#: Up to here, if each must be looked at.
-WALKED_BOUND = 1_000
+#: and up to this number if each row must be read.
+SCANNED_BOUND = 1_000
 
 _UNITS = ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k"))
 
 
 class Count(NamedTuple):
-    """`exact` False: an estimate; None: so many were found before the search was given up."""
+    """A number of messages. `exact`: True; False: an estimate; None: a lower bound, at which the search stopped."""
 
     number: int
     exact: bool | None
@@ -50,50 +50,52 @@ class Count(NamedTuple):
         return f"at least {self.number:,}" if self.number else "not yet known how many"
 
     def without(self, others: Count) -> Count:
-        """What is left without some of them, if that can be said."""
+        """The count less that of a subset; unchanged unless both are exact."""
         return self._replace(number=self.number - others.number) if self.exact and others.exact else self
 
 
 def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Count]:
-    """The first page, and how many there are in all. What has to be looked at is looked at once for both."""
+    """The first page and the count of a selection; one scan serves both if rows must be read to decide."""
     if selection.is_indexed:
         return live_page(store, selection), count_live(store, selection)
-    walk = live_walk(store, selection, None, WALKED_BOUND)
-    return live_rows(store, first_page(walk)), _walked(walk, selection.messages(store.alias))
+    page = scan_live(store, selection, None, SCANNED_BOUND)
+    return live_rows(store, first_page(page)), _count(page, selection.messages(store.alias))
 
 
 def count_live(store: Store, selection: Selection) -> Count:
+    """The number of live messages of a selection: exact up to BOUND, or SCANNED_BOUND if rows must be read."""
     messages = selection.messages(store.alias)
     if not selection.is_indexed:
-        return _walked(live_walk(store, selection, None, WALKED_BOUND), messages)
+        return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
     if selection.since or selection.until:  # a range of the due index, if the lanes are named
         lanes = selection.lanes(store)
         queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
         messages = messages.filter(queue__in=queues, priority__in=priorities)
-    else:  # the due index is there for who compares queues, and every queue has a name
+    else:  # the due index is partial: the planner uses it only if the query compares `queue`; no queue is ""
         messages = messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at")
     return _indexed(messages)
 
 
 def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[FinishedMessage], Count]:
-    """The same in the history."""
+    """The first page and the count of a selection of ended messages, like `counted_live`."""
     if selection.is_indexed:
         return ended_page(store, selection), count_ended(store, selection)
-    walk = ended_walk(store, selection, None, WALKED_BOUND)
-    return ended_rows(store, first_page(walk)), _walked(walk, selection.messages(store.alias))
+    page = scan_history(store, selection, None, SCANNED_BOUND)
+    return ended_rows(store, first_page(page)), _count(page, selection.messages(store.alias))
 
 
 def count_ended(store: Store, selection: EndedSelection) -> Count:
+    """The same for ended messages."""
     messages = selection.messages(store.alias)
     if selection.is_indexed:
         return _indexed(messages.order_by("finished_at"))
-    return _walked(ended_walk(store, selection, None, WALKED_BOUND), messages)
+    return _count(scan_history(store, selection, None, SCANNED_BOUND), messages)
 
 
 def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
-    """How many there are in some lanes together; counts up to `most`.
+    """The number of rows of some lanes together, at most `most`.
 
-    In the order of the due index, else PostgreSQL may read the table from its beginning until it has found as many.
+    Ordered like the due index: without an order PostgreSQL may read the table from its beginning until it has enough.
     """
     total = 0
     for messages in lanes:
@@ -103,7 +105,7 @@ def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
 
 
 def bounded(lanes: Iterable[QuerySet[Message]], rows: QuerySet[Message], most: int) -> Count:
-    """The same as a Count; `rows` are all of them."""
+    """The same as a Count that is exact up to `most`; above it, `rows` (those of all lanes) are estimated."""
     return _counted(counted(lanes, most + 1), rows, most)
 
 
@@ -115,25 +117,25 @@ def _counted(found: int, rows: QuerySet[Any], most: int) -> Count:
     return Count(found, exact=True) if found <= most else _estimated(rows, most)
 
 
-def _walked(walk: Walk, rows: QuerySet[Any]) -> Count:
-    found = len(walk.found) + len(walk.beyond)
-    return Count(found, exact=True) if walk.reached is None else _estimated(rows, found)
+def _count(page: KeysetPage, rows: QuerySet[Any]) -> Count:
+    found = len(page.found) + len(page.beyond)
+    return Count(found, exact=True) if page.reached is None else _estimated(rows, found)
 
 
 def _estimated(rows: QuerySet[Any], at_least: int) -> Count:
-    """Only PostgreSQL knows more than that; what it knows nothing of, it takes for one row."""
+    """PostgreSQL's estimate if it has one: without statistics it plans one row. Else the lower bound."""
     estimate = _planned(rows) if connections[rows.db].vendor == "postgresql" else 0
     return Count(estimate, exact=False) if estimate > max(at_least, 1) else Count(at_least, exact=None)
 
 
 def _planned(rows: QuerySet[Any]) -> int:
-    """How many rows the planner expects, from its statistics: it reads none."""
+    """The number of rows that the planner expects from its statistics; no row is read."""
     plan = json.loads(rows.order_by().explain(format="json"))[0]["Plan"]
     return int(plan["Plan Rows"])
 
 
 def rounded(number: int) -> str:
-    """Two digits of it: 2.4 M."""
+    """The number with about two significant digits and a unit: 2.4 M, 37 k."""
     for unit, name in _UNITS:
         if number >= unit:
             return f"{number / unit:.1f} {name}" if number < 10 * unit else f"{round(number / unit):,} {name}"

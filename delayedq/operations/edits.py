@@ -1,8 +1,8 @@
-"""Edits: what an operator does to many messages at once, in small transactions, each recorded so that it can be undone.
+"""Edits: an operator's changes to many messages at once, in small transactions, each recorded so that it can be undone.
 
-A message that runs, ended, or is otherwise not what it was when it was read is left alone, and counted as skipped with
-the reason; so is one that was edited since the operator looked, say by the same form sent twice. A call does so many
-messages and says how far it came; whoever made it carries on from there.
+Skipped, and counted with the reason, are messages that run, that ended, that changed after they were read, or that
+another edit changed after `as_of` (for example when the same form is sent twice). One call does at most CHUNKS chunks
+and returns the id to continue after.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,36 +21,37 @@ from django.db.models import F
 
 from delayedq.core.edits import Place
 from delayedq.models import Edit, EditedMessage, Message
-from delayedq.store.edits import Move, Seen
+from delayedq.store import operator_store
+from delayedq.store.operator import Move, Seen
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from delayedq.core.edits import Change
     from delayedq.operations.selecting import Chosen
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
-#: A call does so many chunks.
+#: One call does at most this many chunks of CHUNK messages.
 CHUNKS = 10
 
-#: So long an edit can be undone, and is remembered.
-REMEMBERED = timedelta(days=30)
+#: An edit can be undone, and is kept, for this long.
+KEPT_FOR = timedelta(days=30)
 
-# Actions, as they stand in `Edit.action`.
+# Values of `Edit.action`.
 RESCHEDULE, CANCEL, RETRY = "reschedule", "cancel", "retry"
 
 # Why a message was skipped.
 RUNNING = "running"
 ENDED = "ended"
-AS_WANTED = "already as wanted"
+AS_WANTED = "already as requested"
 BARE_QUEUE = "in a bare queue"
 MEANWHILE = "changed meanwhile"
 KEY_TAKEN = "their key was taken"
 
 
 class Record(NamedTuple):
-    """A message that was changed: JSON values before and after."""
+    """The record of one changed message: its values before and after, as JSON values."""
 
     id: int
     generation: int
@@ -58,18 +60,21 @@ class Record(NamedTuple):
 
 
 class Done(NamedTuple):
-    """What became of one chunk."""
+    """The result of one chunk: the changed messages, and how many were skipped, by reason."""
 
     records: Sequence[Record]
     skipped: Counter[str]
 
 
-#: Does what was prepared for a chunk.
+#: Writes one chunk that was read before; called in the transaction that also stores the records.
 Write = Callable[[], Done]
+
+#: Changes live messages that are still as seen, and counts those that it skips; returns what it changed.
+WriteSeen = Callable[[Sequence[Seen], Counter[str]], list[Record]]
 
 
 class Progress(NamedTuple):
-    """How far a call came. `after`: the id to carry on from; None: all is done."""
+    """The result of one call. `after`: pass it to the next call to continue; None: all is done."""
 
     changed: int
     skipped: Counter[str]
@@ -77,36 +82,45 @@ class Progress(NamedTuple):
 
 
 def begin(store: Store, action: str, description: str, made_by: str = "") -> Edit:
-    """A new edit, which has changed nothing yet. What is too old to be undone is forgotten."""
+    """Create an edit that has changed nothing yet; `action` is RESCHEDULE, CANCEL or RETRY.
+
+    Also deletes up to 10 edits that are older than KEPT_FOR.
+    """
     now = store.now()
     edits = Edit.objects.using(store.alias)
-    edits.filter(id__in=list(edits.filter(made_at__lt=now - REMEMBERED).values_list("id", flat=True)[:10])).delete()
+    edits.filter(id__in=list(edits.filter(made_at__lt=now - KEPT_FOR).values_list("id", flat=True)[:10])).delete()
     return edits.create(action=action, description=description, made_by=made_by, made_at=now)
 
 
 def reschedule(store: Store, edit: Edit, chosen: Chosen, change: Change, as_of: datetime, after: int = 0) -> Progress:
-    """Change when and where waiting messages wait. `as_of`: when the operator looked."""
+    """Change the time, queue or priority of waiting messages, at most CHUNKS chunks in one call.
+
+    `as_of`: when the operator saw them; messages that another edit changed later are skipped. `after`: the `after` of
+    the previous call's Progress.
+
+        progress = reschedule(store, edit, Ticked([4, 7]), Shift(timedelta(hours=2)), store.now())
+    """
 
     def write(seen: Sequence[Seen], skipped: Counter[str]) -> list[Record]:
         moves = _moves(seen, change, as_of, edit.changed, skipped)
-        moved = store.move(moves)
+        moved = operator_store(store.alias).move(moves)
         return [_moved(move) for move in moves if move.seen.id in moved]
 
-    return carry_out(store, edit, chosen.chunks(store.alias, after), _editing(store, edit, as_of, write))
+    return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write))
 
 
 def cancel(store: Store, edit: Edit, chosen: Chosen, as_of: datetime, after: int = 0) -> Progress:
-    """End waiting messages as cancelled."""
+    """End waiting messages with the outcome cancelled. The arguments are those of `reschedule`."""
 
     def write(seen: Sequence[Seen], _: Counter[str]) -> list[Record]:
-        ended = store.cancel(seen)
+        ended = operator_store(store.alias).cancel(seen)
         return [_cancelled(one) for one in seen if one.id in ended]
 
-    return carry_out(store, edit, chosen.chunks(store.alias, after), _editing(store, edit, as_of, write))
+    return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write))
 
 
 def carry_out(store: Store, edit: Edit, chunks: Iterable[list[int]], read: Callable[[list[int]], Write]) -> Progress:
-    """Do up to CHUNKS chunks of ids: read, then write in a transaction that also records what was changed."""
+    """Do at most CHUNKS chunks of ids: read each, then write it and its records in one transaction."""
     before, skipped, calls, last = edit.changed, Counter[str](), 0, 0
     for ids in islice(chunks, CHUNKS):
         write = read(ids)
@@ -138,7 +152,7 @@ def _remember(store: Store, edit: Edit, done: Done) -> None:
 
 
 def edited_since(store: Store, edit: Edit, ids: Iterable[int], moment: datetime) -> set[int]:
-    """Those that another edit changed since then."""
+    """The ids among these that another edit changed after `moment`."""
     edited = EditedMessage.objects.using(store.alias).filter(message_id__in=list(ids), edit__made_at__gt=moment)
     return set(edited.exclude(edit=edit).values_list("message_id", flat=True))
 
@@ -146,25 +160,22 @@ def edited_since(store: Store, edit: Edit, ids: Iterable[int], moment: datetime)
 # One chunk of live messages
 
 
-def _editing(
-    store: Store, edit: Edit, as_of: datetime, write: Callable[[Sequence[Seen], Counter[str]], list[Record]]
-) -> Callable[[list[int]], Write]:
-    def read(ids: list[int]) -> Write:
-        skipped: Counter[str] = Counter()
-        seen = _read(store, edit, ids, as_of, skipped)
-        return lambda: _written(seen, skipped)
-
-    def _written(seen: list[Seen], skipped: Counter[str]) -> Done:
-        known = skipped.total()
-        records = write(seen, skipped)
-        skipped[MEANWHILE] += len(seen) - len(records) - (skipped.total() - known)
-        return Done(records, +skipped)
-
-    return read
+def _read(store: Store, edit: Edit, as_of: datetime, change: WriteSeen, ids: list[int]) -> Write:
+    """The first half of a chunk; what it returns is the second."""
+    skipped: Counter[str] = Counter()
+    seen = _changeable(store, edit, ids, as_of, skipped)
+    return partial(_write, change, seen, skipped)
 
 
-def _read(store: Store, edit: Edit, ids: list[int], as_of: datetime, skipped: Counter[str]) -> list[Seen]:
-    """Those of these messages that no worker holds, and that nobody edited since."""
+def _write(change: WriteSeen, seen: list[Seen], skipped: Counter[str]) -> Done:
+    known = skipped.total()
+    records = change(seen, skipped)
+    skipped[MEANWHILE] += len(seen) - len(records) - (skipped.total() - known)
+    return Done(records, +skipped)
+
+
+def _changeable(store: Store, edit: Edit, ids: list[int], as_of: datetime, skipped: Counter[str]) -> list[Seen]:
+    """Those of these messages that no worker holds and no other edit changed after `as_of`; counts the skipped ones."""
     messages = Message.objects.using(store.alias).filter(id__in=ids)
     now, edited = store.now(), edited_since(store, edit, ids, as_of)
     rows = messages.values_list(*Seen._fields, "lease_token", "leased_until")
@@ -191,7 +202,7 @@ def _moves(seen: Sequence[Seen], change: Change, as_of: datetime, rank: int, ski
     return moves
 
 
-# What is remembered
+# Records
 
 
 def place_of(place: Seen | Move) -> dict[str, Any]:
@@ -208,7 +219,7 @@ def _cancelled(seen: Seen) -> Record:
 
 
 def seen_in(record: EditedMessage, remembered: str) -> Seen:
-    """A message as an edit remembers it, before or after."""
+    """The message as the text of a record (`before` or `after`) describes it."""
     place = json.loads(remembered)
     time = datetime.fromisoformat(place["scheduled_at"])
     return Seen(record.message_id, record.generation, place["attempt"], time, place["queue"], place["priority"])

@@ -1,4 +1,4 @@
-"""Why a message does not run: the answers, from what is true now."""
+"""Why a message does not run: the obstacles that exist now, as sentences."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from django.db.models import Q
 from delayedq.exceptions import UnknownTask
 from delayedq.models import FinishedMessage, Message, PausedQueue, Worker
 from delayedq.operations.counting import counted
-from delayedq.operations.presence import is_alive, live_workers, running_ids, serves
+from delayedq.operations.selecting import unleased
 from delayedq.operations.wording import both, clock, relative
+from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE, Lane
 from delayedq.tasks import task_at
@@ -26,16 +27,16 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
-#: What is ahead of a message is counted up to here.
+#: Messages ahead are counted up to this number.
 MOST_AHEAD = 5_000
-#: So much of an error is told.
+#: At most this many characters of an error are quoted.
 ERROR_LENGTH = 200
 
 
 class Reason(StrEnum):
-    """What an answer is about."""
+    """The kind of an answer."""
 
     ENDED = "ended"
     KEY_HELD = "key held"
@@ -49,12 +50,13 @@ class Reason(StrEnum):
     UNSERVED = "unserved"
     BEHIND = "behind"
     BUSY = "busy"
+    DEAF = "deaf listener"
     LOCKED = "locked"
     READY = "ready"
 
 
 class Answer(NamedTuple):
-    """`text` is a sentence without markup. `message_id`: another live message that it speaks of."""
+    """One reason. `text`: a sentence without markup. `message_id`: the other live message it mentions, if any."""
 
     reason: Reason
     text: str
@@ -62,7 +64,13 @@ class Answer(NamedTuple):
 
 
 def explain(message: Message | FinishedMessage, now: datetime | None = None) -> list[Answer]:
-    """Why it does not run, most telling first; at least one answer. `now` is the store's clock."""
+    """Why a message does not run: at least one answer, the most important first. `now`: default the store's clock.
+
+    For an ended message, the answer says how and when it ended.
+
+        for answer in explain(Message.objects.get(id=4711)):
+            print(answer.text)
+    """
     store = default_store()
     moment = now or store.now()
     if isinstance(message, FinishedMessage):
@@ -90,12 +98,12 @@ _ENDINGS = {
     "succeeded": "succeeded",
     "failed": "failed for good",
     "cancelled": "was cancelled",
-    "superseded": "was replaced while it ran, and ended",
+    "superseded": "was replaced while it ran, and then ended",
 }
 
 
 def _last_error(ended: FinishedMessage) -> str:
-    """Of a message that did not succeed: its last line for people, or nothing."""
+    """The class and message of the last error of a message that did not succeed; "" if there is none."""
     if ended.outcome == "succeeded" or not ended.errors:
         return ""
     try:
@@ -106,25 +114,25 @@ def _last_error(ended: FinishedMessage) -> str:
         return ""
 
 
-# It is in the hands of a worker
+# It is leased
 
 
 def _leased(store: Store, message: Message, now: datetime) -> Iterator[Answer]:
     assert message.leased_until is not None
     worker = Worker.objects.using(store.alias).filter(name=message.leased_by or "").first()
     until = f"It is leased by {message.leased_by} until {clock(message.leased_until, now)}"
-    yield Answer(Reason.LEASED, f"{until}, {_keeps(worker, message.leased_until, now)}.")
+    yield Answer(Reason.LEASED, f"{until}, {_holder(worker, message.leased_until, now)}.")
     if message.attempt == 0:
         yield Answer(
             Reason.REPLACED,
-            "It was replaced while it ran: the attempt that runs is of the version before, and this one follows it.",
+            "It was replaced while it ran: the running attempt has the previous payload; the new one runs after it.",
         )
 
 
-def _keeps(worker: Worker | None, leased_until: datetime, now: datetime) -> str:
-    """What is known of whoever keeps the lease."""
+def _holder(worker: Worker | None, leased_until: datetime, now: datetime) -> str:
+    """What the worker registry says about the worker that holds the lease."""
     if worker is None:
-        return "and no worker of that name is on the roll: if it died, another one takes over then"
+        return "and no worker of that name is registered: if it died, another one takes over then"
     if not is_alive(worker, now):
         return f"but that worker was last seen {relative(worker.seen_at, now)}: another one takes over then"
     return f"last renewed {relative(leased_until - timedelta(seconds=worker.lease), now)}"
@@ -135,7 +143,7 @@ def _keeps(worker: Worker | None, leased_until: datetime, now: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message that nobody holds, at the moment of the question."""
+    """A message without a valid lease at the moment `now`."""
 
     store: Store
     message: Message
@@ -164,8 +172,8 @@ class Waiting:
         except UnknownTask:
             yield Answer(
                 Reason.UNKNOWN_TASK,
-                f"Its task is not registered here: {self.message.kind}. A worker that does not know it either sets it "
-                "aside as failed.",
+                f"Its task is not registered here: {self.message.kind}. Workers that do not know it either "
+                "give it back during DELAYEDQ['DEPLOY_GRACE'], and then end it as failed.",
             )
 
     def _queue(self) -> Iterator[Answer]:
@@ -182,11 +190,16 @@ class Waiting:
     # Its turn
 
     def _turn(self) -> Iterator[Answer]:
-        """It is due, and those who serve its queue could claim it."""
+        """Reasons for a message that is due and whose queue is served."""
         workers = self._workers()
         yield from self._expired()
         yield from self._behind(workers)
         yield from self._busy(workers)
+        if workers and all("deaf" in worker.problems for worker in workers):
+            yield Answer(
+                Reason.DEAF,
+                "The listeners of its workers are deaf, so it waits for a scan. See DELAYEDQ['LISTENER_DSN'].",
+            )
         if self._is_locked():
             yield Answer(Reason.LOCKED, "An open transaction has locked it, perhaps one that offers its key again.")
 
@@ -200,7 +213,7 @@ class Waiting:
 
     def _behind(self, workers: list[Worker]) -> Iterator[Answer]:
         priority = self.message.priority
-        higher = _count(self._due(lane) for lane in self._rivals(workers) if lane.priority > priority)
+        higher = _count(self._due(lane) for lane in self._shared_lanes(workers) if lane.priority > priority)
         if higher:
             yield Answer(Reason.BEHIND, f"It waits behind {_messages(higher)} of higher priority.")
         position = Q(scheduled_at=self.message.scheduled_at, id__lt=self.message.pk)
@@ -209,17 +222,15 @@ class Waiting:
         if earlier:
             yield Answer(Reason.BEHIND, f"It waits behind {_messages(earlier)} of its own priority, due before it.")
 
-    def _rivals(self, workers: list[Worker]) -> list[Lane]:
-        """What all who could take it serve too."""
+    def _shared_lanes(self, workers: list[Worker]) -> list[Lane]:
+        """The lanes that every worker that could claim the message serves too."""
         paused = self.store.paused()
         lanes = [lane for lane in self.store.lanes() if lane.queue not in paused]
         return [lane for lane in lanes if all(serves(worker, lane.queue) for worker in workers)]
 
     def _due(self, lane: Lane) -> QuerySet[Message]:
-        due = Message.objects.using(self.store.alias).filter(
-            queue=lane.queue, priority=lane.priority, scheduled_at__lte=self.now
-        )
-        return due.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=self.now))
+        messages = Message.objects.using(self.store.alias).filter(queue=lane.queue, priority=lane.priority)
+        return messages.filter(unleased(self.now), scheduled_at__lte=self.now)
 
     def _busy(self, workers: list[Worker]) -> Iterator[Answer]:
         threads, running = sum(w.threads for w in workers), sum(len(running_ids(w)) for w in workers)
@@ -228,7 +239,7 @@ class Waiting:
             yield Answer(Reason.BUSY, f"All {threads} threads of the workers that serve its queue were busy {seen}.")
 
     def _is_locked(self) -> bool:
-        """SQLite locks no rows."""
+        """Whether a transaction holds the row's lock. Always False on SQLite, which has no row locks."""
         alias = self.store.alias
         if not connections[alias].features.has_select_for_update_skip_locked:
             return False
@@ -238,7 +249,7 @@ class Waiting:
 
 
 def _count(sources: Iterable[QuerySet[Message]]) -> int:
-    """How many there are together; MOST_AHEAD + 1 if they are more than MOST_AHEAD."""
+    """The number of messages together, at most MOST_AHEAD + 1."""
     return counted(sources, MOST_AHEAD + 1)
 
 

@@ -1,4 +1,4 @@
-"""What came in, what ended, and how late it had started, over the last hour, day or week."""
+"""Arrivals, ends, failures and start latency over the last hour, day or week."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
@@ -13,38 +14,39 @@ from django.db import connections
 from delayedq.core.instants import EPOCH, microseconds
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.sizing import ids_since, read_bounded
-from delayedq.store.figures import CREATED_LIVE, Grid, came_and_ended, counts, dead, ended
+from delayedq.store import operator_store
+from delayedq.store.figures import Grid
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from django.db.models import QuerySet
 
     from delayedq.core.sampling import Sample
+    from delayedq.store.base import Store
     from delayedq.store.figures import Ended
-    from delayedq.store.protocol import Store
 
 
-#: Dead letters are counted in their index alone: many of them cost what one page of others does.
+#: Dead letters are counted in their index alone, which is cheaper: this many times MOST of them are read.
 DEAD_TIMES = 4
 
 
 class Span(Enum):
-    """How far back: in so many buckets, of so many seconds each."""
+    """How far back, as (number of buckets, seconds per bucket)."""
 
     HOUR = (60, 60)
     DAY = (96, 900)
     WEEK = (168, 3600)
 
     def grid(self, now: datetime) -> Grid:
-        """The last bucket is the one in which `now` lies."""
+        """The buckets; the last one contains `now`."""
         buckets, width = self.value
         end = EPOCH + ((now - EPOCH) // timedelta(seconds=width) + 1) * timedelta(seconds=width)
         return Grid(end - timedelta(seconds=buckets * width), end, width)
 
 
 class Bucket(NamedTuple):
-    """From `start` on. The latencies are in seconds, None if nothing that ended there had started."""
+    """Counts of the time from `start` on. Latencies in seconds, None if nothing that ended in it had started."""
 
     start: datetime
     arrived: int
@@ -56,9 +58,9 @@ class Bucket(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """`one_in`: of how many messages one was read, so that the counts are estimates; 1.0: they are exact.
+    """`one_in`: N if one of N messages was read and the counts are estimates; 1.0 if they are exact.
 
-    `failed_one_in`: the same for those that failed.
+    `failed_one_in`: the same for failed messages.
     """
 
     buckets: list[Bucket]
@@ -67,7 +69,7 @@ class Figures:
 
 
 def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
-    """Reads a bounded number of rows, however many there are."""
+    """The figures of a span that ends now. Reads a bounded number of rows; of large tables, a sample."""
     grid = span.grid(now or store.now())
     part, ends = _ended(store.alias, grid)
     arrived, one_in = _arrived(store.alias, grid, part)
@@ -81,24 +83,25 @@ def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
 
 
 def _arrived(alias: str, grid: Grid, ended_part: Sample) -> tuple[Counter[int], float]:
-    """Those that live still, and those that have ended since, which are in the sample of what ended."""
+    """Arrivals by bucket: live messages, and those that have ended since, from the sample of the ended ones."""
+    stored = operator_store(alias).figures
     arrived = Counter(
-        {bucket: ended_part.estimate(count) for bucket, count in came_and_ended(alias, grid, ended_part).items()}
+        {bucket: ended_part.estimate(count) for bucket, count in stored.came_and_ended(grid, ended_part).items()}
     )
     rows = Message.objects.using(alias).all()
-    part, living = count_ids(rows, ids_since(rows, grid.start), grid, CREATED_LIVE)
+    part, living = count_ids(rows, ids_since(rows, grid.start), partial(stored.created, grid))
     arrived.update(living)
     return arrived, max(part.scale, ended_part.scale)
 
 
 def count_ids(
-    rows: QuerySet[Any], ids: tuple[int, int], grid: Grid, statement: Mapping[str, str]
+    rows: QuerySet[Any], ids: tuple[int, int], count: Callable[[Sample], dict[int, int]]
 ) -> tuple[Sample, dict[int, int]]:
-    """Count by bucket what a statement finds in this range of ids, in all of it or in a sample."""
+    """Count by bucket what a statement finds in a range of ids (from, up to), or estimate it from a sample."""
     part, found = read_bounded(
         rows.filter(id__gte=ids[0], id__lt=ids[1]).order_by("id").values_list("id"),
         ids,
-        read=lambda part: counts(rows.db, statement, grid, part),
+        read=count,
         size=lambda found: sum(found.values()),
     )
     return part, {bucket: part.estimate(count) for bucket, count in found.items()}
@@ -108,19 +111,19 @@ def _ended(alias: str, grid: Grid) -> tuple[Sample, list[Ended]]:
     return read_bounded(
         _in_order(FinishedMessage.objects.using(alias).all(), grid),
         (microseconds(grid.start), microseconds(grid.end)),
-        read=lambda part: ended(alias, grid, part),
+        read=partial(operator_store(alias).figures.ended, grid),
         size=lambda ends: sum(end.ended for end in ends),
     )
 
 
 def _failed(alias: str, grid: Grid, sampled: Sample, ends: Sequence[Ended]) -> tuple[Counter[int], float]:
-    """From the index of the dead letters, and so exactly as long as these are not too many; without it as sampled."""
+    """Failures by bucket, from the index of the dead letters; on a database without it, from the sample."""
     if not connections[alias].features.supports_partial_indexes:
         return Counter({end.bucket: sampled.estimate(end.failed) for end in ends}), sampled.scale
     part, found = read_bounded(
         _in_order(FinishedMessage.objects.using(alias).failed(), grid),
         (microseconds(grid.start), microseconds(grid.end)),
-        read=lambda part: dead(alias, grid, part),
+        read=partial(operator_store(alias).figures.dead, grid),
         size=lambda found: sum(found.values()),
         times=DEAD_TIMES,
     )

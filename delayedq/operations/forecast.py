@@ -1,4 +1,4 @@
-"""How many messages fall due in each minute of the next day or week: those that wait, and ticks to come."""
+"""How many messages fall due in each minute of the next day or week: live messages, and ticks of schedules."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,19 +17,20 @@ from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
 from delayedq.models import CronSchedule, Message
 from delayedq.operations.figures import count_ids
-from delayedq.store.figures import FALLING_DUE, Grid
+from delayedq.store import operator_store
+from delayedq.store.figures import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from delayedq.cron.definitions import Definition
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 MINUTE = timedelta(minutes=1)
 
-#: A minute with so many messages, and so many times as many as there are in one on average, is a stampede.
+#: A minute is a stampede with at least STAMPEDE messages and at least STAMPEDE_TIMES the average of a minute.
 STAMPEDE, STAMPEDE_TIMES = 100, 10
-#: Of one schedule, no more ticks are counted; one a minute has fewer in a week.
+#: At most this many ticks of one schedule are counted (one per minute makes 10,080 in a week).
 MOST_TICKS = 20_000
 
 
@@ -40,7 +42,7 @@ class Ahead(Enum):
 
 
 class Minute(NamedTuple):
-    """What falls due in it: `waiting` are messages, `cron` are ticks that are not placed yet."""
+    """What falls due in one minute. `waiting`: live messages; `cron`: ticks that are not placed yet."""
 
     start: datetime
     waiting: int
@@ -53,7 +55,7 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`one_in` as in `Figures`. `uncounted` names schedules that tick too often to be counted to the end."""
+    """`one_in`: as in `Figures`. `uncounted`: names of schedules with more than MOST_TICKS ticks, counted in part."""
 
     minutes: list[Minute]
     overdue: int
@@ -66,7 +68,7 @@ class Forecast:
 
 
 def forecast(store: Store, ahead: Ahead, now: datetime | None = None) -> Forecast:
-    """From the hour of the local clock that has begun; what was due before now counts as overdue."""
+    """The forecast from the beginning of the current local hour; messages due before now count as overdue."""
     moment = (now or store.now()).replace(microsecond=0)
     local = timezone.localtime(moment)
     first = moment - timedelta(minutes=local.minute, seconds=local.second)
@@ -84,12 +86,14 @@ def _waiting(alias: str, grid: Grid) -> tuple[float, Counter[int]]:
     rows = Message.objects.using(alias).order_by("id")
     ids = rows.values_list("id", flat=True)
     first, last = ids.first(), ids.last()
-    part, found = count_ids(rows, (first or 0, (last or 0) + 1), grid, FALLING_DUE)
+    part, found = count_ids(
+        rows, (first or 0, (last or 0) + 1), partial(operator_store(alias).figures.falling_due, grid)
+    )
     return part.scale, Counter(found)
 
 
 def _cron(alias: str, now: datetime, first: datetime, ahead: Ahead) -> tuple[Counter[int], list[str]]:
-    """Of the schedules in the settings; those of bare queues are in nobody's settings."""
+    """Ticks to come by minute, and the uncounted schedules. Schedules of bare queues are not in the settings."""
     known = {s.name: s for s in CronSchedule.objects.using(alias).filter(owner=SETTINGS)}
     placed: Counter[int] = Counter()
     uncounted = []
@@ -106,7 +110,7 @@ def _cron(alias: str, now: datetime, first: datetime, ahead: Ahead) -> tuple[Cou
 
 
 def _covered(definition: Definition, schedule: CronSchedule | None, now: datetime) -> datetime | None:
-    """Up to when its ticks are messages already; None if it has no more."""
+    """The time up to which the schedule's ticks are placed; None if it will have no more."""
     if not definition.enabled or (schedule and schedule.disabled_at):
         return None
     if schedule is None or schedule.config_hash != definition.config_hash:
@@ -115,7 +119,7 @@ def _covered(definition: Definition, schedule: CronSchedule | None, now: datetim
 
 
 def stampedes(minutes: Sequence[Minute]) -> list[Minute]:
-    """The minutes in which far more falls due than in the others, the worst first."""
+    """The minutes in which far more messages fall due than on average, the largest first."""
     mean = sum(minute.due for minute in minutes) / max(len(minutes), 1)
     least = max(STAMPEDE, STAMPEDE_TIMES * mean)
     return sorted((minute for minute in minutes if minute.due >= least), key=lambda minute: -minute.due)

@@ -1,10 +1,6 @@
-"""Pausing a queue: workers claim nothing from it until it is resumed, and finish what they run."""
+"""Pause a queue: workers claim nothing from it until it is resumed; running messages finish."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
-
-from django.db import transaction
 
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue
@@ -12,35 +8,32 @@ from delayedq.models import PausedQueue
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE
 
-if TYPE_CHECKING:
-    from delayedq.store.protocol import Store
-
 
 def pause(queue: str, by: str = "") -> bool:
-    """Let workers claim nothing from this queue, from the commit on; False if it was paused before.
+    """Stop workers from claiming from this queue, from the commit on; False if it was already paused.
 
-    `by` is the name of a user. Raises InvalidQueue for a name that no queue of tasks has.
+    `by`: the name of a user, for display. Raises InvalidQueue for a bare queue and for a name of the wrong length.
     """
     _check(queue)
     store = default_store()
     fields = {"paused_at": store.now(), "paused_by": by}
     _, paused = PausedQueue.objects.using(store.alias).get_or_create(queue=queue, defaults=fields)
     if paused:
-        _wake(store)
+        store.notify_after_commit()
     return paused
 
 
 def resume(queue: str) -> bool:
-    """Let workers go on with this queue; False if it was not paused."""
+    """Let workers claim from this queue again, from the commit on; False if it was not paused."""
     store = default_store()
     resumed, _ = PausedQueue.objects.using(store.alias).filter(queue=queue).delete()
     if resumed:
-        _wake(store)
+        store.notify_after_commit()
     return bool(resumed)
 
 
 def is_pausable(queue: str) -> bool:
-    """Do workers serve it? Bare queues are polled by code that asks for them."""
+    """Whether workers serve the queue. Bare queues are polled by the application's own code."""
     return BARE not in queue
 
 
@@ -49,7 +42,3 @@ def _check(queue: str) -> None:
         raise InvalidQueue(f"The name of a queue has 1 to {NAME_LENGTH} characters.")
     if not is_pausable(queue):
         raise InvalidQueue(f"{queue!r} is a bare queue: no worker serves it, so there is nothing to pause.")
-
-
-def _wake(store: Store) -> None:
-    transaction.on_commit(store.notify, using=store.alias, robust=True)

@@ -1,4 +1,4 @@
-"""The queues: how much waits in each, since when, and how it went lately."""
+"""The queues: how many messages wait in each, since when, and how many ended lately."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db.models import Q
-
 from delayedq.models import FinishedMessage, Message, Outcome, PausedQueue
 from delayedq.operations.counting import bounded
 from delayedq.operations.pauses import is_pausable
-from delayedq.operations.presence import live_workers, serves
+from delayedq.operations.selecting import unleased
+from delayedq.operations.workers import live_workers, serves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,18 +21,19 @@ if TYPE_CHECKING:
 
     from delayedq.models import Worker
     from delayedq.operations.counting import Count
-    from delayedq.store.protocol import Lane, Store
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Lane
 
-#: What is due and what is scheduled are counted up to here, in all queues together; in each of very many, up to LEAST.
+#: Due and scheduled messages are counted up to MOST over all queues, but at least up to LEAST in each queue.
 MOST, LEAST = 20_000, 100
-#: How far back trends reach, if no more than so many messages ended since; else less far.
+#: Trends go back this far, or as far as the last MOST_ENDED ended messages if those are more recent.
 BACK = timedelta(hours=1)
 MOST_ENDED = 10_000
 BUCKETS = 30
 
 
 class Trend(NamedTuple):
-    """How many messages ended in each of BUCKETS equal parts of a window of time, and how many of them failed."""
+    """The number of messages that ended in each of BUCKETS equal parts of a window, and of those that failed."""
 
     window: timedelta
     ended: list[int]
@@ -42,7 +42,7 @@ class Trend(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueState:
-    """One queue. `oldest` is the due time of the first message that waits, None if none is due."""
+    """One queue. `oldest`: the due time of the first message that is due; None if none is."""
 
     name: str
     is_pausable: bool
@@ -55,7 +55,7 @@ class QueueState:
 
 
 def queue_states(store: Store, now: datetime) -> list[QueueState]:
-    """All queues that hold messages, ended some lately, or are paused, by name. Reads a bounded number of rows."""
+    """The queues that have messages, had one end lately, or are paused, by name. Reads a bounded number of rows."""
     lanes = store.lanes()
     paused = {row.queue: row for row in PausedQueue.objects.using(store.alias).all()}
     workers, past = live_workers(store, now), trends(store, now)
@@ -103,20 +103,20 @@ def _state(
 
 
 def _waiting(messages: QuerySet[Message], now: datetime) -> QuerySet[Message]:
-    return messages.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=now), scheduled_at__lte=now)
+    return messages.filter(unleased(now), scheduled_at__lte=now)
 
 
 def _oldest(due: Iterable[QuerySet[Message]]) -> Iterator[datetime]:
-    """One probe of the due index for each lane."""
+    """The first due time of each lane: one probe of the due index each."""
     for messages in due:
         yield from messages.order_by("scheduled_at").values_list("scheduled_at", flat=True)[:1]
 
 
-# How it went
+# Trends
 
 
 def trends(store: Store, now: datetime) -> dict[str, Trend]:
-    """By queue, for those of which anything ended lately."""
+    """The trends of the queues in which messages ended lately, by queue."""
     since = now - BACK
     ended = FinishedMessage.objects.using(store.alias).filter(finished_at__gt=since, finished_at__lte=now)
     rows = list(ended.order_by("-finished_at").values_list("queue", "finished_at", "outcome")[:MOST_ENDED])

@@ -1,7 +1,7 @@
-"""Redrive: dead letters return to their queue, under their old ids, and start over.
+"""Redrive: dead letters become live messages again, with their old ids and attempt 0.
 
-What an attempt left behind (its errors, when and where it ran) moves from the history into the record of the edit. A
-dead letter whose key a live message has taken meanwhile stays dead.
+The data of past attempts (errors, worker, times) moves from the history row into the record of the edit. A dead letter
+whose key a live message has by now is skipped.
 """
 
 from __future__ import annotations
@@ -28,35 +28,36 @@ from delayedq.operations.edits import (
     edited_since,
 )
 from delayedq.operations.selecting import CHUNK
-from delayedq.store.edits import FIRST, LAST, Position, Revival
+from delayedq.store import operator_store
+from delayedq.store.operator import FIRST, LAST, Position, Revival
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
     from delayedq.operations.selecting import EndedSelection
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 _TIMES = ("started_at", "finished_at", "scheduled_at", "scheduled_at_initially")
-#: What the row of a dead letter holds, and its live message does not.
+#: Columns of a dead letter that a redriven message does not keep; the record of the edit keeps them.
 LEFT_BEHIND = (*_TIMES, "attempts", "errors", "worker")
 
 
 @dataclass(frozen=True, slots=True)
 class AllDead:
-    """All dead letters of a selection that ended by a moment: what fails again later is not meant."""
+    """All dead letters of a selection that ended by `by`; messages that fail again later are left out."""
 
     selection: EndedSelection
     by: datetime
 
     def chunks(self, store: Store) -> Iterator[list[Position]]:
-        """From the latest to the earliest."""
+        """Chunks of positions, from the latest end to the earliest."""
         chosen = self.selection
         position: Position | None = LAST._replace(at=min(self.by, chosen.until or self.by))
         while position is not None:
-            walk = store.walk_back(
+            page = operator_store(store.alias).keyset_scan_history(
                 position,
                 chosen.since or FIRST.at,
                 CHUNK,
@@ -66,17 +67,18 @@ class AllDead:
                 kind=chosen.kind,
                 key=chosen.key,
             )
-            if walk.found:
-                yield walk.found
-            position = walk.reached
+            if page.found:
+                yield page.found
+            position = page.reached
 
 
 def redrive(
     store: Store, edit: Edit, chosen: Sequence[int] | AllDead, spread: Spread, as_of: datetime, after: int = 0
 ) -> Progress:
-    """Put dead letters back into their queues, over the period that `spread` says (none: all at its start).
+    """Put dead letters back into their queues, due over the period of `spread` (a period of 0: all at its start).
 
-    `after` is the end, in microseconds since 1970, of the last one that an earlier call came to.
+    At most CHUNKS chunks in one call. `after`: the `after` of the previous call's Progress; for AllDead that is the
+    end time, in microseconds since 1970, of the last dead letter reached.
     """
     do = partial(_redrive, store, edit, spread, as_of)
     if not isinstance(chosen, AllDead):
@@ -102,7 +104,7 @@ def _redrive(store: Store, edit: Edit, spread: Spread, as_of: datetime, ids: lis
     ]
 
     def write() -> Done:
-        revived = store.revive(revivals, Outcome.FAILED)
+        revived = operator_store(store.alias).revive(revivals, Outcome.FAILED)
         records = [_record(dead[one.id], one) for one in revivals if one.id in revived]
         return Done(records, +_skipped(store, ids, dead, revived))
 
@@ -111,12 +113,17 @@ def _redrive(store: Store, edit: Edit, spread: Spread, as_of: datetime, ids: lis
 
 def _skipped(store: Store, ids: list[int], dead: dict[int, FinishedMessage], revived: set[int]) -> Counter[str]:
     left = [dead[id_] for id_ in dead.keys() - revived]
-    kinds = {row.kind for row in left}
-    keys = {row.key for row in left if row.key is not None}
+    blocked = len(with_taken_keys(store, left))
+    return Counter({KEY_TAKEN: blocked, MEANWHILE: len(left) - blocked, ENDED: len(ids) - len(dead)})
+
+
+def with_taken_keys(store: Store, dead: Iterable[FinishedMessage]) -> list[FinishedMessage]:
+    """The dead letters whose key a live message of their kind has, so that they cannot be redriven."""
+    keyed = [row for row in dead if row.key is not None]
+    kinds, keys = {row.kind for row in keyed}, {row.key for row in keyed}
     live = Message.objects.using(store.alias).filter(kind__in=kinds, key__in=keys)
     taken = set(live.values_list("kind", "key"))
-    blocked = sum((row.kind, row.key) in taken for row in left)
-    return Counter({KEY_TAKEN: blocked, MEANWHILE: len(left) - blocked, ENDED: len(ids) - len(dead)})
+    return [row for row in keyed if (row.kind, row.key) in taken]
 
 
 def _record(row: FinishedMessage, revival: Revival) -> Record:

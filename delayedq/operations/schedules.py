@@ -1,83 +1,37 @@
-"""The schedules of the settings: what they are, when they tick, and what an operator does to them."""
+"""When schedules tick, in words, and around DST changes: for an operator."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 from zoneinfo import ZoneInfo
 
-from delayedq.core.cron import SECOND, Cron, ticks, transition_after
+from delayedq.core.cron import SECOND, Cron, Every, Within, ticks, transition_after
 from delayedq.core.cron_fields import ALIASES
+from delayedq.core.instants import EPOCH
 from delayedq.cron.beat import SETTINGS
-from delayedq.cron.reading import last_tick
 from delayedq.models import CronSchedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from datetime import datetime
 
-    from delayedq.core.cron import Every
     from delayedq.cron.definitions import Definition
-    from delayedq.cron.reading import LastTick
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
-#: Clocks are changed twice a year, and where they are not any more, not again.
+AnySchedule = Cron | Every | Within
+
+#: A zone with DST changes twice a year; one that has not changed within this time has none any more.
 NO_CHANGE_AFTER = timedelta(days=550)
 CHANGES = 2
 
-#: Where cron expressions have the field of the seconds, if they have one.
+#: The position of the seconds in an expression of six fields.
 SECONDS = 5
 
-#: A field of a cron expression in the syntax that all know.
+#: A field of a cron expression in the syntax that cron-descriptor shares with croniter.
 PLAIN = re.compile(r"((\*|\d+|[a-z]{3})(-(\d+|[a-z]{3}))?(/\d+)?(,|$))+", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
-    """A schedule, and what became of it. `definition` None: the settings do not have it any more."""
-
-    name: str
-    definition: Definition | None
-    disabled_at: datetime | None
-    last: LastTick | None
-    following: datetime | None
-
-    @property
-    def state(self) -> str:
-        if self.definition is None:
-            return "not defined"
-        if not self.definition.enabled:
-            return "disabled in the settings"
-        return "active" if self.disabled_at is None else "disabled"
-
-
-def known_schedules(store: Store, definitions: Mapping[str, Definition], now: datetime) -> list[Known]:
-    """Those of the settings in their order, then those that the settings had once and that have ticks."""
-    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS).order_by("name")
-    disabled = {row.name: row.disabled_at for row in rows}
-    names = [*definitions, *(name for name in disabled if name not in definitions)]
-    return [known_schedule(store, name, definitions.get(name), disabled.get(name), now) for name in names]
-
-
-def known_schedule(
-    store: Store, name: str, definition: Definition | None, disabled_at: datetime | None, now: datetime
-) -> Known:
-    active = definition is not None and definition.enabled and disabled_at is None
-    return Known(
-        name=name,
-        definition=definition,
-        disabled_at=disabled_at,
-        last=last_tick(store, name, now),
-        following=definition.schedule.next_after(now) if definition and active else None,
-    )
-
-
-def disabled_since(store: Store, name: str) -> datetime | None:
-    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name)
-    return rows.values_list("disabled_at", flat=True).first()
 
 
 def disabled_by_hand(store: Store) -> set[str]:
@@ -89,8 +43,10 @@ def disabled_by_hand(store: Store) -> set[str]:
 # Ticks to come
 
 
-def zone_of(schedule: Cron | Every) -> ZoneInfo:
+def zone_of(schedule: AnySchedule) -> ZoneInfo:
     match schedule:
+        case Within(inner):
+            return zone_of(inner)
         case Cron(_, zone):
             return zone
         case _:
@@ -98,16 +54,28 @@ def zone_of(schedule: Cron | Every) -> ZoneInfo:
 
 
 def describe(definition: Definition) -> list[str]:
-    """When it ticks: its expression, in words if there are any, and its zone; or its period."""
-    match definition.schedule:
+    """When it ticks: expression, the same in words if possible, and zone; or its period."""
+    said = _when(definition.schedule)
+    if definition.jitter:
+        said.append(f"put off by up to {definition.jitter}")
+    if definition.max_runs is not None:
+        said.append(f"at most {definition.max_runs} times")
+    return said
+
+
+def _when(schedule: AnySchedule) -> list[str]:
+    match schedule:
+        case Within(inner, start, end):
+            limits = [f"{word} {limit}" for word, limit in (("from", start), ("until", end)) if limit is not None]
+            return [*_when(inner), *limits]
+        case Every(period, anchor):
+            return [f"every {period}" if anchor == EPOCH else f"every {period}, counted from {anchor}"]
         case Cron(expression, zone):
             return [expression, *_in_words(expression), zone.key]
-        case every:
-            return [f"every {every.period}"]
 
 
 def _in_words(expression: str) -> list[str]:
-    """cron-descriptor wants the seconds first, and has wrong words for what only croniter knows (L5, H)."""
+    """cron-descriptor takes the seconds first, and describes croniter's extensions (L5, H) wrongly: they get none."""
     fields = ALIASES.get(expression.strip().lower(), expression).split()
     if not all(PLAIN.fullmatch(field) for field in fields):
         return []
@@ -120,7 +88,7 @@ def _in_words(expression: str) -> list[str]:
 
 
 class Change(NamedTuple):
-    """A change of a clock, and the ticks around it."""
+    """A change of a zone's UTC offset, and the ticks around it."""
 
     at: datetime
     earlier: list[datetime]
@@ -132,7 +100,7 @@ class Change(NamedTuple):
         return f"{last + SECOND:%H:%M} {last:%Z} becomes {first:%H:%M %Z}"
 
 
-def changes(schedule: Cron | Every, now: datetime, count: int) -> Iterator[Change]:
+def changes(schedule: AnySchedule, now: datetime, count: int) -> Iterator[Change]:
     """The next changes of the schedule's clock, each with `count` ticks around it."""
     zone, moment = zone_of(schedule), now
     for _ in range(CHANGES):
@@ -144,7 +112,7 @@ def changes(schedule: Cron | Every, now: datetime, count: int) -> Iterator[Chang
         moment = change
 
 
-def _latest(schedule: Cron | Every, until: datetime, count: int) -> list[datetime]:
+def _latest(schedule: AnySchedule, until: datetime, count: int) -> list[datetime]:
     """The last `count` ticks before that."""
     window = timedelta(hours=1)
     found = [*ticks(schedule, until - window, until - SECOND)]

@@ -1,4 +1,4 @@
-"""Which messages an operator means: those he ticked, or all that his filters leave."""
+"""Which messages an operator has chosen: those ticked one by one, or all that match the filters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db.models import Q
 
 from delayedq.core.instants import MICROSECOND
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.edits import FIRST, LAST, State
+from delayedq.store.operator import FIRST, LAST, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -18,18 +18,17 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
-    from delayedq.store.edits import Position
-    from delayedq.store.protocol import Lane, Store
+    from delayedq.store.base import Store
+    from delayedq.store.operator import Position
+    from delayedq.store.protocol import Lane
 
-#: So many messages are edited in one transaction.
+#: At most this many messages are edited in one transaction.
 CHUNK = 1_000
-
-#: The smallest difference between two times.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Live messages by what they do, and where and when they are due, as of a moment."""
+    """A filter of live messages. `since` and `until` bound the due time; `as_of` decides what is due and leased."""
 
     as_of: datetime
     state: State | None = None
@@ -40,12 +39,12 @@ class Selection:
 
     @property
     def is_indexed(self) -> bool:
-        """Does the due index know all that is asked?"""
+        """Whether the columns of the due index decide it all."""
         return self.state is None and self.kind is None
 
     @property
     def first(self) -> Position:
-        """After this position a walk begins."""
+        """The position after which a keyset scan begins."""
         since = max(self.since or FIRST.at, self.as_of + MICROSECOND if self.state is State.SCHEDULED else FIRST.at)
         return FIRST._replace(at=since)
 
@@ -55,10 +54,11 @@ class Selection:
         return min(until, self.as_of) if self.state is State.DUE else until
 
     def lanes(self, store: Store) -> list[Lane]:
+        """The lanes of the chosen queue, or all."""
         return [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
 
     def messages(self, alias: str) -> QuerySet[Message]:
-        """The same as a query."""
+        """The selection as a query."""
         messages = Message.objects.using(alias).filter(_in_state(self.state, self.as_of))
         asked = {
             "queue": self.queue,
@@ -69,15 +69,19 @@ class Selection:
         return messages.filter(**{name: value for name, value in asked.items() if value is not None})
 
 
+def unleased(now: datetime) -> Q:
+    """Live messages that no worker holds: without a lease, or with one that has expired."""
+    return Q(lease_token__isnull=True) | Q(leased_until__lte=now)
+
+
 def _in_state(state: State | None, now: datetime) -> Q:
-    waiting = Q(lease_token__isnull=True) | Q(leased_until__lte=now)
     match state:
         case State.DUE:
-            return waiting & Q(scheduled_at__lte=now)
+            return unleased(now) & Q(scheduled_at__lte=now)
         case State.SCHEDULED:
-            return waiting & Q(scheduled_at__gt=now, attempt=0)
+            return unleased(now) & Q(scheduled_at__gt=now, attempt=0)
         case State.RETRYING:
-            return waiting & Q(attempt__gt=0)
+            return unleased(now) & Q(attempt__gt=0)
         case State.RUNNING:
             return Q(lease_token__isnull=False, leased_until__gt=now)
         case State.LOST:
@@ -88,7 +92,7 @@ def _in_state(state: State | None, now: datetime) -> Q:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedSelection:
-    """Ended messages by how, where and when they ended."""
+    """A filter of ended messages. `since` and `until` bound the time of the end."""
 
     outcome: str | None = None
     queue: str | None = None
@@ -103,7 +107,7 @@ class EndedSelection:
 
     @property
     def last(self) -> Position:
-        """Before this position a walk begins."""
+        """The position before which a keyset scan begins."""
         return LAST if self.until is None else LAST._replace(at=self.until)
 
     def messages(self, alias: str) -> QuerySet[FinishedMessage]:
@@ -124,7 +128,7 @@ class EndedSelection:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """Messages by their ids."""
+    """Messages chosen by id."""
 
     ids: Sequence[int]
 
@@ -135,9 +139,9 @@ class Ticked:
 
 @dataclass(frozen=True, slots=True)
 class AllOf:
-    """All messages of a selection up to an id: what was offered later is not meant.
+    """All messages of a selection with an id up to `upto`, which leaves out messages offered later.
 
-    In the order of their ids, which no edit changes, so that each is met once wherever it is moved to.
+    They are read in order of id, which no edit changes, so a message that is moved meanwhile is still met once.
     """
 
     selection: Selection
@@ -157,6 +161,6 @@ Chosen = Ticked | AllOf
 
 
 def newest_id(alias: str) -> int:
-    """No live message has a higher one now."""
+    """The highest id of a live message; 0 if there is none."""
     newest = Message.objects.using(alias).order_by("-id").values_list("id", flat=True).first()
     return newest or 0

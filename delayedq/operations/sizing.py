@@ -1,4 +1,4 @@
-"""How much of a table a question may read, and which part of it that is."""
+"""Bounded reading: a range is read as a whole if it is small, else a sample of it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
     from delayedq.core.sampling import Sample
 
-#: A question reads about so many rows at most: where there are more, a sample of them.
+#: About this many rows are read at most; of more, a sample is read.
 MOST = 30_000
-#: The share of the first, blind sample, and how many times as much the next one may take.
+#: The share of the first sample, taken before anything is known, and the largest growth from one sample to the next.
 FIRST_SHARE, GROWTH = 1 / 500, 50
 
 
@@ -27,10 +27,10 @@ def read_bounded[Answer](
     size: Callable[[Answer], int],
     times: int = 1,
 ) -> tuple[Sample, Answer]:
-    """Read a range as a whole if it has at most `times` MOST rows, else a sample of a good part; the answer with it.
+    """Read a range as a whole if it has at most `times` * MOST rows, else a sample of about half that size.
 
-    `rows` are those of the range, in the order of an index and with no more columns than it has. `size` is how many
-    of them an answer tells of.
+    `rows`: those of the range, in the order of an index and with only its columns. `read` answers for a sample;
+    `size` is the number of rows that an answer covers. Returns the sample and the answer for it.
     """
     most = times * MOST
     part = sample(*ends, FIRST_SHARE) if rows[most : most + 1] else whole(*ends)
@@ -40,7 +40,7 @@ def read_bounded[Answer](
 
 
 def ids_since(rows: QuerySet[Any], moment: datetime) -> tuple[int, int]:
-    """The range of ids of all rows created since then, and of few others: ids rise with time."""
+    """A range of ids (from, up to) that has all rows created since `moment` and few others: ids rise with time."""
     lowest, highest = (_created(rows.order_by(order)) for order in ("id", "-id"))
     if lowest is None or highest is None:
         return 0, 0

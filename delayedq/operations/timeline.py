@@ -1,4 +1,4 @@
-"""The life of one message, as far as it is known: when what happened, where, and how it went."""
+"""The timeline of one message: its creation, attempts, edits and end, as far as they are stored."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from delayedq.models import FinishedMessage
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 
 class Event(NamedTuple):
     at: datetime
     what: str
-    #: What it says of itself: the error of an attempt, or what an edit did.
+    #: The error of an attempt, or the description of an edit.
     detail: str = ""
     traceback: str = ""
-    #: The edit that did it.
+    #: The id of the edit.
     edit: int | None = None
 
 
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime) -> list[Event]:
-    """In the order of time."""
+    """The events of a message, in order of time."""
     events = [
         Event(message.created_at, "created"),
         *_attempts(message.errors),
@@ -56,7 +56,7 @@ def _ended(message: FinishedMessage) -> Iterator[Event]:
 
 
 def _attempts(errors: str | None) -> Iterator[Event]:
-    """Those that failed, as their workers recorded them."""
+    """The failed attempts, as their workers recorded them."""
     for record in records_in(errors):
         at = _moment(record.get("failed_at"))
         if at is None:
@@ -72,12 +72,12 @@ def _attempts(errors: str | None) -> Iterator[Event]:
 
 
 def _lasted(seconds: float) -> str:
-    """Whatever somebody wrote there, also what is longer than all time."""
+    """Seconds as text; the number comes from the database and can be of any size, so it is not made a timedelta."""
     return f"{seconds:.3g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"  # noqa: PLR2004
 
 
 def _edits(store: Store, id_: int) -> Iterator[Event]:
-    """What operators did to it; a redrive also remembers the attempts before."""
+    """The edits of the message; the record of a redrive also has the attempts before it."""
     edited = EditedMessage.objects.using(store.alias).filter(message_id=id_).select_related("edit").order_by("id")
     for record in edited[:100]:
         edit = record.edit
@@ -88,7 +88,7 @@ def _edits(store: Store, id_: int) -> Iterator[Event]:
 
 
 def records_in(errors: str | None) -> list[dict[str, Any]]:
-    """The records of failed attempts; whatever else somebody wrote there is left out."""
+    """The records of failed attempts in the `errors` column; anything of another form is left out."""
     return [record for record in _loaded(errors, list) if isinstance(record, dict)]
 
 

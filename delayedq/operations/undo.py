@@ -1,7 +1,7 @@
-"""To undo an edit: each message that still is as the edit left it becomes what it was before.
+"""Undo of an edit: each message that is still in the state the edit left it in gets back its previous values.
 
-What ran, ended, was replaced or was edited again since stays as it is. An undo that was cut short is simply made
-again: what it has done already is not as the edit left it any more.
+Messages that ran, ended, were replaced or were edited again since are left unchanged. An interrupted undo can be
+repeated: messages that it already restored no longer match and are skipped.
 """
 
 from __future__ import annotations
@@ -17,21 +17,27 @@ from django.db import transaction
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
 from delayedq.operations.edits import CANCEL, CHUNKS, MEANWHILE, RESCHEDULE, RETRY, Progress, seen_in
 from delayedq.operations.redrive import LEFT_BEHIND
+from delayedq.operations.schedule_edits import SCHEDULE, undo_schedules
 from delayedq.operations.selecting import CHUNK
-from delayedq.store.edits import Move, Revival
+from delayedq.store import operator_store
+from delayedq.store.operator import Move, Revival
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 
 def can_undo(edit: Edit) -> bool:
+    """Whether the edit changed messages and was not undone yet."""
     return edit.undone_at is None and edit.changed > 0 and edit.action in _UNDO
 
 
 def undo(store: Store, edit: Edit, after: int = 0) -> Progress:
-    """Undo so much of it in one call; `after` in the answer is where to carry on."""
+    """Undo at most CHUNKS chunks of the edit's records, beginning after record id `after`.
+
+    Pass the `after` of the returned Progress to the next call; None means that the undo is complete.
+    """
     changed, skipped, calls, last = 0, 0, 0, 0
     for records in islice(_chunks(store, edit, after), CHUNKS):
         with transaction.atomic(using=store.alias):
@@ -58,16 +64,18 @@ def _chunks(store: Store, edit: Edit, after: int) -> Iterator[list[EditedMessage
 def _move_back(store: Store, records: Sequence[EditedMessage]) -> set[int]:
     before = [seen_in(record, record.before) for record in records]
     after = [seen_in(record, record.after) for record in records]
-    return store.move([Move(a, b.scheduled_at, b.queue, b.priority) for a, b in zip(after, before, strict=True)])
+    moves = [Move(a, b.scheduled_at, b.queue, b.priority) for a, b in zip(after, before, strict=True)]
+    return operator_store(store.alias).move(moves)
 
 
 def _bring_back(store: Store, records: Sequence[EditedMessage]) -> set[int]:
-    return store.revive([Revival(record.message_id) for record in records], Outcome.CANCELLED)
+    revivals = [Revival(record.message_id) for record in records]
+    return operator_store(store.alias).revive(revivals, Outcome.CANCELLED)
 
 
-def _bury_again(store: Store, records: Sequence[EditedMessage]) -> set[int]:
-    """The message ends, then its row in the history becomes again what it was."""
-    ended = store.cancel([seen_in(record, record.after) for record in records])
+def _end_again(store: Store, records: Sequence[EditedMessage]) -> set[int]:
+    """End the messages as cancelled, then restore their history rows to the dead letters they were."""
+    ended = operator_store(store.alias).cancel([seen_in(record, record.after) for record in records])
     left_behind = {record.message_id: json.loads(record.before) for record in records}
     rows = FinishedMessage.objects.using(store.alias).in_bulk(list(ended))
     for id_, row in rows.items():
@@ -87,5 +95,6 @@ def _as_stored(left_behind: dict[str, Any]) -> dict[str, Any]:
 _UNDO: dict[str, Callable[[Store, Sequence[EditedMessage]], set[int]]] = {
     RESCHEDULE: _move_back,
     CANCEL: _bring_back,
-    RETRY: _bury_again,
+    RETRY: _end_again,
+    SCHEDULE: undo_schedules,
 }

@@ -1,4 +1,4 @@
-"""Times as a person says them."""
+"""Durations and times in words."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def span(duration: timedelta) -> str:
-    """Its size in the largest unit that fits, with the next one below ten: 2 h 5 min, 45 s, 12 d."""
+    """The absolute duration in its largest unit, below 10 also in the next one: 2 h 5 min, 45 s, 12 d."""
     left = round(abs(duration).total_seconds())
     for (unit, name), (part, part_name) in pairwise(_UNITS):
         if left >= unit:
@@ -34,7 +34,7 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def clock(moment: datetime, now: datetime) -> str:
-    """In the current time zone; without the day if it is today's."""
+    """The time in the current time zone, with the date unless it is the date of `now`."""
     local = timezone.localtime(moment)
     today = local.date() == timezone.localtime(now).date()
     return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M:%S %Z}"
@@ -46,5 +46,5 @@ def both(moment: datetime, now: datetime) -> str:
 
 
 def printable(text: str) -> str:
-    """A text from a message, safe to print: what steers a terminal, or can't be encoded, is written as its escape."""
+    """The text with control characters and unpaired surrogates as escapes, safe to print on a terminal."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 from django.db import connections
 
 from delayedq.exceptions import InvalidOption
-from delayedq.spark.connecting import Address
+from delayedq.pipeline.spark.connecting import Address
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ def address_of(alias: str) -> Iterator[Address]:
     Raises InvalidOption for settings that no URL can say.
     """
     url = url_of(alias)
-    with tempfile.TemporaryDirectory(prefix="delayedq-") as directory:  # nobody else may look into it
+    with tempfile.TemporaryDirectory(prefix="delayedq-") as directory:  # only its owner may read it
         path = Path(directory) / "database-url"
         path.touch(mode=0o600)
         path.write_text(url)

@@ -5,7 +5,13 @@ from django.apps import AppConfig
 
 class PipelineConfig(AppConfig):
     name = "delayedq.pipeline"
+    label = "delayedq_pipeline"
     verbose_name = "Delayed queue: pipeline"
+    default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
         from delayedq.pipeline import checks  # noqa: F401  they register what they define
+        from delayedq.pipeline.models import ArchiveBatch
+        from delayedq.store.retention import keep_history
+
+        keep_history(ArchiveBatch.open_cutoff)

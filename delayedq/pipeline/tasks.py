@@ -56,4 +56,4 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
             return process.wait(LOOK_EVERY)
         except subprocess.TimeoutExpired:
             continue
-    raise PipelineError("The lease was lost: somebody else may run this step now.")
+    raise PipelineError("The lease was lost: another worker may run this step now.")

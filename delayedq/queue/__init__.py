@@ -1,7 +1,7 @@
 """The bare message queue: keyed, delayed, leased messages in the project's database. See docs/queue.md.
 
-Start with `delayed.py`, which puts `producer.py` (ways in) and `consumer.py` (ways out) together; `envelope.py` is what
-a poll hands out.
+Start with `delayed.py`: DelayedQueue combines `producer.py` (offers) and `consumer.py` (polls); `envelope.py` is what a
+poll returns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where the messages of a bare queue lie in the table, and how they are written and read."""
+"""The address of a bare queue: the column values of its rows, and how its messages are written and read."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
-from delayedq.exceptions import CannotRun, InvalidQueue, NotStorable
+from delayedq.exceptions import CannotRun, InvalidMessage, InvalidQueue, NotStorable
 from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer
+from delayedq.task_defaults import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.queue.serializers import Serializer
 
-#: Begins the names of temporary queues; nobody else may use it.
+#: Prefix of the names of temporary queues; other queues may not have it.
 REPLY = "reply~"
 
 
 class Content[P](NamedTuple):
-    """A message as read: its payload, and what travels beside it ("state", "reply_to")."""
+    """A message as read: its payload, and its headers ("state", "reply_to")."""
 
     payload: P
     headers: dict[str, Any]
@@ -29,15 +30,17 @@ class Content[P](NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Address[P]:
-    """The rows of a bare queue have `queue` as their queue and as their kind, and priority 0.
+    """The rows of a bare queue have `queue` as their queue and as their kind.
 
-    max_attempts: how often a message is delivered before it is set aside as failed.
+    max_attempts: number of deliveries after which a message becomes a dead letter.
+    priorities: those that its messages may have.
     Raises InvalidQueue for names that can't be stored.
     """
 
     name: str
     serializer: Serializer[P]
     max_attempts: int
+    priorities: tuple[int, ...] = (0,)
 
     def __post_init__(self) -> None:
         _check_name("name", self.name)
@@ -49,8 +52,17 @@ class Address[P]:
     def queue(self) -> str:
         return f"{self.name}{BARE}{self.serializer.type_name}"
 
-    def offer(self, key: str | None, payload: P, schedule_at: datetime | None, reply_to: str | None = None) -> Offer:
-        """The message to be stored. Raises InvalidMessage for what can't be."""
+    def offer(
+        self,
+        key: str | None,
+        payload: P,
+        schedule_at: datetime | None,
+        reply_to: str | None = None,
+        *,
+        priority: int = 0,
+        max_attempts: int | None = None,
+    ) -> Offer:
+        """Return the message to store. Raises InvalidMessage for values that can't be stored."""
         if schedule_at is not None:
             check_time(schedule_at)
         headers = None if reply_to is None else dumps({"reply_to": reply_to})
@@ -60,17 +72,27 @@ class Address[P]:
             payload=_storable(self.serializer.serialize(payload)),
             key=key,
             scheduled_at=schedule_at,
-            max_attempts=self.max_attempts,
+            priority=self._declared(priority),
+            max_attempts=self.max_attempts if max_attempts is None else _attempts(max_attempts),
             metadata=headers,
         )
 
+    def _declared(self, priority: object) -> int:
+        if type(priority) is not int or priority not in self.priorities:
+            declared = ", ".join(map(str, self.priorities))
+            raise InvalidMessage(
+                f"The queue {self.name!r} has the priorities {declared}, and not {priority!r}, which its consumers "
+                "would not see. Declare it with DelayedQueue(priorities=...) wherever this queue is made."
+            )
+        return priority
+
     def read(self, payload: str, metadata: str | None) -> Content[P]:
-        """Raises ValueError, or whatever a serializer raises that does not keep its promise."""
+        """Raises ValueError; a faulty serializer may raise any exception."""
         return Content(self.serializer.deserialize(payload), read_headers(metadata))
 
 
 def read_headers(metadata: str | None) -> dict[str, Any]:
-    """Raises ValueError if somebody wrote something else there."""
+    """The headers in a metadata column. Raises ValueError if it has other content."""
     try:
         headers = loads(metadata) if metadata else {}
     except CannotRun as error:
@@ -85,6 +107,12 @@ def _check_name(what: str, name: object) -> None:
         raise InvalidQueue(f"The {what} of a queue is a text that is not blank, not {name!r}.")
     if BARE in name or not is_storable(name):
         raise InvalidQueue(f"The {what} of a queue has no {BARE!r}, no NUL and no lone surrogate in it: {name!r}.")
+
+
+def _attempts(wanted: object) -> int:
+    if type(wanted) is not int or not 1 <= wanted <= MOST_ATTEMPTS:
+        raise InvalidMessage(f"The max_attempts of a message is a number from 1 to {MOST_ATTEMPTS:,}, not {wanted!r}.")
+    return wanted
 
 
 def _storable(text: object) -> str:

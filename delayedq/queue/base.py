@@ -1,16 +1,18 @@
-"""What every part of a queue shares: its place in the table, its leases, and its end."""
+"""The base class of Producer and Consumer: address, leases, close."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Self
 
 from delayedq.conf import get_settings
+from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from delayedq.exceptions import InvalidQueue
 from delayedq.queue.address import REPLY, Address
 from delayedq.queue.leases import History, Leases, check_duration
 from delayedq.queue.serializers import JSON
 from delayedq.queue.watch import ring
-from delayedq.tasks import MOST_ATTEMPTS
+from delayedq.task_defaults import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 class Base[P]:
     """The options are those of DelayedQueue."""
 
-    #: It disappears when it is closed.
+    #: True for a reply queue, whose messages are dropped when it is closed.
     is_temporary = False
 
     def __init__(
@@ -35,16 +37,25 @@ class Base[P]:
         lease: timedelta | None = None,
         poll_interval: timedelta | None = None,
         max_attempts: int | None = None,
+        priorities: Iterable[int] = (),
         history: History = History.KEEP,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         for what, duration in (("lease", lease), ("poll_interval", poll_interval)):
             if duration is not None:
                 check_duration(what, duration)
-        self.address = Address(name, serializer, _attempts(max_attempts))
+        declared = _priorities(priorities)
+        self.address = Address(name, serializer, _attempts(max_attempts), declared)
         if name.startswith(REPLY) and not self.is_temporary:
             raise InvalidQueue(f"The names of temporary queues begin with {REPLY!r}; make them with reply_queue().")
-        self.leases = Leases(queue=self.address.queue, using=using, lease=lease, history=History(history), clock=clock)
+        self.leases = Leases(
+            queue=self.address.queue,
+            priorities=declared,
+            using=using,
+            lease=lease,
+            history=History(history),
+            clock=clock,
+        )
         self._poll_interval = poll_interval
         self._conditions: tuple[Condition, ...] = ()
 
@@ -53,12 +64,12 @@ class Base[P]:
         return self.address.name
 
     def close(self) -> None:
-        """End it, at once for those who wait in it. What is polled and not yet settled comes back after its lease."""
+        """Close the queue, and wake threads that wait in it. Polled messages come back when their leases end."""
         self.leases.close()
         ring(self.leases.alias, self.address.queue)
 
     def patience(self) -> float:
-        """Seconds to sleep at most: later messages of other processes are not announced for longer than the setting."""
+        """The longest sleep in seconds: the poll interval, at most that of the settings."""
         longest = get_settings().POLL_INTERVAL
         return min(self._poll_interval or longest, longest).total_seconds()
 
@@ -78,3 +89,11 @@ def _attempts(wanted: int | None) -> int:
     if type(wanted) is not int or not 1 <= wanted <= MOST_ATTEMPTS:
         raise InvalidQueue(f"max_attempts is a number from 1 to {MOST_ATTEMPTS:,}, not {wanted!r}.")
     return wanted
+
+
+def _priorities(wanted: Iterable[int]) -> tuple[int, ...]:
+    """These and 0, the most urgent first."""
+    declared = [*wanted] if isinstance(wanted, Iterable) else [None]
+    if not all(type(one) is int and LOWEST_PRIORITY <= one <= HIGHEST_PRIORITY for one in declared):
+        raise InvalidQueue(f"The priorities of a queue are numbers from -100 to 100, not {wanted!r}.")
+    return tuple(sorted({0, *declared}, reverse=True))

@@ -1,4 +1,4 @@
-"""Many messages at once: polled together and settled together, or one by one."""
+"""A batch of messages that were polled together; they are settled together, or one by one."""
 
 from __future__ import annotations
 
@@ -8,22 +8,26 @@ from typing import TYPE_CHECKING, Self
 from django.db import Error
 
 from delayedq.exceptions import QueueClosed
+from delayedq.queue.async_versions import async_version
 from delayedq.queue.envelope import DeliveryType
-from delayedq.queue.twins import twin
+from delayedq.queue.undo import until_undone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import timedelta
 
     from delayedq.queue.envelope import Envelope
-    from delayedq.queue.leases import Acknowledgement, End, Leases
+    from delayedq.queue.leases import Acknowledgement, Leases, Settlement
 
 
 class Batch[P]:
-    """What try_poll_many() found, in the order in which it was due; possibly nothing.
+    """The envelopes that try_poll_many() returned, ordered by due time; possibly none.
 
-    Its verbs settle, in one transaction, those of its envelopes that were not settled on their own, and return what
-    became of each, in their order. As a context manager it acknowledges, or rejects if an exception passes through.
+    Its verbs settle, in one transaction, the envelopes that were not settled individually, and return the
+    Acknowledgement of each, in order. As a context manager it acknowledges; if the block raises, it rejects.
+
+        with contacts.try_poll_many(100) as batch:
+            send(batch.payload)
     """
 
     def __init__(self, leases: Leases, envelopes: Sequence[Envelope[P]]) -> None:
@@ -36,7 +40,7 @@ class Batch[P]:
 
     @property
     def delivery_type(self) -> DeliveryType:
-        """REDELIVERY if any of them is one."""
+        """REDELIVERY if any of its messages is one, else FIRST_DELIVERY."""
         types = {envelope.delivery_type for envelope in self.envelopes}
         return DeliveryType.REDELIVERY if DeliveryType.REDELIVERY in types else DeliveryType.FIRST_DELIVERY
 
@@ -50,20 +54,25 @@ class Batch[P]:
         return self._settle(lambda envelope: envelope.acknowledging())
 
     def reject(self, delay: timedelta | None = None) -> list[Acknowledgement]:
-        """Give them back, for anybody at once or after a delay."""
+        """Give the messages back, due at once or after `delay` (timedelta). The attempt counts."""
         return self._settle(lambda envelope: envelope.rejecting(delay))
 
     def release(self) -> list[Acknowledgement]:
-        """Give them back as if they had never been polled: this attempt does not count."""
+        """Give the messages back, due at once. The attempt does not count."""
         return self._settle(lambda envelope: envelope.releasing())
 
-    def _settle(self, end: Callable[[Envelope[P]], End]) -> list[Acknowledgement]:
-        held = {envelope.message_id: envelope for envelope in self.envelopes if envelope.answer is None}
-        if held:
-            until = min(envelope.held_until() for envelope in held.values())
-            for id_, answer in self._leases.settle([*map(end, held.values())], until).items():
-                held[id_].learn(answer)
-        return [envelope.answer for envelope in self.envelopes if envelope.answer is not None]
+    def _settle(self, end: Callable[[Envelope[P]], Settlement]) -> list[Acknowledgement]:
+        answers = [envelope.answer for envelope in self.envelopes]
+        held = [envelope for envelope, answer in zip(self.envelopes, answers, strict=True) if answer is None]
+        if not held:
+            return [answer for answer in answers if answer is not None]
+        until = min(envelope.held_until() for envelope in held)
+        settled = self._leases.settle([*map(end, held)], until)
+        still_stands = until_undone(self._leases.alias)
+        for envelope in held:
+            envelope.learn(settled[envelope.message_id], still_stands)
+        known = zip(self.envelopes, answers, strict=True)
+        return [settled[envelope.message_id] if answer is None else answer for envelope, answer in known]
 
     def __enter__(self) -> Self:
         return self
@@ -72,9 +81,9 @@ class Batch[P]:
         if error is None:
             self.acknowledge()
             return
-        with suppress(Error, QueueClosed):  # the error passes through; the messages come back when their leases end
+        with suppress(Error, QueueClosed):  # the first error is raised; the messages come back when their leases end
             self._settle(lambda envelope: envelope.putting_back(error))
 
-    aacknowledge = twin(acknowledge)
-    areject = twin(reject)
-    arelease = twin(release)
+    aacknowledge = async_version(acknowledge)
+    areject = async_version(reject)
+    arelease = async_version(release)

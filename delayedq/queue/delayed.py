@@ -6,13 +6,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from delayedq.exceptions import QueueClosed
+from delayedq.queue.async_versions import async_version
 from delayedq.queue.consumer import Consumer
 from delayedq.queue.filters import meets
 from delayedq.queue.leases import History, check_duration
 from delayedq.queue.producer import Producer
 from delayedq.queue.reading import Reading, live, waiting
 from delayedq.queue.replies import expiry, reply_name, sweep
-from delayedq.queue.twins import twin
 from delayedq.store.offers import check_key
 
 if TYPE_CHECKING:
@@ -24,29 +24,38 @@ if TYPE_CHECKING:
     from delayedq.cron.service import CronService
     from delayedq.models import FinishedMessage, MessageQuerySet
 
-#: What drop_all_messages() wants to hear.
+#: The argument that drop_all_messages() requires.
 CONFIRMATION = "Yes, please, I know what I'm doing!"
 
 
 class DelayedQueue[P](Producer[P], Consumer[P]):
-    """Messages by key and time. Cheap to make, shared by threads, without a connection until somebody waits in it.
+    """A queue of messages with keys and due times, in the project's database.
 
-    name: 1 to 200 characters with that of the serializer's type, without "|".
-    serializer: how payloads are stored; see `delayedq.queue.serializers`.
-    using: the alias of the database; None leaves that to the routers.
-    lease: how long a polled message is held (a timedelta; DELAYEDQ["LEASE"]).
-    poll_interval: how long a waiting consumer sleeps at most (a timedelta; DELAYEDQ["POLL_INTERVAL"], and never more).
-    max_attempts: how often a message is delivered before it is set aside as failed (1 to 32,000, the default).
-    history: which messages leave a row when they end.
-    clock: returns the queue's time, for tests; None is the database's clock.
+    Instances hold no connection and no thread until a consumer waits, and may be shared by threads.
 
-    Raises InvalidQueue for anything else.
+    name: str; with the serializer's type_name at most 199 characters, without "|".
+    serializer: converts payloads to text; see `delayedq.queue.serializers`.
+    using: alias of the database; None asks the database routers.
+    lease: how long a polled message is leased (visibility timeout; timedelta). Default: DELAYEDQ["LEASE"].
+    poll_interval: longest sleep of a waiting consumer (timedelta). Default and maximum: DELAYEDQ["POLL_INTERVAL"].
+    max_attempts: number of deliveries after which a message becomes a dead letter (1 to 32,000, the default).
+    priorities: those that messages may have, beside 0 (numbers from -100 to 100). Declare the same wherever the queue
+        is made, as a consumer gets only messages of the priorities that it knows.
+    history: which messages leave a row in the history when they end; see `History`.
+    clock: for tests: returns the queue's time (aware datetime). None: the database's clock.
+
+    Raises InvalidQueue for wrong arguments.
+
+        contacts = DelayedQueue("contacts", lease=timedelta(minutes=2))
+        contacts.offer_or_update("ann", {"mail": "ann@example.com"})
+        with contacts.try_poll() as envelope:
+            send(envelope.payload)
     """
 
-    # Looking
+    # Reading without a lease
 
     def read(self, key: str) -> Reading[P] | None:
-        """The live message of this key, due or not, held or not; it is not leased. None if there is none.
+        """Return the live message of this key, due or not, leased or not, without leasing it; None if there is none.
 
         Raises InvalidKey, or ValueError if its payload can't be read.
         """
@@ -56,7 +65,7 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
         return Reading(self.leases, message, self.address.read(message.payload, message.metadata))
 
     def contains_message(self, key: str) -> bool:
-        """Is there a live message of this key, due or not, held or not? Raises InvalidKey."""
+        """Whether there is a live message of this key, due or not, leased or not. Raises InvalidKey."""
         return self._keyed(key).exists()
 
     def _keyed(self, key: str) -> MessageQuerySet:
@@ -64,13 +73,13 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
         return live(self.leases).keyed(self.address.queue, key)
 
     def count(self) -> int:
-        """How many messages nobody holds, due or not (of those that pass the filter)."""
+        """The number of messages that are not leased, due or not (of those that pass the filter)."""
         return sum(1 for _ in self.browse()) if self._conditions else waiting(self.leases).count()
 
     def browse(self) -> Iterator[P]:
-        """The payloads of the messages that nobody holds, by due time; they stay where they are.
+        """Iterate over the payloads of the messages that are not leased, by due time, without changing them.
 
-        Those that can't be read are left out; a poll sets them aside.
+        Messages that can't be read are left out; a poll makes them dead letters.
         """
         messages = waiting(self.leases).iterator()
         return self._payloads((message.payload, message.metadata) for message in messages)
@@ -83,7 +92,7 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
                     yield content.payload
 
     def history(self) -> QuerySet[FinishedMessage]:
-        """The messages of this queue that ended, for statistics; see `History` for which are kept."""
+        """A QuerySet of the ended messages of this queue; see `History` for which are kept."""
         from delayedq.models import FinishedMessage  # queues are made before the models are loaded
 
         return FinishedMessage.objects.using(self.leases.store.alias).filter(queue=self.address.queue)
@@ -92,16 +101,16 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
 
     @property
     def cron(self) -> CronService:
-        """Ticks for this queue, installed by code; see docs/cron.md."""
+        """Schedules that place ticks into this queue, installed by code; see docs/cron.md."""
         from delayedq.cron.service import CronService  # queues are made before the models are loaded
 
-        leases, store = self.leases, self.leases.store
+        leases, store = self.leases, self.leases.store.at(None)
         return CronService(store, self.address.queue, self.address.offer, lambda: leases.now() or store.now())
 
     # Dropping
 
     def drop_message(self, key: str) -> bool:
-        """End the live message of this key as cancelled, also while somebody holds it; False if there is none.
+        """End the live message of this key as cancelled, even if it is leased. Returns False if there is none.
 
         Raises InvalidKey.
         """
@@ -109,9 +118,9 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
         return bool(self._drop(key))
 
     def drop_all_messages(self, confirm: str) -> int:
-        """End all live messages of this queue as cancelled; returns how many there were.
+        """End all live messages of this queue as cancelled. Returns their number.
 
-        Raises ValueError unless `confirm` is the exact phrase of CONFIRMATION.
+        Raises ValueError unless `confirm` equals `delayedq.queue.CONFIRMATION`.
         """
         if confirm != CONFIRMATION:
             raise ValueError(f"To drop all messages, confirm it with the words {CONFIRMATION!r}.")
@@ -119,18 +128,19 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
 
     def _drop(self, key: str | None = None) -> int:
         recorded = self.leases.history is History.KEEP
-        return self.leases.store.drop(self.address.queue, key, recorded=recorded, now=self.leases.now())
+        return self.leases.store.drop(self.address.queue, key, recorded=recorded)
 
     # Replies
 
     def reply_queue(self, expires_in: timedelta) -> ReplyQueue[P]:
-        """A temporary queue for the replies to messages of this one: pass it as `reply_to`.
+        """Return a temporary queue for replies to messages of this queue: pass it to an offer as `reply_to`.
 
-        It is gone, with what is left in it, when it is closed or after `expires_in` (a timedelta over zero).
+        It is dropped with its messages when it is closed, or after `expires_in` (timedelta above zero).
+        Raises InvalidQueue for a wrong `expires_in`.
         """
         check_duration("expires_in", expires_in)
         store = self.leases.store
-        moment = self.leases.now() or store.now()
+        moment = store.now()
         sweep(store, moment)
         return ReplyQueue(
             reply_name(moment + expires_in),
@@ -142,15 +152,15 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
             clock=self.leases.clock,
         )
 
-    aread = twin(read)
-    acontains_message = twin(contains_message)
-    acount = twin(count)
-    adrop_message = twin(drop_message)
-    adrop_all_messages = twin(drop_all_messages)
+    aread = async_version(read)
+    acontains_message = async_version(contains_message)
+    acount = async_version(count)
+    adrop_message = async_version(drop_message)
+    adrop_all_messages = async_version(drop_all_messages)
 
 
 class ReplyQueue[P](DelayedQueue[P]):
-    """Made by reply_queue(). Using it after it expired raises QueueClosed."""
+    """The result of reply_queue(). Raises QueueClosed when it is used after it expired."""
 
     is_temporary = True
 

@@ -1,4 +1,4 @@
-"""What a poll hands out: a message under a lease, and the ways to let go of it."""
+"""What a poll returns: a message under a lease, and the verbs that settle it."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, Self
 from asgiref.sync import sync_to_async
 from django.db import Error, transaction
 from django.db.transaction import TransactionManagementError
-from django.utils import timezone
 
+from delayedq import clock
 from delayedq.core.backoff import as_backoff
 from delayedq.core.serialization import dumps
 from delayedq.exceptions import LeaseLost, QueueClosed
-from delayedq.queue.leases import Acknowledgement, End, History, check_duration, errors_with, seconds_of
+from delayedq.queue.async_versions import async_version
+from delayedq.queue.leases import Acknowledgement, History, Settlement, check_duration, errors_with, seconds_of
 from delayedq.queue.replies import send_reply
-from delayedq.queue.twins import twin
-from delayedq.store.offers import check_time
+from delayedq.queue.undo import stands, until_undone
+from delayedq.store.offers import check_size
 from delayedq.store.protocol import GiveBack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime, timedelta
 
     from delayedq.core.backoff import Backoff
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 class DeliveryType(StrEnum):
     FIRST_DELIVERY = "first_delivery"
-    #: It was polled before: its consumer gave it back, put it off, or vanished.
+    #: It was polled before: its consumer rejected or deferred it, or its lease ended.
     REDELIVERY = "redelivery"
 
 
@@ -45,31 +46,36 @@ UNCHANGED = _Unchanged.UNCHANGED
 
 
 class Failed(Exception):  # noqa: N818 - it is never raised: it names a reason in the history
-    """A consumer said that the message can't be dealt with."""
+    """The reason that a consumer gave for failing or rejecting the message."""
 
 
 class Envelope[P]:
-    """A message that nobody else is given while the lease holds. One thread at a time uses it.
+    """A message that no other consumer gets while its lease lasts. Not thread-safe.
 
-    Each of acknowledge(), reject(), defer(), fail() and release() ends the delivery and tells whether that took effect;
-    after the first of them, all tell what it told. They take part in the caller's transaction if there is one. Raises
-    QueueClosed after the queue was closed: the message then comes back when its lease ends.
+    acknowledge(), reject(), defer(), fail() and release() end the delivery and return an Acknowledgement that says
+    whether this took effect; after the first that is not BUSY, all return what it returned. They take part in the
+    caller's transaction if there is one: once that, or its savepoint, is rolled back, the envelope has no answer again,
+    and the next verb is carried out. They raise QueueClosed after the queue was closed: the message then comes back
+    when its lease ends.
 
-    As a context manager it acknowledges at the end, or rejects if an exception passes through.
+    As a context manager it acknowledges at the end of the block; if the block raises, it rejects.
     """
 
-    def __init__(self, address: Address[P], leases: Leases, claimed: Claimed, content: Content[P]) -> None:
+    def __init__(
+        self, address: Address[P], leases: Leases, claimed: Claimed, content: Content[P], lease: timedelta
+    ) -> None:
         self._address = address
         self._leases = leases
         self._answer: Acknowledgement | None = None
+        self._stands: Callable[[], bool] = stands
         self._committed = False
         self._started = time.monotonic()
-        self._held_until = self._started + leases.duration().total_seconds()
+        self._held_until = self._started + lease.total_seconds()
         self._headers = content.headers
         self.claimed = claimed
         self.payload = content.payload
-        #: By the host's clock, unless the queue has one of its own.
-        self.polled_at: datetime = leases.now() or timezone.now()
+        #: When it was polled, by this host's clock unless the queue has a clock.
+        self.polled_at: datetime = leases.now() or clock.now()
 
     @property
     def key(self) -> str | None:
@@ -77,12 +83,12 @@ class Envelope[P]:
 
     @property
     def message_id(self) -> int:
-        """It stays the same when the message is delivered again, and in the history."""
+        """The id of the message (int): the same for each delivery, and in the history."""
         return self.claimed.id
 
     @property
     def attempt(self) -> int:
-        """Which delivery of the message this is, from 1 on."""
+        """The number of this delivery; 1 for the first."""
         return self.claimed.attempt
 
     @property
@@ -95,53 +101,63 @@ class Envelope[P]:
 
     @property
     def state(self) -> Any:
-        """What defer() saved; None at first."""
+        """The state that defer() saved (JSON); None before that."""
         return self._headers.get("state")
 
     @property
     def answer(self) -> Acknowledgement | None:
-        """How the delivery ended; None while it goes on."""
-        return self._answer
+        """How the delivery ended; None before that, and after it was rolled back with the caller's transaction."""
+        return self._answer if self._stands() else None
 
-    # Letting go
+    # Settling
 
     def acknowledge(self) -> Acknowledgement:
-        """The message is done and never comes again."""
+        """End the message as succeeded."""
         return self._settle(self.acknowledging())
 
     def reject(self, delay: timedelta | None = None) -> Acknowledgement:
-        """Give it back, for anybody at once or after a delay (a timedelta); after the last attempt it has failed."""
+        """Give the message back, due at once or after `delay` (timedelta). Its last attempt: it becomes a dead letter.
+
+        Raises TypeError or ValueError for a delay that is no timedelta of 0 or more.
+        """
         return self._settle(self.rejecting(delay))
 
     def defer(self, until: datetime, state: Any = UNCHANGED) -> Acknowledgement:
-        """Deliver it again at an aware time. Attempts are kept, and so is the saved state unless another is given.
+        """Give the message back, due at `until` (aware datetime). The attempt counts. `state` replaces the saved state.
 
-        Raises InvalidTime, or NotStorable for a state that is not JSON, and changes nothing.
+        Raises InvalidTime, NotStorable for a state without a JSON form, or PayloadTooLarge, and changes nothing.
+
+            envelope.defer(timezone.now() + timedelta(minutes=1), state={"read": 40})
         """
-        check_time(until)
+        self._leases.store.check_time(until)
         headers = None if state is UNCHANGED else dumps({**self._headers, "state": state}, where="state")
+        check_size("state", headers or "")
         return self._settle(self._given_back(until=until, metadata=headers))
 
     def fail(self, reason: str) -> Acknowledgement:
-        """Set it aside as failed, with a reason: it is a dead letter in the history."""
+        """End the message as failed, with a reason (str): it becomes a dead letter in the history."""
         return self._settle(self._leases.failed(self.claimed, self._elapsed(), Failed(reason), kept=False))
 
     def release(self) -> Acknowledgement:
-        """Give it back as if it had never been polled: this attempt does not count."""
+        """Give the message back, due at once. The attempt does not count."""
         return self._settle(self.releasing())
 
     def extend(self, lease: timedelta) -> bool:
-        """Hold it for `lease` (a timedelta over zero) from now on, or longer if it was; False if it was lost."""
+        """Extend the lease to at least `lease` (timedelta above zero) from now. Returns False if it was not extended.
+
+        Then it was lost, or another transaction locks the message and its lease has run out meanwhile.
+        Raises InvalidQueue for a wrong `lease`.
+        """
         check_duration("lease", lease)
-        kept = self._answer is None and self._leases.renew(self.claimed, lease)
+        kept = self.answer is None and self._leases.renew(self.claimed, lease, self._held_until)
         if kept:
             self._held_until = max(self._held_until, time.monotonic() + lease.total_seconds())
         return kept
 
     def reply(self, payload: P) -> bool:
-        """Answer whoever offered the message with `reply_to`; the reply has the key, or else the id, of the message.
+        """Offer `payload` to the queue that the message names as `reply_to`. The key is that of the message, or its id.
 
-        False once the queue for it has expired. Raises LookupError if no reply was asked for.
+        Returns False if that queue has expired. Raises LookupError if the message has no `reply_to`.
         """
         return send_reply(self._address, self._leases, self.claimed, self._headers.get("reply_to"), payload)
 
@@ -162,11 +178,11 @@ class Envelope[P]:
 
     @contextmanager
     def transaction(self, backoff: Backoff | timedelta | None = None) -> Iterator[Self]:
-        """Run the body in a transaction on the queue's database that ends the message too: both commit, or neither.
+        """Run the body in a transaction on the queue's database that also ends the message: both commit, or neither.
 
-        If an exception leaves the body, its writes are undone and the message is rejected, to come back at once or
-        after the backoff (a timedelta, or a callable from the number of the attempt). Raises LeaseLost, and undoes the
-        writes, if the lease was lost meanwhile; RuntimeError within a transaction, whose end would decide instead.
+        If the body raises, its writes are rolled back and the message is rejected, due at once or after `backoff` (a
+        timedelta, or a callable that takes the number of the attempt). Raises LeaseLost, and rolls back, if the lease
+        was lost during the body; RuntimeError if the caller has a transaction open, as that one would commit later.
         """
         delay, alias = None, self._leases.alias
         try:
@@ -177,16 +193,16 @@ class Envelope[P]:
                 self._acknowledge_or_undo()
         except BaseException as error:
             if not self._committed:
-                self._answer = None  # what it told was undone with the rest
+                self._answer = None  # it was rolled back with the rest
                 self._put_back(error, delay)
             raise
 
-    # The transitions
+    # The settlements, for Batch too
 
-    def acknowledging(self) -> End:
+    def acknowledging(self) -> Settlement:
         return self._leases.succeeded(self.claimed, self._elapsed())
 
-    def rejecting(self, delay: timedelta | None = None, error: Exception | None = None) -> End:
+    def rejecting(self, delay: timedelta | None = None, error: Exception | None = None) -> Settlement:
         """Raises ValueError for a delay below zero."""
         seconds = seconds_of(delay)
         if self.attempt >= self.claimed.max_attempts:
@@ -195,59 +211,60 @@ class Envelope[P]:
         errors = None if error is None else errors_with(self.claimed, error, self._elapsed())
         return self._given_back(delay=seconds, errors=errors)
 
-    def releasing(self) -> End:
-        return End(GiveBack(self.claimed, charged=False))
+    def releasing(self) -> Settlement:
+        return Settlement(GiveBack(self.claimed, charged=False))
 
-    def putting_back(self, error: BaseException, delay: timedelta | None = None) -> End:
-        """Because of the error; what only stops the program is not the message's fault."""
+    def putting_back(self, error: BaseException, delay: timedelta | None = None) -> Settlement:
+        """Reject after an error; release after a KeyboardInterrupt or SystemExit, which the message did not cause."""
         return self.rejecting(delay, error) if isinstance(error, Exception) else self.releasing()
 
-    def learn(self, answer: Acknowledgement) -> None:
-        """It was settled together with others."""
-        self._answer = answer
+    def learn(self, answer: Acknowledgement, still_stands: Callable[[], bool]) -> None:
+        """Remember how the delivery ended, as long as `still_stands()`. After BUSY it has not ended."""
+        if answer is not Acknowledgement.BUSY:
+            self._answer, self._stands = answer, still_stands
 
     def held_until(self) -> float:
         """The moment of `time.monotonic()` at which its lease ends."""
         return self._held_until
 
-    def _given_back(self, **fields: Any) -> End:
-        # An attempt that started is recorded if the message turns out to be replaced.
+    def _given_back(self, **fields: Any) -> Settlement:
+        # If the message was replaced while leased, this attempt is recorded in the history, with its start.
         started = self._elapsed() if self._leases.history is History.KEEP else None
-        return End(GiveBack(self.claimed, charged=True, started=started, **fields))
+        return Settlement(GiveBack(self.claimed, charged=True, started=started, **fields))
 
     def _delay(self, backoff: Backoff | timedelta | None) -> timedelta | None:
         delay = None if backoff is None else as_backoff(backoff)(self.attempt)
-        seconds_of(delay)  # if it can't be waited for, that shows before the body runs
+        seconds_of(delay)  # raises for a wrong delay before the body runs
         return delay
 
     def _acknowledge_or_undo(self) -> None:
         if transaction.get_rollback(using=self._leases.alias):
-            raise TransactionManagementError("The transaction is broken; what was done is undone.")
-        if self._answer is not None and self._leases.renew(self.claimed, self._leases.duration()):
-            self._answer = None  # that was undone, with a savepoint
-        if self.acknowledge() is Acknowledgement.LEASE_LOST:
-            raise LeaseLost(f"The lease of message {self.message_id} was lost; what was done is undone.")
+            raise TransactionManagementError("A statement of the transaction failed; it is rolled back.")
+        if self.acknowledge() in {Acknowledgement.LEASE_LOST, Acknowledgement.BUSY}:
+            raise LeaseLost(f"The lease of message {self.message_id} was lost; its transaction is rolled back.")
 
     def _confirm(self) -> None:
-        """The first thing to be called after the commit: what follows may fail and undoes nothing."""
-        self._committed = True
+        """The first on_commit callback: errors of later ones come after the commit."""
+        self._committed, self._stands = True, stands
 
     def _put_back(self, error: BaseException, delay: timedelta | None = None) -> None:
-        with suppress(Error, QueueClosed):  # the error passes through; the message comes back when its lease ends
+        with suppress(Error, QueueClosed):  # the first error is raised; the message comes back when its lease ends
             self._settle(self.putting_back(error, delay))
 
-    def _settle(self, end: End) -> Acknowledgement:
-        if self._answer is None:
-            self._answer = self._leases.settle([end], self._held_until)[self.message_id]
-        return self._answer
+    def _settle(self, end: Settlement) -> Acknowledgement:
+        if (known := self.answer) is not None:
+            return known
+        answer = self._leases.settle([end], self._held_until)[self.message_id]
+        self.learn(answer, until_undone(self._leases.alias))
+        return answer
 
     def _elapsed(self) -> float:
         return time.monotonic() - self._started
 
-    aacknowledge = twin(acknowledge)
-    areject = twin(reject)
-    adefer = twin(defer)
-    afail = twin(fail)
-    arelease = twin(release)
-    aextend = twin(extend)
-    areply = twin(reply)
+    aacknowledge = async_version(acknowledge)
+    areject = async_version(reject)
+    adefer = async_version(defer)
+    afail = async_version(fail)
+    arelease = async_version(release)
+    aextend = async_version(extend)
+    areply = async_version(reply)

@@ -1,4 +1,4 @@
-"""`queue.filter(payload__region="eu", payload__size__width=3)`: which messages a consumer wants."""
+"""The conditions of `queue.filter(payload__region="eu", payload__size__width=3)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def conditions(serializer: Serializer[Any], wanted: Mapping[str, Any]) -> tuple[Condition, ...]:
-    """Raises InvalidQueue if payloads are no JSON or a name is no path, NotStorable for a value that is no JSON."""
+    """Parse the conditions. Raises InvalidQueue for a wrong name or payloads other than JSON; NotStorable."""
     if not isinstance(serializer, JSONSerializer):
         raise InvalidQueue(f"Only payloads in JSON can be filtered, not {serializer.type_name!r}.")
     if not wanted:
@@ -32,7 +32,7 @@ def _path(name: str) -> tuple[str, ...]:
 
 
 def meets(payload: object, wanted: Iterable[Condition]) -> bool:
-    """What the store asks in SQL, of a payload that is at hand."""
+    """Whether a payload meets all conditions; the same test that the store makes in SQL."""
     return all(_value(payload, condition.path) == condition.value for condition in wanted)
 
 

@@ -12,40 +12,41 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq import results, signals
 from delayedq.conf import get_settings
-from delayedq.core.lifecycle import CENTURY, Ending
+from delayedq.core.lifecycle import CENTURY, FinalOutcome
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.store import default_store, store_for
-from delayedq.store.protocol import Discard, Finish, Lane
+from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.protocol import Discard, Finish, Lane, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from delayedq.store.protocol import Claimed, Condition, Store, Transition
-
-#: Seconds between two tries to settle a message that somebody's transaction has locked.
-BUSY_PAUSE = 0.02
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Claimed, Condition, Settled, Transition
 
 
 class History(StrEnum):
-    """What becomes of the messages that end."""
+    """Which messages leave a row in the history when they end."""
 
-    KEEP = "keep"  #: each leaves a row in the history
-    FAILURES = "failures"  #: only those that failed do: the dead letters
-    NONE = "none"  #: none does, except what had to be set aside: it can't be read, or was delivered too often
+    KEEP = "keep"  #: all
+    FAILURES = "failures"  #: only those that failed: the dead letters
+    NONE = "none"  #: only those that the queue had to set aside: unreadable, or delivered max_attempts times
 
 
 class Acknowledgement(StrEnum):
-    """What a settled message says to whoever settled it."""
+    """The result of settling a message."""
 
-    ACKNOWLEDGED = "acknowledged"  #: done as asked
-    SUPERSEDED = "superseded"  #: it was replaced meanwhile, and its replacement is delivered once more
-    LEASE_LOST = "lease_lost"  #: it is somebody else's, or gone; nothing was changed
+    ACKNOWLEDGED = "acknowledged"  #: it took effect
+    SUPERSEDED = "superseded"  #: the message was replaced while leased; its replacement is delivered once more
+    LEASE_LOST = "lease_lost"  #: another consumer has the message, or it ended; nothing was changed
+    #: Another transaction kept it locked until the lease ran out; nothing was changed: the verb may be called again.
+    BUSY = "busy"
 
 
-class End(NamedTuple):
-    """How a delivery ends. `reason`: why the message has failed for good, to be told if that takes effect."""
+class Settlement(NamedTuple):
+    """How a delivery ends. `reason`: why the message failed, for `signals.message_failed` if this takes effect."""
 
     transition: Transition
     reason: Exception | None = None
@@ -53,24 +54,29 @@ class End(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Leases:
-    """lease: how long a claim holds. clock: the queue's time; None is the database's."""
+    """The leases of one queue.
+
+    priorities: those of its lanes, the most urgent first. lease: how long a claim holds. clock: the queue's time; None
+    is the database's.
+    """
 
     queue: str
+    priorities: tuple[int, ...]
     using: str | None
     lease: timedelta | None
     history: History
     clock: Callable[[], datetime] | None
     expires_at: datetime | None = None
-    #: Set by signal handlers too, so it has no lock.
+    #: Also set by signal handlers, hence without a lock.
     _closed: bool = field(init=False, default=False)
 
     @property
     def store(self) -> Store:
-        """Raises QueueClosed after the end of the queue."""
+        """The store, at this moment of the queue's clock. Raises QueueClosed after it was closed or has expired."""
         if self._closed:
             raise QueueClosed(f"The queue {self.queue!r} is closed.")
-        store = self._store()
-        if self.expires_at is not None and (self.now() or store.now()) >= self.expires_at:
+        store = self._store().at(self.now())
+        if self.expires_at is not None and store.now() >= self.expires_at:
             raise QueueClosed(f"The queue {self.queue!r} expired at {self.expires_at}.")
         return store
 
@@ -90,16 +96,22 @@ class Leases:
     def duration(self) -> timedelta:
         return self.lease or get_settings().LEASE
 
-    def claim(self, limit: int, conditions: Sequence[Condition]) -> list[Claimed]:
-        lane, lease, now = Lane(self.queue, 0), self.duration(), self.now()
-        if conditions:
-            return self.store.claim_matching(lane, conditions, limit, lease, consumer(), now)
-        return self.store.claim([lane], limit, lease, consumer(), now)
+    def lanes(self, watermark: datetime | None = None) -> list[Lane]:
+        return [Lane(self.queue, priority, watermark) for priority in self.priorities]
 
-    def settle(self, ends: Sequence[End], until: float) -> dict[int, Acknowledgement]:
-        """What became of each, by id. `until` is the moment of `time.monotonic()` at which their leases end.
+    def claim(self, limit: int, conditions: Sequence[Condition], lease: timedelta) -> list[Claimed]:
+        if not conditions:
+            return self.store.claim(self.lanes(), limit, lease, consumer())
+        claimed: list[Claimed] = []
+        for lane in self.lanes():
+            if len(claimed) < limit:
+                claimed += self.store.claim_matching(lane, conditions, limit - len(claimed), lease, consumer())
+        return claimed
 
-        What somebody's transaction has locked is tried again until then; after that it counts as lost.
+    def settle(self, ends: Sequence[Settlement], until: float) -> dict[int, Acknowledgement]:
+        """Settle messages and return their answers by id. `until`: when their leases end, in `time.monotonic()`.
+
+        Messages that another transaction has locked are tried again until then; afterwards they are BUSY.
         """
         answers = self._settle([end.transition for end in ends], until)
         for transition, reason in ends:
@@ -108,35 +120,31 @@ class Leases:
         return answers
 
     def _settle(self, rest: Sequence[Transition], until: float) -> dict[int, Acknowledgement]:
-        answers: dict[int, Acknowledgement] = {}
-        while rest:
-            settled = self.store.settle(rest, consumer(), self.now())
-            for transition in rest:
-                id_ = transition.claimed.id
-                lost = id_ in settled.lost or (id_ in settled.busy and time.monotonic() >= until)
-                if lost or id_ not in settled.busy:
-                    answers[id_] = _answer(lost=lost, superseded=id_ in settled.superseded)
-            rest = [transition for transition in rest if transition.claimed.id not in answers]
-            if rest:
-                time.sleep(BUSY_PAUSE)
-        return answers
+        settled = self.store.settle_waiting(rest, consumer(), lambda: time.monotonic() < until)
+        return {transition.claimed.id: _answer(transition.claimed.id, settled) for transition in rest}
 
-    def renew(self, claimed: Claimed, lease: timedelta) -> bool:
-        return not self.store.renew([(claimed.id, claimed.token)], lease, self.now())
+    def renew(self, claimed: Claimed, lease: timedelta, until: float) -> bool:
+        """Returns whether it was extended. A locked row is tried again until this moment of `time.monotonic()`."""
+        pair = [(claimed.id, claimed.token)]
+        renewed = self.store.renew(pair, lease)
+        while renewed.busy and time.monotonic() < until:
+            time.sleep(BUSY_PAUSE)
+            renewed = self.store.renew(pair, lease)
+        return renewed == Renewed()
 
-    def succeeded(self, claimed: Claimed, started: float | None) -> End:
-        """`started`: so many seconds ago; None if nobody was given the message."""
+    def succeeded(self, claimed: Claimed, started: float | None) -> Settlement:
+        """`started`: seconds since the poll; None if the message was not handed out."""
         recorded = self.history is History.KEEP
-        return End(Finish(claimed, Ending.SUCCEEDED, started, 0.0) if recorded else Discard(claimed))
+        return Settlement(Finish(claimed, FinalOutcome.SUCCEEDED, started, 0.0) if recorded else Discard(claimed))
 
-    def failed(self, claimed: Claimed, started: float | None, reason: Exception, *, kept: bool = True) -> End:
-        """`kept`: it is in the history whatever that is."""
+    def failed(self, claimed: Claimed, started: float | None, reason: Exception, *, kept: bool = True) -> Settlement:
+        """`kept`: recorded even with History.NONE."""
         recorded = kept or self.history is not History.NONE
-        finish = Finish(claimed, Ending.FAILED, started, 0.0, errors=errors_with(claimed, reason, started))
-        return End(finish if recorded else Discard(claimed), reason)
+        finish = Finish(claimed, FinalOutcome.FAILED, started, 0.0, errors=errors_with(claimed, reason, started))
+        return Settlement(finish if recorded else Discard(claimed), reason)
 
     def set_aside(self, refused: Mapping[Claimed, Exception]) -> None:
-        """End as failed what was claimed but can't be delivered."""
+        """End messages as failed that were claimed but can't be delivered."""
         ends = [self.failed(claimed, None, reason) for claimed, reason in refused.items()]
         self.settle(ends, time.monotonic() + self.duration().total_seconds())
 
@@ -155,13 +163,13 @@ def errors_with(claimed: Claimed, reason: Exception, seconds: float | None) -> s
 
 
 def check_duration(what: str, duration: object) -> None:
-    """Raises InvalidQueue for what is no timedelta over zero, or over a century."""
+    """Raises InvalidQueue unless it is a timedelta above zero, at most a century."""
     if not isinstance(duration, timedelta) or not 0 < duration.total_seconds() <= CENTURY:
         raise InvalidQueue(f"The {what} of a queue is a timedelta over zero, up to a century, not {duration!r}.")
 
 
 def seconds_of(delay: timedelta | None) -> float | None:
-    """Raises TypeError for what is no timedelta, ValueError for one below zero. Nothing waits longer than a century."""
+    """The delay in seconds, at most a century. Raises TypeError for no timedelta, ValueError for one below zero."""
     if delay is None:
         return None
     if not isinstance(delay, timedelta):
@@ -171,7 +179,9 @@ def seconds_of(delay: timedelta | None) -> float | None:
     return min(delay.total_seconds(), CENTURY)
 
 
-def _answer(*, lost: bool, superseded: bool) -> Acknowledgement:
-    if lost:
+def _answer(id_: int, settled: Settled) -> Acknowledgement:
+    if id_ in settled.lost:
         return Acknowledgement.LEASE_LOST
-    return Acknowledgement.SUPERSEDED if superseded else Acknowledgement.ACKNOWLEDGED
+    if id_ in settled.busy:
+        return Acknowledgement.BUSY
+    return Acknowledgement.SUPERSEDED if id_ in settled.superseded else Acknowledgement.ACKNOWLEDGED

@@ -1,13 +1,13 @@
-"""Ways into the queue. Each takes part in the caller's transaction: the message appears when that commits."""
+"""The offering half of a queue. Offers take part in the caller's transaction: messages appear when that commits."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from delayedq.exceptions import InvalidQueue
+from delayedq.exceptions import InvalidMessage, InvalidQueue
+from delayedq.queue.async_versions import async_version
 from delayedq.queue.base import Base
-from delayedq.queue.twins import twin
 from delayedq.queue.watch import ring_after_commit
 from delayedq.store.protocol import OnConflict
 
@@ -15,56 +15,95 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from delayedq.store.protocol import OfferOutcome
+    from delayedq.store.protocol import Offer, OfferOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedMessage[P]:
-    """A message of a batch. `input` is yours: the reply carries it. `can_update` False leaves a live message alone."""
+    """A message for offer_batch().
+
+    input: any value of the caller's; the BatchedReply carries it. key, payload, schedule_at: as in offer_or_update().
+    can_update: False leaves a live message of the same key unchanged, as on_conflict="keep" does.
+    on_conflict, priority, max_attempts: as in offer_or_update().
+    """
 
     input: Any
     key: str | None
     payload: P
     schedule_at: datetime | None = None
     can_update: bool = True
+    on_conflict: OnConflict | str = OnConflict.REPLACE
+    priority: int = 0
+    max_attempts: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class BatchedReply:
+    """The outcome of the message with this `input`."""
+
     input: Any
     outcome: OfferOutcome
 
 
+class Terms(TypedDict, total=False):
+    """What an offer may say beside its message; see offer_or_update()."""
+
+    priority: int
+    max_attempts: int | None
+
+
 class Producer[P](Base[P]):
     def offer_or_update(
-        self, key: str | None, payload: P, schedule_at: datetime | None = None, *, reply_to: Base[Any] | None = None
+        self,
+        key: str | None,
+        payload: P,
+        schedule_at: datetime | None = None,
+        *,
+        on_conflict: OnConflict | str = OnConflict.REPLACE,
+        reply_to: Base[Any] | None = None,
+        **terms: Unpack[Terms],
     ) -> OfferOutcome:
-        """Store a message that is due at `schedule_at` (aware; None: now), or replace the live one of this key.
+        """Store a message that is due at `schedule_at` (aware datetime; None: now), or replace the live one of `key`.
 
-        The same payload at the same time is IGNORED, also while a consumer holds the message; another replaces it, and
-        is delivered once more. Without a key it is always a new message. `reply_to` is a queue made by reply_queue().
-        Raises InvalidMessage, and stores nothing, for what can't be stored.
+        The same payload at the same time is IGNORED, even while the message is leased. Any other offer replaces it; if
+        it is leased, the replacement is delivered once more. With `key` None each offer is a new message.
+        `reply_to` is the result of reply_queue().
+
+        on_conflict: what is replaced: "replace" (payload and time; debounce), "keep" (nothing), "preserve_time"
+            (payload only; throttle), "earliest" or "latest" (payload, and the earlier or later of the two times).
+        priority: one of the queue's priorities; higher is polled first. Default: 0.
+        max_attempts: number of deliveries after which this message becomes a dead letter. Default: that of the queue.
+
+        Raises InvalidMessage, and stores nothing, for a wrong value.
         """
-        return self._offer(key, payload, schedule_at, OnConflict.REPLACE, reply_to)
+        return self._offer(key, payload, schedule_at, on_conflict, reply_to, terms)
 
     def offer_if_not_exists(
-        self, key: str | None, payload: P, schedule_at: datetime | None = None, *, reply_to: Base[Any] | None = None
+        self,
+        key: str | None,
+        payload: P,
+        schedule_at: datetime | None = None,
+        *,
+        reply_to: Base[Any] | None = None,
+        **terms: Unpack[Terms],
     ) -> OfferOutcome:
-        """The same, but a live message of this key is left alone, and the offer IGNORED."""
-        return self._offer(key, payload, schedule_at, OnConflict.KEEP, reply_to)
+        """Like offer_or_update(), but if there is a live message of this key it is kept, and the offer is IGNORED."""
+        return self._offer(key, payload, schedule_at, OnConflict.KEEP, reply_to, terms)
 
     def _offer(
         self,
         key: str | None,
         payload: P,
         schedule_at: datetime | None,
-        on_conflict: OnConflict,
+        on_conflict: OnConflict | str,
         reply_to: Base[Any] | None,
+        terms: Terms,
     ) -> OfferOutcome:
+        policy = checked(on_conflict)
         there = None if reply_to is None else self._reply_address(reply_to)
-        offer = self.address.offer(key, payload, schedule_at, there)
+        offer = self.address.offer(key, payload, schedule_at, there, **terms)
         store = self.leases.store
-        offered = store.offer(offer, on_conflict, self.leases.now())
+        offered = store.offer(offer, policy)
         ring_after_commit(store.alias, offer.queue)
         return offered.outcome
 
@@ -74,23 +113,35 @@ class Producer[P](Base[P]):
         return reply_to.address.queue
 
     def offer_batch(self, messages: Iterable[BatchedMessage[P]]) -> list[BatchedReply]:
-        """Store all or none; the replies are in the order of the messages.
+        """Store all messages or none. The replies are in the order of the messages.
 
-        A key may occur more than once: its messages are then offered one after the other, in their order.
+        If a key occurs more than once, its messages are offered one after another, in order.
+        Raises InvalidMessage, and stores nothing, if one of them can't be stored.
         """
         batch = list(messages)
-        offers = [
-            (
-                self.address.offer(message.key, message.payload, message.schedule_at),
-                OnConflict.REPLACE if message.can_update else OnConflict.KEEP,
-            )
-            for message in batch
-        ]
+        offers = [(self._batched(message), _policy(message)) for message in batch]
         store = self.leases.store
-        offered = store.offer_each(offers, self.leases.now())
+        offered = store.offer_each(offers)
         ring_after_commit(store.alias, self.address.queue)
         return [BatchedReply(message.input, one.outcome) for message, one in zip(batch, offered, strict=True)]
 
-    aoffer_or_update = twin(offer_or_update)
-    aoffer_if_not_exists = twin(offer_if_not_exists)
-    aoffer_batch = twin(offer_batch)
+    def _batched(self, message: BatchedMessage[P]) -> Offer:
+        terms: Terms = {"priority": message.priority, "max_attempts": message.max_attempts}
+        return self.address.offer(message.key, message.payload, message.schedule_at, **terms)
+
+    aoffer_or_update = async_version(offer_or_update)
+    aoffer_if_not_exists = async_version(offer_if_not_exists)
+    aoffer_batch = async_version(offer_batch)
+
+
+def checked(on_conflict: OnConflict | str) -> OnConflict:
+    """The policy of this name. Raises InvalidMessage if there is none."""
+    try:
+        return OnConflict(on_conflict)
+    except ValueError:
+        raise InvalidMessage(f"on_conflict is one of {', '.join(OnConflict)}, not {on_conflict!r}.") from None
+
+
+def _policy(message: BatchedMessage[Any]) -> OnConflict:
+    policy = checked(message.on_conflict)
+    return policy if message.can_update else OnConflict.KEEP

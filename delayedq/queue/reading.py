@@ -1,4 +1,4 @@
-"""Looking at a queue without taking anything."""
+"""Reading messages of a queue without a lease."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import Q
 
+from delayedq.queue.async_versions import async_version
 from delayedq.queue.leases import Acknowledgement, consumer
-from delayedq.queue.twins import twin
+from delayedq.queue.undo import stands, until_undone
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from delayedq.models import Message, MessageQuerySet
@@ -19,49 +21,55 @@ if TYPE_CHECKING:
 
 
 class Reading[P]:
-    """A message as read(), under no lease."""
+    """The result of read(): a message that is not leased."""
 
     def __init__(self, leases: Leases, message: Message, content: Content[P]) -> None:
         self._leases = leases
         self._generation = message.generation
         self._answer: Acknowledgement | None = None
+        self._stands: Callable[[], bool] = stands
         self.payload = content.payload
         self.state: Any = content.headers.get("state")
         self.key = message.key
         self.message_id = message.id
-        #: How often it was delivered so far.
+        #: The number of its deliveries so far.
         self.attempts = message.attempt
         self.scheduled_at: datetime = message.scheduled_at
 
     def acknowledge(self) -> Acknowledgement:
-        """End the message, if it was not replaced since and nobody holds it; idempotent."""
-        if self._answer is None:
-            self._answer = self._acknowledge()
-        return self._answer
+        """End the message as succeeded, unless it was replaced since, or is leased. Calling it again has no effect.
+
+        Returns SUPERSEDED if it was replaced, LEASE_LOST if it is leased or has ended, BUSY if another transaction has
+        locked it.
+        """
+        if self._answer is not None and self._stands():
+            return self._answer
+        answer = self._acknowledge()
+        if answer is not Acknowledgement.BUSY:
+            self._answer, self._stands = answer, until_undone(self._leases.alias)
+        return answer
 
     def _acknowledge(self) -> Acknowledgement:
         lease = self._leases.duration()
-        claimed = self._leases.store.claim_unchanged(
-            self.message_id, self._generation, lease, consumer(), self._leases.now()
-        )
+        claimed = self._leases.store.claim_unchanged(self.message_id, self._generation, lease, consumer())
         if claimed is None:
             replaced = live(self._leases).filter(id=self.message_id, generation__gt=self._generation).exists()
             return Acknowledgement.SUPERSEDED if replaced else Acknowledgement.LEASE_LOST
         end = self._leases.succeeded(claimed, None)
         return self._leases.settle([end], time.monotonic() + lease.total_seconds())[claimed.id]
 
-    aacknowledge = twin(acknowledge)
+    aacknowledge = async_version(acknowledge)
 
 
 def live(leases: Leases) -> MessageQuerySet:
-    """All messages of the queue, held or not."""
+    """All live messages of the queue, leased or not."""
     from delayedq.models import Message  # queues are made before the models are loaded
 
     return Message.objects.using(leases.store.alias).filter(queue=leases.queue)
 
 
 def waiting(leases: Leases) -> MessageQuerySet:
-    """Those that nobody holds, due or not, in the order in which they are due."""
+    """The messages that are not leased, due or not, ordered by due time."""
     from delayedq.models import Now  # queues are made before the models are loaded
 
     expired = Q(leased_until__lte=leases.now() or Now())

@@ -1,4 +1,4 @@
-"""Temporary queues for replies. Their names say when they expire, so that whoever comes by can clear them away."""
+"""Temporary queues for replies. Their names contain the time of expiry, so that any process can delete them later."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from delayedq.queue.leases import Leases
-    from delayedq.store.protocol import Claimed, Store
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Claimed
 
 _NAME = re.compile(rf"{REPLY}(\d{{12}})~[0-9a-f]{{16}}")
 
 
 def reply_name(expires_at: datetime) -> str:
-    """A name that nobody else has. Of two, the one that expires earlier sorts first."""
+    """A unique name. Names sort by the time of expiry."""
     return f"{REPLY}{ceil(expires_at.timestamp()):012d}~{secrets.token_hex(8)}"
 
 
 def expiry(queue: str) -> datetime | None:
-    """When this temporary queue expires (aware); None if it is none."""
+    """When this temporary queue expires (aware datetime); None if the name is not that of one."""
     name = _NAME.match(queue)
     return None if name is None else datetime.fromtimestamp(int(name[1]), UTC)
 
 
 def send_reply(address: Address[Any], leases: Leases, claimed: Claimed, reply_to: str | None, payload: object) -> bool:
-    """Raises LookupError if no reply was asked for; False if the queue for it has expired."""
+    """Offer a reply. Returns False if the queue for it has expired. Raises LookupError if `reply_to` is None."""
     if reply_to is None:
-        raise LookupError("Nobody asked for a reply to this message.")
-    store, now = leases.store, leases.now()
-    expires_at = expiry(reply_to)
-    if expires_at is None or expires_at <= (now or store.now()):
+        raise LookupError("This message was sent without `reply_to`: it takes no reply.")
+    store, expires_at = leases.store, expiry(reply_to)
+    if expires_at is None or expires_at <= store.now():
         return False
     there = Address(reply_to.partition(BARE)[0], address.serializer, address.max_attempts)
-    store.offer(there.offer(claimed.key or str(claimed.id), payload, None), now=now)
+    store.offer(there.offer(claimed.key or str(claimed.id), payload, None))
     ring_after_commit(store.alias, there.queue)
     return True
 
 
 def sweep(store: Store, moment: datetime) -> None:
-    """Delete what is left in temporary queues that expired, whoever made them."""
+    """Delete the messages of expired temporary queues of all processes."""
     from delayedq.models import Message  # queues are made before the models are loaded
 
-    # One range of the due index; the names are looked at again, for databases sort texts in many ways.
+    # One range of the due index. Names are parsed again below, as collations sort texts differently.
     bounds = {"queue__gt": REPLY, "queue__lt": f"{REPLY}{int(moment.timestamp()) + 1:012d}"}
     names = Message.objects.using(store.alias).filter(**bounds).order_by().values_list("queue", flat=True).distinct()
     for name in list(names):

@@ -1,6 +1,7 @@
-"""How payloads become text and come back. A queue's messages are read by the serializer that wrote them, or not at all.
+"""Serializers convert payloads to text and back. The type is part of a queue's stored name, so that the messages of a
+queue are only read by a serializer of the type that wrote them.
 
-A serializer of your own is any object with these three members:
+A custom serializer is any object with these three members:
 
     class Xml:
         type_name = "xml"
@@ -24,17 +25,17 @@ from delayedq.exceptions import CannotRun, NotStorable
 class Serializer[P](Protocol):
     @property
     def type_name(self) -> str:
-        """Part of the queue's stored name: queues of one name and two types never see each other's messages."""
+        """Part of the queue's stored name: queues with the same name and different types are different queues."""
 
     def serialize(self, payload: P) -> str:
-        """The stored text; equal payloads should have equal texts. Raises InvalidMessage for what has none."""
+        """Return the text to store; equal payloads should have equal texts. Raises InvalidMessage."""
 
     def deserialize(self, text: str) -> P:
-        """Raises ValueError if no payload reads so; the message is then set aside as failed."""
+        """Return the payload. Raises ValueError if the text can't be read; the message becomes a dead letter."""
 
 
 class JSONSerializer:
-    """What tasks take as arguments: JSON, and dates, UUIDs, Decimals, sets, saved model instances and so on."""
+    """The types that task arguments may have: JSON, dates, UUIDs, Decimals, sets, saved model instances and so on."""
 
     type_name = "json"
 
@@ -49,7 +50,7 @@ class JSONSerializer:
 
 
 class TextSerializer:
-    """A str as it is."""
+    """A str, stored unchanged."""
 
     type_name = "text"
 

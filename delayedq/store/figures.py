@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import connections, transaction
-
 from delayedq.core.instants import instant
-from delayedq.store.figures_sql import CREATED_ENDED, CREATED_LIVE, DEAD, ENDED, FALLING_DUE, PREPARE
+from delayedq.store import figures_sql as sql
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from datetime import datetime
 
     from delayedq.core.sampling import Sample
-
-__all__ = ["CREATED_LIVE", "FALLING_DUE", "Ended", "Grid", "came_and_ended", "counts", "dead", "ended"]
+    from delayedq.store.database import Database
 
 
 class Grid(NamedTuple):
@@ -40,38 +36,39 @@ class Ended(NamedTuple):
     p95: float | None
 
 
-def ended(alias: str, grid: Grid, times: Sample) -> list[Ended]:
-    """The sample is of `finished_at`, in microseconds since the epoch."""
-    return [Ended(*row) for row in _rows(alias, ENDED, grid, _instants(alias, times))]
+class Figures:
+    """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
+    def __init__(self, database: Database) -> None:
+        self._database = database
 
-def came_and_ended(alias: str, grid: Grid, times: Sample) -> dict[int, int]:
-    """How many of the same messages were created in each bucket."""
-    return dict(_rows(alias, CREATED_ENDED, grid, _instants(alias, times)))
+    def ended(self, grid: Grid, times: Sample) -> list[Ended]:
+        return [Ended(*row) for row in self._rows(sql.ENDED, grid, self._instants(times))]
 
+    def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
+        """How many of the same messages were created in each bucket."""
+        return dict(self._rows(sql.CREATED_ENDED, grid, self._instants(times)))
 
-def dead(alias: str, grid: Grid, times: Sample) -> dict[int, int]:
-    """How many dead letters, by bucket: from their own index, which MySQL does not have. The sample is as above."""
-    return dict(_rows(alias, DEAD, grid, _instants(alias, times)))
+    def dead(self, grid: Grid, times: Sample) -> dict[int, int]:
+        """How many dead letters, by bucket: from their own index, which MySQL does not have."""
+        return dict(self._rows(sql.DEAD, grid, self._instants(times)))
 
+    def created(self, grid: Grid, ids: Sample) -> dict[int, int]:
+        """How many live messages with these ids were created, by bucket."""
+        return dict(self._rows(sql.CREATED_LIVE, grid, ids.slices))
 
-def _instants(alias: str, times: Sample) -> list[list[str]]:
-    adapt = connections[alias].ops.adapt_datetimefield_value
-    return [[str(adapt(instant(end))) for end in part] for part in times.slices]
+    def falling_due(self, grid: Grid, ids: Sample) -> dict[int, int]:
+        """How many live messages with these ids fall due, by bucket; -1 has what is overdue."""
+        return dict(self._rows(sql.FALLING_DUE, grid, ids.slices))
 
+    def _instants(self, times: Sample) -> list[list[str]]:
+        stored = self._database.dialect.stored
+        return [[str(stored(instant(end))) for end in part] for part in times.slices]
 
-def counts(alias: str, statement: Mapping[str, str], grid: Grid, ids: Sample) -> dict[int, int]:
-    """How many live messages a statement finds among these ids, by bucket."""
-    return dict(_rows(alias, statement, grid, ids.slices))
-
-
-def _rows(alias: str, statements: Mapping[str, str], grid: Grid, slices: Any) -> list[Any]:
-    connection = connections[alias]
-    adapt = connection.ops.adapt_datetimefield_value
-    parameters = {"slices": json.dumps(slices), "start": adapt(grid.start), "end": adapt(grid.end), "width": grid.width}
-    with transaction.atomic(using=alias), connection.cursor() as cursor:
-        if prepare := PREPARE.get(connection.vendor):
-            cursor.execute(prepare)
-        cursor.execute(statements[connection.vendor], parameters)
-        rows: list[Any] = cursor.fetchall()
-    return rows
+    def _rows(self, template: str, grid: Grid, slices: Any) -> list[Any]:
+        dialect = self._database.dialect
+        bounds = {"start": dialect.stored(grid.start), "end": dialect.stored(grid.end), "width": grid.width}
+        with self._database.atomic():
+            if dialect.prepare:
+                self._database.write(dialect.prepare)
+            return self._database.rows(sql.in_words(template, dialect), {"slices": json.dumps(slices), **bounds})

@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
 
 from delayedq.conf import get_settings
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
-from delayedq.store.protocol import OnConflict
+from delayedq.store.columns import MESSAGE, listed
+from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from delayedq.store.protocol import Offer
+
+SECOND = timedelta(seconds=1)
 
 # On PostgreSQL and SQLite alike, the partial unique index delayedq_key decides what a conflict is, and the row it finds
 # is locked at its newest version: two offers of a key can't both create it, and an offer that meets the end of its key
 # creates it anew.
 #
-# A replaced message starts over: no attempts, no errors. While it is leased its time is that of the run in progress, so
-# any policy takes the offered time for the run to come. Offered again as it stands, nothing is written.
+# A replaced message starts over: no attempts, no errors. While leased, `scheduled_at` belongs to the running attempt,
+# so every policy except KEEP uses the offered time for the next run. Offered again as it stands, nothing is written.
 _UPDATE = """
 ON CONFLICT (kind, key) WHERE key IS NOT NULL DO UPDATE SET
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
@@ -47,15 +50,20 @@ CONFLICT = {
     OnConflict.LATEST: _UPDATE.format(moves=f"{_LEASED} OR excluded.scheduled_at > message.scheduled_at"),
 }
 
-INSERT = """
-INSERT INTO delayedq_message AS message (
-    queue, kind, key, priority, max_attempts, payload, metadata,
-    scheduled_at, scheduled_at_initially, created_at, attempt, generation
-)
-"""
+INSERT = f"INSERT INTO delayedq_message AS message ({listed(MESSAGE)})"
+
+#: The clock of a host that offers messages may be this far behind the database's without delaying a wake-up.
+CLOCK_SKEW = timedelta(minutes=1)
 
 #: A message that was never replaced has generation 0: it was created by this very statement.
-RETURNING = "RETURNING id, generation, kind, key"
+RETURNING = "RETURNING id, generation, kind, key, created_at"
+
+
+def offered(row: Sequence[Any] | None) -> Offered:
+    """The row of RETURNING in words."""
+    if row is None:
+        return Offered(OfferOutcome.IGNORED, None)
+    return Offered(OfferOutcome.UPDATED if row[1] else OfferOutcome.CREATED, row[0], row[4])
 
 
 def check(offer: Offer) -> None:
@@ -66,9 +74,15 @@ def check(offer: Offer) -> None:
         check_time(offer.scheduled_at)
     check_name("queue", offer.queue)
     check_name("kind", offer.kind)
-    size, limit = len(offer.payload.encode()), get_settings().MAX_PAYLOAD_BYTES
+    check_size("payload", offer.payload)
+    check_size("metadata", offer.metadata or "")
+
+
+def check_size(name: str, text: str) -> None:
+    """Refuse with PayloadTooLarge what takes more bytes than the settings allow; `name` says what it is."""
+    size, limit = len(text.encode()), get_settings().MAX_PAYLOAD_BYTES
     if size > limit:
-        raise PayloadTooLarge(f"The payload takes {size:,} bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows {limit:,}.")
+        raise PayloadTooLarge(f"The {name} takes {size:,} bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows {limit:,}.")
 
 
 def check_key(key: object) -> None:
@@ -94,10 +108,44 @@ def check_time(when: object) -> None:
         raise InvalidTime(f"A time is a datetime, not {when!r}.")
     if timezone.is_naive(when):
         raise InvalidTime(f"A time must be aware: {when!r} has no time zone; see django.utils.timezone.make_aware().")
+    if when.utcoffset() % SECOND:  # type: ignore[operator]  # it is aware
+        raise InvalidTime(f"The UTC offset of a time is in whole seconds, not {when.utcoffset()}: {when!r}.")
     try:
         when.astimezone(UTC)
     except OverflowError:
         raise InvalidTime(f"{when!r} lies outside of all time that can be stored.") from None
+
+
+def time_in(now: datetime, delay: object) -> datetime:
+    """The time that is `delay` after now. Refuse with InvalidTime what is no timedelta, or leads beyond all times."""
+    if not isinstance(delay, timedelta):
+        raise InvalidTime(f"A delay is a timedelta, not {delay!r}.")
+    try:
+        return now + delay
+    except OverflowError:
+        raise InvalidTime(f"A delay of {delay} from now lies outside of all time that can be stored.") from None
+
+
+def in_lock_order(offers: Sequence[Offer], positions: Iterable[int]) -> list[int]:
+    """These positions in the order of kind and key, in which all batches lock: they can't deadlock.
+
+    What has no key locks nothing, and comes first, as it was given. Databases sort the texts alike, by code points.
+    """
+
+    def names(position: int) -> tuple[str, str]:
+        offer = offers[position]
+        return ("", "") if offer.key is None else (offer.kind, offer.key)
+
+    return sorted(positions, key=names)
+
+
+def may_be_due_soon(times: Iterable[datetime | None]) -> bool:
+    """Whether one of these times (None: now) may come before the next scan of the workers, by this host's clock.
+
+    If this clock is slower than CLOCK_SKEW allows for, that scan still finds the message.
+    """
+    soon = timezone.now() + get_settings().POLL_INTERVAL + CLOCK_SKEW
+    return any(moment is None or moment <= soon for moment in times)
 
 
 def waves(offers: Sequence[Offer]) -> list[list[int]]:

@@ -1,1 +1,1 @@
-"""What runs the messages: `supervisor` starts processes, in each a `loop` claims, dispatches and settles."""
+"""Runs the messages: `supervisor` starts processes; in each of them a `loop` claims, dispatches and settles."""

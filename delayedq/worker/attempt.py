@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
-    from delayedq.worker.ledger import Ledger
+    from delayedq.worker.shared_leases import SharedLeases
 
 
 _is_async = cache(iscoroutinefunction)
@@ -24,22 +24,23 @@ _is_async = cache(iscoroutinefunction)
 class Attempt:
     """One claimed message on its way through a worker; `current_message()` returns it inside the task."""
 
-    def __init__(self, claimed: Claimed, task: Task[..., Any], worker: str, ledger: Ledger, slot: int) -> None:
+    def __init__(self, claimed: Claimed, task: Task[..., Any], worker: str, leases: SharedLeases, slot: int) -> None:
         self.claimed = claimed
         self.task = task
         self.worker = worker
         self.slot = slot
-        self._ledger = ledger
+        self._leases = leases
 
     def __repr__(self) -> str:
         return f"<{self.kind} {self.key or self.id}, attempt {self.attempt} of {self.max_attempts}>"
 
     def backoff(self, attempt: int) -> timedelta:
+        """The pause after a failed attempt of this number (1 is the first), by the task's policy."""
         return as_backoff(self.task.backoff)(attempt)
 
     @property
     def threaded(self) -> bool:
-        """Does it run in a thread? Async tasks share the event loop."""
+        """True if it runs in a thread; async tasks share the event loop."""
         return not _is_async(self.task.func)
 
     @property
@@ -79,36 +80,38 @@ class Attempt:
 
     @cached_property
     def metadata(self) -> dict[str, Any]:
+        """The metadata stored with the message; empty if there is none."""
         stored = self.claimed.metadata
         metadata: dict[str, Any] = json.loads(stored) if stored else {}
         return metadata
 
     @property
     def schedule(self) -> str | None:
-        """The name of the cron schedule that this is a tick of, if it is one."""
-        name: str | None = self._cron.get("schedule")
+        """The name of the cron schedule whose tick this is; None if it is no tick."""
+        name: str | None = self.cron.get("schedule")
         return name
 
     @property
     def nominal_at(self) -> datetime | None:
-        """When that schedule said; a tick that was missed starts later, and a retried one too."""
-        nominal_at = self._cron.get("nominal_at")
+        """The instant that the schedule names; a missed or retried tick starts later. None if it is no tick."""
+        nominal_at = self.cron.get("nominal_at")
         return None if nominal_at is None else datetime.fromisoformat(nominal_at)
 
     @property
-    def _cron(self) -> dict[str, Any]:
+    def cron(self) -> dict[str, Any]:
+        """What the metadata says of the tick that this is, if it is one."""
         about = self.metadata.get("cron")
         return about if isinstance(about, dict) else {}
 
     @property
     def lease_lost(self) -> bool:
-        """True as soon as somebody else may run this message: cancelled, or its lease expired.
+        """True as soon as another worker may run this message: it was cancelled, or its lease expired.
 
-        Whatever the task returns then is refused, so a long task does well to look now and then, and to stop.
+        The result of the attempt is refused then, so a long task should check this from time to time, and stop.
         """
-        return self._ledger.is_lost(self.slot, self.claimed.token)
+        return self._leases.is_lost(self.slot, self.claimed.token)
 
     def start(self) -> bool:
-        """Say that it starts; False if it must not, since its lease was lost while it waited."""
-        self._ledger.start(self.slot)
+        """Record that it starts; False if it must not, because its lease was lost while it waited for a thread."""
+        self._leases.start(self.slot)
         return not self.lease_lost

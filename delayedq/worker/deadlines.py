@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
 import sys
 import threading
 import time
@@ -12,69 +14,80 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.lifecycle import Raised
 from delayedq.exceptions import TaskTimeout
-from delayedq.worker.executor import Ended, execute, execute_jointly
+from delayedq.worker.executor import AttemptResult, execute, execute_exactly_once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import timedelta
+    from contextlib import AbstractContextManager
 
     from delayedq.worker.attempt import Attempt
+
+
+logger = logging.getLogger("delayedq")
 
 
 class Deadlines:
     """Raises TaskTimeout in threads whose task has run out of time.
 
-    The exception is delivered between two instructions of Python; a call into C that does not return can't be
-    interrupted, and keeps its message until it does.
+    The exception is delivered between two Python instructions; a call into C can't be interrupted, and the attempt
+    goes on until it returns.
 
-    Where it comes in a `__del__` or in the callback of a weak reference, Python drops it and calls
+    If it is delivered in a `__del__` or in the callback of a weak reference, Python drops it and calls
     `sys.unraisablehook`; then it is raised again.
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._lock = threading.Lock()
-        #: When the time of each running thread is over; never again once it was interrupted.
+        #: By running thread: the moment (monotonic) at which it is interrupted; infinity once it was.
         self._running: dict[int, float] = {}
+        #: By running thread: the end of its timeout, and what it runs.
+        self._armed: dict[int, tuple[float, Attempt]] = {}
+        self._lost: list[Attempt] = []
         self._other_hook, self._hook = sys.unraisablehook, self._dropped
         sys.unraisablehook = self._hook
 
     def close(self) -> None:
+        """Put the former `sys.unraisablehook` back."""
         if sys.unraisablehook is self._hook:
             sys.unraisablehook = self._other_hook
 
-    def execute(self, attempt: Attempt) -> Ended:
+    def execute(self, attempt: Attempt) -> AttemptResult:
         """Run a sync task under its timeout in the calling thread."""
-        assert attempt.task.timeout is not None
         started, ended = time.monotonic(), None
         try:
-            self.arm(attempt.task.timeout)
+            self.arm(attempt)
             ended = execute(attempt)
             self.disarm()
-        except TaskTimeout as error:  # it arrived just before the task, or between its end and this line
-            ended = ended or Ended(attempt, Raised(), started, time.monotonic(), error)
+        except TaskTimeout as error:  # raised just before the task, or between its end and this line
+            ended = ended or AttemptResult(attempt, Raised(), started, time.monotonic(), error)
             self.disarm()
         return _explained(ended)
 
-    def execute_jointly(self, attempt: Attempt) -> Ended:
+    def execute_exactly_once(self, attempt: Attempt) -> AttemptResult:
         """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
-        timeout = attempt.task.timeout
-        return _explained(execute_jointly(attempt, nullcontext() if timeout is None else Limit(self, timeout)))
+        limit: AbstractContextManager[object] = nullcontext() if attempt.task.timeout is None else Limit(self, attempt)
+        return _explained(execute_exactly_once(attempt, limit))
 
-    def arm(self, timeout: timedelta) -> None:
-        """From now until `disarm`, the calling thread may be interrupted."""
+    def arm(self, attempt: Attempt) -> None:
+        """From now until `disarm`, the calling thread may be interrupted: when the timeout of its task is over."""
+        assert attempt.task.timeout is not None
         with self._lock:
-            self._running[threading.get_ident()] = time.monotonic() + timeout.total_seconds()
-        self._wake()  # the loop may sleep for longer than that
+            deadline = time.monotonic() + attempt.task.timeout.total_seconds()
+            self._running[threading.get_ident()] = deadline
+            self._armed[threading.get_ident()] = deadline, attempt
+        self._wake()  # the loop may be about to sleep for longer than that
 
     def disarm(self) -> None:
+        """From now on the calling thread is not interrupted, also not by an exception that is on its way."""
         with self._lock:
             interrupted = self._running.pop(threading.get_ident(), None) == inf
+            self._armed.pop(threading.get_ident(), None)
         if interrupted:
             self._swallow()
 
     def _swallow(self) -> None:
-        """Let a late exception arrive here, where it does no harm."""
+        """Cancel an exception that was not delivered yet, or receive it here, where it does no harm."""
         try:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
             for _ in range(100):
@@ -91,6 +104,7 @@ class Deadlines:
             self._wake()
 
     def enforce(self) -> float | None:
+        """Interrupt the threads whose time is over; returns the seconds until the next one, or None."""
         moment = time.monotonic()
         with self._lock:
             for thread, deadline in self._running.items():
@@ -100,23 +114,41 @@ class Deadlines:
             deadline = min(self._running.values(), default=inf)
         return None if deadline == inf else deadline - moment
 
+    def overdue(self, after: float) -> list[Attempt]:
+        """The attempts that run on `after` seconds after their timeout: they can't be interrupted. Each is logged once.
+
+        Such a thread is lost, as long as its task swallows TaskTimeout or is in a call into C.
+        """
+        moment = time.monotonic()
+        with self._lock:
+            lost = [attempt for deadline, attempt in self._armed.values() if deadline + after <= moment]
+        for attempt in lost:
+            if attempt not in self._lost:
+                logger.error(
+                    "%r runs on %.0f s after its timeout of %s and can't be interrupted: its thread is lost.",
+                    attempt, after, attempt.task.timeout,
+                    extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
+                )  # fmt: skip
+        self._lost = lost
+        return lost
+
 
 class Limit:
     """Raises TaskTimeout in its block when the time is over, and never after it."""
 
-    def __init__(self, deadlines: Deadlines, timeout: timedelta) -> None:
+    def __init__(self, deadlines: Deadlines, attempt: Attempt) -> None:
         self._deadlines = deadlines
-        self._timeout = timeout
+        self._attempt = attempt
 
     def __enter__(self) -> None:
-        self._deadlines.arm(self._timeout)
+        self._deadlines.arm(self._attempt)
 
     def __exit__(self, *_: object) -> None:
         self._deadlines.disarm()
 
 
-def _explained(ended: Ended) -> Ended:
-    """TaskTimeout is raised from outside, without a word."""
+def _explained(ended: AttemptResult) -> AttemptResult:
+    """A TaskTimeout is raised from another thread without arguments: add the message."""
     if isinstance(ended.error, TaskTimeout):
         ended.error.args = (f"It took longer than {ended.attempt.task.timeout}.",)
     return ended

@@ -1,21 +1,36 @@
-"""Run one message and say how it ended. Only an exactly-once task touches the queue's tables; see `joint`."""
+"""Run one attempt and say how it ended. Only an exactly-once task writes to the queue's tables; see `exactly_once`."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import random
 import time
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
+from django.db import InterfaceError, OperationalError
 from django.tasks import TaskContext
 from django.tasks.signals import task_finished, task_started
 
 from delayedq import results
 from delayedq.conf import get_settings
 from delayedq.core.atoms import TAG
-from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Impossible, Outcome, Raised, Returned
+from delayedq.core.lifecycle import (
+    AskedCancel,
+    AskedRetry,
+    AskedSnooze,
+    Impossible,
+    NotStarted,
+    Outcome,
+    Raised,
+    Returned,
+    is_final,
+)
 from delayedq.core.serialization import dumps, load_call
+from delayedq.cron.starting import check_start, must_ask
 from delayedq.exceptions import (
     ArgumentsMismatch,
     Cancel,
@@ -24,11 +39,12 @@ from delayedq.exceptions import (
     PayloadTooLarge,
     Retry,
     Snooze,
+    Steering,
     TaskTimeout,
 )
 from delayedq.signals import wanted
 from delayedq.tasks import current_attempt, parameters_of
-from delayedq.worker.joint import jointly
+from delayedq.worker.exactly_once import exactly_once
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -36,14 +52,20 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Settled
     from delayedq.worker.attempt import Attempt
 
+logger = logging.getLogger("delayedq")
+
+#: Seconds, on average, until a message is tried again whose task had no connection to begin with.
+CONNECTION_PAUSE = 2.0
+
 _RETURNED_NONE = Returned()
 TAG_MARK = f'"{TAG}"'
 
 
-class Ended(NamedTuple):
-    """How an attempt ended, with moments of `time.monotonic()`; `started` is None if the task never ran.
+class AttemptResult(NamedTuple):
+    """How an attempt ended, in moments of `time.monotonic()`; `started` is None if the task never ran.
 
-    `settled`: the store's answer, if the end of the message has been committed already.
+    `decide()` makes of it a final outcome or a retry. `settled`: the store's answer, if an exactly-once task has
+    committed the end of its message already.
     """
 
     attempt: Attempt
@@ -54,19 +76,21 @@ class Ended(NamedTuple):
     settled: Settled | None = None
 
 
-def execute(attempt: Attempt) -> Ended:
+def execute(attempt: Attempt) -> AttemptResult:
     """Run a sync task in the calling thread."""
     run = _Run(attempt)
     try:
         run.prepare()
-        return run.returned(attempt.task.func(*run.args, **run.kwargs))
+        with run:
+            value = attempt.task.func(*run.args, **run.kwargs)
+        return run.returned(value)
     except BaseException as error:  # noqa: BLE001  a task that calls sys.exit() must not end the worker
         return run.raised(error)
     finally:
         run.leave()
 
 
-def execute_jointly(attempt: Attempt, limit: AbstractContextManager[object]) -> Ended:
+def execute_exactly_once(attempt: Attempt, limit: AbstractContextManager[object]) -> AttemptResult:
     """Run a sync task in the calling thread, in one transaction with the end of its message.
 
     The task runs within `limit`, which may raise TaskTimeout in it, but not in the commit.
@@ -74,30 +98,31 @@ def execute_jointly(attempt: Attempt, limit: AbstractContextManager[object]) -> 
     run = _Run(attempt)
     try:
         run.prepare()
-        with jointly(attempt) as joint:
-            with limit:
+        with exactly_once(attempt) as commit:
+            with limit, run:
                 value = attempt.task.func(*run.args, **run.kwargs)
             outcome = run.outcome(value)
-            joint.end(outcome, run.started)
-        return run.committed(outcome, value, joint.settled)
+            commit.end(outcome, run.started)
+        return run.committed(outcome, value, commit.settled)
     except BaseException as error:  # noqa: BLE001
         return run.raised(error)
     finally:
         run.leave()
 
 
-async def aexecute(attempt: Attempt) -> Ended:
+async def aexecute(attempt: Attempt) -> AttemptResult:
     """Run an async task in the calling event loop."""
     run = _Run(attempt)
     timeout = attempt.task.timeout
     limit = asyncio.timeout(None if timeout is None else timeout.total_seconds())
     try:
-        if TAG_MARK in attempt.claimed.payload:  # a reference to a model instance is loaded by a query
+        if TAG_MARK in attempt.claimed.payload or must_ask(attempt.claimed):  # which may take queries
             await sync_to_async(run.prepare)()
         else:
             run.prepare()
         async with limit:
-            returned = await attempt.task.func(*run.args, **run.kwargs)
+            with run:
+                returned = await attempt.task.func(*run.args, **run.kwargs)
         return run.returned(returned)
     except BaseException as error:  # noqa: BLE001
         return run.raised(TaskTimeout(f"It took longer than {timeout}.") if limit.expired() else error)
@@ -106,25 +131,43 @@ async def aexecute(attempt: Attempt) -> Ended:
 
 
 class _Run:
-    """One attempt from its start to its end: the steps that sync and async tasks share."""
+    """One attempt from its start to its end: the steps that sync and async tasks share. Its body runs in `with run`."""
 
-    __slots__ = ("_context", "_in_task", "_result", "args", "attempt", "kwargs", "started")
+    __slots__ = (
+        "_began", "_context", "_may_not_start", "_pid", "_result", "_returned", "args", "attempt", "kwargs", "started",
+    )  # fmt: skip
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
         self.started = time.monotonic()
+        self._may_not_start = False
         self.args: list[Any] = []
         self.kwargs: dict[str, Any] = {}
         self._result: Any = None
-        self._in_task = False
+        self._began = self._returned = False
+        self._pid = os.getpid()
         self._context = current_attempt.set(attempt)
-        attempt.start()
+
+    def __enter__(self) -> None:
+        self._began = True
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """A process that the task has forked ends here: it must not settle, nor run other messages."""
+        if os.getpid() != self._pid:
+            if not isinstance(error, SystemExit):
+                logger.error(
+                    "%r returned in a process that it had forked; that process ends.", self.attempt,
+                    exc_info=error, extra={"pid": os.getpid(), "message_id": self.attempt.id},
+                )  # fmt: skip
+            os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else bool(error))
 
     def leave(self) -> None:
         current_attempt.reset(self._context)
 
     def prepare(self) -> None:
-        """Read the arguments, and tell whoever listens that the task starts."""
+        """Read the arguments, and send `task_started` if anyone receives it. Raises what keeps a tick from starting."""
+        if must_ask(self.attempt.claimed):
+            self._ask_whether_to_start()
         task = self.attempt.task
         self.args, self.kwargs = load_call(self.attempt.claimed.payload)
         announced = wanted(task_started, logging.INFO)
@@ -134,20 +177,28 @@ class _Run:
             task_started.send_robust(type(task.get_backend()), task_result=self._result)
         if task.takes_context:
             self.args = [TaskContext(task_result=self._result), *self.args]
-        self._in_task = True
 
-    def returned(self, value: object) -> Ended:
+    def _ask_whether_to_start(self) -> None:
+        try:
+            check_start(self.attempt.claimed, self.attempt.cron)
+        except Steering:
+            self._may_not_start = True
+            raise
+
+    def returned(self, value: object) -> AttemptResult:
         return self._ended(self.outcome(value), None, value)
 
     def outcome(self, value: object) -> Returned:
-        """Raises InvalidMessage if the value can't be stored."""
-        self._in_task = False
+        """The outcome of a return value. Raises InvalidMessage if the value can't be stored."""
+        self._returned = True
         return _RETURNED_NONE if value is None else Returned(_result(value))
 
-    def committed(self, outcome: Returned, value: object, settled: Settled | None) -> Ended:
+    def committed(self, outcome: Returned, value: object, settled: Settled | None) -> AttemptResult:
         return self._ended(outcome, None, value)._replace(settled=settled)
 
-    def raised(self, error: BaseException) -> Ended:
+    def raised(self, error: BaseException) -> AttemptResult:  # noqa: PLR0911
+        if not self._began and isinstance(error, OperationalError | InterfaceError):
+            return not_begun(self.attempt, error)
         match error:
             case Retry():
                 return self._ended(AskedRetry(error.delay), error)
@@ -155,7 +206,7 @@ class _Run:
                 return self._ended(AskedSnooze(error.delay, error.until), error)
             case Cancel():
                 return self._ended(AskedCancel(), error)
-            case CannotRun() | InvalidMessage() if not self._in_task:  # of the stored arguments, or of the result
+            case CannotRun() | InvalidMessage() if self._returned or not self._began:  # of the arguments, or the result
                 return self._ended(Impossible(), error)
             case TypeError() if mismatch := self._mismatch(error):
                 return self._ended(Impossible(), mismatch)
@@ -163,7 +214,7 @@ class _Run:
                 return self._ended(Raised(), error)
 
     def _mismatch(self, error: TypeError) -> ArgumentsMismatch | None:
-        """Did the call itself fail, before the first line of the task?"""
+        """The error to report if the call itself failed, before the first line of the task; else None."""
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
             return None
         args = self.args[1:] if self.attempt.task.takes_context else self.args
@@ -173,15 +224,29 @@ class _Run:
             return ArgumentsMismatch(f"The stored arguments do not fit {self.attempt.kind}: {reason}.")
         return None
 
-    def _ended(self, outcome: Outcome, error: BaseException | None, value: object = None) -> Ended:
+    def _ended(self, outcome: Outcome, error: BaseException | None, value: object = None) -> AttemptResult:
         finished = time.monotonic()
-        if isinstance(outcome, AskedRetry | AskedSnooze):
-            pass  # it has not finished, and that is no failure
+        if (
+            self._may_not_start
+            or isinstance(error, ArgumentsMismatch)
+            or not is_final(outcome, self.attempt.attempt, self.attempt.max_attempts)
+        ):
+            pass  # it never began, or another attempt follows, perhaps by another worker
         elif wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
             result = self._result or results.running(self.attempt, self.args, self.kwargs)
             results.end(result, outcome, error, value)
             task_finished.send_robust(type(self.attempt.task.get_backend()), task_result=result)
-        return Ended(self.attempt, outcome, self.started, finished, error)
+        return AttemptResult(self.attempt, outcome, None if self._may_not_start else self.started, finished, error)
+
+
+def not_begun(attempt: Attempt, error: BaseException) -> AttemptResult:
+    """The connection failed before the first line of the task: it is not charged, and waits a little."""
+    logger.warning(
+        "%r can't begin yet: %s", attempt, error,
+        extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
+    )  # fmt: skip
+    delay = timedelta(seconds=CONNECTION_PAUSE * random.uniform(0.5, 1.5))  # noqa: S311
+    return AttemptResult(attempt, NotStarted(delay), None, time.monotonic(), error)
 
 
 def _result(value: object) -> str:

@@ -1,9 +1,10 @@
-"""What a worker remembers of the queues it serves: their lanes, what is due in them, and how far it has claimed.
+"""What a worker knows of the queues it serves: their lanes, when each is due next, and how far it has claimed.
 
-A lane is one queue at one priority. Its *floor* is the due time up to which the worker has claimed: a claim starts
-there, and so never walks again over the rows it took, which stay in the index until a vacuum may remove them. With a
-transaction held open elsewhere that is never, and claims without a floor get slower with each message. The floor is a
-hint only: `look` sees what it would miss (late commits, times moved back, expired leases) and lowers it.
+A lane is one queue at one priority. Its *watermark* is the due time up to which the worker has claimed. A claim starts
+there, so it does not read again the rows it took, which stay in the index until vacuum may remove them. While another
+session holds a transaction open, vacuum can't, and claims without a watermark get slower with each message. The
+watermark is a hint only: `scan` finds what it would miss (late commits, times moved back, expired leases) and lowers
+it.
 """
 
 from __future__ import annotations
@@ -22,41 +23,48 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from delayedq.store.protocol import Claimed, Sight
+    from delayedq.store.protocol import Claimed, LaneHead
 
-#: A transaction that commits so much later than it began is still found without a look.
+#: A transaction that commits at most 250 ms after its offer is still found without a scan.
 SLACK = timedelta(milliseconds=250)
 
-#: So many lanes are remembered when they are empty: a wake-up is followed by a claim from them, and needs no look.
+#: After it gave back what it can't run, a worker claims from that lane 0.25 s later than others.
+HANDICAP = 0.25
+
+#: At most 16 empty lanes are remembered: after a wake-up the loop claims from them without waiting for a scan.
 REMEMBERED = 16
 
 
 @dataclass(slots=True)
 class _Known:
-    floor: datetime
+    watermark: datetime
     #: The moment of `time.monotonic()` at which its next message is due.
     due: float
     #: Claims in a row that found nothing.
     misses: int = 0
     #: The due time of the last message that a claim took.
     reached: datetime | None = None
+    #: Until this moment other workers go first.
+    yields_until: float = 0.0
 
     def advance(self, scheduled_at: datetime, *, has_more: bool) -> None:
-        """Messages up to that time were claimed. Where there are more, the floor follows close behind: late commits
-        wait for the next look then, but no claim walks over all that was due in the time that they may take.
+        """Messages up to that time were claimed. With a backlog (`has_more`) the watermark drops its 250 ms slack: late
+        commits wait for the next scan, and claims do not re-read rows just taken.
         """
         self.misses = 0
-        floor = _before(scheduled_at, SLACK)
+        watermark = _before(scheduled_at, SLACK)
         if has_more and self.reached is not None:
-            floor = max(floor, min(self.reached, scheduled_at))
-        self.floor, self.reached = max(self.floor, floor), scheduled_at
+            watermark = max(watermark, min(self.reached, scheduled_at))
+        self.watermark, self.reached = max(self.watermark, watermark), scheduled_at
 
     def rest(self) -> None:
         """There is nothing to claim."""
         self.due, self.misses = float("inf"), 0
 
-    def look_due(self, moment: float, due_in: float) -> None:
-        """It is due then. But if it was so before and nothing could be claimed, somebody has locked what is there."""
+    def expect(self, moment: float, due_in: float) -> None:
+        """Due in that many seconds. After claims in vain (its rows are locked), after a growing pause."""
+        if moment < self.yields_until:
+            due_in += HANDICAP
         if due_in > 0:
             self.due, self.misses = moment + due_in, 0
         else:
@@ -65,60 +73,69 @@ class _Known:
 
 
 class Lanes:
-    """Shared by the loop, which plans and advances, and the lookout, which sees."""
+    """Shared by the loop, which plans and advances, and the poller, which scans and peeks."""
 
     def __init__(self) -> None:
         self._lanes: dict[tuple[str, int], _Known] = {}
         self._lock = Lock()
-        #: How often somebody looked.
-        self.looks = 0
+        #: Number of scans so far.
+        self.scans = 0
 
-    def see(self, sights: Sequence[Sight], moment: float) -> None:
-        """Take over what a look at `moment` (monotonic) found; lanes it did not find are empty, or paused."""
+    def scanned(self, heads: Sequence[LaneHead], moment: float) -> None:
+        """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
         with self._lock:
             before, self._lanes = self._lanes, {}
-            for sight in sights:
-                name = sight.queue, sight.priority
+            for head in heads:
+                name = head.queue, head.priority
                 gone = before.pop(name, None)
-                self._lanes[name] = known = _Known(_floor(sight), 0.0, gone.misses if gone else 0)
-                known.look_due(moment, sight.due_in)
+                self._lanes[name] = known = _Known(_watermark(head), 0.0, gone.misses if gone else 0)
+                known.yields_until = gone.yields_until if gone else 0.0
+                known.expect(moment, head.due_in)
             for name, known in islice(before.items(), REMEMBERED):  # the latest come first
                 self._lanes[name] = known
                 known.rest()
-            self.looks += 1
+            self.scans += 1
 
     def known(self) -> list[Lane]:
+        """All known lanes with their watermarks."""
         with self._lock:
-            return [Lane(*name, known.floor) for name, known in self._lanes.items()]
+            return [Lane(*name, known.watermark) for name, known in self._lanes.items()]
 
-    def glimpse(self, sights: Sequence[Sight], moment: float) -> None:
-        """Take over when known lanes are due next, as a glance at `moment` found; their floors stay."""
-        due_in = {(s.queue, s.priority): s.due_in for s in sights}
+    def peeked(self, heads: Sequence[LaneHead], moment: float) -> None:
+        """Take over when known lanes are due next, as a peek at `moment` found; their watermarks stay."""
+        due_in = {(s.queue, s.priority): s.due_in for s in heads}
         with self._lock:
             for name, known in self._lanes.items():
                 if name in due_in:
-                    known.look_due(moment, due_in[name])
+                    known.expect(moment, due_in[name])
                 else:
                     known.rest()
 
     def hint(self) -> bool:
-        """Somebody offered something: any lane may be due. Says whether one is known."""
+        """Something was offered: any lane may be due. Returns whether at least one lane is known."""
+        moment = time.monotonic()
         with self._lock:
             for known in self._lanes.values():
-                known.due = 0.0
+                known.due = moment + HANDICAP if moment < known.yields_until else 0.0
             return bool(self._lanes)
+
+    def yield_to_others(self, queue: str, priority: int, seconds: float) -> None:
+        """For a while, let other workers go first in this lane."""
+        with self._lock:
+            if known := self._lanes.get((queue, priority)):
+                known.yields_until = time.monotonic() + seconds
 
     def plan(self) -> list[Lane]:
         """The lanes that are due, higher priorities first; equal ones take turns in being first."""
         moment = time.monotonic()
         with self._lock:
-            due = [Lane(*name, known.floor) for name, known in self._lanes.items() if known.due <= moment]
+            due = [Lane(*name, known.watermark) for name, known in self._lanes.items() if known.due <= moment]
         random.shuffle(due)
         due.sort(key=lambda lane: -lane.priority)
         return due
 
     def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:
-        """Raise the floors to what was claimed; says whether the planned lanes are exhausted."""
+        """Raise the watermarks to what was claimed; says whether the planned lanes are exhausted."""
         exhausted = len(claimed) < asked
         full = None if exhausted or not claimed else (claimed[-1].queue, claimed[-1].priority)
         last = {(message.queue, message.priority): message.scheduled_at for message in claimed}
@@ -140,13 +157,13 @@ class Lanes:
         return None if due == float("inf") else due - time.monotonic()
 
 
-def _floor(sight: Sight) -> datetime:
-    """What is offered from now on lies above it, also if all that is there is due later."""
-    return sight.first_at if sight.due_in <= 0 else _before(sight.first_at, timedelta(seconds=sight.due_in) + SLACK)
+def _watermark(head: LaneHead) -> datetime:
+    """The due time of the first message, or now (less SLACK) if that is due later: new offers lie above it."""
+    return head.first_at if head.due_in <= 0 else _before(head.first_at, timedelta(seconds=head.due_in) + SLACK)
 
 
 def _before(moment: datetime, delay: timedelta) -> datetime:
     try:
         return moment - delay
-    except OverflowError:  # at the beginning of all time
+    except OverflowError:  # before the year 1
         return moment

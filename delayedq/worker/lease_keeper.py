@@ -1,14 +1,15 @@
-"""A process that keeps the leases of its siblings, whatever their tasks do to the interpreter.
+"""The process that renews the leases of all workers of a supervisor, whatever their tasks do to their interpreters.
 
-It reads which messages each worker holds from shared memory, renews their leases three times per lease, and tells the
-worker which were lost. When a worker has died it gives back what that one had not started, without charge, so that
-the batch-mates of a message that kills its process do not pay for it; what had started is left to its lease. It also
-tells which workers live, and prunes history.
+It reads from shared memory which messages each worker holds, renews their leases three times per lease, and tells the
+worker which were lost. When a worker has died it releases, uncharged, what that process had not started, so the
+batch-mates of a message that kills its process are not charged for it. What had started is left to its lease. It also
+ends workers that hang, keeps the worker registry, and prunes history.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from contextlib import suppress
@@ -17,126 +18,205 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
-from delayedq.worker.presence import RollCall
-from delayedq.worker.waiter import RECONNECTING
+from delayedq.worker.hung import HungWorkers
+from delayedq.worker.outage import Outage
+from delayedq.worker.registration import Registration
+from delayedq.worker.releases import Releases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
-    from delayedq.store.protocol import Store
-    from delayedq.worker.ledger import Entry, Ledger
+    from delayedq.store.base import Store
     from delayedq.worker.loop import Options
+    from delayedq.worker.shared_leases import SharedLeases
 
 logger = logging.getLogger("delayedq")
 
-#: A loop turns every few seconds; one that was silent for so long, and for a lease, is stuck or frozen.
+#: A loop sends a heartbeat every 3 s; one that was silent for 10 s, and for a lease, is stuck or frozen.
 SILENCE = 10.0
-#: History is pruned so often, so many rows at a time.
+#: Seconds between two turns of the keeper, at most: it observes loops, and whether its supervisor lives.
+TURN = 1.0
+#: Two renewals at least this part of a lease apart show that nothing blocked renewals between them.
+RENEWED_EVERY = 0.25
+#: Leases of rows that a transaction has locked are tried again after a tenth of the lease, at most 1 s.
+RETRY_LOCKED = 1.0
+#: History is pruned once a minute, 1,000 rows at a time.
 PRUNE_EVERY = 60.0
 PRUNE_ROWS = 1_000
-#: Leases wait no longer than this for the pruning of a large history.
+#: Pruning pauses for the leases after 1 s.
 PRUNE_FOR = 1.0
 
 
-class Bereaved(NamedTuple):
-    """A worker has died: take care of its ledger. `all_of_it`: also of what it had started, because it gave up."""
+class WorkerExit(NamedTuple):
+    """The worker process that used the shared leases of this number has ended: release what it held.
 
-    ledger: int
+    What it had started is left to its lease, unless `all_of_it` is released too, or it is charged for a `reason`.
+    """
+
+    worker: int
     all_of_it: bool
+    reason: str = ""
 
 
 class LeaseKeeper:
-    def __init__(self, store: Store, ledgers: Sequence[Ledger], options: Options, supervisor: Connection) -> None:
+    """`supervisor` is a pipe: a WorkerExit comes in for each process that ended, and goes back when it is released.
+
+    None comes in when the supervisor ends, after its workers. If the supervisor is killed, the keeper goes on until the
+    workers have ended: it is told of no exit then, and checks which processes exist.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        all_leases: Sequence[SharedLeases],
+        options: Options,
+        supervisor: Connection,
+        processes: int | None = None,
+    ) -> None:
         self._store = store
-        self._ledgers = ledgers
+        self._all_leases = all_leases
         self._lease = options.lease
         self._supervisor = supervisor
-        self._roll = RollCall(store, ledgers, options)
+        self._parent = os.getppid()
+        self._registration = Registration(store, all_leases, options, processes or len(all_leases))
+        self._hung = HungWorkers(store, all_leases, get_settings().HUNG_AFTER)
+        self._releases = Releases(store, options.lease)
+        # Other keepers wait for a part of the lease until they take what has expired: try again sooner than that.
+        self._outage = Outage("The lease keeper", longest_pause=options.lease.total_seconds() / 10)
         self._renew_at = 0.0
-        self._bereaved: list[Bereaved] = []
-        self._hung_up = False
+        self._renewed_at = float("-inf")
+        self._worker_exits: list[WorkerExit] = []
+        self._orphaned = self._ended = False
         self._prune_at = 0.0
 
     def run(self) -> None:
-        """Serve until the supervisor and all workers have hung up: each of them has the other end of the pipe."""
-        failures = 0
-        while not self._hung_up:
-            try:
-                self._keep()
-                self._bury()
-                self._roll.call()
-                self._prune()
-                failures = 0
-            except Error as error:
-                failures += 1
-                logger.warning("The lease keeper lost the database: %s", str(error).strip())
-                connections[self._store.alias].close()
-            self._listen(RECONNECTING(failures).total_seconds() if failures else self._patience())
-        self._bury_the_rest()
+        """Serve until the supervisor says farewell; without one, until all workers have ended."""
+        while not self._ended:
+            self._hung.end()
+            if not self._outage.lasts():
+                self._work()
+            self._listen(self._patience())
+        # All workers have ended. If the database is away now, their leases will expire.
+        known = {one.worker for one in self._worker_exits}
+        others = [number for number in range(len(self._all_leases)) if number not in known]
+        self._worker_exits += [WorkerExit(number, all_of_it=False) for number in others]
+        with suppress(Error):
+            self._release_exited()
         connections.close_all()
 
+    def _work(self) -> None:
+        try:
+            if time.monotonic() >= self._renew_at:
+                self._keep()
+            self._release_exited()
+            self._releases.release_late()
+            self._registration.update()
+            self._prune()
+        except Error as error:
+            self._outage.begin(error)
+            connections[self._store.alias].close()
+        else:
+            self._outage.end()
+
     def _patience(self) -> float:
-        """Seconds until there is something to do if nobody dies."""
-        return max(0.0, min(self._renew_at - time.monotonic(), self._roll.due_in()))
+        """Seconds until there is something to do if no worker ends."""
+        if self._outage.lasts():
+            return min(TURN, self._outage.rest())
+        due_in = min(self._renew_at - time.monotonic(), self._registration.due_in(), self._releases.due_in())
+        return max(0.0, min(TURN, due_in))
 
     def _listen(self, seconds: float) -> None:
-        """Hear the supervisor until it is time to renew, or somebody has died."""
+        """Wait for the supervisor to tell of a worker that has ended."""
+        if self._orphaned:
+            time.sleep(seconds)
+            self._find_exited()
+            return
         try:
             if self._supervisor.poll(seconds):
-                self._bereaved.append(self._supervisor.recv())
+                told: WorkerExit | None = self._supervisor.recv()
+                if told is None:
+                    self._ended = True
+                else:
+                    self._worker_exits.append(told)
         except (EOFError, OSError):
-            self._hung_up = True
+            self._orphaned = True
+        if os.getppid() != self._parent:
+            self._orphaned = True
+            logger.warning(
+                "The supervisor (pid %s) is gone; leases are kept until its workers end.",
+                self._parent, extra={"pid": os.getpid()},
+            )  # fmt: skip
+
+    def _find_exited(self) -> None:
+        """Without a supervisor: which worker processes have ended? The pipe can't tell, as tasks may pass it on."""
+        known = {one.worker for one in self._worker_exits}
+        workers = {number for number, leases in enumerate(self._all_leases) if leases.pid} - known
+        exited = {number for number in workers if not self._is_alive(self._all_leases[number].pid)}
+        self._worker_exits += [WorkerExit(number, all_of_it=False) for number in sorted(exited)]
+        self._ended = not workers - exited
+
+    def _is_alive(self, pid: int) -> bool:
+        """One that was killed for hanging runs no task any more, even if nobody reaps it."""
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return pid not in self._hung.reasons
 
     def _keep(self) -> None:
-        """Three times per lease."""
-        if time.monotonic() >= self._renew_at:
-            self._recall()
-            self._renew()
-            self._renew_at = time.monotonic() + self._lease.total_seconds() / 3 * random.uniform(0.9, 1.0)  # noqa: S311
+        """Renew three times per lease, and soon again what a transaction has locked."""
+        self._recall()
+        busy = self._renew()
+        moment = time.monotonic()
+        if moment - self._renewed_at >= self._lease.total_seconds() * RENEWED_EVERY:
+            self._let_claim_expired(moment)
+        period = self._lease.total_seconds() / 3 * random.uniform(0.9, 1.0)  # noqa: S311
+        self._renew_at = moment + (min(period / 3, RETRY_LOCKED) if busy else period)
 
-    def _renew(self) -> None:
-        held = [(ledger, entry) for ledger in self._ledgers for entry in ledger.entries()]
-        if not held:
-            return
-        lost = self._store.renew([(entry.id, entry.token) for _, entry in held], self._lease)
-        for ledger, entry in held:
-            if (entry.id, entry.token) in lost:
-                ledger.report_lost(entry)
+    def _renew(self) -> bool:
+        """Returns whether some are busy. It is sent even if nothing is held: that shows that renewals go through."""
+        held = [(leases, entry) for leases in self._all_leases for entry in leases.entries()]
+        renewed = self._store.renew([(entry.id, entry.token) for _, entry in held], self._lease)
+        for leases, entry in held:
+            if (entry.id, entry.token) in renewed.lost:
+                leases.report_lost(entry)
+        return bool(renewed.busy)
+
+    def _let_claim_expired(self, moment: float) -> None:
+        """Workers may claim expired leases only while renewals have gone through without interruption.
+
+        After an outage, or a transaction that held SQLite's only write lock for longer than a lease, all keepers get
+        the time to renew first.
+        """
+        half = self._lease.total_seconds() / 2
+        if moment - self._renewed_at <= half:
+            for leases in self._all_leases:
+                leases.let_claim_expired(half)
+        self._renewed_at = moment
 
     def _recall(self) -> None:
-        """A worker whose loop has not turned for so long starts nothing: give what it holds to others.
+        """Release what a worker whose loop is silent has not started: it starts nothing.
 
-        What it had started may be what keeps it (a call into C that holds the interpreter), so that goes on.
+        What it had started may be the reason (a call into C that holds the GIL), and keeps its lease.
         """
-        for ledger in self._ledgers:
-            if ledger.silent_for() > max(SILENCE, self._lease.total_seconds()):
-                waiting = [e for e in ledger.entries() if not e.started and not ledger.is_lost(e.slot, e.token)]
-                self._release([entry for entry in waiting if ledger.take_away(entry)])
+        for leases in self._all_leases:
+            if leases.silent_for() > max(SILENCE, self._lease.total_seconds()):
+                waiting = [e for e in leases.entries() if not e.started and not leases.is_lost(e.slot, e.token)]
+                self._releases.release([entry for entry in waiting if leases.take_away(entry)])
 
-    def _bury(self) -> None:
-        """Give back what dead workers held, and tell the supervisor that their ledgers may be used again."""
-        while self._bereaved:
-            died = self._bereaved[0]
-            ledger = self._ledgers[died.ledger]
-            self._release([entry for entry in ledger.entries() if died.all_of_it or not entry.started])
-            self._roll.dismiss(ledger)
-            ledger.clear()
-            self._bereaved.pop(0)
+    def _release_exited(self) -> None:
+        """Release what dead workers held, and tell the supervisor that their shared leases may be used again."""
+        while self._worker_exits:
+            worker_exit = self._worker_exits[0]
+            leases = self._all_leases[worker_exit.worker]
+            reason = worker_exit.reason or self._hung.reasons.pop(leases.pid, "")
+            self._releases.release_all_of(leases, all_of_it=worker_exit.all_of_it, reason=reason)
+            self._registration.deregister(leases)
+            leases.clear()
+            self._worker_exits.pop(0)
             with suppress(OSError):  # the supervisor is gone too
-                self._supervisor.send(died)
-
-    def _release(self, entries: Sequence[Entry]) -> None:
-        if entries:
-            self._store.release([(entry.id, entry.token) for entry in entries])
-
-    def _bury_the_rest(self) -> None:
-        """All workers have ended. If the database is away now, their leases will end by themselves."""
-        known = {died.ledger for died in self._bereaved}
-        others = [number for number in range(len(self._ledgers)) if number not in known]
-        self._bereaved += [Bereaved(number, all_of_it=False) for number in others]
-        with suppress(Error):
-            self._bury()
+                self._supervisor.send(worker_exit)
 
     def _prune(self) -> None:
         retention = get_settings().RETENTION
@@ -145,5 +225,5 @@ class LeaseKeeper:
         pause_at = time.monotonic() + PRUNE_FOR
         while self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
             if time.monotonic() >= pause_at:
-                return  # and goes on after the next renewal
+                return  # it goes on in the next turn, which renews first if that is due
         self._prune_at = time.monotonic() + PRUNE_EVERY

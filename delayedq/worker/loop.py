@@ -1,52 +1,57 @@
 """One worker process: claim, dispatch, settle, wait.
 
-The loop only moves values. The pool runs tasks, the lookout knows what is due, the store keeps the promises. What has
-ended and the next claim travel in one tick.
+The loop only moves values: claimed messages to the pool, results to the store thread. The poller knows what is due, the
+store keeps the promises. Results and the next claim share one round trip.
+
+    claim -> Attempt -> (pool) AttemptResult -> (store thread) decide() -> FinalOutcome or a retry -> settled
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import time
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from django.db import Error, close_old_connections, connections
 
 from delayedq import signals
-from delayedq.cron.definitions import definitions
-from delayedq.worker.beat import Beat
-from delayedq.worker.courier import Courier, Trip
-from delayedq.worker.inbox import Inbox
+from delayedq.conf import get_settings
+from delayedq.cron.definitions import definitions_in
+from delayedq.store.claims import BUSY_PAUSE
+from delayedq.worker.cron_beat import CronBeat
+from delayedq.worker.deploys import DeployGrace
+from delayedq.worker.in_flight import InFlight
 from delayedq.worker.lanes import Lanes
-from delayedq.worker.ledger import Ledger
-from delayedq.worker.lookout import Lookout
 from delayedq.worker.outage import Outage
-from delayedq.worker.pace import BATCH, Pace
+from delayedq.worker.poller import Poller
 from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
+from delayedq.worker.prefetch import BATCH, Prefetch
+from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.store_thread import RoundTrip, StoreThread
 from delayedq.worker.transitions import announce
 from delayedq.worker.waiter import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from delayedq.core.lifecycle import Decision
-    from delayedq.store.protocol import Settled, Store
-    from delayedq.worker.executor import Ended
+    from delayedq.store.base import Store
+    from delayedq.worker.executor import AttemptResult
 
 logger = logging.getLogger("delayedq")
 
-#: The loop turns at least so often, for the lease keeper to see.
-BEAT = 3.0
-#: What was claimed ahead and has not moved for so long is given back.
+#: Seconds between two heartbeats of the loop for the lease keeper, at most.
+HEARTBEAT = 3.0
+#: What was claimed ahead is given back if nothing was started or ended for 1 s.
 STALL = 1.0
-#: Before the loop takes the interpreter to itself, it waits so long for the courier to leave: a fifth more messages.
+#: Wait at most 5 ms for the store thread to send its statement before unpacking holds the GIL (+20 % throughput).
 HEAD_START = 0.005
-#: When its time is over, a worker waits so many seconds for the trip that is under way: the supervisor waits for two.
-LAST_TRIP = 1.0
-#: What somebody's open transaction has locked is settled after such pauses, if no other trip comes first.
-BUSY_PAUSE = 0.05
+#: After the shutdown timeout, wait at most 1 s for the round trip that is under way; the supervisor waits for 2 s.
+LAST_ROUND_TRIP = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,29 +69,42 @@ class Options:
     acknowledge_each: bool = False
 
 
+class Ending(IntEnum):
+    """How a worker process ended: its exit code."""
+
+    DONE = 0  #: drained or stopped
+    RECYCLE = 3  #: it has run `max_tasks` messages
+    GAVE_UP = 4  #: tasks were still running at the end of the shutdown timeout
+    LOST_THREADS = 5  #: half of its threads were lost to tasks that can't be interrupted
+
+
 class Loop:
-    def __init__(self, store: Store, options: Options, name: str, ledger: Ledger | None = None) -> None:
+    """The main thread of a worker process. `name` is the worker's in leases, logs and the registry."""
+
+    def __init__(self, store: Store, options: Options, name: str, leases: SharedLeases | None = None) -> None:
         self.name = name
         self._store = store
         self._options = options
         self._waiter = Waiter()
         self._lanes = Lanes()
         self._pool = Pool(options.threads, self._waiter.wake, flush=1 if options.acknowledge_each else FLUSH)
-        self._pace = Pace(options.threads)
-        self._inbox = Inbox(self._pool, ledger or Ledger(), name)
-        self._lookout = Lookout(
-            store, self._lanes, options.queues, options.poll_interval.total_seconds(), self._waiter.wake
+        self._prefetch = Prefetch(options.threads)
+        self._deploy_grace = DeployGrace(get_settings().DEPLOY_GRACE, self._lanes)
+        self._leases = leases or SharedLeases()
+        self._in_flight = InFlight(self._pool, self._leases, name)
+        self._outage = Outage(f"Worker {name}")
+        self._poller = Poller(
+            store, self._lanes, options.queues, options.poll_interval.total_seconds(), self._waiter.wake, self._outage
         )
-        self._beat = Beat(store, definitions()) if options.cron else None
-        self._unsettled: list[Ended] = []
-        self._outage = Outage(name)
-        self._courier = Courier(store, self._outage, options.lease, name, self._waiter.wake)
-        #: The one that is under way.
-        self._trip: Trip | None = None
+        self._beat = CronBeat(store, definitions_in(store), self._outage) if options.cron else None
+        self._unsettled: list[AttemptResult] = []
+        self._store_thread = StoreThread(store, options.lease, name, self._waiter.wake, self._leases.announce)
+        #: The one in progress.
+        self._round_trip: RoundTrip | None = None
         self._busy_until = 0.0
         self._claimed = 0
         self._progress = time.monotonic()
-        self._looks_when_quiet: int | None = None
+        self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
 
     def stop(self) -> None:
@@ -95,36 +113,56 @@ class Loop:
             self._stop_by = time.monotonic() + self._options.shutdown_timeout.total_seconds()
         self._waiter.wake()
 
-    def run(self, alive: Callable[[], bool] = lambda: True) -> bool:
-        """Work until stopped, drained, or out of tasks; `alive` False stops it too.
+    def run(self, supervisor: int | None = None) -> Ending:
+        """Work until stopped, drained, or out of tasks; or until the parent is not `supervisor` (a pid) any more.
 
-        Returns False if tasks were still running when the shutdown timeout was over: the process must end at once.
+        Unless it returns DONE or RECYCLE, tasks are still running, and the process must end at once.
         """
         signals.worker_started.send_robust(self.name, worker=self.name)
         if self._beat:
-            self._beat.begin()
+            self._beat.begin(wait=self._options.drain)
             connections[self._store.alias].close()
-        self._courier.start()
-        self._lookout.start()
+        self._store_thread.start()
+        self._poller.start()
         while not self._done():
-            if self._trip is None or time.monotonic() - self._trip.asked_at < BEAT:
-                self._inbox.beat()
+            if self._round_trip is None or time.monotonic() - self._round_trip.asked_at < HEARTBEAT:
+                self._leases.heartbeat()
+            else:
+                self._leases.turn()
             self._step()
             self._waiter.wait(self._patience())
-            if not alive():
-                self.stop()
-        self._lookout.stop()
+            self._check(supervisor)
+        self._poller.stop()
         if self._beat:
             self._beat.stop()
-        if self._trip is not None:
-            self._let_go(self._trip)
-        finished = not self._inbox.held and self._trip is None
+        if self._round_trip is not None:
+            self._let_go(self._round_trip)
+        finished = not self._in_flight.held and self._round_trip is None
         if finished:
-            self._courier.stop()
+            self._leases.farewell()
+            self._store_thread.stop()
             self._pool.stop()
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
-        return finished
+        if finished:
+            return Ending.RECYCLE if self.exhausted else Ending.DONE
+        return Ending.LOST_THREADS if self._pool.lost else Ending.GAVE_UP
+
+    def _check(self, supervisor: int | None) -> None:
+        """Stop if the supervisor is gone, or if so many threads are lost that the process must be replaced."""
+        if supervisor is not None and os.getppid() != supervisor and not self._stopping:
+            logger.warning(
+                "Worker %s stops: its supervisor (pid %s) is gone.", self.name, supervisor, extra={"pid": os.getpid()}
+            )
+            self.stop()
+        lost = self._pool.find_lost(get_settings().HUNG_AFTER.total_seconds())
+        self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf)
+        if not self._stopping and (2 * len(lost) >= self._pool.size or self._in_flight.is_alone(lost)) and lost:
+            logger.error(
+                "Worker %s is replaced: %s of its %s threads are lost.", self.name, len(lost), self._pool.size,
+                extra={"pid": os.getpid(), "message_ids": [attempt.id for attempt in lost]},
+            )  # fmt: skip
+            self.stop()
 
     # When to end
 
@@ -135,166 +173,166 @@ class Loop:
     def _done(self) -> bool:
         if time.monotonic() >= self._stop_by:
             return True
-        if self._inbox.held or self._trip is not None:
+        lost = len(self._pool.lost) if self._stopping or self._options.drain else 0  # what these run will not end
+        if self._in_flight.held > lost or self._round_trip is not None:
             return False
         return self._stopping or self.exhausted or (self._options.drain and self._drained())
 
     @property
     def exhausted(self) -> bool:
-        """Has it run as many messages as it may?"""
+        """True if it has claimed as many messages as it may (`max_tasks`)."""
         return self._left() == 0
 
     def _left(self) -> int:
-        """How many more messages this process may run."""
+        """How many more messages this process may claim; at least BATCH means no limit."""
         limit = self._options.max_tasks
         return BATCH if limit is None else limit - self._claimed
 
     def _drained(self) -> bool:
-        """Did a look that began after the last message ended find nothing due? The next but one surely did."""
-        if self._looks_when_quiet is None:
-            self._looks_when_quiet = self._lanes.looks
-        if self._lanes.looks < self._looks_when_quiet + 2:
-            self._lookout.ask_to_look()
+        """True if a scan that began after the last message ended found nothing due.
+
+        A scan may be under way already; only the second to complete is certain to have begun after that.
+        """
+        if self._scans_when_quiet is None:
+            self._scans_when_quiet = self._lanes.scans
+        if self._lanes.scans < self._scans_when_quiet + 2:
+            self._poller.ask_to_scan()
             return False
         due_in = self._lanes.due_in()
         return due_in is None or due_in > 0
 
-    # One step: what a trip brought is handed out while the next one is under way
+    # One step: what a round trip brought is handed out while the next one is under way
 
     def _step(self) -> None:
-        trip = self._trip
-        if trip is not None:
-            if not trip.back.is_set():
+        round_trip = self._round_trip
+        if round_trip is not None:
+            if not round_trip.done.is_set():
                 if self._pool.worth_taking() == 0.0:
                     self._take_ended()
                 return
-            self._came_back(trip)
-        self._trip = None
+            self._absorb(round_trip)
+        self._round_trip = None
         if not self._outage.lasts():
-            self._trip = self._next_trip(len(trip.tick.claimed) if trip else 0)
-        if self._trip is not None:
-            self._courier.send(self._trip)
-        if trip is not None:
-            if self._trip is not None:
-                self._trip.under_way.wait(HEAD_START)
-            self._unpack(trip)
+            self._round_trip = self._next_round_trip(len(round_trip.answer.claimed) if round_trip else 0)
+        if self._round_trip is not None:
+            self._store_thread.send(self._round_trip)
+        if round_trip is not None:
+            if self._round_trip is not None:
+                self._round_trip.sending.wait(HEAD_START)
+            self._unpack(round_trip)
 
-    def _came_back(self, trip: Trip) -> None:
-        """What the next trip must know of this one."""
-        busy = trip.tick.settled.busy
+    def _absorb(self, round_trip: RoundTrip) -> None:
+        """Take over what the next round trip depends on."""
+        busy = round_trip.answer.settled.busy
         if busy:
-            self._unsettled = [one for one in trip.ended if one.attempt.id in busy] + self._unsettled
-            self._busy_until = trip.began + BUSY_PAUSE
-        if trip.error is not None:
-            if not isinstance(trip.error, Error):
-                raise trip.error
-            self._outage.begin(trip.error, busy)
+            self._unsettled = [result for result in round_trip.results if result.attempt.id in busy] + self._unsettled
+            self._busy_until = round_trip.began + BUSY_PAUSE
+        if round_trip.error is not None:
+            if not isinstance(round_trip.error, Error):
+                raise round_trip.error
+            self._outage.begin(round_trip.error)
             return
         self._outage.end()
-        self._pool.trip_took(trip.ended_at - trip.began)
-        if trip.tick.claimed:
-            self._claimed += len(trip.tick.claimed)
+        self._pool.round_trip_took(round_trip.ended_at - round_trip.began)
+        if round_trip.answer.claimed:
+            self._claimed += len(round_trip.answer.claimed)
             self._progress = time.monotonic()
-            self._looks_when_quiet = None
-        if trip.planned and self._lanes.advance(trip.planned, trip.tick.claimed, trip.room):
-            self._lookout.ask()
+            self._scans_when_quiet = None
+        if round_trip.planned and self._lanes.advance(round_trip.planned, round_trip.answer.claimed, round_trip.room):
+            self._poller.ask()
 
-    def _next_trip(self, coming: int) -> Trip | None:
-        """None if there is no reason for one. So many messages are about to be handed out."""
+    def _next_round_trip(self, coming: int) -> RoundTrip | None:
+        """None if there is nothing to claim or settle. `coming`: claimed messages that are about to be handed out."""
         self._give_back_stalled()
         if not coming:
-            self._inbox.admit_suspect()
+            self._in_flight.admit_quarantined()
         if self._pool.worth_taking() == 0.0:
-            self._take_ended()  # which makes room, so that one trip ends these and claims as many
+            self._take_ended()  # which makes room, so that one round trip ends these and claims as many
         room = self._room(coming)
         planned = self._lanes.plan() if room else []
         if planned:
             self._take_ended()
         if not planned and self._settles_in() != 0.0:
             return None
-        ended, self._unsettled = self._unsettled, []
-        return Trip(ended, planned, room)
+        results, self._unsettled = self._unsettled, []
+        return RoundTrip(results, planned, room, self._leases.may_claim_expired())
 
-    def _unpack(self, trip: Trip) -> None:
-        ended = trip.concluded()
-        for one, _ in ended:
-            self._inbox.drop(one.attempt)
-        in_loop = self._pool.in_loop
-        for message in trip.tick.claimed:
-            if refused := self._inbox.take(message):
-                self._unsettled.append(refused)
-        self._pace.came(trip.tick.claimed, self._pool.in_loop - in_loop)
-        if trip.tick.settled.superseded or any(what.ending is None for _, what in ended):
-            self._lookout.ask_to_look()  # they are due again, now or soon
-        self._tell(trip, ended)
+    def _unpack(self, round_trip: RoundTrip) -> None:
+        concluded = round_trip.concluded()
+        for result, _ in concluded:
+            self._in_flight.drop(result.attempt)
+        in_event_loop = self._pool.in_event_loop
+        for message in round_trip.answer.claimed:
+            if refused := self._in_flight.take(message):
+                self._unsettled.append(self._deploy_grace.judge(refused))
+        self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
+        if round_trip.answer.settled.superseded or any(decided.outcome is None for _, decided in concluded):
+            self._poller.ask_to_scan()  # they are due again, now or soon
+        self._tell(round_trip, concluded)
 
-    def _tell(self, trip: Trip, ended: Sequence[tuple[Ended, Decision]]) -> None:
-        """Those who listen may take their time: whatever was brought is in the ledger before."""
+    def _tell(self, round_trip: RoundTrip, concluded: Sequence[tuple[AttemptResult, Decision]]) -> None:
+        """Send signals. Receivers may be slow: all that was claimed is in the shared leases by now, and is renewed."""
         told = False
-        for one, what in ended:
-            if one.attempt.id in trip.tick.settled.lost:
-                signals.lease_lost.send_robust(one.attempt.kind, claimed=one.attempt.claimed)
-            elif one.error is not None and one.attempt.id not in trip.unstorable:
-                announce(one, what)
+        for result, decided in concluded:
+            if result.attempt.id in round_trip.answer.settled.lost:
+                signals.lease_lost.send_robust(result.attempt.kind, claimed=result.attempt.claimed)
+            elif result.error is not None and result.attempt.id not in round_trip.unstorable:
+                announce(result, decided)
             else:
                 continue
             told = True
         if told:
             close_old_connections()  # that a receiver may have opened in this thread
 
-    def _let_go(self, trip: Trip) -> None:
-        """The time to stop is over. What this trip still brings is left to the lease keeper."""
-        if not trip.back.wait(LAST_TRIP):
+    def _let_go(self, round_trip: RoundTrip) -> None:
+        """The shutdown timeout is over. What this round trip still claims is left to the lease keeper."""
+        if not round_trip.done.wait(LAST_ROUND_TRIP):
             return
-        self._trip = None
-        for one, _ in trip.concluded():
-            self._inbox.drop(one.attempt)
-        for message in trip.tick.claimed:
-            self._inbox.hold(message)
+        self._round_trip = None
+        for one, _ in round_trip.concluded():
+            self._in_flight.drop(one.attempt)
+        for message in round_trip.answer.claimed:
+            self._in_flight.hold(message)
 
     def _settles_in(self) -> float | None:
-        """Seconds until what is unsettled should be tried (again); None if nothing is."""
+        """Seconds until the unsettled results should be sent (again); None if there are none."""
         return max(0.0, self._busy_until - time.monotonic()) if self._unsettled else None
 
     def _take_ended(self) -> None:
         ended = self._pool.take_ended()
         if ended:
             self._progress = time.monotonic()
-            self._pace.ran(ended)
+            self._prefetch.ran(ended)
             for one in ended:
                 if one.settled is None:
-                    self._unsettled.append(one)
-                else:
-                    self._conclude(one, one.settled)
-
-    def _conclude(self, ended: Ended, settled: Settled) -> None:
-        """It was settled in one transaction with what its task did."""
-        self._inbox.drop(ended.attempt)
-        if settled.superseded:
-            self._lookout.ask_to_look()
+                    self._unsettled.append(self._deploy_grace.judge(one))
+                    continue
+                self._in_flight.drop(one.attempt)  # exactly once: settled in one transaction with what its task did
+                if one.settled.superseded:
+                    self._poller.ask_to_scan()
 
     def _give_back_stalled(self) -> None:
         if self._stopping or time.monotonic() - self._progress > STALL:
-            back = self._inbox.take_back()
+            back = self._in_flight.take_back()
             if back:
-                self._pace.stalled()
+                self._prefetch.stalled()
                 self._unsettled += back
-        self._unsettled += self._inbox.put_off_suspects()
+        self._unsettled += self._in_flight.put_off_quarantined()
 
     def _room(self, coming: int = 0) -> int:
-        """How many messages to claim: none while enough are at hand, so that claims come in batches."""
-        if self._stopping or self._inbox.suspecting or self._pool.in_loop + coming >= ASYNC_LIMIT:
+        """How many messages to claim: 0 until half of the prefetched ones are gone, so that claims come in batches."""
+        if self._stopping or self._in_flight.quarantining or self._pool.in_event_loop + coming >= ASYNC_LIMIT:
             return 0
-        ahead = self._pace.ahead()
+        ahead = self._prefetch.ahead()
         room = self._pool.size + ahead - self._pool.occupying() - coming
         return min(room, BATCH, self._left()) if room > ahead // 2 else 0
 
     # Waiting
 
     def _patience(self) -> float:
-        """How many seconds the loop may sleep if nobody wakes it."""
+        """Seconds that the loop may sleep if it is not woken."""
         limits = [
-            min(BEAT, self._options.poll_interval.total_seconds()),
+            min(HEARTBEAT, self._options.poll_interval.total_seconds()),
             self._stop_by - time.monotonic(),
             self._pool.enforce_timeouts(),
         ]
@@ -302,10 +340,10 @@ class Loop:
             limits.append(self._outage.rest())
         else:
             limits.append(self._pool.worth_taking())
-            if self._trip is None:
+            if self._round_trip is None:
                 limits += [
                     self._progress + STALL - time.monotonic() if self._pool.waiting() else None,
-                    0.0 if self._inbox.can_admit() else self._settles_in(),
+                    0.0 if self._in_flight.can_admit() else self._settles_in(),
                     self._lanes.due_in() if self._room() else None,
                 ]
         return max(0.0, min(limit for limit in limits if limit is not None))

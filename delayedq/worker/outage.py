@@ -1,54 +1,82 @@
-"""While the database is away."""
+"""While the database is away: when to try again, one line when it goes and one when it is back."""
 
 from __future__ import annotations
 
 import logging
+import os
+import threading
 import time
-from typing import TYPE_CHECKING
+from math import inf
+from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import Error
-
-from delayedq.worker.waiter import RECONNECTING
+from delayedq.core.pauses import RECONNECTING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from delayedq.store.protocol import Store
+    from django.db import Error
 
 logger = logging.getLogger("delayedq")
 
+#: Seconds between two lines while it stays away.
+REMIND_EVERY = 60.0
+
+
+class _Failures(NamedTuple):
+    number: int
+    retry_at: float
+
 
 class Outage:
-    """When to try again, and which ends may have been stored without an answer."""
+    """One per process; its parts (loop, poller, cron) call it from their threads. `name` is for the log;
+    `longest_pause` (seconds) bounds the pause between two tries.
 
-    def __init__(self, worker: str) -> None:
-        self._worker = worker
-        self._failures = 0
-        self._retry_at = 0.0
-        self._unsure: set[int] = set()
+    An outage begins with the first failure of any part, and ends when every part that failed has had an answer.
+    """
 
-    def begin(self, error: Error, unsure: Iterable[int]) -> None:
-        """Wait a little longer each time, with jitter; the ends of these messages may be stored or not."""
-        self._failures += 1
-        self._unsure.update(unsure)
-        pause = RECONNECTING(self._failures).total_seconds()
-        self._retry_at = time.monotonic() + pause
-        logger.warning("Worker %s: %s. Next try in %.1f s.", self._worker, str(error).strip() or repr(error), pause)
+    def __init__(self, name: str, longest_pause: float = inf) -> None:
+        self._name = name
+        self._longest_pause = longest_pause
+        self._lock = threading.Lock()
+        self._failures: dict[str, _Failures] = {}
+        self._began = self._told = 0.0
 
-    def lasts(self) -> bool:
-        return time.monotonic() < self._retry_at
+    def begin(self, error: Error, part: str = "loop") -> float:
+        """The part has failed: returns the seconds until its next try, longer after each failure, with jitter."""
+        moment = time.monotonic()
+        with self._lock:
+            if not self._failures:
+                self._began, self._told = moment, float("-inf")
+            count = self._failures[part].number + 1 if part in self._failures else 1
+            pause = min(RECONNECTING(count).total_seconds(), self._longest_pause)
+            self._failures[part] = _Failures(count, moment + pause)
+            silent = moment - self._told < REMIND_EVERY
+            if not silent:
+                self._told = moment
+        if not silent:
+            text, away = str(error).strip() or repr(error), moment - self._began
+            logger.warning(
+                "%s: the database has not answered for %.1f s (%s). Next try in %.1f s.", self._name, away, text, pause,
+                extra={"pid": os.getpid()},
+            )  # fmt: skip
+        return pause
 
-    def rest(self) -> float:
-        return max(0.0, self._retry_at - time.monotonic())
+    def end(self, part: str = "loop") -> None:
+        """The database has answered this part."""
+        if part not in self._failures:  # nearly always
+            return
+        with self._lock:
+            del self._failures[part]
+            over = not self._failures
+        if over:
+            logger.warning(
+                "%s: the database answers again, after %.1f s.", self._name, time.monotonic() - self._began,
+                extra={"pid": os.getpid()},
+            )  # fmt: skip
 
-    def really_lost(self, lost: frozenset[int], store: Store) -> frozenset[int]:
-        """Without those that an earlier trip settled, though its answer never came."""
-        unsure = lost & self._unsure
-        try:
-            return lost - store.finished(unsure) if unsure else lost
-        except Error:
-            return lost - unsure
+    def lasts(self, part: str = "loop") -> bool:
+        """True until the next try of this part."""
+        return self.rest(part) > 0.0
 
-    def end(self) -> None:
-        self._failures = 0
-        self._unsure.clear()
+    def rest(self, part: str = "loop") -> float:
+        """Seconds until the next try of this part."""
+        failures = self._failures.get(part)
+        return 0.0 if failures is None else max(0.0, failures.retry_at - time.monotonic())

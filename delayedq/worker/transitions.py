@@ -1,4 +1,4 @@
-"""From how an attempt ended to what the store shall do about it, and whom to tell."""
+"""The way of an attempt: `AttemptResult` -> `decide()` -> `Decision` -> the transition that the store makes."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 
 from delayedq import results, signals
 from delayedq.core.backoff import Exponential
-from delayedq.core.lifecycle import AskedSnooze, Decision, Ending, NotStarted, Returned, decide
+from delayedq.core.error_records import known_errors
+from delayedq.core.lifecycle import AskedSnooze, Decision, FinalOutcome, NotStarted, Returned, decide
+from delayedq.exceptions import WorkerHung, WorkerVanished
 from delayedq.store.protocol import Finish, GiveBack
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Transition
-    from delayedq.worker.executor import Ended
+    from delayedq.worker.executor import AttemptResult
 
 logger = logging.getLogger("delayedq")
 
+HUNG = f"{WorkerHung.__module__}.{WorkerHung.__qualname__}"
 
-def decision(ended: Ended) -> Decision:
+
+def decision(ended: AttemptResult) -> Decision:
+    """What becomes of the message. A backoff function of the task that fails is replaced by the default."""
     attempt = ended.attempt
     try:
         return decide(ended.outcome, attempt.attempt, attempt.max_attempts, attempt.backoff)
@@ -26,37 +31,48 @@ def decision(ended: Ended) -> Decision:
         return decide(ended.outcome, attempt.attempt, attempt.max_attempts, Exponential())
 
 
-def transition(ended: Ended, decided: Decision, now: float) -> Transition:
-    """`now` is `time.monotonic()`: the store is told how long ago things happened, and dates them by its own clock."""
+def transition(ended: AttemptResult, decided: Decision, now: float) -> Transition:
+    """What the store shall do. It has a clock of its own, so it is told how long ago things happened, as of `now`."""
     claimed = ended.attempt.claimed
     started = None if ended.started is None else now - ended.started
     finished = now - ended.finished
     if isinstance(ended.outcome, Returned):
-        return Finish(claimed, Ending.SUCCEEDED, started, finished, ended.outcome.result)
+        return Finish(claimed, FinalOutcome.SUCCEEDED, started, finished, ended.outcome.result)
     errors = _errors(ended)
-    if decided.ending is None:
+    if decided.outcome is None:
         return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors)
-    return Finish(claimed, decided.ending, started, finished, None, errors)
+    return Finish(claimed, decided.outcome, started, finished, None, errors)
 
 
-def announce(ended: Ended, decided: Decision) -> None:
-    """Tell the listeners of what did not simply succeed."""
+def announce(ended: AttemptResult, decided: Decision) -> None:
+    """Send the signal of a message that failed, or will be retried."""
     claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {results.text_of(ended.error)}"
-    if decided.ending is Ending.FAILED:
-        signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
-    elif decided.ending is None and decided.charged:
-        signals.message_retrying.send_robust(claimed.kind, claimed=claimed, error=error, delay=decided.delay)
+    if decided.outcome is FinalOutcome.FAILED:
+        signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error, exception=ended.error)
+    elif decided.outcome is None and decided.charged:
+        signals.message_retrying.send_robust(
+            claimed.kind, claimed=claimed, error=error, delay=decided.delay, exception=ended.error
+        )
 
 
 def vanished(claimed: Claimed) -> int:
-    """How many attempts since the last known error ended without a word: their worker was killed, or lost its lease."""
+    """How many attempts since the last error of the task have no result: their worker was killed, hung, or lost its
+    lease.
+    """
     if claimed.attempt <= 1:
         return 0
-    known = results.known_errors(claimed)
-    return max(0, claimed.attempt - 1 - (known[-1]["attempt"] if known else 0))
+    known = [record["attempt"] for record in known_errors(claimed.errors) if record.get("exception") != HUNG]
+    return max(0, claimed.attempt - 1 - (known[-1] if known else 0))
 
 
-def _errors(ended: Ended) -> str | None:
+def vanished_error(claimed: Claimed, times: int) -> WorkerVanished:
+    """Why a message whose worker vanished in its last attempt is a dead letter."""
+    hung = [record for record in known_errors(claimed.errors) if record.get("exception") == HUNG]
+    why = f" {hung[-1].get('message')}" if hung else ""
+    return WorkerVanished(f"Its worker vanished in {times} of its attempts.{why}")
+
+
+def _errors(ended: AttemptResult) -> str | None:
     """The message's list of errors with this one; None if there is nothing to add."""
     if ended.error is None or isinstance(ended.outcome, AskedSnooze | NotStarted):
         return None

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
-from datetime import timedelta
-
-from delayedq.core.backoff import Exponential
-
-#: Pauses between tries to reach the database, from the number of failures.
-RECONNECTING = Exponential(initial=timedelta(seconds=0.1), factor=2, maximum=timedelta(seconds=30))
 
 
 class Waiter:
-    """One thread waits, anybody wakes it; a wake-up between two waits ends the next one at once.
+    """One thread waits, any thread or signal handler wakes it; a wake-up between two waits ends the next one at once.
 
-    A bare lock that is free exactly when somebody has called: there is no moment between looking and sleeping at which
-    a wake-up could be missed, not even that of a signal handler in the waiting thread.
+    A bare lock that is free exactly while a wake-up is pending. Checking and sleeping are one operation, so no wake-up
+    is missed in between, not even that of a signal handler in the waiting thread.
     """
 
     def __init__(self) -> None:
@@ -24,7 +18,8 @@ class Waiter:
         self._called.acquire()
 
     def wake(self) -> None:
-        with suppress(RuntimeError):  # it has been called already
+        """End the wait in progress, or the next one."""
+        with suppress(RuntimeError):  # a wake-up is pending already
             self._called.release()
 
     def wait(self, timeout: float | None) -> bool:

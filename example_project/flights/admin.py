@@ -1,4 +1,4 @@
-"""To look, not to touch: the site moves a flight's reminder along with the flight, a form of the admin would not."""
+"""Read-only pages: the site moves a flight's reminder together with the flight, which a form of the admin would not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest
 
 
-# ruff: noqa: ARG002 -- Django passes more than a plain no needs
+# ruff: noqa: ARG002 -- Django passes arguments that a constant answer does not need
 
 
 class ReadOnlyAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # not generic at run time

@@ -1,6 +1,6 @@
-"""What can happen to a departure. Each change of a flight changes its reminder in the same transaction.
+"""Changes of a departure. Each changes the flight and its reminder in one transaction.
 
-`remind_at` is for the replay of a recorded day, whose hours are shorter than ours; others leave it out.
+`remind_at` is for the replay, which plays a recorded day in seconds; other callers leave it out.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 @transaction.atomic
 def announce(flight: Flight, *, remind_at: datetime | None = None) -> OfferOutcome:
-    """Put the flight on the board, and schedule its reminder."""
+    """Save the flight, which puts it on the board, and schedule its reminder."""
     flight.save()
     return remind.schedule_at(remind_at or flight.remind_at, flight.pk, key=flight.code).outcome
 
 
 @transaction.atomic
 def move(flight: Flight, departure: datetime, *, remind_at: datetime | None = None) -> OfferOutcome | None:
-    """Note when the flight will leave, and move its reminder. None if the flight was cancelled meanwhile."""
+    """Change the departure time of the flight, and move its reminder. None if the flight was cancelled meanwhile."""
     if not Flight.objects.flying().filter(pk=flight.pk).update(departure=departure):
         return None
     return remind.schedule_at(remind_at or departure - LEAD, flight.pk, key=flight.code).outcome
@@ -35,6 +35,6 @@ def move(flight: Flight, departure: datetime, *, remind_at: datetime | None = No
 
 @transaction.atomic
 def cancel(flight: Flight) -> bool:
-    """Cancel the flight, and drop its reminder. False if there was none to drop."""
+    """Cancel the flight and its reminder. False if it had no live reminder."""
     Flight.objects.filter(pk=flight.pk).update(cancelled=True)
     return remind.unschedule(key=flight.code)

@@ -24,7 +24,7 @@ class FutureField(forms.DateTimeField):
     def validate(self, value: datetime | None) -> None:
         super().validate(value)
         if value and value <= timezone.now():
-            raise ValidationError("This time has passed.")
+            raise ValidationError("This time is in the past.")
 
 
 class FlightForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at run time
@@ -49,7 +49,7 @@ class FlightForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
             self.instance.day = timezone.localdate(departure)
 
     def validate_constraints(self) -> None:
-        """Check `day` too, which is part of what must be unique but no field of this form."""
+        """Check `day` too: it is part of the unique constraint but not a field of this form."""
         try:
             self.instance.validate_constraints()
         except ValidationError as error:
@@ -57,7 +57,7 @@ class FlightForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
 
 
 class ChangeForm(forms.Form):
-    """A change of a flight that is still to leave."""
+    """A change of a flight that has not left yet."""
 
     def __init__(self, flight: Flight, data: Mapping[str, Any] | None = None) -> None:
         super().__init__(data, initial={"departure": flight.expected_departure})
@@ -75,4 +75,4 @@ class DelayForm(ChangeForm):
 
 
 class CancelForm(ChangeForm):
-    """Asks for nothing but the press of the button."""
+    """A form without fields: only the button."""

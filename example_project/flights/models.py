@@ -1,4 +1,4 @@
-"""Flights, the reminders that were delivered for them, and a report of each day."""
+"""Flights, deliveries of their reminders, and a report for each day."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FlightQuerySet(models.QuerySet["Flight"]):
         return self.filter(cancelled=True)
 
     def leaving_after(self, moment: datetime) -> Self:
-        """By the last known time."""
+        """Flights whose last known departure is after `moment`."""
         return self.alias(leaves_at=Coalesce("departure", "scheduled_departure")).filter(leaves_at__gt=moment)
 
     def unreminded(self) -> Self:
@@ -44,16 +44,16 @@ class FlightQuerySet(models.QuerySet["Flight"]):
         return self.order_by("scheduled_departure", "carrier", "number")
 
     def with_delivery(self) -> Self:
-        """Each with `delivered_at`: when its last reminder went, or None."""
+        """Annotate `delivered_at`: when the last reminder of the flight was delivered, or None."""
         return self.annotate(delivered_at=models.Max("deliveries__delivered_at"))
 
     def days(self) -> models.QuerySet[Flight, date]:
-        """The days that have flights, in order."""
+        """The days that have flights, in ascending order."""
         return self.order_by("day").values_list("day", flat=True).distinct()
 
 
 class Flight(models.Model):
-    """One departure. Its times change through `departures`, which moves the reminder along."""
+    """One departure. Change its times with the functions of `departures`, which also move the reminder."""
 
     carrier = models.CharField("airline", max_length=2, validators=[AIRLINE])
     number = models.PositiveIntegerField()
@@ -67,7 +67,7 @@ class Flight(models.Model):
     objects = FlightQuerySet.as_manager()
 
     class Meta:
-        # With the airport: a flight number may leave twice a day, from two airports, as WN 2269 did on 8 June 2013.
+        # The airport is part of it: a flight number can leave two airports on one day, as WN 2269 did on 8 June 2013.
         constraints: ClassVar = [
             models.UniqueConstraint(
                 fields=["carrier", "number", "day", "origin"],
@@ -81,7 +81,7 @@ class Flight(models.Model):
 
     @property
     def code(self) -> str:
-        """Names this departure, and is the key of its reminder."""
+        """The name of this departure, which is also the key of its reminder."""
         return f"{self.carrier}{self.number}/{self.day}/{self.origin}"
 
     @property
@@ -111,7 +111,7 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
 
 
 class Delivery(models.Model):
-    """A reminder that reached the passengers; written by the task, once per run."""
+    """A delivered reminder; the task `remind` writes one each time it runs."""
 
     flight = models.ForeignKey(Flight, on_delete=models.CASCADE, related_name="deliveries")
     due_at = models.DateTimeField()
@@ -131,7 +131,7 @@ class Delivery(models.Model):
 
 
 class Report(models.Model):
-    """What became of the departures of a day, and of their reminders; written by the task of that name."""
+    """Counts of the departures of a day and of their reminders; written by the task `report`."""
 
     day = models.DateField(unique=True)
     flights = models.PositiveIntegerField()

@@ -10,22 +10,21 @@ from example_project.flights.models import Delivery, Flight, Report
 
 @task(queue_name="reminders", max_attempts=5)
 def remind(flight_id: int) -> None:
-    """Remind the passengers that boarding is near. A real site sends mail; this one writes down that it would have."""
+    """Remind the passengers that boarding is near. A real site would send mail; this one stores a Delivery."""
     due_at = current_message().scheduled_at_initially
     Delivery.objects.create(flight_id=flight_id, due_at=due_at, delivered_at=timezone.now())
 
 
 @task(queue_name="reminders")
-def roll_call() -> None:
-    """Does nothing: that it ran tells that a worker is up."""
+def ping() -> None:
+    """Does nothing: its success shows that a worker is running."""
 
 
 @task
 def report() -> None:
-    """Sum up the day before; when it runs again, in place of what it wrote.
+    """Write the report of the day before, replacing an earlier one.
 
-    Which day that is follows from the time of the schedule. A tick that was missed, or has to be tried again, may run
-    on a later day.
+    The day comes from the tick's scheduled time: a missed or retried tick may run on a later day.
     """
     message = current_message()
     day = timezone.localdate(message.nominal_at or message.scheduled_at_initially) - timedelta(days=1)
@@ -41,19 +40,19 @@ def report() -> None:
 
 @task
 def sweep() -> int:
-    """Schedule the reminders that are missing, such as those that failed; tells how many."""
+    """Schedule missing reminders, such as those that failed; returns how many."""
     flights = Flight.objects.flying().leaving_after(timezone.now()).unreminded()
     return sum(_remind_again(pk) for pk in flights.values_list("pk", flat=True))
 
 
 @transaction.atomic
 def _remind_again(pk: int) -> bool:
-    """Nobody moves or cancels the flight meanwhile, since it is locked; but its reminder may run."""
+    """Schedule the reminder again if it is missing. The flight is locked, so only its reminder can change meanwhile."""
     flight = Flight.objects.flying().select_for_update().filter(pk=pk).first()
     if flight is None:
         return False
     alive = Message.objects.keyed(remind.module_path, flight.code)
-    # In this order: a reminder that ended between the two questions has left its delivery.
+    # In this order: a reminder that ends between the two queries has written its delivery.
     if alive.exists() or flight.deliveries.exists():
         return False
     remind.schedule_at(flight.remind_at, flight.pk, key=flight.code, on_conflict="keep")

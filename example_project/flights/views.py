@@ -1,4 +1,4 @@
-"""The site: a departures board, and three things that can happen to a flight."""
+"""The site: a departures board, and forms to add, delay and cancel a flight."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ form_view = require_http_methods(["GET", "HEAD", "POST"])
 
 @require_safe
 def latest(request: HttpRequest) -> HttpResponse:  # noqa: ARG001
-    """Today's board, or the last one that has flights."""
+    """Redirect to the board of today, or of the last day that has flights."""
     day = Flight.objects.days().filter(day__lte=timezone.localdate()).last()
     return redirect("flights:board", day or timezone.localdate())
 
@@ -75,7 +75,7 @@ def cancel(request: HttpRequest, pk: int) -> HttpResponse:
     if not form.is_valid():
         return _ask(request, form, f"Cancel {flight}?", "Cancel the flight", flight)
     departures.cancel(flight)
-    return _done(request, flight, f"{flight} is cancelled; no reminder will go.")
+    return _done(request, flight, f"{flight} is cancelled; no reminder will be sent.")
 
 
 def _posted(request: HttpRequest) -> Mapping[str, Any] | None:

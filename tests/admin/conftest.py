@@ -1,4 +1,4 @@
-"""Somebody who uses the admin, and somebody who may only look."""
+"""Fixtures: clients of a superuser and of users with few permissions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from django.test import Client
 
 @pytest.fixture
 def admin_site_urls(settings):
-    """The admin alone: the example project may be missing."""
+    """URLs of the admin alone, without the example project."""
     settings.ROOT_URLCONF = "tests.admin.urls"
 
 
 @pytest.fixture
 def operator(alias, admin_site_urls):
-    """A client whose user may do everything, and whose requests are checked as a browser's are."""
+    """A superuser's client, with CSRF checks."""
     return _client(User.objects.create_superuser("ann", password="secret"))
 
 
 @pytest.fixture
 def member(alias, admin_site_urls):
-    """Makes a client whose user may look at messages, and do what is named, and nothing else."""
+    """Makes a client whose user may view messages and has the named permissions, and no others."""
 
     def make(*permissions, name="bob"):
         user = User.objects.create_user(name, password="secret", is_staff=True)

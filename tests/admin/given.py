@@ -1,4 +1,4 @@
-"""The words of the admin's tests: what is in the queue, and what a person does on the pages."""
+"""Steps of the admin's tests: fill the queue, and use the pages."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from html import unescape
 
 from django.utils import timezone
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import Edit, Message
 from delayedq.store.protocol import Finish, Lane
 from tests.store.given import LEASE, message
@@ -21,7 +21,7 @@ HOUR = 3_600
 
 
 def offer(store, key=None, payload="{}", *, seconds=-10.0, **fields):
-    """A message that is due so many seconds from now; its id."""
+    """Offer a message that is due in `seconds`; returns its id."""
     due = timezone.now() + timedelta(seconds=seconds)
     return store.offer(message(key, payload, scheduled_at=due, **fields)).id
 
@@ -33,35 +33,35 @@ def run(store, queue="mail", priority=0):
 
 
 def dead(store, key=None, payload="{}", errors=None, **fields):
-    """A message that failed for good; its id."""
+    """Make a dead letter; returns its id."""
     id_ = offer(store, key, payload, queue="dying", **fields)
-    store.settle([Finish(run(store, "dying"), Ending.FAILED, 1.0, 0.0, None, errors)], "worker-1")
+    store.settle([Finish(run(store, "dying"), FinalOutcome.FAILED, 1.0, 0.0, None, errors)], "worker-1")
     return id_
 
 
 def keys_on(page):
-    """The keys in a list, in their order."""
+    """The keys in a list, in order."""
     return [row.key for row in page.context["rows"]]
 
 
 def text_of(page):
-    """What a person reads."""
+    """The visible text of a page."""
     body = re.sub(r"<(script|style).*?</\1>", "", page.content.decode(), flags=re.DOTALL)
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", body)).split())
 
 
 def tick(client, action, *ids, where=MESSAGES, **fields):
-    """Tick messages and choose an action: the confirmation."""
+    """Tick messages and choose an action; returns the confirmation."""
     return client.post(f"{where}act/", {"action": action, "ids": ids, "query": "", **fields})
 
 
 def choose_all(client, action, query="", where=MESSAGES):
-    """Choose all that the filters leave: the confirmation."""
+    """Choose all that match the filters; returns the confirmation."""
     return client.post(f"{where}act/", {"action": action, "everything": "on", "query": query})
 
 
 def confirm(client, confirmation, where=MESSAGES, **fields):
-    """Confirm, and carry on until all is done: the page that then comes."""
+    """Confirm, and post until all parts are done; returns the last page."""
     context = confirmation.context
     given = {"action": context["action"].name, "chosen": context["chosen"], "confirmed": "yes", **fields}
     page = client.post(f"{where}act/", given, follow=True)
@@ -71,14 +71,14 @@ def confirm(client, confirmation, where=MESSAGES, **fields):
 
 
 def do(client, action, *ids, where=MESSAGES, **fields):
-    """Tick, choose and confirm: what the page then says."""
+    """Tick, choose and confirm; returns the notes on the last page."""
     return said(confirm(client, tick(client, action, *ids, where=where), where, **fields))
 
 
 def undo(client):
-    """Undo the newest edit: what the page then says."""
+    """Undo the newest edit; returns the notes on the last page."""
     edit = Edit.objects.latest("id")
-    assert "Those that still are" in text_of(client.get(f"{EDITS}{edit.pk}/undo/"))
+    assert "get their previous values back" in text_of(client.get(f"{EDITS}{edit.pk}/undo/"))
     page = client.post(f"{EDITS}{edit.pk}/undo/", follow=True)
     while "ongoing" in page.context:
         page = client.post(f"{EDITS}{edit.pk}/undo/", {"ongoing": page.context["ongoing"]}, follow=True)

@@ -13,7 +13,7 @@ from delayedq.operations import sizing
 from delayedq.operations.figures import Span, figures
 from tests.admin.given import text_of
 
-#: In the middle of a minute, a quarter and an hour.
+#: Not at the beginning of a minute, a quarter or an hour.
 NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
 DASHBOARD = "/admin/delayedq/dashboard/"
 
@@ -58,10 +58,10 @@ def summed(found):
     return tuple(sum(getattr(bucket, name) for bucket in found.buckets) for name in ("arrived", "ended", "failed"))
 
 
-# What is counted
+# Counts
 
 
-def test_each_end_counts_in_its_minute(store):
+def test_ended_messages_count_in_the_minute_they_ended(store):
     FinishedMessage.objects.bulk_create(
         [
             ended(1, datetime(2026, 5, 20, 9, 36, 59, 999_000, tzinfo=UTC)),
@@ -80,7 +80,7 @@ def test_each_end_counts_in_its_minute(store):
 @pytest.mark.parametrize(
     ("span", "oldest"), [(Span.HOUR, 59 * 60), (Span.DAY, 86_400 - 900), (Span.WEEK, 7 * 86_400 - 3600)]
 )
-def test_a_span_ends_with_the_bucket_of_now_and_begins_no_earlier_than_it_says(store, span, oldest):
+def test_a_span_ends_with_the_current_bucket_and_has_its_full_length(store, span, oldest):
     FinishedMessage.objects.bulk_create([ended(1, ago(oldest)), ended(2, ago(oldest + span.value[1])), ended(3, NOW)])
     found = figures(store, span, NOW)
 
@@ -88,7 +88,7 @@ def test_a_span_ends_with_the_bucket_of_now_and_begins_no_earlier_than_it_says(s
     assert found.buckets[0].ended == found.buckets[-1].ended == 1
 
 
-def test_latencies_are_those_that_half_and_nearly_all_kept_within(store):
+def test_latencies_are_the_50th_and_95th_percentile(store):
     FinishedMessage.objects.bulk_create(
         [ended(n, ago(20), late=n / 10) for n in range(1, 101)] + [ended(101, ago(20), late=None, outcome="cancelled")]
     )
@@ -97,14 +97,14 @@ def test_latencies_are_those_that_half_and_nearly_all_kept_within(store):
     assert (last.ended, last.p50, last.p95) == (101, pytest.approx(5.0), pytest.approx(9.5))
 
 
-def test_where_nothing_started_there_is_no_latency(store):
+def test_a_bucket_without_started_messages_has_no_latency(store):
     FinishedMessage.objects.bulk_create([ended(1, ago(20), late=None, outcome="cancelled")])
 
     last = figures(store, Span.HOUR, NOW).buckets[-1]
     assert (last.ended, last.p50, last.p95) == (1, None, None)
 
 
-def test_arrivals_are_the_live_and_the_ended_each_once(store):
+def test_arrivals_count_live_and_ended_messages_once(store):
     Message.objects.bulk_create([live(10, ago(10)), live(11, ago(4000))])
     FinishedMessage.objects.bulk_create(
         [
@@ -119,16 +119,16 @@ def test_arrivals_are_the_live_and_the_ended_each_once(store):
     assert summed(found) == (2, 2, 0)
 
 
-def test_nothing_at_all_is_zero_everywhere(store):
+def test_an_empty_store_has_zero_in_all_figures(store):
     assert summed(figures(store, Span.WEEK, NOW)) == (0, 0, 0)
 
 
-# When there is too much
+# Samples
 
 
 @pytest.fixture
 def crowded(store, monkeypatch):
-    """A week of 6,000 messages, where 1,000 may be read."""
+    """6,000 messages in a week, with a bound of 1,000 rows."""
     monkeypatch.setattr(sizing, "MOST", 1_000)
     step = 7 * 86_400 / 6_000
     FinishedMessage.objects.bulk_create(
@@ -139,14 +139,14 @@ def crowded(store, monkeypatch):
         assert message.finished_at < ago(6 * 86_400)
 
 
-def test_a_sample_estimates_what_it_does_not_read(store, crowded):
+def test_figures_of_a_sample_are_close_to_the_exact_ones(store, crowded):
     found = figures(store, Span.WEEK, NOW)
 
     assert 2 < found.one_in < 60
     assert summed(found)[1] == pytest.approx(6_000, rel=0.15)
 
 
-def test_failures_are_counted_exactly_beside_a_sample_of_the_rest(store, connection, crowded):
+def test_failures_are_exact_while_the_rest_is_sampled(store, connection, crowded):
     found = figures(store, Span.WEEK, NOW)
     within = FinishedMessage.objects.failed().filter(finished_at__gte=found.buckets[0].start).count()
 
@@ -157,7 +157,7 @@ def test_failures_are_counted_exactly_beside_a_sample_of_the_rest(store, connect
         assert found.failed_one_in == found.one_in
 
 
-def test_of_very_many_failures_a_sample_is_read_too(store, crowded, monkeypatch):
+def test_very_many_failures_are_sampled_too(store, crowded, monkeypatch):
     monkeypatch.setattr(operations_figures, "DEAD_TIMES", 1)
     found = figures(store, Span.WEEK, NOW)
 
@@ -173,7 +173,7 @@ def test_the_number_of_statements_is_bounded(store, connection, crowded):
     assert len(asked) < 35
 
 
-def test_where_a_range_of_ids_begins_is_found_without_reading_it(store, monkeypatch):
+def test_the_first_id_of_a_span_is_found_without_reading_the_span(store, monkeypatch):
     monkeypatch.setattr(sizing, "MOST", 100)
     Message.objects.bulk_create(live(n * 7, ago(2_000 - n)) for n in range(1, 2_001))
 
@@ -186,7 +186,7 @@ def test_where_a_range_of_ids_begins_is_found_without_reading_it(store, monkeypa
 # The page
 
 
-def test_the_page_says_the_same_in_words_tables_and_data(operator):
+def test_the_page_has_the_same_numbers_in_text_tables_and_json(operator):
     now = timezone.now()
     FinishedMessage.objects.bulk_create(ended(n, now, outcome="failed" if n == 1 else "succeeded") for n in range(1, 4))
     page = operator.get(DASHBOARD)
@@ -205,7 +205,7 @@ def test_the_page_says_the_same_in_words_tables_and_data(operator):
     assert "sample" not in text_of(page)
 
 
-def test_the_page_says_so_when_it_estimates(operator, connection, monkeypatch):
+def test_the_page_marks_estimates(operator, connection, monkeypatch):
     monkeypatch.setattr(sizing, "MOST", 1_000)
     now = timezone.now()
     FinishedMessage.objects.bulk_create(
@@ -254,7 +254,7 @@ def test_no_script_and_no_style_is_written_into_the_page(operator, address):
         (-2, "-2 s"),
     ],
 )
-def test_seconds_are_said_in_the_unit_that_fits(duration, text):
+def test_seconds_are_shown_in_a_fitting_unit(duration, text):
     assert seconds(duration) == text
 
 

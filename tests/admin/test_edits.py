@@ -1,4 +1,4 @@
-"""What is done to many messages: chosen, confirmed, done, and told."""
+"""Bulk actions: choice, confirmation, change and report."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.store.given import KIND, message
 # The confirmation
 
 
-def test_a_confirmation_tells_what_will_be_touched_and_what_skipped(operator, store):
+def test_a_confirmation_shows_how_many_will_be_changed_and_skipped(operator, store):
     waiting, running, gone = offer(store, "a"), offer(store, "b", queue="b"), offer(store, "c")
     run(store, "b")
     store.unschedule(KIND, "c")
@@ -39,7 +39,7 @@ def test_a_confirmation_tells_what_will_be_touched_and_what_skipped(operator, st
     page = tick(operator, "cancel", waiting, running, gone)
 
     text = text_of(page)
-    assert "1 message will be touched." in text
+    assert "1 message will be changed." in text
     assert "1 running" in text
     assert "1 ended" in text
     assert keys_on_preview(page) == ["a", "b"]
@@ -58,11 +58,11 @@ def test_a_confirmation_of_all_that_match_counts_them(operator, store):
 
     text = text_of(choose_all(operator, "shift", "queue=many"))
 
-    assert "2 messages will be touched." in text
+    assert "2 messages will be changed." in text
     assert "1 running" in text
 
 
-def test_without_an_action_or_a_tick_nothing_is_asked(operator, store):
+def test_without_an_action_or_ticked_messages_no_confirmation_is_shown(operator, store):
     id_ = offer(store, "a")
     assert said(operator.post(f"{MESSAGES}act/", {"ids": [id_]}, follow=True)) == ["Choose an action first."]
     assert said(operator.post(f"{MESSAGES}act/", {"action": "cancel"}, follow=True)) == ["Tick messages first."]
@@ -72,10 +72,10 @@ def test_without_an_action_or_a_tick_nothing_is_asked(operator, store):
 @pytest.mark.parametrize(
     "given", [{"ids": ["x"]}, {"ids": ["1", "2.5"]}, {"chosen": "forged", "ids": ["1"]}, {"chosen": "a:b:c"}]
 )
-def test_a_choice_that_cannot_be_read_changes_nothing(operator, store, given):
+def test_an_unreadable_selection_changes_nothing(operator, store, given):
     offer(store, "a")
     page = operator.post(f"{MESSAGES}act/", {"action": "cancel", "confirmed": "yes", **given}, follow=True)
-    assert said(page) == ["What was chosen could not be read. Choose again."]
+    assert said(page) == ["The selection could not be read. Choose again."]
     assert Message.objects.count() == 1
 
 
@@ -88,13 +88,13 @@ def test_run_now(operator, store):
 
     (note,) = do(operator, "run_now", later, earlier)
 
-    assert note.startswith("Run now: 1 message changed, 1 skipped (1 already as wanted).")
+    assert note.startswith("Run now: 1 message changed, 1 skipped (1 already as requested).")
     assert soon(live(later).scheduled_at)
     assert live(earlier).scheduled_at == before
     assert run(store).id == earlier
 
 
-def test_reschedule_to_a_time_of_the_sites_zone(operator, store):
+def test_reschedule_to_a_time_in_the_current_time_zone(operator, store):
     id_ = offer(store, "a")
     do(operator, "reschedule", id_, at="2126-07-01T09:30")
     assert live(id_).scheduled_at == datetime(2126, 7, 1, 13, 30, tzinfo=UTC)  # New York's summer
@@ -164,7 +164,7 @@ def test_cancel(operator, store):
         ("queue", {"queue": "bare|queue"}),
     ],
 )
-def test_what_cannot_be_is_asked_again_and_nothing_done(operator, store, action, fields):
+def test_invalid_parameters_show_the_form_again_and_change_nothing(operator, store, action, fields):
     id_ = offer(store, "a", seconds=HOUR)
     before = Message.objects.values().get()
 
@@ -183,7 +183,7 @@ def test_a_message_of_a_bare_queue_stays_in_it(operator, store):
     assert live(bare).queue == "q|Payload"
 
 
-def test_the_list_is_as_it_was_after_an_action(operator, store):
+def test_an_action_returns_to_the_list_with_its_filters(operator, store):
     offer(store, "a", queue="one")
     id_ = offer(store, "b", queue="two")
     confirmation = operator.post(f"{MESSAGES}act/", {"action": "run_now", "ids": [id_], "query": "queue=two"})
@@ -230,7 +230,7 @@ def test_all_that_match_are_changed_and_nothing_else(operator, store):
     assert live(other).priority == 0
 
 
-def test_what_is_offered_after_the_choice_is_not_meant(operator, store):
+def test_messages_offered_after_the_selection_are_not_changed(operator, store):
     offer(store, "a")
     confirmation = choose_all(operator, "cancel")
     offer(store, "b")
@@ -242,7 +242,7 @@ def test_what_is_offered_after_the_choice_is_not_meant(operator, store):
 
 @pytest.fixture
 def small_steps(monkeypatch):
-    """Three chunks of four messages in each call."""
+    """Chunks of four messages, three of them per call."""
     calls = []
     monkeypatch.setattr(selecting, "CHUNK", 4)
     monkeypatch.setattr(edits, "CHUNKS", 3)
@@ -252,7 +252,7 @@ def small_steps(monkeypatch):
     return calls
 
 
-def test_many_messages_are_shifted_in_several_calls_each_once(operator, store, small_steps):
+def test_messages_are_shifted_once_each_over_several_calls(operator, store, small_steps):
     store.offer_many([message(f"{n}", scheduled_at=timezone.now() + timedelta(hours=n)) for n in range(50)])
     before = dict(Message.objects.values_list("id", "scheduled_at"))
 

@@ -35,7 +35,7 @@ def wait(*dues):
 
 
 def busy(found):
-    """The minutes with something in them, as (minutes from the hour that has begun, waiting, cron)."""
+    """The minutes that are not empty, as (minutes since the current hour began, waiting, cron)."""
     return [((minute.start - HOUR) // MINUTE, minute.waiting, minute.cron) for minute in found.minutes if minute.due]
 
 
@@ -57,14 +57,14 @@ def test_each_message_counts_in_the_minute_it_is_due(store, cron):
     assert (found.overdue, found.due, found.one_in) == (0, 5, 1.0)
 
 
-def test_what_was_due_before_is_overdue_and_what_runs_is_not(store, cron):
+def test_due_messages_are_overdue_and_running_ones_are_not(store, cron):
     wait(NOW - timedelta(hours=3), NOW - timedelta(seconds=90), NOW - timedelta(seconds=60))
     claim_one(store, now=NOW)
 
     assert forecast(store, Ahead.DAY, NOW).overdue == 2
 
 
-def test_a_week_has_a_minute_for_each_of_its_own(store, cron):
+def test_the_forecast_of_a_week_has_every_minute_of_it(store, cron):
     wait(HOUR + timedelta(days=6, hours=23))
 
     found = forecast(store, Ahead.WEEK, NOW)
@@ -72,12 +72,12 @@ def test_a_week_has_a_minute_for_each_of_its_own(store, cron):
     assert busy(found) == [((6 * 24 + 23) * 60, 1, 0)]
 
 
-def test_it_begins_with_the_hour_of_the_local_clock(store, cron):
+def test_the_forecast_begins_with_the_current_local_hour(store, cron):
     with timezone.override("Asia/Kolkata"):
         assert forecast(store, Ahead.DAY, NOW).minutes[0].start == HOUR + timedelta(minutes=30)
 
 
-def test_more_than_may_be_read_is_estimated(store, cron, monkeypatch):
+def test_the_forecast_of_many_messages_is_estimated(store, cron, monkeypatch):
     monkeypatch.setattr(sizing, "MOST", 1_000)
     Message.objects.bulk_create(
         (live(number * 5, NOW, NOW + timedelta(seconds=10 * number)) for number in range(1, 6_001)), batch_size=1_000
@@ -91,7 +91,7 @@ def test_more_than_may_be_read_is_estimated(store, cron, monkeypatch):
 # Cron
 
 
-def test_ticks_that_are_not_placed_yet_are_counted_beside(store, cron):
+def test_ticks_that_are_not_placed_yet_are_counted_separately(store, cron):
     cron(quarterly=QUARTERLY)
 
     assert busy(forecast(store, Ahead.DAY, NOW))[:3] == [(45, 0, 1), (60, 0, 1), (75, 0, 1)]
@@ -100,23 +100,23 @@ def test_ticks_that_are_not_placed_yet_are_counted_beside(store, cron):
 
 def test_a_tick_that_is_placed_counts_once(store, cron):
     cron(quarterly=QUARTERLY)
-    beat(store, definitions(), now=NOW, thorough=True)
+    beat(store, definitions(), now=NOW)
 
     assert busy(forecast(store, Ahead.DAY, NOW))[:2] == [(45, 1, 0), (60, 0, 1)]
 
 
 def test_a_changed_schedule_is_counted_from_now(store, cron):
     cron(quarterly=QUARTERLY)
-    beat(store, definitions(), now=NOW, thorough=True)
+    beat(store, definitions(), now=NOW)
     Message.objects.all().delete()
     cron(quarterly={**QUARTERLY, "cron": "*/20 * * * *"})
 
     assert busy(forecast(store, Ahead.DAY, NOW))[0] == (40, 0, 1)
 
 
-def test_schedules_that_are_disabled_count_nothing(store, cron):
+def test_disabled_schedules_have_no_ticks_in_the_forecast(store, cron):
     cron(quarterly={**QUARTERLY, "enabled": False}, other=QUARTERLY)
-    beat(store, definitions(), now=NOW, thorough=True)
+    beat(store, definitions(), now=NOW)
     Message.objects.all().delete()
     CronSchedule.objects.update(disabled_at=NOW)
 
@@ -149,7 +149,7 @@ def minutes(*dues):
         ([], []),
     ],
 )
-def test_a_stampede_is_far_more_than_a_minute_has_on_average(dues, wild):
+def test_a_stampede_is_a_minute_far_above_the_average(dues, wild):
     assert [minute.due for minute in stampedes(minutes(*dues))] == wild
 
 
@@ -179,7 +179,7 @@ def test_the_map_of_a_week_shows_the_busiest_minute_of_each_hour():
 
 
 @pytest.mark.parametrize("start", [datetime(2026, 3, 8, 5, tzinfo=UTC), datetime(2026, 11, 1, 4, tzinfo=UTC)])
-def test_no_minute_is_lost_on_a_day_on_which_clocks_are_changed(start):
+def test_the_map_has_every_minute_of_a_day_with_a_clock_change(start):
     whole = [Minute(start + number * MINUTE, 1, 0) for number in range(7 * 24 * 60)]
 
     assert sum(len(row.cells) for row in heat_map(Ahead.DAY, whole[:1440], []).rows) == 1440
@@ -187,7 +187,7 @@ def test_no_minute_is_lost_on_a_day_on_which_clocks_are_changed(start):
 
 
 @pytest.mark.parametrize(("due", "most", "expected"), [(0, 0, 0), (1, 1, 5), (1, 1_000_000, 1), (25, 100, 3)])
-def test_small_numbers_stay_visible_beside_huge_ones(due, most, expected):
+def test_small_counts_stay_visible_beside_large_ones(due, most, expected):
     assert level(due, most) == expected
 
 
@@ -201,7 +201,7 @@ def stampede(alias, cron):
     return due
 
 
-def test_a_stampede_is_announced_with_a_way_to_its_messages(operator, stampede):
+def test_a_stampede_is_shown_with_a_link_to_its_messages(operator, stampede):
     page = operator.get(FORECAST)
 
     assert f"at {timezone.localtime(stampede):%H:%M}, 150 messages fall due within a minute." in text_of(page)
@@ -209,7 +209,7 @@ def test_a_stampede_is_announced_with_a_way_to_its_messages(operator, stampede):
     assert operator.get(f"{MESSAGES}?{query}").context["count"].number == 150
 
 
-def test_to_spread_a_stampede_is_one_confirmation_away(operator, stampede):
+def test_spreading_a_stampede_takes_one_confirmation(operator, stampede):
     ((_, query, local),) = operator.get(FORECAST).context["stampedes"]
     asked = {"action": "spread", "everything": "on", "query": query, "start": local, "amount": "30"}
     confirmation = operator.post(f"{MESSAGES}act/", asked)
@@ -221,19 +221,19 @@ def test_to_spread_a_stampede_is_one_confirmation_away(operator, stampede):
     assert max(dues) - min(dues) > timedelta(minutes=20)
 
 
-def test_who_may_not_reschedule_may_look(member, stampede):
+def test_without_permission_to_reschedule_only_the_link_is_shown(member, stampede):
     said = text_of(member("view_dashboard").get(FORECAST))
 
-    assert "Look at them" in said
+    assert "Show them" in said
     assert "Spread" not in said
 
 
-def test_a_stampede_of_cron_says_what_spreads_it(operator, cron):
+def test_a_stampede_of_ticks_recommends_an_h_in_the_expression(operator, cron):
     due = timezone.now() + timedelta(hours=2)
     daily = {**QUARTERLY, "cron": f"{due.minute} {due.hour} * * *"}
     cron(**{f"daily-{number}": daily for number in range(120)})
 
-    assert "120 of them are ticks of cron" in text_of(operator.get(FORECAST))
+    assert "120 of them are ticks of schedules" in text_of(operator.get(FORECAST))
 
 
 def test_an_empty_queue_has_an_empty_map(operator, cron):
@@ -241,4 +241,4 @@ def test_an_empty_queue_has_an_empty_map(operator, cron):
 
     assert page.context["ahead"] is Ahead.WEEK
     assert "Stampede" not in text_of(page)
-    assert page.content.count(b"dq-wild") == 0
+    assert page.content.count(b"dq-outlined") == 0

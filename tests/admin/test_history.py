@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import edits, redrive
 from delayedq.store.protocol import Finish
@@ -40,14 +40,14 @@ def retry(client, *ids, **fields):
 def succeed(store, key, **fields):
     offer(store, key, queue="fine", **fields)
     claimed = run(store, "fine")
-    store.settle([Finish(claimed, Ending.SUCCEEDED, 2.0, 1.0, '{"a":"<b>"}')], "worker-1")
+    store.settle([Finish(claimed, FinalOutcome.SUCCEEDED, 2.0, 1.0, '{"a":"<b>"}')], "worker-1")
     return claimed.id
 
 
 # The list
 
 
-def test_what_ended_is_listed_from_the_latest(operator, store):
+def test_ended_messages_are_listed_latest_first(operator, store):
     succeed(store, "a")
     dead(store, "b")
     page = operator.get(HISTORY)
@@ -76,7 +76,7 @@ def test_history_is_filtered(operator, store, query, expected):
     assert keys_on(operator.get(HISTORY, query)) == expected
 
 
-def test_how_many_can_be_retried_is_said_where_dead_letters_alone_are_shown(operator, store):
+def test_the_number_to_retry_is_shown_only_for_lists_of_dead_letters(operator, store):
     succeed(store, "a")
     dead(store, "b")
 
@@ -119,7 +119,7 @@ def test_history_comes_in_pages(operator, store):
         assert seen == list(expected)
 
 
-def test_one_that_ended_tells_all_about_it(operator, store):
+def test_the_page_of_an_ended_message_shows_its_details(operator, store):
     id_ = dead(store, "a", '{"args":[1]}', ERRORS)
     text = text_of(operator.get(f"{HISTORY}{id_}/change/"))
     for said_of_it in (
@@ -161,14 +161,14 @@ def test_dead_letters_are_retried_later_and_spread(operator, store):
     assert len(set(due)) == 10
 
 
-def test_a_confirmation_tells_which_dead_letters_cannot_be_retried(operator, store):
+def test_a_confirmation_shows_how_many_dead_letters_cannot_be_retried(operator, store):
     taken, free, fine = dead(store, "a"), dead(store, "b"), succeed(store, "c")
     offer(store, "a")
 
     confirmation = tick(operator, "retry", taken, free, fine, where=HISTORY)
     text = text_of(confirmation)
-    assert "1 message will be touched." in text
-    assert "1 no dead letters (any more)" in text
+    assert "1 message will be changed." in text
+    assert "1 not dead letters (any more)" in text
     assert "1 whose key a live message has" in text
 
     (note,) = said(confirm(operator, confirmation, HISTORY, amount=0, unit="minutes", jitter=0))
@@ -187,7 +187,7 @@ def test_all_that_match_are_retried_in_several_calls(operator, store, monkeypatc
     monkeypatch.setattr(edits, "CHUNKS", 2)
     monkeypatch.setattr(redrive, "CHUNK", 3)
     ids = [dead(store, f"{n}") for n in range(14)]
-    taken = offer(store, "13")  # that of the latest, and so of the first one that is met
+    taken = offer(store, "13")  # the key of the latest dead letter, which is redriven first
     dead(store, "other", kind="tests.other")
 
     confirmation = choose_all(operator, "retry", "kind=tests.remind", HISTORY)
@@ -197,7 +197,7 @@ def test_all_that_match_are_retried_in_several_calls(operator, store, monkeypatc
     assert set(Message.objects.values_list("id", flat=True)) == {*ids[:13], taken}
 
 
-def test_what_fails_again_is_not_retried_again(operator, store):
+def test_messages_that_fail_again_are_not_retried_by_the_same_form(operator, store):
     dead(store, "a")
     confirmation = choose_all(operator, "retry", "", HISTORY)
     again = dead(store, "b")

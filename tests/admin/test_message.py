@@ -20,7 +20,7 @@ FAILED = {
 }
 
 
-def test_it_tells_what_the_message_is(operator, store):
+def test_the_page_shows_the_message(operator, store):
     id_ = offer(
         store,
         "UA1545",
@@ -64,7 +64,7 @@ def test_its_attempts_are_in_its_timeline(operator, store):
     assert events == sorted(events, key=lambda event: event.at)
 
 
-def test_errors_that_nobody_can_read_are_left_out(operator, store):
+def test_unreadable_errors_are_left_out(operator, store):
     id_ = offer(store, "a")
     for errors in (
         '[{"failed_at": "2026-01-01T00:00:00+00:00", "seconds": 1e300}]',
@@ -79,21 +79,21 @@ def test_errors_that_nobody_can_read_are_left_out(operator, store):
         assert operator.get(URL.format(id_)).status_code == 200
 
 
-def test_a_tick_leads_to_its_schedule(operator, store):
+def test_a_tick_links_to_its_schedule(operator, store):
     metadata = '{"cron":{"schedule":"night & day","nominal_at":"2026-01-01T00:00:00+00:00"}}'
     page = operator.get(URL.format(offer(store, "a", metadata=metadata)))
     assert "Its schedule: night & day" in text_of(page)
     assert "/cronschedule/schedule/?name=night%20%26%20day" in page.content.decode()
 
 
-def test_a_tick_of_a_bare_queue_names_a_schedule_that_has_no_page(operator, store):
+def test_a_tick_of_a_bare_queue_names_its_schedule_without_a_link(operator, store):
     metadata = '{"cron":{"schedule":"nightly","nominal_at":"2026-01-01T00:00:00+00:00"}}'
     page = operator.get(URL.format(offer(store, "a", queue="contacts|json", kind="contacts|json", metadata=metadata)))
     assert "Its schedule: nightly" in text_of(page)
     assert "schedule/?name=" not in page.content.decode()
 
 
-def test_it_leads_to_others_with_its_key(operator, store):
+def test_the_page_links_to_other_messages_with_the_key(operator, store):
     id_ = offer(store, "a&b")
     assert "?q=a%26b" in operator.get(URL.format(id_)).content.decode()
 

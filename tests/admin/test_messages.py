@@ -26,7 +26,7 @@ def test_messages_are_listed_by_due_time(operator, store):
     assert "3 messages" in text_of(page)
 
 
-def test_a_link_with_an_exact_moment_fills_the_form_as_browsers_take_it(operator):
+def test_times_with_microseconds_in_a_link_fill_the_datetime_inputs(operator):
     page = operator.get(MESSAGES, {"since": "2026-11-22T02:00:59.999999+00:00", "until": "whenever"})
 
     assert 'value="2026-11-21T21:00:59"' in page.content.decode()
@@ -51,7 +51,7 @@ def states(store):
 
 
 @pytest.mark.parametrize("state", ["due", "scheduled", "running", "retrying", "lost"])
-def test_each_message_tells_its_state(operator, states, state):
+def test_the_list_shows_the_state_of_each_message(operator, states, state):
     page = operator.get(MESSAGES)
     assert {row.key: row.state for row in page.context["rows"]}[state] == state
 
@@ -74,7 +74,7 @@ def test_messages_are_filtered_by_state(operator, states, state, expected):
     assert str(page.context["count"]) == str(len(expected))
 
 
-def test_what_runs_is_shown_though_another_queue_has_more_before_it_than_a_page_looks_at(operator, store, monkeypatch):
+def test_running_messages_are_found_though_another_queue_exceeds_the_depth_of_a_page(operator, store, monkeypatch):
     monkeypatch.setattr(browsing, "PAGE", 5)
     monkeypatch.setattr(browsing, "DEPTH", 10)
     for number in range(9):
@@ -84,23 +84,23 @@ def test_what_runs_is_shown_though_another_queue_has_more_before_it_than_a_page_
 
     page = operator.get(MESSAGES, {"state": "running"})
     assert keys_on(page) == ["runs"]
-    assert "Look further" in text_of(page)
+    assert "Search further" in text_of(page)
     assert not page.context["count"].exact
 
 
-def test_where_nothing_was_found_within_a_page_nobody_knows_how_many_there_are(operator, store, monkeypatch):
+def test_the_count_is_unknown_if_a_page_found_nothing_within_its_depth(operator, store, monkeypatch):
     monkeypatch.setattr(browsing, "PAGE", 5)
     monkeypatch.setattr(browsing, "DEPTH", 5)
     for number in range(9):
         offer(store, f"other-{number}")
-    if store.alias == "postgresql":  # whose statistics are otherwise those of some other test
+    if store.alias == "postgresql":  # its statistics may be those of another test
         with connections[store.alias].cursor() as cursor:
             cursor.execute("ANALYZE delayedq_message")
     assert "not yet known how many messages" in text_of(operator.get(MESSAGES, {"kind": "no.such.task"}))
 
 
-@timezone.override(UTC)  # any time exists, and once
-def test_the_last_second_of_a_range_belongs_to_it_also_when_the_form_is_sent_again(operator, store):
+@timezone.override(UTC)  # no clock changes
+def test_a_range_of_time_includes_its_last_second_also_when_sent_again(operator, store):
     due = timezone.now().replace(microsecond=999_000) + timedelta(minutes=5)
     store.offer(message("late", scheduled_at=due))
     asked = {"until": f"{timezone.localtime(due):%Y-%m-%dT%H:%M:%S}"}
@@ -148,30 +148,30 @@ def test_a_message_is_found_by_its_id_and_by_a_key_that_looks_like_one(operator,
     assert keys_on(operator.get(MESSAGES, {"q": "9" * 40})) == []
 
 
-def test_pages_follow_each_other_without_gaps_though_messages_go(operator, store):
+def test_pages_have_no_gaps_though_messages_end_meanwhile(operator, store):
     store.offer_many([message(f"{n:03}", queue=f"q{n % 3}") for n in range(120)])
     seen, query = [], {}
     while query is not None:
         page = operator.get(MESSAGES, query)
         seen += keys_on(page)
-        store.unschedule("tests.remind", seen[0])  # a page by number would now miss one
+        store.unschedule("tests.remind", seen[0])  # OFFSET paging would now miss a message
         query = {"after": page.context["next"]} if page.context["next"] else None
     assert sorted(seen) == [f"{n:03}" for n in range(120)]
 
 
-def test_a_position_that_is_none_is_the_first_page(operator, store):
+def test_an_invalid_position_shows_the_first_page(operator, store):
     offer(store, "a")
     for after in ("x", "~", "2026-01-01~1", "2026-01-01T00:00:00+00:00~-1", "\0"):
         assert keys_on(operator.get(MESSAGES, {"after": after})) == ["a"]
 
 
-def test_what_ended_is_found_from_its_old_address(operator, store):
+def test_the_url_of_a_live_message_redirects_after_it_ended(operator, store):
     id_ = dead(store, "a")
     page = operator.get(f"{MESSAGES}{id_}/change/", follow=True)
     assert page.redirect_chain == [(f"{HISTORY}{id_}/change/", 302)]
 
 
 @pytest.mark.parametrize("id_", ["4711", "0", "x", "9" * 30])
-def test_a_message_that_is_not_there_is_not_found(operator, id_):
+def test_an_unknown_message_is_a_404(operator, id_):
     assert operator.get(f"{MESSAGES}{id_}/change/").status_code == 404
     assert operator.get(f"{HISTORY}{id_}/change/").status_code == 404

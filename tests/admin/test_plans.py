@@ -1,4 +1,4 @@
-"""What the pages cost: how many queries, and how they go, does not depend on how many messages there are."""
+"""The cost of the pages: the number of queries and their plans do not depend on the number of messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from delayedq.operations.explain import Reason, explain
 from delayedq.operations.figures import Span, figures
 from delayedq.operations.forecast import Ahead, forecast
 from delayedq.operations.queues import queue_states
+from delayedq.store import worker_registry
 from tests.admin.given import HISTORY, MESSAGES, choose_all, dead, offer, tick
 from tests.app.tasks import mark
 from tests.autovacuum import outlast_autovacuum
-from tests.store.test_presence import worker
+from tests.store.test_worker_registry import worker
 
 LISTS = {
     "messages": (MESSAGES, {}),
@@ -44,9 +45,9 @@ LISTS = {
     "history of a time": (HISTORY, {"since": "2025-12-31T19:00", "until": "2025-12-31T20:00"}),
 }
 EACH_LIST = pytest.mark.parametrize(("url", "query"), LISTS.values(), ids=LISTS)
-#: A count of one queue in four looks at four times as many rows as it counts.
+#: A count of one queue of four reads four times the rows that it counts.
 MOST = 5_000
-#: Among the live messages and the ended ones of `FILL`, nearly at the end of them.
+#: Near the end of the live and of the ended messages of `FILL`.
 NOW = datetime(2026, 1, 1, 3, tzinfo=UTC)
 READS = re.compile(r"\s*(SELECT|WITH)\b")
 ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
@@ -74,11 +75,11 @@ TABLES = {"delayedq_message", "delayedq_finishedmessage"}
 
 @pytest.fixture
 def many(connection, monkeypatch):
-    """A tenth of what a page may look at, in tables that are far larger."""
+    """All bounds divided by 10, and tables that are far larger than they are."""
     monkeypatch.setattr(browsing, "DEPTH", 1_000)
     monkeypatch.setattr(browsing, "DEPTH_BY_KEY", 3_000)
     monkeypatch.setattr(counting, "BOUND", 1_000)
-    monkeypatch.setattr(counting, "WALKED_BOUND", 100)
+    monkeypatch.setattr(counting, "SCANNED_BOUND", 100)
     monkeypatch.setattr(sizing, "MOST", 1_000)
     monkeypatch.setattr(queues, "MOST", 2_000)
     monkeypatch.setattr(queues, "MOST_ENDED", 1_000)
@@ -97,7 +98,7 @@ def statements(connection, act):
 
 
 def reads(connection, ask):
-    """What is asked of the tables of messages."""
+    """The statements on the tables of messages."""
     with CaptureQueriesContext(connection) as captured:
         ask()
     return [query["sql"] for query in captured if "delayedq_" in query["sql"] and READS.match(query["sql"])]
@@ -117,13 +118,13 @@ def nodes(explained):
 
 
 def visited(explained):
-    """How many rows were looked at in the tables of messages, kept or not."""
+    """The rows read from the tables of messages, including filtered ones."""
     scans = [node for node in nodes(explained) if node.get("Relation Name", "").startswith("delayedq_")]
     return sum((n["Actual Rows"] + n.get("Rows Removed by Filter", 0)) * n["Actual Loops"] for n in scans)
 
 
 @ON_POSTGRESQL
-def test_each_page_looks_at_a_limited_number_of_rows(operator, connection, many):
+def test_each_page_reads_a_bounded_number_of_rows(operator, connection, many):
     pages = {name: partial(operator.get, *asked) for name, asked in LISTS.items()}
     pages["confirmation"] = partial(choose_all, operator, "cancel", "")
     for name, act in pages.items():
@@ -134,14 +135,14 @@ def test_each_page_looks_at_a_limited_number_of_rows(operator, connection, many)
 
 
 def first_of_priority_0(_):
-    """Of a message that all of higher priority are before."""
+    """The page of a message that waits behind all of higher priority."""
     message = Message.objects.filter(queue="q1", priority=0).earliest("scheduled_at")
     message.kind = mark.module_path
     answers = explain(message, NOW)
     assert [answer.reason for answer in answers] == [Reason.BEHIND]
 
 
-#: What a page asks, and the number of statements that it may take.
+#: The queries of a page, and how many statements each may take.
 ASKED = {
     "dashboard of an hour": (lambda store: figures(store, Span.HOUR, NOW), 35),
     "dashboard of a day": (lambda store: figures(store, Span.DAY, NOW), 35),
@@ -155,8 +156,8 @@ ASKED = {
 
 @ON_POSTGRESQL
 @pytest.mark.parametrize(("ask", "most"), ASKED.values(), ids=ASKED)
-def test_what_is_counted_for_a_page_reads_slices_of_an_index_and_never_a_table(store, connection, many, ask, most):
-    store.attend([worker("w1", threads=9)], NOW)
+def test_counts_read_slices_of_an_index_and_never_a_table(store, connection, many, ask, most):
+    worker_registry(store.alias).at(NOW).heartbeat([worker("w1", threads=9)])
     asked = reads(connection, partial(ask, store))
     plans = [plan(connection, sql) for sql in asked if not sql.startswith("EXPLAIN")]
     scans = [node for explained in plans for node in nodes(explained) if node.get("Relation Name") in TABLES]
@@ -205,7 +206,7 @@ def test_counts_are_exact_up_to_a_bound_and_then_estimates(operator, connection,
 
 
 @EACH_LIST
-def test_a_page_never_counts_skips_or_sorts_out_all(operator, store, connection, url, query):
+def test_no_page_counts_skips_or_filters_a_whole_table(operator, store, connection, url, query):
     for number in range(60):
         offer(store, f"key-{number}", queue=f"q{number % 3}")
     for sql in statements(connection, partial(operator.get, url, query)):

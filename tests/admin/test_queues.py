@@ -1,4 +1,4 @@
-"""The page of the queues: what waits, how it went, who works; and pausing."""
+"""The page of the queues: counts, trends, workers, and pausing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from delayedq.admin.queues import HEIGHT, WIDTH, sparkline
 from delayedq.models import FinishedMessage, PausedQueue
 from delayedq.operations import queues as states
 from delayedq.operations.queues import BUCKETS, Trend
+from delayedq.store import worker_registry
 from tests.admin.given import dead, offer, run, said, text_of
 from tests.store.given import succeed
-from tests.store.test_presence import worker
+from tests.store.test_worker_registry import worker
 
 QUEUES = "/admin/delayedq/pausedqueue/"
 PAUSE, RESUME = f"{QUEUES}pause/?queue=mail", f"{QUEUES}resume/?queue=mail"
@@ -29,10 +30,10 @@ def rows(client):
     return {row.name: row for row in client.get(QUEUES).context["rows"]}
 
 
-# What waits
+# Counts
 
 
-def test_a_queue_tells_what_is_due_since_when_and_what_is_scheduled(store, operator):
+def test_a_queue_shows_due_and_scheduled_messages_and_the_oldest_due_time(store, operator):
     for seconds in (-7200, -60, 3600):
         offer(store, seconds=seconds)
     offer(store, seconds=-10, priority=9)
@@ -43,13 +44,13 @@ def test_a_queue_tells_what_is_due_since_when_and_what_is_scheduled(store, opera
     assert (found["other"].due, found["other"].scheduled, found["other"].oldest) == ("0", "1", "-")
 
 
-def test_what_runs_is_not_due(store, operator):
+def test_running_messages_do_not_count_as_due(store, operator):
     offer(store)
     run(store)
     assert (rows(operator)["mail"].due, rows(operator)["mail"].oldest) == ("0", "-")
 
 
-def test_more_than_a_bound_is_not_counted(store, operator, monkeypatch):
+def test_counts_stop_at_a_bound(store, operator, monkeypatch):
     monkeypatch.setattr(states, "MOST", 6)
     monkeypatch.setattr(states, "LEAST", 2)
     for _ in range(3):
@@ -93,10 +94,10 @@ def test_names_are_escaped(store, operator):
     assert "<script>alert(1)</script>" in rows(operator)
 
 
-# How it went
+# Trends
 
 
-def test_the_sparkline_tells_what_ended_and_what_failed(store, operator):
+def test_the_sparkline_shows_ended_and_failed_messages(store, operator):
     offer(store)
     store.settle([succeed(run(store), finished=0.0)], "worker-1")
     dead(store)
@@ -106,13 +107,13 @@ def test_the_sparkline_tells_what_ended_and_what_failed(store, operator):
     assert dying.failed.count(",") == BUCKETS
 
 
-def test_what_ended_longer_ago_is_not_told(store, operator):
+def test_the_sparkline_leaves_out_older_ends(store, operator):
     dead(store)
     FinishedMessage.objects.update(finished_at=store.now() - timedelta(minutes=61))
     assert rows(operator) == {}
 
 
-def test_where_much_ended_the_window_is_shorter(store, operator, monkeypatch):
+def test_the_window_is_shorter_if_many_messages_ended(store, operator, monkeypatch):
     monkeypatch.setattr(states, "MOST_ENDED", 5)
     now = store.now()
     for number in range(20):
@@ -135,31 +136,31 @@ def test_a_quiet_queue_has_a_flat_line():
     assert (spark.ended, spark.failed) == ("0.0,23.0 120.0,23.0", "")
 
 
-# Who works
+# Workers
 
 
-def test_a_worker_tells_what_it_serves_and_runs(store, operator):
+def test_a_worker_is_shown_with_its_queues_and_running_messages(store, operator):
     id_ = offer(store)
     run(store)
-    store.attend([worker("worker-1", queues="mail,sms", running=f"[{id_}]", held=3)])
+    worker_registry(store.alias).heartbeat([worker("worker-1", queues="mail,sms", running=f"[{id_}]", held=3)])
     page = operator.get(QUEUES)
     (row,) = page.context["workers"]
     assert (row.name, row.queues, row.threads, row.held, row.is_alive) == ("worker-1", "mail, sms", 4, 3, True)
     assert f'href="/admin/delayedq/message/{id_}/change/"' in page.content.decode()
 
 
-def test_what_a_worker_has_ended_meanwhile_is_not_shown(store, operator):
+def test_messages_that_a_worker_no_longer_leases_are_not_shown(store, operator):
     id_ = offer(store)
     store.settle([succeed(run(store))], "worker-1")
     other = offer(store)
     run(store)
-    store.attend([worker("another", running=f"[{id_}, {other}]")])
+    worker_registry(store.alias).heartbeat([worker("another", running=f"[{id_}, {other}]")])
     (row,) = operator.get(QUEUES).context["workers"]
     assert row.messages == []
 
 
-def test_a_worker_that_was_long_silent_is_told_from_the_living(store, operator):
-    store.attend([worker("worker-1")], store.now() - timedelta(minutes=20))
+def test_a_silent_worker_is_marked(store, operator):
+    worker_registry(store.alias).at(store.now() - timedelta(minutes=20)).heartbeat([worker("worker-1")])
     page = operator.get(QUEUES)
     assert "silent, 20 min ago" in text_of(page)
     offer(store)
@@ -168,14 +169,14 @@ def test_a_worker_that_was_long_silent_is_told_from_the_living(store, operator):
 
 def test_queues_count_the_workers_that_serve_them(store, operator):
     offer(store)
-    store.attend([worker("a"), worker("b", queues="mail"), worker("c", queues="other")])
+    worker_registry(store.alias).heartbeat([worker("a"), worker("b", queues="mail"), worker("c", queues="other")])
     assert rows(operator)["mail"].workers == 2
 
 
 # Pausing
 
 
-def test_to_pause_is_asked_back_and_then_done(store, operator):
+def test_pausing_asks_for_confirmation(store, operator):
     offer(store)
     assert operator.get(PAUSE).status_code == 200
     assert store.paused() == set()
@@ -192,7 +193,7 @@ def test_to_resume_is_asked_back_and_then_done(store, operator):
     operator.post(PAUSE)
     assert operator.get(RESUME).status_code == 200
     assert store.paused() == {"mail"}
-    assert said(operator.post(RESUME, follow=True)) == ["Queue mail goes on."]
+    assert said(operator.post(RESUME, follow=True)) == ["Queue mail is resumed."]
     assert store.paused() == set()
 
 
@@ -203,16 +204,16 @@ def test_the_log_tells_who_paused_and_resumed(store, operator):
     assert list(entries) == [("ann", "mail", "Paused."), ("ann", "mail", "Resumed.")]
 
 
-def test_twice_does_no_harm(store, operator):
+def test_pausing_or_resuming_twice_is_harmless(store, operator):
     operator.post(PAUSE)
-    assert "Queue mail was paused before." in said(operator.post(PAUSE, follow=True))
+    assert "Queue mail was already paused." in said(operator.post(PAUSE, follow=True))
     operator.post(RESUME)
     assert "Queue mail is not paused." in said(operator.post(RESUME, follow=True))
     assert LogEntry.objects.count() == 2
 
 
 @pytest.mark.parametrize("name", ["", "a%7Cjson", "x" * 201])
-def test_what_is_no_queue_of_tasks_is_not_paused(store, operator, name):
+def test_only_queues_of_tasks_can_be_paused(store, operator, name):
     page = operator.post(f"{QUEUES}pause/?queue={name}", follow=True)
     assert page.status_code == 200
     assert store.paused() == set()
@@ -227,10 +228,10 @@ def test_any_name_can_be_paused(store, operator):
     assert store.paused() == {name}
 
 
-# Who may
+# Permissions
 
 
-def test_who_may_only_look_sees_no_button(store, viewer):
+def test_view_permission_alone_shows_no_button(store, viewer):
     offer(store)
     page = viewer.get(QUEUES)
     assert page.status_code == 200
@@ -239,29 +240,29 @@ def test_who_may_only_look_sees_no_button(store, viewer):
 
 @pytest.mark.parametrize("method", ["get", "post"])
 @pytest.mark.parametrize("url", [PAUSE, RESUME])
-def test_who_may_only_look_may_not_pause(store, viewer, method, url):
+def test_view_permission_alone_does_not_allow_pausing(store, viewer, method, url):
     PausedQueue.objects.create(queue="other", paused_at=store.now())
     assert getattr(viewer, method)(url).status_code == 403
     assert store.paused() == {"other"}
 
 
-def test_who_may_pause_does(store, member):
+def test_the_pause_permission_allows_pausing(store, member):
     client = member("view_pausedqueue", "pause_queue")
     assert client.post(PAUSE).status_code == 302
     assert store.paused() == {"mail"}
 
 
-def test_who_may_not_look_does_not(store, member):
+def test_the_page_needs_view_permission(store, member):
     assert member().get(QUEUES).status_code == 403
 
 
-def test_nothing_is_done_without_a_token(store, operator):
+def test_requests_without_a_csrf_token_change_nothing(store, operator):
     operator.handler.enforce_csrf_checks = True
     assert operator.post(PAUSE).status_code == 403
     assert store.paused() == set()
 
 
-def test_the_index_of_the_admin_leads_to_the_queues(store, operator):
+def test_the_index_of_the_admin_links_to_the_queues(store, operator):
     page = operator.get("/admin/")
     assert f'href="{QUEUES}"' in page.content.decode()
     operator.post(PAUSE)

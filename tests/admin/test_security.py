@@ -1,4 +1,4 @@
-"""Who may do what; and what is in a message does no harm to whoever reads it."""
+"""Permissions, CSRF, and hostile contents of messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def offered(client, url):
 # Permissions
 
 
-def test_whoever_may_only_look_sees_no_button_and_changes_nothing(member, store):
+def test_view_permission_alone_shows_no_actions_and_changes_nothing(member, store):
     id_, lost = offer(store, "a"), dead(store, "b")
     looker = member()
 
@@ -61,7 +61,7 @@ def test_each_permission_allows_its_own_actions_and_no_others(member, store, per
 
 
 @pytest.mark.parametrize(("action", "permission"), [("cancel", "cancel_message"), ("run_now", "reschedule_message")])
-def test_an_edit_is_undone_only_by_whoever_may_do_the_like(operator, member, store, action, permission):
+def test_undo_needs_the_permission_of_the_edit(operator, member, store, action, permission):
     do(operator, action, offer(store, "a", seconds=3_600))
     url = f"{EDITS}{Edit.objects.get().pk}/"
     looker, other = member(name="carl"), member(permission, name="dora")
@@ -76,7 +76,7 @@ def test_an_edit_is_undone_only_by_whoever_may_do_the_like(operator, member, sto
 
 
 @pytest.mark.parametrize("path", ["", "act/", "1/change/"])
-def test_whoever_may_not_look_sees_nothing(member, store, path):
+def test_pages_need_view_permission(member, store, path):
     offer(store, "a")
     user = member(name="fred")
     User.objects.get(username="fred").user_permissions.clear()
@@ -86,7 +86,7 @@ def test_whoever_may_not_look_sees_nothing(member, store, path):
     assert user.post(f"{MESSAGES}act/", {"action": "cancel", "ids": ["1"]}).status_code == 403
 
 
-def test_strangers_are_sent_to_the_login(alias, admin_site_urls, store):
+def test_anonymous_users_are_redirected_to_the_login(alias, admin_site_urls, store):
     offer(store, "a")
     for url in (MESSAGES, HISTORY, EDITS, f"{MESSAGES}act/", f"{EDITS}1/undo/"):
         answer = Client().post(url, {"action": "cancel", "ids": ["1"], "confirmed": "yes"})
@@ -95,7 +95,7 @@ def test_strangers_are_sent_to_the_login(alias, admin_site_urls, store):
     assert Message.objects.count() == 1
 
 
-def test_a_permission_to_act_without_one_to_look_is_not_enough(member, store):
+def test_actions_need_view_permission_too(member, store):
 
     id_ = offer(store, "a")
     client = member(name="gina")
@@ -105,7 +105,7 @@ def test_a_permission_to_act_without_one_to_look_is_not_enough(member, store):
     assert Message.objects.count() == 1
 
 
-def test_the_forms_of_the_admin_for_adding_changing_and_deleting_are_shut(operator, store):
+def test_the_admins_add_change_and_delete_forms_are_disabled(operator, store):
     id_ = offer(store, "a")
     assert operator.get(f"{MESSAGES}add/").status_code == 403
     assert operator.post(f"{MESSAGES}{id_}/delete/", {"post": "yes"}).status_code == 403
@@ -117,7 +117,7 @@ def test_the_forms_of_the_admin_for_adding_changing_and_deleting_are_shut(operat
 # POST and CSRF
 
 
-def test_nothing_is_changed_without_a_token(operator, store):
+def test_nothing_is_changed_without_a_csrf_token(operator, store):
     id_ = offer(store, "a")
     do(operator, "priority", id_, priority=3)
     strict = Client(enforce_csrf_checks=True)
@@ -143,13 +143,13 @@ def test_nothing_is_changed_by_a_get(operator, store):
     assert Message.objects.get().priority == 3
 
 
-# What is in a message
+# Contents of messages
 
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>{{ 7|add:7 }}{% now 'Y' %}"
 
 
 @pytest.mark.parametrize("end", [False, True], ids=["live", "ended"])
-def test_markup_is_text_wherever_it_stands(operator, store, end):
+def test_markup_is_escaped_on_every_page(operator, store, end):
     errors = json.dumps(
         [
             {
@@ -201,7 +201,7 @@ def test_markup_is_text_wherever_it_stands(operator, store, end):
     ],
 )
 @pytest.mark.parametrize("end", [False, True], ids=["live", "ended"])
-def test_a_payload_that_is_broken_is_shown_harmlessly(operator, store, payload, end):
+def test_a_broken_payload_is_shown_as_text(operator, store, payload, end):
     where = HISTORY if end else MESSAGES
     fields = {"kind": "tests.app.tasks.echo", "metadata": payload}
     id_ = dead(store, "a", payload, payload, **fields) if end else offer(store, "a", payload, **fields)
@@ -213,7 +213,7 @@ def test_a_payload_that_is_broken_is_shown_harmlessly(operator, store, payload, 
     assert not {"\u202e", "\ufeff", "\x07", "\x1b", "\0"} & set(body)
 
 
-def test_a_payload_of_200_kb_is_cut_and_says_so(operator, store):
+def test_a_payload_of_200_kb_is_cut_with_a_note(operator, store):
     id_ = offer(store, "a", json.dumps({"args": ["x" * 200_000]}), kind="tests.app.tasks.echo")
 
     page = operator.get(f"{MESSAGES}{id_}/change/")
@@ -254,7 +254,7 @@ def test_arguments_are_bound_to_the_signature_and_nothing_is_run(operator, store
     assert 'subject {"$": "uuid", "v": "2f6d"}' in text
 
 
-def test_arguments_that_do_not_fit_are_told(operator, store):
+def test_arguments_that_do_not_fit_are_reported(operator, store):
     id_ = offer(store, "a", '{"args":[1,2,3]}', kind="tests.app.tasks.send")
     assert "does not fit the signature of its task: too many positional" in text_of(
         operator.get(f"{MESSAGES}{id_}/change/")

@@ -1,4 +1,4 @@
-"""What was done to many messages is recorded, logged, and undone."""
+"""Edits are recorded, logged and undone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.admin.given import EDITS, HOUR, MESSAGES, do, live, offer, run, said,
         ("cancel", {}, "Cancel"),
     ],
 )
-def test_an_edit_is_called_what_it_did(operator, store, action, fields, described):
+def test_the_description_of_an_edit_names_the_action_and_its_parameters(operator, store, action, fields, described):
     do(operator, action, offer(store, "a", seconds=90_000), **fields)
     assert Edit.objects.get().description == described
 
@@ -74,7 +74,7 @@ def test_every_edit_can_be_undone(operator, store, action, fields):
     assert LogEntry.objects.count() == 2
 
 
-def test_undo_leaves_alone_what_is_not_as_the_edit_left_it(operator, store):
+def test_undo_skips_messages_that_changed_after_the_edit(operator, store):
     ran, moved, replaced, left = (offer(store, key, queue=key, seconds=HOUR) for key in "abcd")
     do(operator, "run_now", ran, moved, replaced, left)
     run(store, "a")
@@ -89,7 +89,7 @@ def test_undo_leaves_alone_what_is_not_as_the_edit_left_it(operator, store):
     assert soon(live(moved).scheduled_at)
 
 
-def test_a_cancelled_message_does_not_come_back_beside_another_with_its_key(operator, store):
+def test_undo_skips_a_cancelled_message_whose_key_is_live_again(operator, store):
     do(operator, "cancel", offer(store, "a", "[1]"))
     offer(store, "a", "[2]")
     assert undo(operator) == ["Undone: 0 messages changed, 1 skipped (1 changed meanwhile)."]
@@ -108,10 +108,10 @@ def test_an_edit_is_undone_once(operator, store):
     assert "Undo…" not in text_of(page)
 
 
-def test_old_edits_are_forgotten(operator, store):
+def test_old_edits_are_deleted(operator, store):
     id_ = offer(store, "a")
     do(operator, "priority", id_, priority=1)
-    Edit.objects.update(made_at=timezone.now() - edits.REMEMBERED - timedelta(minutes=1))
+    Edit.objects.update(made_at=timezone.now() - edits.KEPT_FOR - timedelta(minutes=1))
     do(operator, "priority", id_, priority=2)
     assert [edit.description for edit in Edit.objects.all()] == ["Change priority to 2"]
     assert EditedMessage.objects.count() == 1

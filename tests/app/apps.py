@@ -11,6 +11,9 @@ class TestsConfig(AppConfig):
     def ready(self):
         from tests.app import chores, once  # noqa: F401  tasks outside of tasks.py are imported here
 
+        if "NEW_VERSION" in os.environ:
+            from tests.app import later  # noqa: F401
+
         if "QUERY_AT_START" in os.environ:
             with warnings.catch_warnings(action="ignore"):
                 self.get_model("Mark").objects.exists()

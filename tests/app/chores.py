@@ -1,14 +1,17 @@
 """Tasks for the tests of whole workers: what they did is in the table of marks."""
 
+import ctypes
+import multiprocessing
 import os
 import time
 from datetime import timedelta
+from pathlib import Path
 
 from delayedq import Cancel, Retry, Snooze, current_message, task
 from tests.app.models import Mark
 
 QUICK = timedelta(milliseconds=10)
-#: Seconds for which a task waits, if nobody does what it waits for.
+#: Seconds for which a task waits at most for what it waits for.
 PATIENCE = 20
 
 
@@ -30,8 +33,17 @@ def nap(name, seconds):
 
 
 @task
+def log_in_file(path, seconds):
+    """Writes no database, which somebody may have locked."""
+    with Path(path).open("a") as log:
+        print("began", os.getpid(), file=log, flush=True)
+        time.sleep(seconds)
+        print("ended", os.getpid(), file=log, flush=True)
+
+
+@task
 def wait_for(name):
-    """Runs until somebody makes that mark."""
+    """Runs until that mark is made."""
     Mark.objects.create(name=f"began to wait for {name}")
     _wait(lambda: Mark.objects.filter(name=name).exists())
 
@@ -44,7 +56,7 @@ def die(code=9):
 
 @task(max_attempts=3, backoff=QUICK)
 def stumble(times):
-    """Fails so often, then succeeds."""
+    """Fails this many times, then succeeds."""
     if current_message().attempt <= times:
         raise ValueError("not yet")
     return current_message().attempt
@@ -102,3 +114,47 @@ def _wait(condition):
     deadline = time.monotonic() + PATIENCE
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
+
+
+@task(timeout=timedelta(seconds=1), max_attempts=3)
+def hold_interpreter(seconds=100_000):
+    """A call into C that does not let go of the GIL: nothing in the process can end it."""
+    Mark.objects.create(name="holds", value=str(os.getpid()))
+    ctypes.PyDLL(None).sleep(seconds)
+
+
+@task(timeout=timedelta(milliseconds=100), max_attempts=3)
+def hold_thread(seconds=100_000):
+    """A call into C that can't be interrupted, but lets other threads run."""
+    Mark.objects.create(name="thread held", value=str(os.getpid()))
+    time.sleep(seconds)
+
+
+@task
+def leave_child(seconds=60):
+    """Forks a child that outlives the task and keeps every descriptor open."""
+    if os.fork() == 0:
+        time.sleep(seconds)
+        os._exit(0)
+    Mark.objects.create(name="left a child")
+
+
+@task
+def leave_process(seconds=60):
+    """Starts a process that Python would wait for at its end."""
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(seconds,)).start()
+    Mark.objects.create(name="left a process")
+
+
+@task
+def return_twice(name, *, error=None):
+    """Forks, and returns (or raises) in the parent and in the child."""
+    Mark.objects.create(name=name)
+    os.fork()
+    if error:
+        raise SystemExit(error)
+
+
+@task(max_attempts=1)
+def fail_loudly(number):
+    raise ValueError("x" * 1_000)

@@ -68,6 +68,12 @@ def pay(fault):
         transaction.on_commit(mark_and_kill)
 
 
+@task(exactly_once=True)
+def return_twice(name):
+    Mark.objects.create(name=name)
+    os.fork()
+
+
 def kill():
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -54,6 +54,11 @@ def count_attempts(context, start=0):
     return start + context.attempt
 
 
+@task(takes_context=True)
+def contextual(context, body):
+    return bodies[body](context)
+
+
 @task(max_attempts=3)
 def fail(reason="no reason"):
     raise ValueError(reason)
@@ -72,3 +77,8 @@ def play(body, *args, **kwargs):
 @task
 async def aplay(body, *args, **kwargs):
     return await bodies[body](*args, **kwargs)
+
+
+@task(exactly_once=True)
+def play_once(body, *args, **kwargs):
+    return bodies[body](*args, **kwargs)

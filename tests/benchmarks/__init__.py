@@ -1,1 +1,1 @@
-"""What is measured, never asserted. Run on a quiet machine; compare within one run."""
+"""Benchmarks: they measure and assert nothing. Run them on a quiet machine; compare numbers only within one run."""

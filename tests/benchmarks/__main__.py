@@ -1,10 +1,10 @@
-"""Measures delayedq beside its floor and its peers.
+"""Measures delayedq, its floor and its peers.
 
     uv run --group test --group bench python -m tests.benchmarks [SCENARIO ...] [--messages N] [--rounds N] [--into DIR]
 
-Prints a table; with `--into`, writes benchmarks.json and benchmarks.png there too, after each scenario, and keeps what
-an earlier run has written about other scenarios. Each scenario runs everybody in turn, in several rounds: the numbers
-of one machine mean little, their ratios in one run a lot. Who fails is left out, and the reason is printed.
+Prints a table; with `--into`, also writes benchmarks.json and benchmarks.png there after each scenario, and keeps the
+results of earlier runs for other scenarios. Each scenario runs all contenders in turn, in several rounds: compare
+numbers only within one run. A contender that fails is left out, and the reason is printed.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ def main() -> None:
 
 
 def measured(name: str, messages: int, rounds: int) -> list[Figure]:
-    """Empty if it can't be measured here."""
+    """The figures of a scenario; empty if it can't be measured here."""
     began = time.monotonic()
     try:
         figures = [figure for figure in SCENARIOS[name](messages, rounds) if figure.rounds]
-    except Exception:  # noqa: BLE001  the other scenarios shall still be measured
+    except Exception:  # noqa: BLE001  the other scenarios are still measured
         console.print_exception(max_frames=4)
         figures = []
     console.print(f"{name} took {time.monotonic() - began:.0f} s")

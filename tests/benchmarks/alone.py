@@ -1,4 +1,4 @@
-"""delayedq by itself on PostgreSQL, under what makes queues slow: beside a clean run in the same round, as a ratio."""
+"""delayedq on PostgreSQL under conditions that make queues slow, as the ratio to a clean run in the same round."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SPAN = """
 SELECT count(*), extract(epoch FROM max(finished_at) - min(started_at))::float8
 FROM delayedq_finishedmessage WHERE id > 0
 """
-#: Of the first and the last fifth.
+#: Rates of the first and the last fifth of the messages.
 FIFTHS = """
 WITH ended AS (SELECT finished_at, ntile(5) OVER (ORDER BY finished_at) AS fifth FROM delayedq_finishedmessage)
 SELECT extract(epoch FROM max(finished_at) FILTER (WHERE fifth = 1) - min(finished_at))::float8,
@@ -58,7 +58,7 @@ class Bench:
         if given:
             self.execute(given)
             self.execute("VACUUM ANALYZE")
-        self.execute("CHECKPOINT")  # nobody pays for what was filled in before
+        self.execute("CHECKPOINT")  # keeps the writes of the set-up out of the measurement
         self.place.run(NAME, "fill", messages, **environment)
         self.place.run(NAME, "drain", messages, **environment)
         ((count, seconds),) = self.execute(SPAN)
@@ -73,7 +73,7 @@ def bench() -> Iterator[Bench]:
 
 
 def _beside_clean(scenario: str, rounds: int, clean: Callable[[], float], tried: Callable[[], float]) -> list[Figure]:
-    """The ratio of both rates in each round."""
+    """The ratio of the two rates, for each round."""
     figure = Figure(scenario, NAME, "of a clean run")
     for _ in track(range(rounds), scenario):
         base = clean()
@@ -107,7 +107,7 @@ def _first_and_last_fifth(scenario: str, messages: int, rounds: int, *, held: bo
 
 @contextmanager
 def _snapshot(table: Bench) -> Iterator[None]:
-    """Somebody's report: one REPEATABLE READ transaction, so that no row that ends can be vacuumed."""
+    """Another client's REPEATABLE READ transaction, whose snapshot keeps ended rows from being vacuumed."""
     host, user = table.place.environment["PGHOST"], table.place.environment["PGUSER"]
     with psycopg.connect(host=host, user=user, dbname=NAME) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
@@ -117,7 +117,7 @@ def _snapshot(table: Bench) -> Iterator[None]:
 
 
 def held(messages: int, rounds: int) -> list[Figure]:
-    """One snapshot held elsewhere while 300,000 messages pass, or three times as many as asked for."""
+    """Drain 3 * `messages` (default 300,000) while another transaction holds a snapshot."""
     return _first_and_last_fifth("a snapshot held elsewhere", 3 * messages, rounds, held=True)
 
 
@@ -142,7 +142,7 @@ def wal(messages: int, rounds: int) -> list[Figure]:
 
 
 def _kind(task: str, argument: float, count: int, threads: int, processes: int, ideal: float) -> Figure:
-    """The ideal time for so many tasks of this kind, divided by the time they took."""
+    """The ideal time for `count` tasks of this kind, divided by the time they took."""
     figure = Figure(f"{count:,} tasks, {task} {argument:g} ms", f"{processes} x {threads} threads", "of the ideal")
     flags = f"--processes {processes} --threads {threads}"
     with bench() as table:

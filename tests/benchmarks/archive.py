@@ -1,4 +1,4 @@
-"""How fast history moves into the lake: rows per second, writing, reading back and deletion each by itself.
+"""The speed of the archive, in rows per second: writing, reading back and deletion separately.
 
     uv run --group test --extra spark python -m tests.benchmarks.archive [--millions 1 3 10] [--lake DIR]
 
@@ -35,7 +35,7 @@ CUTOFF = datetime(2014, 1, 1, tzinfo=UTC)
 
 
 class Watch:
-    """Takes the time of each state, as `tell` of an Archiving."""
+    """Measures the time of each state; passed as `tell` to an Archiving."""
 
     def __init__(self):
         self.times = {}
@@ -45,8 +45,8 @@ class Watch:
 
 
 def archive(spark, address, path):
-    """Seconds in all, and of each step."""
-    from delayedq.pipeline.archiving import Archiving
+    """Seconds in total and per step."""
+    from delayedq.pipeline.steps.archive import Archiving
     from delayedq.store import default_store
 
     watch, began = Watch(), time.perf_counter()
@@ -78,7 +78,7 @@ def main():
 
 def measure(millions, directory):
     from delayedq.pipeline.address import address_of
-    from delayedq.spark.session import spark_session
+    from delayedq.pipeline.spark.session import spark_session
 
     with address_of("default") as address, spark_session("local[2]", conf={"spark.driver.memory": "4g"}) as spark:
         fill(2_000)

@@ -1,4 +1,4 @@
-"""Where contenders meet: servers with their default configuration, a database each, a process for each measurement."""
+"""Runs contenders: servers with their default configuration, a database each, a process for each measurement."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOO_LONG = 600
 
 
 class Arena:
-    """Runs functions of contenders; `environment` says where their database is."""
+    """Runs functions of contenders in processes. `environment`: variables that name their database."""
 
     def __init__(self, directory: Path, **environment: str) -> None:
         self.environment = {**os.environ, "PYTHONWARNINGS": "ignore", **environment}
@@ -32,7 +32,7 @@ class Arena:
         self.result = directory / "laps"
 
     def run(self, name: str, verb: str, *counts: int, **environment: str) -> str:
-        """What the contender's process prints. Raises CalledProcessError and TimeoutExpired."""
+        """The output of the contender's process. Raises CalledProcessError and TimeoutExpired."""
         command = [sys.executable, "-m", "tests.benchmarks.contenders", name, verb, *map(str, counts)]
         try:
             return subprocess.run(
@@ -46,7 +46,7 @@ class Arena:
 
     @contextmanager
     def running(self, name: str, verb: str, *counts: int, **environment: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A process of the contender, beside what the block does; it gets SIGTERM afterwards."""
+        """A process of the contender that runs during the block and then gets SIGTERM."""
         command = [sys.executable, "-m", "tests.benchmarks.contenders", name, verb, *map(str, counts)]
         process = subprocess.Popen(
             command, env={**self.environment, "PGDATABASE": name, **environment}, stdout=subprocess.DEVNULL
@@ -58,11 +58,11 @@ class Arena:
             process.wait(timeout=TOO_LONG)
 
     def seconds(self, name: str, verb: str, *counts: int) -> float:
-        """How long the function took, after one message to warm up."""
+        """Seconds that the function took, after one message to warm up."""
         return float(self.run(name, verb, *counts, BENCHMARK_WARM="1").split()[-1])
 
     def lap_time(self, name: str, verb: str, count: int) -> float:
-        """Seconds from the first task to the last."""
+        """Seconds from the first call of a task to the last."""
         self.result.unlink(missing_ok=True)
         self.run(name, verb, count, BENCHMARK_LAPS=str(count), BENCHMARK_RESULT=str(self.result))
         return json.loads(self.result.read_text())
@@ -81,7 +81,7 @@ class PostgreSQLArena(Arena):
 
 
 class FileArena(Arena):
-    """SQLite: a file for each contender."""
+    """SQLite: one file per contender."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -107,10 +107,10 @@ class MariaDBArena(Arena):
 
 @contextmanager
 def postgresql() -> Iterator[PostgreSQLArena]:
-    """With Redis beside it, if that is installed: Celery has no use for a database."""
+    """PostgreSQL, and Redis for Celery if it is installed."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        socket = stack.enter_context(postgresql_socket())
+        socket = stack.enter_context(postgresql_socket(durable=True))
         redis = stack.enter_context(_redis(directory))
         yield PostgreSQLArena(directory, PGHOST=socket, PGUSER=USER, BENCHMARK_REDIS=redis)
 
@@ -123,7 +123,7 @@ def sqlite() -> Iterator[FileArena]:
 
 @contextmanager
 def mariadb() -> Iterator[MariaDBArena]:
-    with tempfile.TemporaryDirectory() as directory, mariadb_socket() as socket:
+    with tempfile.TemporaryDirectory() as directory, mariadb_socket(durable=True) as socket:
         yield MariaDBArena(Path(directory), BENCHMARK_MARIADB=socket)
 
 

@@ -1,4 +1,4 @@
-"""The picture of the contest for the README."""
+"""The chart of the README: medians of all contenders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OURS, FLOOR, PEER = "#0c7c59", "#b8c4bf", "#8d99ae"
 
 
 def bars(figures: list[Figure], path: Path) -> None:
-    """Medians as bars, with the lowest and highest round as whiskers; a panel for each scenario."""
+    """Medians as bars, with the lowest and highest round as whiskers; one panel per scenario."""
     scenarios = list(dict.fromkeys(figure.scenario for figure in figures))
     heights = [sum(figure.scenario == scenario for figure in figures) + 1.5 for scenario in scenarios]
     drawing, panels = plt.subplots(

@@ -1,4 +1,4 @@
-"""delayedq, the floor and the peers in the same run: in each round one after another, so that noise meets all alike."""
+"""delayedq, the floor and the peers, one after another in each round, so that noise affects all alike."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tests.benchmarks.figures import Figure
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-#: A peer works for about so many seconds in a round; slow ones get fewer messages, not longer rounds.
+#: About this many seconds per contender and round; slow ones get fewer messages, not longer rounds.
 ROUND = 3.0
 TRIAL = 300
 
 
 def drain(messages: int, rounds: int) -> list[Figure]:
-    """No-op tasks that wait in the table, one worker process, history kept as each keeps it."""
+    """No-op tasks that wait in the table, one worker process, each with its default history."""
     with arena.postgresql() as place:
         return _contest("drain, PostgreSQL", place, POSTGRESQL, rounds, _drained(place, messages))
 
 
 def drain_sqlite(messages: int, rounds: int) -> list[Figure]:
-    """The same on SQLite, where huey delivers at most once, and we at least once."""
+    """The same on SQLite, where huey delivers at most once, and delayedq at least once."""
     with arena.sqlite() as place:
         return _contest("drain, SQLite", place, SQLITE, rounds, _drained(place, messages))
 
@@ -37,7 +37,7 @@ def drain_mariadb(messages: int, rounds: int) -> list[Figure]:
 
 
 def enqueue(messages: int, rounds: int) -> list[Figure]:
-    """One by one, each committed on its own."""
+    """Enqueue one by one, with one commit each."""
     with arena.postgresql() as place:
 
         def rate(name: str, count: int) -> float:
@@ -47,7 +47,7 @@ def enqueue(messages: int, rounds: int) -> list[Figure]:
 
 
 def enqueue_many(messages: int, rounds: int) -> list[Figure]:
-    """In batches of up to 10,000, in the fastest way that each documents."""
+    """Enqueue in batches of up to 10,000, in the fastest way that each peer documents."""
     with arena.postgresql() as place:
 
         def rate(name: str, count: int) -> float:
@@ -65,7 +65,7 @@ def _drained(place: arena.Arena, messages: int) -> Callable[[str], float]:
 
 
 def _fitted(rate: Callable[[str, int], float], most: int) -> Callable[[str], float]:
-    """Messages per second of a contender; how many it gets was found in two trials, since small ones tell little."""
+    """Messages per second of a contender. Two trials find how many messages it gets: small runs are inaccurate."""
     fitting: dict[str, int] = {}
 
     def fitted(name: str) -> float:
@@ -81,7 +81,7 @@ def _fitted(rate: Callable[[str, int], float], most: int) -> Callable[[str], flo
 def _contest(
     scenario: str, place: arena.Arena, names: tuple[str, ...], rounds: int, measure: Callable[[str], float]
 ) -> list[Figure]:
-    """Who can't be installed or fails stays out, and the reason is printed."""
+    """The contenders that can run; one that can't be installed or fails is left out, and the reason is printed."""
     figures = {name: Figure(scenario, name, "/s", note=note) for name, note in _prepared(place, names)}
     for _ in track(range(rounds), scenario):
         for name in list(figures):

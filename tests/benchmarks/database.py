@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @contextmanager
 def migrated() -> Iterator[str]:
-    """The URL of an empty queue on a server of its own, and Django set up for it.
+    """The URL of a migrated database on a new server, with Django set up for it.
 
-    PostgreSQL is the one of the wheel in its default configuration, fsync on.
+    PostgreSQL is that of the wheel, with its default configuration (fsync on).
     """
-    with postgresql_socket() as socket:
+    with postgresql_socket(durable=True) as socket:
         url = f"postgres://{USER}@/postgres?host={quote(socket, safe='')}"
         os.environ |= {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.worker_settings"}
         django.setup()

@@ -1,4 +1,4 @@
-"""What was measured: rounds, their median, and how far they were apart."""
+"""Figures: the measured values of several rounds, with their median and range."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Figure:
-    """One thing measured in several rounds."""
+    """One quantity, measured in several rounds."""
 
     scenario: str
     name: str
@@ -28,7 +28,7 @@ class Figure:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> Figure:
-        """From what `as_dict` gave."""
+        """The inverse of `as_dict`."""
         return cls(**{name: value for name, value in record.items() if name != "median"})
 
     def as_dict(self) -> dict[str, object]:
@@ -36,7 +36,7 @@ class Figure:
 
 
 def table(figures: Iterable[Figure]) -> Table:
-    drawn = Table("scenario", "who", "median", "lowest", "highest", "", "how")
+    drawn = Table("scenario", "who", "median", "lowest", "highest", "", "set-up")
     for column in (2, 3, 4):
         drawn.columns[column].justify = "right"
     before = ""

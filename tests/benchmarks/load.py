@@ -1,11 +1,11 @@
-"""How fast a load is, against what PostgreSQL itself needs for the same rows.
+"""The speed of a pipeline load, compared with what PostgreSQL itself needs for the same rows.
 
     uv run --group test --extra spark python -m tests.benchmarks.load [--millions 1 3 10] [--rounds 3]
 
-The bare way is one COPY of ready text into an unlogged table, and one INSERT ... SELECT from it into the messages with
-their three indexes. The load reads the same rows from Parquet, and does all that a load does. Both run in turn on the
+The floor is one COPY of prepared text into an unlogged table, and one INSERT ... SELECT from it into the messages with
+their three indexes. The load reads the same rows from Parquet and does everything a load does. Both run in turn on the
 same server (that of the wheel, default configuration, fsync on), into an emptied table. Spark's start is not counted,
-and a small load goes before so that Java is warm.
+and a small load runs first to warm up Java.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import psycopg
 
 from tests.benchmarks.database import migrated
 
-EMPTY = "TRUNCATE delayedq_message, delayedq_loadstaging, delayedq_load"
+EMPTY = "TRUNCATE delayedq_message, delayedq_pipeline_loadstaging, delayedq_pipeline_load"
 COPY = """
-COPY delayedq_loadstaging (
+COPY delayedq_pipeline_loadstaging (
     queue, kind, key, priority, max_attempts, payload, load_id, partition_id, attempt, scheduled_at
 ) FROM STDIN
 """
@@ -30,12 +30,12 @@ INSERT = """
 INSERT INTO delayedq_message (queue, kind, key, priority, max_attempts, payload, metadata, scheduled_at,
     scheduled_at_initially, created_at, attempt, generation)
 SELECT queue, kind, key, priority, max_attempts, payload, metadata, scheduled_at, scheduled_at, now(), 0, 0
-FROM delayedq_loadstaging
+FROM delayedq_pipeline_loadstaging
 """
 
 
 def rows(spark, count):
-    """Reminders over a year, in the order of a file that knows nothing of due times."""
+    """Reminders over a year, not ordered by due time."""
     return spark.range(0, count, numPartitions=2).selectExpr(
         "'default' AS queue",
         "'example.flights.tasks.remind' AS kind",
@@ -48,7 +48,7 @@ def rows(spark, count):
 
 
 def write_text(rows, path):
-    """What COPY reads, made ready beforehand."""
+    """The input of COPY, prepared before the measurement."""
     from pyarrow.dataset import dataset
 
     with path.open("w") as text:
@@ -84,7 +84,7 @@ def load(spark, path, number):
 
 
 def seconds(connection, messages, run):
-    """How long the run takes to bring the messages into the emptied table."""
+    """Seconds that the run takes to load the messages into the emptied table."""
     connection.execute(EMPTY)
     connection.execute("CHECKPOINT")
     began = time.perf_counter()
@@ -96,7 +96,7 @@ def seconds(connection, messages, run):
 
 
 def compare(spark, connection, directory, messages, rounds):
-    """Seconds of the bare way and of the load, as medians."""
+    """Median seconds of the floor and of the load."""
     path, text = directory / str(messages), directory / f"{messages}.txt"
     rows(spark, messages).write.parquet(str(path))
     write_text(path, text)
@@ -120,11 +120,11 @@ def main():
 
 
 def measure(millions, rounds, directory, url):
-    import delayedq.spark
-    from delayedq.spark.session import spark_session
+    import delayedq.pipeline.spark
+    from delayedq.pipeline.spark.session import spark_session
 
     with spark_session("local[2]") as spark, psycopg.connect(url, autocommit=True) as connection:
-        delayedq.spark.register(spark)
+        delayedq.pipeline.spark.register(spark)
         compare(spark, connection, directory, 20_000, 1)
         for million in millions:
             messages = round(million * 1_000_000)

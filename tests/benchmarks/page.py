@@ -1,4 +1,4 @@
-"""Writes what was measured into pages, between `<!-- benchmarks NAME ... -->` and `<!-- /benchmarks -->`.
+"""Writes measured tables into pages, between `<!-- benchmarks NAME ... -->` and `<!-- /benchmarks -->`.
 
     python -m tests.benchmarks.page DIR/benchmarks.json PAGE.md ...
 
@@ -41,7 +41,7 @@ def _section(names: str, written: dict[str, Any]) -> str:
 
 
 def _rows(figures: Iterable[Figure]) -> Iterator[str]:
-    yield "| scenario | who | median | lowest | highest | unit | how |"
+    yield "| scenario | who | median | lowest | highest | unit | set-up |"
     yield "| --- | --- | ---: | ---: | ---: | --- | --- |"
     for figure in figures:
         numbers = map(text_of, (figure.median, min(figure.rounds), max(figure.rounds)))

@@ -1,4 +1,4 @@
-"""Questions that decided how the tables and statements on PostgreSQL are: small measurements, printed as they come.
+"""Small measurements that decided the design of tables and statements on PostgreSQL; results are printed one by one.
 
 uv run --group test --group bench python -m tests.benchmarks.questions
 """
@@ -28,9 +28,9 @@ FROM pg_stat_user_tables WHERE relname = 'delayedq_message'
 
 
 def main() -> None:
-    """In a process of its own, as a contender: the settings of Django are made once per process."""
+    """Run in a separate process, as contenders do: Django can be configured only once per process."""
     if sys.argv[1:] == ["inside"]:
-        from tests.benchmarks.contenders import delayedq  # noqa: F401  makes the settings
+        from tests.benchmarks.contenders import delayedq  # noqa: F401  configures Django
 
         for question in (heap_only, one_trip_or_two, dead_rows, many_lanes):
             question()
@@ -46,7 +46,7 @@ def say(text: str) -> None:
 
 
 def heap_only() -> None:
-    """Payloads of 20 to 2,000 bytes come as fast as they go, so that pages are used again."""
+    """Payloads of 20 to 2,000 bytes arrive as fast as they are settled, so pages are reused."""
     from delayedq.store import default_store
     from delayedq.store.protocol import Lane, Offer
 
@@ -54,22 +54,22 @@ def heap_only() -> None:
     for number in range(400):
         sizes = (20 + (number * 37 + one * 101) % 1980 for one in range(BATCH))
         store.offer_many(Offer(queue="mixed", kind="k", payload=f'"{"x" * size}"') for size in sizes)
-        done = _ended(store.tick(done, [Lane("mixed", 0)], BATCH, LEASE, "w").claimed)
+        done = _ended(store.settle_and_claim(done, [Lane("mixed", 0)], BATCH, LEASE, "w").claimed)
     store.settle(done, "w")
-    time.sleep(11)  # backends tell of what they did after at most 10 s
+    time.sleep(11)  # backends report their statistics after at most 10 s
     ((ratio, megabytes),) = _query(HEAP_ONLY)
     say(f"heap-only claims, mixed payloads in steady state: {ratio:.0%}, the table has {megabytes:.0f} MB")
 
 
 def one_trip_or_two() -> None:
-    """A tick against the same settle and claim, one after the other."""
+    """`settle_and_claim` compared with a settle followed by a claim."""
     from delayedq.store import default_store
     from delayedq.store.protocol import Lane
 
     store, lanes = default_store(), [Lane("default", 0)]
 
     def together(done: list) -> list:
-        return store.tick(done, lanes, BATCH, LEASE, "w").claimed
+        return store.settle_and_claim(done, lanes, BATCH, LEASE, "w").claimed
 
     def apart(done: list) -> list:
         store.settle(done, "w")
@@ -80,20 +80,20 @@ def one_trip_or_two() -> None:
     say(f"one tick {one:.1f} us per message, two statements {two:.1f} us (the best of 5)")
 
 
-def _lived(trip: Callable[[list], list], batches: int = 60) -> float:
+def _lived(round_trip: Callable[[list], list], batches: int = 60) -> float:
     """Microseconds per message."""
     from tests.benchmarks.contenders import delayedq
 
     delayedq.nothing.enqueue_bulk(((number,), {}) for number in range(batches * BATCH))
     _query("VACUUM ANALYZE delayedq_message")
     began, done = time.perf_counter(), []
-    while claimed := trip(done):
+    while claimed := round_trip(done):
         done = _ended(claimed)
     return (time.perf_counter() - began) / batches / BATCH * 1e6
 
 
 def dead_rows() -> None:
-    """A look over 1,000,000 rows that ended while somebody's snapshot keeps them, and a claim from its floor."""
+    """A scan over 1,000,000 ended rows that another snapshot keeps, and a claim from the watermark."""
     import psycopg
 
     from delayedq.store import default_store
@@ -107,16 +107,16 @@ def dead_rows() -> None:
         delayedq.nothing.enqueue_bulk(((number,), {}) for number in range(1_000_000))
         _query("DELETE FROM delayedq_message")
         delayedq.nothing.enqueue(1)
-        floor = datetime.now(UTC) - timedelta(seconds=1)
-        look = _timed(store.look)
-        say(f"1,000,000 dead rows: a look takes {look:.0f} ms, a second one {_timed(store.look):.0f} ms")
-        claim = _timed(lambda: store.claim([Lane("default", 0, floor)], 1, LEASE, "w"))
+        watermark = datetime.now(UTC) - timedelta(seconds=1)
+        scan = _timed(store.scan)
+        say(f"1,000,000 dead rows: a look takes {scan:.0f} ms, a second one {_timed(store.scan):.0f} ms")
+        claim = _timed(lambda: store.claim([Lane("default", 0, watermark)], 1, LEASE, "w"))
         say(f"... a claim from its floor {claim:.1f} ms")
     _query("TRUNCATE delayedq_message, delayedq_finishedmessage")
 
 
 def many_lanes() -> None:
-    """What a worker remembers of 1,000 queues, and what a look at them costs."""
+    """The memory that 1,000 queues take in a worker, and the time of a scan of them."""
     from delayedq.store import default_store
     from delayedq.store.protocol import Offer
     from delayedq.worker.lanes import Lanes
@@ -124,20 +124,20 @@ def many_lanes() -> None:
     store, lanes = default_store(), Lanes()
     store.offer_many(Offer(queue=f"queue-{number}", kind="k", payload="1") for number in range(1000))
     tracemalloc.start()
-    lanes.see(store.look(), time.monotonic())
+    lanes.scanned(store.scan(), time.monotonic())
     size, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    look = _timed(store.look)
+    scan = _timed(store.scan)
     plan = _timed(lanes.plan)
     claim = _timed(lambda: store.claim(lanes.plan(), BATCH, LEASE, "w"))
-    say(f"1,000 queues: {size / 1000:.0f} kB, a look {look:.1f} ms, a plan {plan:.2f} ms, a claim {claim:.1f} ms")
+    say(f"1,000 queues: {size / 1000:.0f} kB, a look {scan:.1f} ms, a plan {plan:.2f} ms, a claim {claim:.1f} ms")
 
 
 def _ended(claims: list) -> list:
-    from delayedq.core.lifecycle import Ending
+    from delayedq.core.lifecycle import FinalOutcome
     from delayedq.store.protocol import Finish
 
-    return [Finish(claimed, Ending.SUCCEEDED, 0.001, 0.0) for claimed in claims]
+    return [Finish(claimed, FinalOutcome.SUCCEEDED, 0.001, 0.0) for claimed in claims]
 
 
 def _timed(act: Callable[[], object]) -> float:

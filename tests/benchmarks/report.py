@@ -1,9 +1,9 @@
-"""How long the report takes over a lake of so many messages, Spark's start included, and how much memory.
+"""Time (with Spark's start) and memory of the report over a lake of N messages.
 
     uv run --group test --extra spark python -m tests.benchmarks.report [--millions 1 3 10] [--driver-memory 4g]
 
-The lake is a month of eight kinds of tasks, busier by day than by night; one message in twenty failed at least once and
-carries the traceback. Each size runs in a process of its own, on `local[2]`.
+The lake has a month of eight kinds of tasks, more by day than by night; one message in twenty failed at least once and
+has a traceback. Each size runs in a separate process, on `local[2]`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def fill(spark, lake, rows):
     """Write a lake, one partition a day, as the archive does."""
     from pyspark.sql import functions as F
 
-    from delayedq.spark.schema import LAKE
+    from delayedq.pipeline.spark.schema import LAKE
 
     messages = _drawn(spark, rows).withColumns(_columns())
     wanted = [
@@ -36,7 +36,7 @@ def fill(spark, lake, rows):
 
 
 def _drawn(spark, rows):
-    """When each arrives, waits and runs, in seconds; and whether its first attempt fails."""
+    """For each message: when it arrives, how long it waits and runs (seconds), and whether its first attempt fails."""
     from pyspark.sql import functions as F
 
     day = F.floor(F.col("id") * DAYS / rows) + F.col("u") + 0.1 * F.sin(6.283 * F.col("u"))
@@ -52,7 +52,7 @@ def _drawn(spark, rows):
 
 
 def _columns():
-    """Of the lake, from what was drawn."""
+    """A partition of the lake, from the drawn messages."""
     from pyspark.sql import functions as F
 
     started, kind = F.col("due") + F.col("wait"), F.col("id") % 8
@@ -96,12 +96,12 @@ def _failure():
 
 
 def report(lake, directory, memory):
-    """Seconds of wall time from nothing to a page; Spark starts in this process."""
+    """Seconds of wall time for a report, including the start of Spark in this process."""
     began = time.perf_counter()
-    from delayedq.spark.figures import measure, span
-    from delayedq.spark.report import write
-    from delayedq.spark.schema import LAKE
-    from delayedq.spark.session import spark_session
+    from delayedq.pipeline.report.figures import measure, span
+    from delayedq.pipeline.report.writing import write
+    from delayedq.pipeline.spark.schema import LAKE
+    from delayedq.pipeline.spark.session import spark_session
 
     with spark_session("local[2]", conf={"spark.driver.memory": memory}) as spark:
         started = time.perf_counter()
@@ -119,7 +119,7 @@ def report(lake, directory, memory):
 
 
 def _cpu_seconds():
-    """Of this process and its children, which are still running: what a busy machine does not distort."""
+    """CPU seconds of this process and its running children, which other load on the machine does not distort."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     ticks = 0
     for process in ["self", *children]:
@@ -132,7 +132,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--millions", type=int, nargs="+", default=[1, 3, 10])
     parser.add_argument("--driver-memory", default="4g")
-    parser.add_argument("--lakes", type=Path, help="Where lakes are kept between runs; default: nowhere.")
+    parser.add_argument("--lakes", type=Path, help="Directory that keeps lakes between runs; default: none.")
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.report:
@@ -149,7 +149,7 @@ def main():
 
 
 def _fill_apart(lake, rows, memory):
-    from delayedq.spark.session import spark_session
+    from delayedq.pipeline.spark.session import spark_session
 
     with spark_session("local[2]", conf={"spark.driver.memory": memory}) as spark:
         fill(spark, str(lake), rows)

@@ -1,4 +1,4 @@
-"""delayedq with a lot to do: what a million messages cost in memory."""
+"""The memory of delayedq with millions of messages."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 NAME = "delayedq"
-#: Seconds between two looks at a process.
+#: Seconds between two samples of a process's memory.
 PAUSE = 0.5
 
 
 def million(messages: int, _rounds: int) -> list[Figure]:
-    """Ten times as many as asked for, in one transaction, from a generator."""
+    """Enqueue 10 * `messages` in one transaction, from a generator."""
     count = 10 * messages
     rate = Figure(f"enqueue_bulk of {count:,}", NAME, "messages/s")
     grown = Figure(f"enqueue_bulk of {count:,}", "the process grows by", "MB")
@@ -33,7 +33,7 @@ def million(messages: int, _rounds: int) -> list[Figure]:
 
 
 def memory(messages: int, _rounds: int) -> list[Figure]:
-    """The largest process of a worker while 20 times as many pass: when a fifth of the time is over, and at the end."""
+    """The largest process of a worker that drains 20 * `messages`: after a fifth of the time, and at the end."""
     count = 20 * messages
     scenario = f"memory of a worker, {count:,} messages"
     with arena.postgresql() as place:

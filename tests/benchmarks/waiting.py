@@ -1,4 +1,4 @@
-"""delayedq with little to do: how soon it starts what is due, and what it costs while nothing is."""
+"""The latency of an idle delayedq, and the queries of an idle worker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 NAME = "delayedq"
 PINGS = 300
-#: Seconds: backends tell of what they did after at most 10 s, so the count begins after that.
+#: Seconds before counting begins: backends report their statistics after at most 10 s.
 REPORTED, COUNTED = 12, 60
 
 
 def latency(_messages: int, rounds: int) -> list[Figure]:
-    """From before the call of enqueue() to the first line of the task; or from the scheduled instant."""
+    """Latencies from before the call of enqueue() (or from the scheduled instant) to the first line of the task."""
     figures = []
     with arena.postgresql() as place:
         place.prepare(NAME)
         place.prepare("floor")
-        figures += _floor(place, "idle worker, enqueue to start, PostgreSQL", rounds)
+        figures += _watermark(place, "idle worker, enqueue to start, PostgreSQL", rounds)
         figures += _latencies(place, "idle worker, enqueue to start, PostgreSQL", "ping", rounds)
         figures += _latencies(place, "scheduled 2 s ahead, lateness, PostgreSQL", "ping_later", rounds)
     with arena.sqlite() as place:
@@ -40,7 +40,7 @@ def _latencies(place: arena.Arena, scenario: str, verb: str, rounds: int) -> lis
     results = {"BENCHMARK_RESULT": str(place.result)}
     place.result.unlink(missing_ok=True)
     with place.running(NAME, "work", **results):
-        _stamped(place, "ping", 20)  # it is up, and has opened its connections
+        _stamped(place, "ping", 20)  # warms up: the worker is running and has opened its connections
         for _ in track(range(rounds), scenario):
             stamps = _stamped(place, verb, PINGS)
             median.rounds.append(statistics.median(stamps))
@@ -48,8 +48,8 @@ def _latencies(place: arena.Arena, scenario: str, verb: str, rounds: int) -> lis
     return [median, tail]
 
 
-def _floor(place: arena.Arena, scenario: str, rounds: int) -> list[Figure]:
-    """The bare offer and the bare claim, each with its flush, and nothing between them."""
+def _watermark(place: arena.Arena, scenario: str, rounds: int) -> list[Figure]:
+    """The latency of the floor: a bare offer and a bare claim, each with its flush."""
     median = Figure(scenario, "floor, p50", "ms")
     for _ in track(range(rounds), scenario):
         place.result.unlink(missing_ok=True)
@@ -75,9 +75,9 @@ def _until(holds: Callable[[], bool]) -> None:
 
 
 def idle(_messages: int, _rounds: int) -> list[Figure]:
-    """Transactions of the database (pg_stat_database), of which each query is one: a worker and its lease keeper.
+    """Transactions of an idle worker and its lease keeper (pg_stat_database); each query is one.
 
-    Autovacuum, whose transactions would count too, is off. The two questions themselves are subtracted.
+    Autovacuum, whose transactions would count too, is off. The two queries of the statistics are subtracted.
     """
     figure = Figure("an idle worker, one message waits for tomorrow", NAME, "queries/s")
     committed = f"SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = '{NAME}'"

@@ -1,4 +1,4 @@
-"""A real browser on a real server: whatever it says on its console, or asks of another host, fails the test.
+"""A real browser on a real server: a message on its console or a request to another host fails the test.
 
 It is Debian's Chromium, or the one named by DELAYEDQ_TEST_CHROMIUM. What pages look like is kept in `screenshots/`.
 """
@@ -16,9 +16,10 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from tests.browser.site import Site
+from tests.missing import missing
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
-#: Milliseconds that anything may take to appear.
+#: Milliseconds that an element may take to appear.
 PATIENCE = 45_000
 WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
 LOOKS = {
@@ -32,10 +33,9 @@ LOOKS = {
 @pytest.fixture(scope="package")
 def chromium(django_db_setup):
     """The browser; without it these tests are skipped, but fail in CI."""
-    missing = pytest.fail if os.environ.get("CI") == "true" else pytest.skip
     path = os.environ.get("DELAYEDQ_TEST_CHROMIUM") or shutil.which("chromium")
     if not path:
-        missing("Chromium is not installed.")
+        missing("chromium")
     from playwright.sync_api import sync_playwright
 
     # Playwright runs an event loop in this thread, and Django would refuse the database beside one.
@@ -57,7 +57,7 @@ def server(django_db_setup):
 
 @pytest.fixture
 def context(chromium, server, look):
-    """A window of its own, which has seen nothing yet."""
+    """A new browser context without cookies or cache."""
     viewport, scheme = LOOKS[look]
     context = chromium.new_context(
         base_url=server, viewport=viewport, color_scheme=scheme, timezone_id="Asia/Tokyo", reduced_motion="reduce"
@@ -70,13 +70,13 @@ def context(chromium, server, look):
 
 @pytest.fixture
 def look():
-    """How the window looks; a test may be run once for each of LOOKS."""
+    """The size and theme of the window; a test can be parametrized with LOOKS."""
     return "wide-light"
 
 
 @pytest.fixture
 def visitor(alias, context, server):
-    """A page that nobody has logged in to."""
+    """A page without a log-in."""
     complaints = []
     page = context.new_page()
     page.on("console", lambda said: complaints.append(said.text) if said.type in {"error", "warning"} else None)
@@ -90,13 +90,13 @@ def visitor(alias, context, server):
 
 
 def failures(request):
-    """Whoever goes on to the next page gives up what the last one still asked for, and that is no failure."""
+    """Requests that the browser cancels when it leaves a page are not failures."""
     return [] if request.failure == "net::ERR_ABORTED" else [f"{request.url} failed: {request.failure}"]
 
 
 @pytest.fixture
 def site(visitor, context, look):
-    """The admin, as a superuser sees it."""
+    """The admin, with a superuser logged in."""
     user = get_user_model().objects.create_superuser("ann", password="wonderland")
     log_in(context, user)
     return Site(visitor, SCREENSHOTS / look)

@@ -1,4 +1,4 @@
-"""What the pages are shown: a site that has been busy for a while, and will be."""
+"""Test data of the pages: a site with history and scheduled messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TASKS = ("shop.tasks.charge", "shop.tasks.send_receipt", "reports.tasks.rebuild"
 
 
 def a_busy_site(now=None):
-    """Sixty minutes of history that rises and falls with a bad spell in it, and a day ahead with a stampede."""
+    """60 minutes of history with a varying rate and a period of failures, and a next day with a stampede."""
     now = now or timezone.now()
     random = Random(7)
     ended, id_ = [], 1_000_000

@@ -1,4 +1,4 @@
-"""The pages of the admin as their reader knows them: one object for each, with the words that are on it."""
+"""Page objects of the admin: one class per page, with the texts that are on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from functools import cached_property
 
 
 class Site:
-    """Whoever looks at the admin. `shots` is the directory of the screenshots."""
+    """A user of the admin. `shots`: the directory for screenshots."""
 
     def __init__(self, page, shots):
         self.page = page
@@ -22,7 +22,7 @@ class Site:
 
 
 class Page:
-    """One page. `path` is its address, `title` the heading by which the reader knows that it is there."""
+    """One page. `path`: its URL; `title`: its heading, which `open` waits for."""
 
     path = ""
     title = ""
@@ -40,7 +40,7 @@ class Page:
         return self
 
     def follow(self, text):
-        """Click a link on the page itself, not in the frame around it."""
+        """Click a link in the content, not in the header or navigation."""
         self.page.locator("#content").get_by_role("link", name=text).first.click()
         return self
 
@@ -48,13 +48,13 @@ class Page:
         return self.page.locator("#content").inner_text()
 
     def shoot(self, name):
-        """Keep a picture of the whole page."""
+        """Save a screenshot of the whole page."""
         self.site.shots.mkdir(parents=True, exist_ok=True)
         (self.site.shots / f"{name}.png").write_bytes(self.page.screenshot(full_page=True))
         return self
 
     def overflow(self):
-        """By how many pixels the page is wider than its window."""
+        """The number of pixels by which the page is wider than its window."""
         return self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
 
 
@@ -67,11 +67,11 @@ class DashboardPage(Page):
         return row.locator("dd").inner_text()
 
     def charts(self):
-        """How many are drawn."""
+        """The number of charts that are drawn."""
         return self.page.locator(".dq-plot canvas").count()
 
     def table(self, title):
-        """The rows behind a chart, as texts, once it is unfolded."""
+        """Unfold the table of a chart; returns the texts of its rows."""
         figure = self.page.locator("figure", has=self.page.get_by_role("heading", name=title))
         figure.get_by_text("As a table").click()
         return [row.inner_text().split("\t") for row in figure.locator("tbody tr").all()]
@@ -91,7 +91,7 @@ class ForecastPage(Page):
         return [warning.inner_text() for warning in self.page.locator(".dq-stampede").all()]
 
     def hot(self):
-        """What the cells of the map that are not empty say to whoever points at them."""
+        """The tooltips of the cells of the map that are not empty."""
         return [cell.get_attribute("title") for cell in self.page.locator(".dq-heat td[title]").all()]
 
 
@@ -108,7 +108,7 @@ class MessagesPage(Page):
         return self
 
     def choose(self, action):
-        """The confirmation of an action on what is ticked."""
+        """Choose an action for the ticked messages; returns the confirmation."""
         self.page.get_by_label("Action:").select_option(label=action)
         self.page.get_by_role("button", name="Go…").click()
         return Confirmation(self.site, f"{action}?").arrived()
@@ -117,7 +117,7 @@ class MessagesPage(Page):
         return self.page.locator(".messagelist").inner_text()
 
     def undo(self):
-        """From the note on what was done."""
+        """Follow the Undo link of the note on the last action."""
         self.page.locator(".messagelist").get_by_role("link", name="Undo").click()
         self.page.get_by_role("button", name="Undo", exact=True).click()
         return self

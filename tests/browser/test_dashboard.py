@@ -9,7 +9,7 @@ from tests.browser.given import a_busy_site
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
 
-def test_the_dashboard_draws_its_charts_and_says_what_they_show(site):
+def test_the_dashboard_draws_its_charts_with_their_tables(site):
     a_busy_site()
     dashboard = site.dashboard.open()
 
@@ -20,7 +20,7 @@ def test_the_dashboard_draws_its_charts_and_says_what_they_show(site):
     assert sum(int(row[2].replace(",", "")) for row in rows) == int(dashboard.total("finished").replace(",", ""))
 
 
-def test_the_legend_tells_the_numbers_under_the_pointer(site):
+def test_the_legend_shows_the_numbers_under_the_pointer(site):
     a_busy_site()
     said = site.dashboard.open().point_at("Latency: how late messages started")
 
@@ -48,8 +48,8 @@ def test_the_forecast_warns_of_a_stampede_in_every_window(site, ahead):
     assert forecast.shoot(f"forecast-{ahead}").overflow() <= 0
 
 
-def test_from_a_stampede_to_its_messages(site):
+def test_a_stampede_links_to_its_messages(site):
     a_busy_site()
-    site.forecast.open().follow("Look at them")
+    site.forecast.open().follow("Show them")
 
     assert "since=" in site.page.url

@@ -1,4 +1,4 @@
-"""A new user finds messages, changes them in bulk, undoes it, and retries what failed."""
+"""A user finds messages, changes them in bulk, undoes that, and retries dead letters."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def due(key):
     return Message.objects.get(key=key).scheduled_at
 
 
-def test_from_the_log_in_to_the_dashboard(visitor, look):
+def test_a_user_logs_in_and_opens_the_dashboard(visitor, look):
     get_user_model().objects.create_superuser("eve", password="wonderland")
     site = Site(visitor, SCREENSHOTS / look)
     LoginPage(site).log_in("eve", "wonderland")
@@ -80,7 +80,7 @@ def test_messages_are_shifted_and_the_shift_is_undone(store, messages):
         offer(store, f"key-{key}")
     before = due("key-a")
     confirmation = messages.open().tick("key-a", "key-b").choose("Shift by an amount")
-    assert "2 messages will be touched" in confirmation.text()
+    assert "2 messages will be changed" in confirmation.text()
     confirmation.shoot("confirm-shift")
     confirmation.fill(later_by="2", unit="hours").confirm()
 
@@ -110,7 +110,7 @@ def test_each_action_does_what_it_says_and_says_what_it_did(store, messages, act
     assert Message.objects.values().first() != before
 
 
-def test_who_thinks_again_changes_nothing(store, messages):
+def test_leaving_the_confirmation_changes_nothing(store, messages):
     offer(store, "only")
     messages.open().tick("only").choose("Cancel").follow("No, take me back")
 
@@ -126,7 +126,7 @@ def test_a_dead_letter_is_retried(site):
     assert Message.objects.filter(key=dead.key).exists()
 
 
-def test_from_a_stampede_to_its_spread(site):
+def test_a_stampede_is_spread(site):
     stampede = a_busy_site()
     site.forecast.open().page.get_by_role("button", name="Spread them…").click()
     confirmation = Page(site)
@@ -194,7 +194,7 @@ def test_an_edit_and_its_undo_fit_their_window(store, site, messages):
     assert edits.shoot("undo").overflow() <= 0
 
 
-def test_a_hostile_message_is_shown_and_does_nothing(store, site):
+def test_markup_and_scripts_in_a_message_are_shown_as_text(store, site):
     id_ = offer(
         store, HOSTILE.encode("utf-8", "replace").decode(), payload='{"args": ["</script><script>alert(1)</script>"]}'
     )

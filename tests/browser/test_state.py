@@ -1,4 +1,4 @@
-"""An operator who looks at queues, workers and schedules, and pauses, runs and disables."""
+"""An operator views queues, workers and schedules, pauses and resumes queues, and runs and disables schedules."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import pytest
 from django.utils import timezone
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, PausedQueue
+from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
 from tests.browser.conftest import LOOKS
 from tests.browser.given import a_busy_site
 from tests.browser.site import MessagePage, QueuesPage, SchedulesPage
 from tests.cron.given import beat_at, claim_due
 from tests.store.given import LEASE, fail, message, settle, succeed
-from tests.store.test_presence import worker
+from tests.store.test_worker_registry import worker
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
@@ -43,9 +44,10 @@ def busy(store):
     store.offer_many([message(queue="mail", scheduled_at=late, kind="tests.app.tasks.remind") for _ in range(7)])
     store.offer(message("a", queue="contacts|json", kind="contacts|json", scheduled_at=late))
     claimed = store.claim([Lane("mail", 0)], 2, LEASE, "web-1:4711")
-    store.attend([worker("web-1:4711", queues="mail,sms", running=f"[{claimed[0].id}, {claimed[1].id}]", held=2)])
-    store.attend([worker("web-2:815", threads=8, age=86_400.0)])
-    store.attend([worker("web-3:42")], now - timedelta(minutes=11))
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker("web-1:4711", queues="mail,sms", running=f"[{claimed[0].id}, {claimed[1].id}]", held=2)])
+    registry.heartbeat([worker("web-2:815", threads=8, age=86_400.0)])
+    registry.at(now - timedelta(minutes=11)).heartbeat([worker("web-3:42")])
     PausedQueue.objects.create(queue="sms", paused_at=late, paused_by="ann")
     return claimed
 
@@ -67,25 +69,25 @@ def test_a_queue_is_paused_and_resumed(site, busy):
 
     queues.row("mail").get_by_role("link", name="Resume").click()
     queues.shoot("resume")
-    assert confirm(queues.page, "Resume") == "Queue mail goes on."
+    assert confirm(queues.page, "Resume") == "Queue mail is resumed."
     assert not PausedQueue.objects.filter(queue="mail").exists()
 
 
-def test_who_thinks_again_pauses_nothing(site, busy):
+def test_leaving_the_confirmation_pauses_nothing(site, busy):
     queues = QueuesPage(site).open()
     queues.row("mail").get_by_role("link", name="Pause").click()
     queues.follow("No, take me back").arrived()
     assert not PausedQueue.objects.filter(queue="mail").exists()
 
 
-def test_from_a_worker_to_the_message_that_it_runs_and_why(site, busy):
+def test_a_worker_links_to_the_message_that_it_runs(site, busy):
     QueuesPage(site).open().follow(f"#{busy[0].id}")
     panel = site.page.get_by_role("heading", name="Why is it not running?").locator("..")
     assert "It is leased by web-1:4711 until" in panel.inner_text()
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_a_message_that_waits_says_why(site, busy):
+def test_a_waiting_message_shows_why(site, busy):
     late = Message.objects.filter(queue="mail", lease_token=None).latest("id")
     page = MessagePage(site, late.pk).open()
     assert "It waits behind 4 messages of its own priority, due before it." in page.text()
@@ -94,7 +96,7 @@ def test_a_message_that_waits_says_why(site, busy):
 
 @pytest.fixture
 def ticking(store, settings):
-    """Two schedules; the one that ticks often failed at last."""
+    """Two schedules; the last tick of the more frequent one failed."""
     settings.DELAYEDQ = {"CRON": CRON}
     now = store.now()
     for minutes in (60, 50, 40, 30, 20, 10, 0):
@@ -130,7 +132,7 @@ def test_a_schedule_is_run_disabled_and_enabled(site, ticking):
     assert ticks_to_come("sweep")
 
 
-def test_from_a_tick_to_its_message(site, ticking):
+def test_a_tick_links_to_its_message(site, ticking):
     page = SchedulesPage(site).open().follow("sweep").page
     page.locator("tr", has_text="failed").get_by_role("link").click()
     page.get_by_role("heading", name="Why is it not running?").wait_for()

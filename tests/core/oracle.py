@@ -154,6 +154,9 @@ DAYS = [
     Days("* * L0", last_weekday(0)),
     Days("* 3,10 l7", both(in_months(3, 10), last_weekday(0))),
     Days("* * L5", last_weekday(5)),
+    Days("13 * L5", either(on_days(13), last_weekday(5))),
+    Days("15W 3,10 sun", both(in_months(3, 10), either(near(15), on_weekdays(0)))),
+    Days("1-3 * mon#1", either(on_days(1, 2, 3), nth_weekday(1, 1))),
 ]
 
 
@@ -178,7 +181,7 @@ class Grammar:
         return Field("*", frozenset(range(top + 1)), named=False)
 
     def every(self, top):
-        step = self.rng.choice([1, 2, 3, 4, 5, 6, 7, 10, 12, 15, 20, 25, 30])
+        step = self.rng.choice([step for step in (1, 2, 3, 4, 5, 6, 7, 10, 12, 15, 20, 24, 30, 60) if step <= top + 1])
         return Field(f"*/{step}", frozenset(range(0, top + 1, step)), named=False)
 
     def one(self, top):

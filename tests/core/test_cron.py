@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
-from delayedq.core.cron import Cron, Every, latest, ticks, transition_after
+from delayedq.core.cron import Cron, Every, Within, latest, ticks, transition_after
 from delayedq.exceptions import InvalidSchedule
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)
@@ -87,7 +87,7 @@ def test_nothing_comes_in_the_second_turn_of_an_hour_whenever_one_asks(minute):
         ("Pacific/Kwajalein", "0 8,20 * * *", "1969-09-30T12:00", ["09-30T20:00+1100", "10-01T08:00-1200"]),
     ],
 )
-def test_so_it_is_with_every_kind_of_change(zone, expression, after, expected):
+def test_the_rule_holds_for_every_kind_of_offset_change(zone, expression, after, expected):
     assert local_ticks(expression, zone, after, len(expected)) == expected
 
 
@@ -321,3 +321,42 @@ def test_there_is_no_latest_where_there_is_none():
     assert latest(new_year, at("2012-12-31"), at("2013-01-01")) == at("2013-01-01")
     assert latest(new_year, at("2014-01-01"), at("2013-01-01")) is None
     assert latest(new_year, at("2013-01-01"), at("2013-01-01")) is None
+
+
+# Anchor, start and end
+
+
+def test_a_period_counts_from_its_anchor_in_both_directions():
+    every = Every(90 * MINUTE, at("2013-01-01T10:10"))
+    assert every.next_after(at("2013-01-01T10:10")) == at("2013-01-01T11:40")
+    assert every.next_after(at("2013-01-01T08:00")) == at("2013-01-01T08:40")
+
+
+@pytest.mark.parametrize("anchor", [None, "2013", datetime(2013, 1, 1), at("2013-01-01T00:00:00.5")])  # noqa: DTZ001
+def test_an_anchor_is_an_aware_datetime_in_whole_seconds(anchor):
+    with pytest.raises(InvalidSchedule, match="The anchor of a schedule is an aware datetime in whole seconds, not"):
+        Every(HOUR, anchor)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        (None, "2013-01-01T03:00", [1, 2, 3]),
+        ("2013-01-01T02:00", "2013-01-01T03:59", [2, 3]),
+        ("2013-01-01T01:30", "2013-01-01T02:00", [2]),
+        (None, "2012-01-01", []),
+    ],
+)
+def test_a_schedule_has_a_start_and_an_end_both_included(start, end, expected):
+    within = Within(Every(HOUR), start and at(start), end and at(end))
+    assert [tick.hour for tick in within.ticks_after(at("2013-01-01"))] == expected
+    assert (within.next_after(at("2013-01-01")) is None) == (expected == [])
+
+
+def test_a_start_without_an_end_goes_on():
+    assert Within(Every(HOUR), at("2013-01-01T05:00")).next_after(at("2012-01-01")) == at("2013-01-01T05:00")
+
+
+def test_an_end_is_not_before_the_start():
+    with pytest.raises(InvalidSchedule, match="must not be before its start"):
+        Within(Every(HOUR), at("2013-01-02"), at("2013-01-01"))

@@ -9,7 +9,7 @@ from delayedq.core.lifecycle import (
     AskedRetry,
     AskedSnooze,
     Decision,
-    Ending,
+    FinalOutcome,
     Impossible,
     NotStarted,
     Raised,
@@ -19,7 +19,7 @@ from delayedq.core.lifecycle import (
 
 LATER = datetime(2026, 3, 8, 7, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-FAILED = Decision(Ending.FAILED)
+FAILED = Decision(FinalOutcome.FAILED)
 
 
 def backoff(attempt):
@@ -27,19 +27,19 @@ def backoff(attempt):
 
 
 def never(attempt):
-    raise AssertionError("Nobody asked for the backoff.")
+    raise AssertionError("The backoff is not needed.")
 
 
 @pytest.mark.parametrize(
     ("outcome", "attempts_left", "none_left"),
     [
-        (Returned(), Decision(Ending.SUCCEEDED), Decision(Ending.SUCCEEDED)),
-        (Returned("7"), Decision(Ending.SUCCEEDED), Decision(Ending.SUCCEEDED)),
+        (Returned(), Decision(FinalOutcome.SUCCEEDED), Decision(FinalOutcome.SUCCEEDED)),
+        (Returned("7"), Decision(FinalOutcome.SUCCEEDED), Decision(FinalOutcome.SUCCEEDED)),
         (Raised(), Decision(None, delay=20.0), FAILED),
         (AskedRetry(), Decision(None, delay=20.0), FAILED),
         (AskedRetry(MINUTE), Decision(None, delay=60.0), FAILED),
         (AskedRetry(timedelta()), Decision(None, delay=0.0), FAILED),
-        (AskedCancel(), Decision(Ending.CANCELLED), Decision(Ending.CANCELLED)),
+        (AskedCancel(), Decision(FinalOutcome.CANCELLED), Decision(FinalOutcome.CANCELLED)),
         (Impossible(), FAILED, FAILED),
     ],
     ids=repr,

@@ -24,7 +24,7 @@ def at(text):
 
 
 def zone_changed(change, before, after):
-    """A zone whose clock is changed once, from so many seconds ahead of UTC to so many (the TZif format, RFC 9636)."""
+    """A zone whose clock is changed once, from `before` seconds ahead of UTC to `after` (the TZif format, RFC 9636)."""
     header = struct.pack(">4s16x6l", b"TZif", 0, 0, 0, 1, 2, 4)
     offsets = struct.pack(">lbblbb", before, 0, 0, after, 0, 0)
     return ZoneInfo.from_file(BytesIO(header + struct.pack(">lB", int(change.timestamp()), 1) + offsets + b"LOC\0"))

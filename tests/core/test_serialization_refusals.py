@@ -85,7 +85,7 @@ def test_keys_count_as_levels_too():
         dumps({nested(100, WRAPS[1]): 1})
 
 
-# Texts that nobody wrote, or somebody else
+# Texts that delayedq did not write
 
 
 def tagged(tag, form):

@@ -15,6 +15,8 @@ from delayedq.core.ticks import (
     Misfire,
     config_hash,
     daily_hash,
+    expires_at,
+    jittered,
     periodic_hash,
     still_due,
     tick_key,
@@ -233,3 +235,38 @@ def test_a_daily_schedule_that_can_not_be_kept_is_refused(changed, complaint):
     good = {"zone": UTC_ZONE, "hours": (time(12),), "schedule_in_advance": DAY, "schedule_interval": HOUR}
     with pytest.raises(InvalidSchedule, match=complaint):
         DailySchedule(**good | changed)
+
+
+# Expiry, jitter
+
+
+@pytest.mark.parametrize(
+    ("misfire", "deadline", "following", "expected"),
+    [
+        (Misfire.ALL, None, HOUR, None),
+        (Misfire.ALL, 2 * HOUR, HOUR, 2 * HOUR),
+        (Misfire.SKIP, None, HOUR, SKIP_AFTER),
+        (Misfire.SKIP, 3 * HOUR, HOUR, 3 * HOUR),
+        (Misfire.ONCE, None, HOUR, HOUR),
+        (Misfire.ONCE, None, None, None),
+        (Misfire.ONCE, None, timedelta(seconds=1), SKIP_AFTER),
+        (Misfire.ONCE, 5 * MINUTE, HOUR, 5 * MINUTE),
+    ],
+)
+def test_a_tick_expires_by_its_policy(misfire, deadline, following, expected):
+    due = at("2026-05-20T10:00:00")
+    found = expires_at(due, following and due + following, misfire, deadline)
+    assert found == (expected and due + expected)
+
+
+def test_a_deadline_beyond_all_time_is_the_end_of_time():
+    assert expires_at(at("2026-05-20T10:00:00"), None, Misfire.ALL, timedelta.max).year == 9999
+
+
+def test_jitter_is_stable_and_spread_over_its_whole_length():
+    moment = at("2026-05-20T10:00:00")
+    shares = [(jittered(f"n{n}", moment, HOUR) - moment) / HOUR for n in range(1_000)]
+    assert all(0 <= share < 1 for share in shares)
+    assert [sum(low / 4 <= share < (low + 1) / 4 for share in shares) // 200 for low in range(4)] == [1, 1, 1, 1]
+    assert jittered("n", moment, HOUR) == jittered("n", moment.astimezone(NEW_YORK), HOUR)
+    assert jittered("n", moment, HOUR) - moment != jittered("n", moment + DAY, HOUR) - (moment + DAY)

@@ -4,6 +4,7 @@ import pytest
 
 from delayedq.cron.service import CronService
 from tests.cron.given import KIND, Clock, make_offer
+from tests.worker.conftest import drain, options  # noqa: F401  fixtures
 
 
 @pytest.fixture

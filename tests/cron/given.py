@@ -1,4 +1,4 @@
-"""The words of the cron tests: definitions, beats at any moment, and what they left in the queue."""
+"""For the cron tests: definitions, beats at any moment, and what they left in the queue."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ import json
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
+from django.db import transaction
+from django.test import override_settings
+
 from delayedq.core.ticks import config_hash
-from delayedq.cron.beat import beat
+from delayedq.cron import changing
+from delayedq.cron.beat import SETTINGS, Beats, beat
 from delayedq.cron.definitions import read
+from delayedq.cron.placing import lock
 from delayedq.cron.service import CronMessage
 from delayedq.models import CronTick, FinishedMessage, Message
 from delayedq.store.protocol import Lane, Offer
@@ -33,11 +38,34 @@ def at(hours=0, minutes=0, seconds=0):
 def beat_at(store, now=NOW, /, **schedules):
     """One beat of a worker that has these schedules in its settings and has just started."""
     definitions = {name: read(name, given) for name, given in schedules.items()}
-    beat(store, definitions, now=now, thorough=True)
+    beat(store, definitions, now=now)
+
+
+def beat_after_removal(store, now, **schedules):
+    """A beat of a worker with these schedules, which has seen for a while that nobody has any others."""
+    beats = Beats(store, {name: read(name, given) for name, given in schedules.items()})
+    with override_settings(DELAYEDQ={"CRON_GRACE": timedelta(milliseconds=1)}):
+        beats.beat(now - timedelta(seconds=1))
+        beats.beat(now)
+
+
+def disable(store, name, now):
+    """By hand, at any moment."""
+    with transaction.atomic(using=store.alias):
+        changing.disable(store, lock(store, SETTINGS, name, now), now)
+
+
+def enable(store, definition, now):
+    with transaction.atomic(using=store.alias):
+        changing.enable(store, lock(store, SETTINGS, definition.name, now), definition, now)
+
+
+def metadata_of(message):
+    return json.loads(message.metadata)
 
 
 def nominal(message):
-    return datetime.fromisoformat(json.loads(message.metadata)["cron"]["nominal_at"])
+    return datetime.fromisoformat(metadata_of(message)["cron"]["nominal_at"])
 
 
 def placed(name=None):
@@ -51,7 +79,7 @@ def tombstones():
 
 
 def claim_due(store, now, limit=10_000):
-    return store.claim([Lane("default", 0)], limit, LEASE, "first", now)
+    return store.at(now).claim([Lane("default", 0)], limit, LEASE, "first")
 
 
 def run_due(store, now):

@@ -1,4 +1,4 @@
-"""A beat: ticks are placed ahead, each once, whoever beats and whatever their clocks say."""
+"""A beat places ticks ahead, each once, with any number of workers and clocks that differ."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import partial
 import pytest
 from django.utils import timezone
 
-from delayedq.cron import placing
-from delayedq.cron.beat import AHEAD, MOST, beat
+from delayedq.cron import placing, visiting
+from delayedq.cron.beat import Beats, beat
 from delayedq.cron.definitions import read
+from delayedq.cron.visiting import AHEAD, MOST
 from delayedq.models import CronSchedule, CronTick, CronTickQuerySet, Message
 from tests.cron.given import (
     DAILY,
@@ -61,7 +62,12 @@ def test_a_tick_tells_its_schedule_and_nominal_time_beside_the_metadata_of_its_t
 
     assert json.loads(Message.objects.get().metadata) == {
         "team": "gate",
-        "cron": {"schedule": "send", "nominal_at": "2026-05-20T12:00:00+00:00"},
+        "cron": {
+            "schedule": "send",
+            "nominal_at": "2026-05-20T12:00:00+00:00",
+            "misfire": "once",
+            "expires_at": "2026-05-21T12:00:00+00:00",
+        },
     }
 
 
@@ -110,7 +116,7 @@ def test_the_clock_of_a_workers_host_says_nothing(store, monkeypatch):
 
 def test_workers_that_start_together_place_each_tick_once(store):
     definitions = {name: read(name, MINUTELY) for name in ("one", "two")}
-    together(*[partial(beat, store, definitions, now=NOW, thorough=True) for _ in range(6)])
+    together(*[partial(beat, store, definitions, now=NOW) for _ in range(6)])
 
     assert placed("one") == placed("two") == EVERY_MINUTE_AHEAD
     assert CronSchedule.objects.count() == 2
@@ -146,10 +152,13 @@ def test_one_schedule_that_fails_does_not_stop_the_others(store, caplog):
 
 def test_a_beat_leaves_alone_what_another_worker_has_just_seen_to(store, connection, django_assert_num_queries):
     definitions = {"minutely": read("minutely", MINUTELY), "daily": read("daily", DAILY)}
-    beat(store, definitions, now=NOW)
+    one, other = Beats(store, definitions), Beats(store, definitions)
+    for beats in (one, other, one, other):
+        beats.beat(NOW)
 
-    with django_assert_num_queries(1, connection=connection):
-        beat(store, definitions, now=NOW + timedelta(seconds=20))
+    for beats in (one, other):
+        with django_assert_num_queries(3, connection=connection):
+            beats.beat(NOW + timedelta(seconds=20))
 
 
 def test_a_dense_schedule_is_placed_in_portions(store):
@@ -167,6 +176,7 @@ def test_a_dense_schedule_is_placed_in_portions(store):
 
 def test_old_tombstones_go_and_their_ticks_do_not_come_back(store, monkeypatch):
     monkeypatch.setattr(placing, "KEPT", 5)
+    monkeypatch.setattr(visiting, "PRUNE_EVERY", 1)
     for minute in range(30):
         beat_at(store, at(minutes=minute, seconds=30), minutely=MINUTELY)
         run_due(store, at(minutes=minute, seconds=30))
@@ -209,8 +219,8 @@ def test_a_claimed_tick_carries_its_nominal_time(store):
     assert nominal(claimed) == claimed.scheduled_at_initially == at()
 
 
-def test_at_most_so_many_ticks_are_placed_in_one_beat(store, monkeypatch):
-    monkeypatch.setattr("delayedq.cron.beat.MOST", 3)
+def test_one_beat_places_a_limited_number_of_ticks(store, monkeypatch):
+    monkeypatch.setattr("delayedq.cron.visiting.MOST", 3)
     assert MOST > 3
     beat_at(store, minutely=MINUTELY)
     assert placed() == EVERY_MINUTE_AHEAD[:3]

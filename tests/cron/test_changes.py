@@ -1,4 +1,4 @@
-"""A definition that changes or goes takes its own future ticks along, and nothing else."""
+"""A definition that is changed or removed takes back its own future ticks, and nothing else."""
 
 from __future__ import annotations
 
@@ -7,12 +7,31 @@ from datetime import timedelta
 import pytest
 
 from delayedq.models import FinishedMessage, Message
-from tests.cron.given import DAILY, HOURLY, MINUTELY, NOW, at, beat_at, cancelled, claim_due, placed, ran, run_due
+from tests.cron.given import (
+    DAILY,
+    HOURLY,
+    MINUTELY,
+    NOW,
+    at,
+    beat_after_removal,
+    beat_at,
+    cancelled,
+    claim_due,
+    placed,
+    ran,
+    run_due,
+)
 from tests.store.given import retry, settle, succeed
 
 CHANGED = {**MINUTELY, "args": ["other"]}
 CHANGES = pytest.mark.parametrize(
-    "after", [{"own": CHANGED}, {"own": {**MINUTELY, "enabled": False}}, {}], ids=["changed", "disabled", "removed"]
+    ("beat_after", "after"),
+    [
+        (beat_at, {"own": CHANGED}),
+        (beat_at, {"own": {**MINUTELY, "enabled": False}}),
+        (beat_after_removal, {}),
+    ],
+    ids=["changed", "disabled", "removed"],
 )
 
 
@@ -60,38 +79,38 @@ def test_a_disabled_schedule_places_nothing_and_says_so(store):
     beat_at(store, own={**MINUTELY, "enabled": False})
 
     assert placed() == []
-    assert set(cancelled().values()) == {"Its schedule is not defined any more."}
+    assert set(cancelled().values()) == {"Its schedule was disabled in the settings."}
 
 
 @CHANGES
-def test_other_schedules_are_not_touched(store, after):
+def test_other_schedules_are_not_touched(store, beat_after, after):
     others = {"own_": MINUTELY, "OWN": MINUTELY, "own%": MINUTELY, "ow": MINUTELY, "own/x": MINUTELY}
     beat_at(store, own=MINUTELY, **others)
     before = {name: placed(name) for name in others}
-    beat_at(store, **after, **others)
+    beat_after(store, NOW + timedelta(seconds=5), **after, **others)
 
     assert {name: placed(name) for name in others} == before
 
 
 @CHANGES
-def test_messages_that_are_no_ticks_are_not_touched(store, after):
+def test_messages_that_are_no_ticks_are_not_touched(store, beat_after, after):
     from tests.app.tasks import mark
 
     mark.schedule_at(at(hours=1), "mine", key="own/0123/20260520-110000.000000000")
     beat_at(store, own=MINUTELY)
-    beat_at(store, **after)
+    beat_after(store, NOW + timedelta(seconds=5), **after)
 
     assert Message.objects.filter(key__startswith="own/0123/").count() == 1
 
 
 @CHANGES
-def test_a_tick_that_is_due_or_runs_or_waits_for_a_retry_goes_on(store, after):
+def test_a_tick_that_is_due_or_runs_or_waits_for_a_retry_goes_on(store, beat_after, after):
     beat_at(store, own=MINUTELY)
     (failed,) = claim_due(store, at())
     settle(store, retry(failed, delay=3600.0), now=at())
     (running,) = claim_due(store, at(minutes=1))
     now = at(minutes=2, seconds=10)
-    beat_at(store, now, **after)
+    beat_after(store, now, **after)
 
     kept = set(Message.objects.filter(payload__contains="tick").values_list("scheduled_at", flat=True))
     assert kept == {at(hours=1), at(minutes=1), at(minutes=2)}

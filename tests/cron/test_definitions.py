@@ -75,7 +75,19 @@ BAD = [
     ({"kwargs": {"other": 1}}, "['kwargs']: mark: got an unexpected keyword argument 'other'"),
     ({"queue_name": "nope"}, "['queue_name']"),
     ({"priority": 1000}, "['priority']"),
-    ({"misfire": "never"}, "['misfire']"),
+    ({"misfire": "never"}, "['misfire']: It is one of 'once', 'skip', 'all', not 'never'."),
+    ({"misfire": "onec"}, "not 'onec'. Did you mean 'once'?"),
+    ({"overlap": True}, "['overlap']: It is one of 'allow', 'skip', 'wait', not True."),
+    ({"priority": True}, "['priority']: It is a whole number from -100 to 100, not True."),
+    ({"priority": 1.0}, "['priority']: It is a whole number from -100 to 100, not 1.0."),
+    ({"priority": "high"}, "['priority']: It is a whole number from -100 to 100, not 'high'."),
+    ({"queue_name": "defualt"}, "is one of default, not 'defualt'. Did you mean 'default'?"),
+    ({"jitter": 5}, "['jitter']: It is a timedelta over zero"),
+    ({"max_runs": 0}, "['max_runs']: It is a whole number from 1 to"),
+    ({"start": "2026"}, "['start']: The start of a schedule is an aware datetime in whole seconds"),
+    ({"task": "tests.app.tasks.marc"}, "Did you mean 'tests.app.tasks.mark'?"),
+    ({"cron": "*/90 * * * *"}, "a step of 90 is larger than its range"),
+    ({"anchor": None}, "'anchor' is what 'every' counts from"),
     ({"starting_deadline": timedelta()}, "['starting_deadline']: It is a timedelta over zero"),
     ({"starting_deadline": 60}, "['starting_deadline']"),
     ({"enabled": "no"}, "['enabled']: It is True or False"),
@@ -134,3 +146,22 @@ def test_cron_itself_must_be_a_dict(settings, cron):
     settings.DELAYEDQ = {"CRON": cron}
 
     assert [message.id for message in run_checks() if message.id.startswith("delayedq.E")] == ["delayedq.E001"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "warned"),
+    [
+        ("0 0 12 * * *", True),
+        ("*/5 * * * * *", True),
+        ("* * * * * *", False),
+        ("0 0 12 * * 0", False),
+        ("0 12 * * *", False),
+        ("0 12 * * * */10", False),
+    ],
+)
+def test_six_fields_that_look_like_those_of_quartz_are_warned_of(settings, expression, warned):
+    settings.DELAYEDQ = {"CRON": {"noon": {**GOOD, "cron": expression}}}
+
+    found = [message for message in run_checks() if message.id == "delayedq.W008"]
+    assert bool(found) == warned
+    assert not warned or "The second is the last field here" in found[0].hint

@@ -6,11 +6,23 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.cron import beat as beating
-from delayedq.cron.beat import beat, disable, enable
+from delayedq.cron import visiting
+from delayedq.cron.beat import beat
 from delayedq.cron.definitions import read
 from delayedq.models import CronSchedule, CronTick
-from tests.cron.given import HOURLY, MINUTELY, NOW, at, beat_at, cancelled, placed, run_due, tombstones
+from tests.cron.given import (
+    HOURLY,
+    MINUTELY,
+    NOW,
+    at,
+    beat_at,
+    cancelled,
+    disable,
+    enable,
+    placed,
+    run_due,
+    tombstones,
+)
 from tests.store.given import together
 
 
@@ -32,11 +44,12 @@ def test_beats_place_nothing_of_it(store):
     assert placed("other")
 
 
-def test_what_was_due_before_still_runs(store):
+def test_what_has_just_become_due_still_runs_and_what_is_late_by_more_than_a_minute_does_not(store):
     beat_at(store, minutely=MINUTELY)
-    disable(store, "minutely", at(minutes=1, seconds=30))
+    disable(store, "minutely", at(minutes=2, seconds=30))
 
-    assert run_due(store, at(minutes=5)) == [at(), at(minutes=1)]
+    assert run_due(store, at(minutes=5)) == [at(minutes=2)]
+    assert set(cancelled()) == {at(minutes=minute) for minute in range(10)} - {at(minutes=2)}
 
 
 def test_enabled_again_it_starts_from_then(store):
@@ -74,14 +87,14 @@ def test_disabled_twice_it_is_disabled_since_the_first_time(store):
 
 def test_a_beat_that_began_before_places_nothing_after(store, monkeypatch):
     """It has read what is known, and then meets the lock of the schedule's row."""
-    lock = beating.lock
+    lock_each = visiting.lock_each
 
-    def late(store, owner, name, since):
-        monkeypatch.setattr(beating, "lock", lock)
-        disable(store, name, NOW)
-        return lock(store, owner, name, since)
+    def late(store, ids, **options):
+        monkeypatch.setattr(visiting, "lock_each", lock_each)
+        disable(store, "hourly", NOW)
+        return lock_each(store, ids, **options)
 
-    monkeypatch.setattr(beating, "lock", late)
+    monkeypatch.setattr(visiting, "lock_each", late)
     beat_at(store, hourly=HOURLY)
 
     assert placed() == []
@@ -95,7 +108,7 @@ def test_two_who_disable_and_a_beat_at_once_leave_no_tick(store, _again):
     together(
         lambda: disable(store, "hourly", NOW),
         lambda: disable(store, "hourly", NOW),
-        lambda: beat(store, {"hourly": definition}, now=NOW, thorough=True),
+        lambda: beat(store, {"hourly": definition}, now=NOW),
     )
 
     assert placed() == []

@@ -1,4 +1,4 @@
-"""Ticks that were missed while nobody worked, and what becomes of them."""
+"""Ticks that were missed while no worker ran: which of them run later."""
 
 from __future__ import annotations
 
@@ -6,9 +6,23 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.cron.beat import AHEAD, beat
+from delayedq.cron.beat import beat
 from delayedq.cron.definitions import read
-from tests.cron.given import DAILY, HOURLY, MINUTELY, NOW, at, beat_at, cancelled, placed, ran, run_due
+from delayedq.cron.visiting import AHEAD, RETURNS
+from tests.cron.given import (
+    DAILY,
+    HOURLY,
+    MINUTELY,
+    NOW,
+    at,
+    beat_after_removal,
+    beat_at,
+    cancelled,
+    disable,
+    placed,
+    ran,
+    run_due,
+)
 
 
 def down(store, until, **schedules):
@@ -48,7 +62,7 @@ def test_all_runs_each_with_its_nominal_time(store):
 
 
 def test_all_of_very_many_come_back_in_portions_and_none_is_lost(store, monkeypatch):
-    monkeypatch.setattr("delayedq.cron.beat.MOST", 100)
+    monkeypatch.setattr("delayedq.cron.visiting.MOST", 100)
     schedule = {**MINUTELY, "misfire": "all"}
     beat_at(store, NOW, minutely=schedule)
     back = at(hours=10)
@@ -129,13 +143,65 @@ def test_a_schedule_that_is_enabled_again_starts_now(store):
     assert placed() == [at(hours=6)]
 
 
-def test_a_schedule_that_is_defined_again_starts_now(store):
+@pytest.mark.parametrize("beat_between", [beat_at, beat_after_removal], ids=["not retired", "retired"])
+def test_a_schedule_that_comes_back_goes_on_from_where_it_was(store, beat_between):
     schedule = {**HOURLY, "misfire": "all"}
     beat_at(store, NOW, hourly=schedule)
-    beat_at(store, NOW)
+    beat_between(store, at(minutes=-20))
     beat_at(store, at(hours=5, minutes=20), hourly=schedule)
 
-    assert run_due(store, at(hours=5, minutes=20)) == []
+    assert run_due(store, at(hours=5, minutes=20)) == [at(hour) for hour in range(6)]
+
+
+def test_a_schedule_that_comes_back_after_a_long_time_starts_now(store):
+    schedule = {**HOURLY, "misfire": "all"}
+    beat_at(store, NOW, hourly=schedule)
+    beat_after_removal(store, NOW + timedelta(seconds=5))
+    back = NOW + RETURNS + timedelta(minutes=1)
+    beat_at(store, back, hourly=schedule)
+
+    assert run_due(store, back) == []
+
+
+# Ticks of a definition that is not in effect any more
+
+
+def test_ticks_of_an_old_definition_that_came_due_in_an_outage_are_judged(store):
+    """30 of them ran 5 hours late after a deploy that changed an argument."""
+    minutely = {**MINUTELY, "misfire": "skip"}
+    beat_at(store, NOW, own=minutely)
+    back = at(hours=5)
+    beat_at(store, back, own={**minutely, "args": ["other"]})
+
+    assert run_due(store, back) == []
+    assert set(cancelled().values()) == {"It was missed (misfire: skip)."}
+
+
+def test_of_the_ticks_of_an_old_definition_the_latest_runs_with_once(store):
+    beat_at(store, NOW, own=MINUTELY)
+    back = at(hours=5)
+    beat_at(store, back, own={**MINUTELY, "args": ["other"]})
+
+    assert run_due(store, back) == [at(minutes=9)]
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        (lambda store, now: beat_at(store, now, own={**MINUTELY, "enabled": False}), "disabled in the settings."),
+        (beat_after_removal, "not defined any more."),
+        (lambda store, now: disable(store, "own", now), "disabled."),
+    ],
+    ids=["settings", "removed", "by hand"],
+)
+def test_ticks_that_were_missed_before_their_schedule_ended_are_cancelled_with_that_reason(store, end, reason):
+    beat_at(store, NOW, own={**MINUTELY, "misfire": "all"})
+    back = at(hours=5)
+    end(store, back)
+
+    assert run_due(store, back) == []
+    assert len(cancelled()) == 10
+    assert all(text.endswith(reason) for text in cancelled().values())
 
 
 def test_changing_only_the_misfire_policy_is_no_new_definition(store):

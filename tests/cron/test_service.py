@@ -20,7 +20,7 @@ from tests.worker.conftest import eventually
 
 
 def claim(store, clock, limit=100):
-    return store.claim([Lane(KIND, 0)], limit, LEASE, "first", clock.now)
+    return store.at(clock.now).claim([Lane(KIND, 0)], limit, LEASE, "first")
 
 
 def consume(store, clock):

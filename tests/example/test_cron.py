@@ -20,8 +20,9 @@ from delayedq.models import CronTick, FinishedMessage, Message
 from delayedq.store import default_store
 from delayedq.store.protocol import Lane
 from delayedq.tasks import task_at
+from delayedq.testing import clock
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.ledger import Ledger
+from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.transitions import decision, transition
 from example_project import settings as example
 from example_project.flights import departures, tasks
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from django.test import Client
 
-    from delayedq.store.protocol import Store
+    from delayedq.store.base import Store
 
 ROOT = Path(__file__).parents[2]
 NEW_YORK = ZoneInfo("America/New_York")
@@ -51,18 +52,19 @@ def midnight(day: date) -> datetime:
 
 
 def work(store: Store, now: datetime) -> list[Attempt]:
-    """Run what is due then, as a worker would."""
-    ledger = Ledger(10)
-    claims = store.claim([Lane("default", 0)], 10, LEASE, "worker", now)
-    attempts = [Attempt(one, task_at(one.kind), "worker", ledger, ledger.hold(one.id, one.token)) for one in claims]
-    for attempt in attempts:
-        ended = run(attempt)
-        store.settle([transition(ended, decision(ended), time.monotonic())], "worker", now)
+    """Run the messages that are due then, as a worker would."""
+    leases = SharedLeases(10)
+    with clock(now):
+        claims = store.claim([Lane("default", 0)], 10, LEASE, "worker")
+        attempts = [Attempt(one, task_at(one.kind), "worker", leases, leases.hold(one.id, one.token)) for one in claims]
+        for attempt in attempts:
+            ended = run(attempt)
+            store.settle([transition(ended, decision(ended), time.monotonic())], "worker")
     return attempts
 
 
 def live_through(store: Store, day: date) -> dict[str, list[datetime]]:
-    """Work from midnight to midnight in New York; at which times each schedule ran, which must be those it means."""
+    """Run from midnight to midnight in New York; returns when each schedule ran, checked to be its nominal time."""
     definitions = {name: read(name, given) for name, given in SCHEDULES.items()}
     now, end = midnight(day), midnight(day + DAY)
     beat(store, definitions, now=now - STEP)
@@ -187,7 +189,7 @@ def reminders() -> dict[str | None, datetime]:
 
 @pytest.fixture
 def coming(make_flight: Callable[..., Flight]) -> Flight:
-    """A flight that leaves tomorrow, and that nobody will remind of."""
+    """A flight that leaves tomorrow and has no reminder."""
     coming = make_flight()
     coming.save()
     return coming
@@ -205,7 +207,7 @@ def test_a_missing_reminder_is_scheduled_once(coming: Flight) -> None:
 def test_a_reminder_that_failed_is_scheduled_again_for_the_last_known_time(coming: Flight) -> None:
     later = coming.scheduled_departure + HOUR
     departures.move(coming, later)
-    (claimed,) = default_store().claim([Lane("reminders", 0)], 1, LEASE, "worker", later)
+    (claimed,) = default_store().at(later).claim([Lane("reminders", 0)], 1, LEASE, "worker")
     settle(default_store(), fail(claimed), now=later)
 
     assert sweep() == 1
@@ -224,7 +226,7 @@ def test_a_flight_that_needs_no_other_reminder_gets_none(coming: Flight, state: 
 
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("state", ["reminded", "delivered", "cancelled"])
-def test_what_becomes_of_a_flight_while_the_sweep_looks_at_others_counts_too(coming: Flight, state: str) -> None:
+def test_the_sweep_sees_changes_of_a_flight_made_while_it_runs(coming: Flight, state: str) -> None:
     bring(coming, state)
     before = reminders()
 
@@ -244,7 +246,7 @@ def bring(flight: Flight, state: str) -> None:
             Flight.objects.update(departure=timezone.now() - MINUTE)
 
 
-# By the commands
+# The commands
 
 
 @pytest.mark.timeout(300)  # four processes start, one after the other

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 
-#: So many seconds a day takes, if the machine can follow; else it takes the next of them.
+#: Seconds for the replay of a day; if the machine is too slow, the next value is tried.
 PACES = ("12", "36", "90")
 
 type Demo = Callable[..., subprocess.Popen[str]]
@@ -54,7 +54,7 @@ def demo(tmp_path: Path) -> Demo:
 
 
 def at_its_pace(replay: Callable[[str], tuple[int, str]]) -> str:
-    """What a demo said that the machine could follow; `replay` takes a pace, and returns the exit code too."""
+    """The output of the first demo that the machine was fast enough for; `replay` returns the exit code too."""
     for seconds in PACES:
         code, said = replay(seconds)
         if "can't replay the day" not in said:
@@ -75,13 +75,13 @@ def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo, envi
     counts = {row[0]: row[-1] for row in rows if len(row) == 2}
     assert counts == {"scheduled": "979", "moved": "774", "cancelled": "180", "delivered": "799"}
     assert [row[1] for row in rows if row[0] == "late,"] == ["p50", "p99", "max"]
-    assert "Every flight that left was reminded exactly once, at its last known time." in said
+    assert "Each flight that left got exactly one reminder, for its last known time." in said
     assert not CronTick.objects.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "terminate"])
-def test_an_interrupted_demo_takes_its_workers_along(demo: Demo, end: signal.Signals) -> None:
+def test_an_interrupted_demo_stops_its_workers(demo: Demo, end: signal.Signals) -> None:
     with demo("--seconds", "60") as process:
         assert process.stdout
         assert "scheduled" in process.stdout.readline()
@@ -113,16 +113,16 @@ def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo
     assert f"http://{address}/admin/, user demo, password demo" in said
 
 
-def test_a_demo_is_not_served_to_the_world(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_the_demo_needs_debug(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEBUG", "off")
     with demo("--serve") as process:
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "only with DEBUG" in said
+    assert "needs DEBUG=True" in said
 
 
 def logged_in(url: str, process: subprocess.Popen[str]) -> OpenerDirector | None:
-    """A browser of sorts, in which the demo user has logged in, as soon as the site answers; None if that failed."""
+    """An HTTP client with the demo user logged in, as soon as the site answers; None if the log-in failed."""
     browser = build_opener(HTTPCookieProcessor())
     while True:
         assert process.poll() != 0
@@ -140,7 +140,7 @@ def logged_in(url: str, process: subprocess.Popen[str]) -> OpenerDirector | None
 
 
 def free_port() -> int:
-    """Not one that the system gives to others meanwhile, as it does with those from 32768 on."""
+    """A free port below 32768: the system may give higher ones to other processes meanwhile."""
     for port in random.sample(range(20_000, 32_000), 100):
         with socket.socket() as listener, suppress(OSError):
             listener.bind(("127.0.0.1", port))

@@ -73,7 +73,7 @@ def test_a_cancelled_flight_has_no_reminder(make_flight: Callable[..., Flight]) 
     assert Flight.objects.cancelled().get() == flight
 
 
-def test_cancelling_again_drops_nothing(make_flight: Callable[..., Flight]) -> None:
+def test_cancelling_again_changes_nothing(make_flight: Callable[..., Flight]) -> None:
     flight = make_flight()
     departures.announce(flight)
     departures.cancel(flight)
@@ -107,7 +107,7 @@ def test_a_flight_that_is_on_the_board_already_is_refused_and_its_reminder_stays
     assert due(flight) == flight.scheduled_departure - HOUR
 
 
-def test_the_replay_says_itself_when_to_remind(make_flight: Callable[..., Flight]) -> None:
+def test_the_replay_passes_its_own_reminder_time(make_flight: Callable[..., Flight]) -> None:
     flight = make_flight()
     soon, later = (flight.scheduled_departure - hours * HOUR for hours in (9, 8))
     departures.announce(flight, remind_at=soon)

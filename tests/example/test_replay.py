@@ -1,4 +1,4 @@
-"""The replay against a database, step by step at given times, with nobody running the reminders."""
+"""The replay against a database, step by step at given times, without workers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ RECORD = [ON_TIME, LATE, CANCELLED]
 
 @pytest.fixture
 def player() -> Player:
-    """A minute takes an hour, so that a test may take its time."""
+    """A clock on which one recorded minute takes an hour, so that slow tests are not overtaken."""
     clock = Clock.spanning(OPENS, CLOSES, seconds=720, started=timezone.now())
     return Player(clock, timeline(RECORD))
 
@@ -47,7 +47,7 @@ def due(departure: Departure) -> datetime:
 
 
 def deliver_all(late: timedelta = timedelta(milliseconds=2)) -> None:
-    """What the workers would do."""
+    """Run the reminders, as workers would."""
     for flight in traces.flights():
         if reminder := traces.live_reminders().filter(key=flight.code).first():
             flight.deliveries.create(due_at=reminder.scheduled_at, delivered_at=reminder.scheduled_at + late)
@@ -60,7 +60,7 @@ def test_first_all_flights_are_announced_on_schedule(player: Player) -> None:
     assert {due(departure) for departure in RECORD} == {player.clock.real(NOON - LEAD)}
 
 
-def test_then_the_truth_moves_and_drops_reminders(player: Player) -> None:
+def test_then_actual_departures_move_and_cancel_reminders(player: Player) -> None:
     play_until(player, OPENS)
     play_until(player, NOON - 6 * HOUR)
     assert (player.scheduled, player.moved, player.cancelled) == (3, 1, 1)
@@ -87,7 +87,7 @@ def test_a_replay_whose_reminders_all_went_has_no_faults(player: Player) -> None
     assert verdict.faults(RECORD, player.clock) == []
 
 
-def test_a_missing_a_second_and_an_early_delivery_are_told(player: Player) -> None:
+def test_missing_duplicate_and_early_deliveries_are_faults(player: Player) -> None:
     play_until(player, CLOSES)
     deliver_all(late=-timedelta(milliseconds=1))
     Flight.objects.get(number=2).deliveries.all().delete()
@@ -99,16 +99,16 @@ def test_a_missing_a_second_and_an_early_delivery_are_told(player: Player) -> No
     assert "UA1 from EWR was reminded 2 times" in verdict.faults(RECORD, player.clock)
 
 
-def test_a_delivery_at_an_outdated_time_is_told(player: Player) -> None:
+def test_a_delivery_for_an_outdated_time_is_a_fault(player: Player) -> None:
     play_until(player, OPENS)
     deliver_all()
     assert verdict.faults(RECORD, player.clock) == [
         "UA2 from EWR was not reminded for its last known time",
-        "UA3 from EWR was cancelled, yet its reminder went",
+        "UA3 from EWR was cancelled, but its reminder was delivered",
     ]
 
 
-def test_reminders_left_in_the_queue_or_failed_are_told(player: Player) -> None:
+def test_live_and_failed_reminders_are_faults(player: Player) -> None:
     play_until(player, CLOSES)
     FinishedMessage.objects.filter(key=f"UA3/{DAY}/EWR").update(outcome="failed", errors="[]")
     assert verdict.faults(RECORD, player.clock)[2:] == [
@@ -118,11 +118,11 @@ def test_reminders_left_in_the_queue_or_failed_are_told(player: Player) -> None:
     ]
 
 
-def test_a_flight_that_never_came_on_the_board_is_told(player: Player) -> None:
-    assert verdict.faults([ON_TIME], player.clock) == ["UA1 from EWR never came on the board"]
+def test_a_flight_that_is_not_on_the_board_is_a_fault(player: Player) -> None:
+    assert verdict.faults([ON_TIME], player.clock) == ["UA1 from EWR is not on the board"]
 
 
-def test_clearing_takes_the_replay_and_leaves_the_rest(player: Player, make_flight: Callable[..., Flight]) -> None:
+def test_clearing_deletes_only_the_rows_of_the_replay(player: Player, make_flight: Callable[..., Flight]) -> None:
     own = make_flight()
     departures.announce(own)
     play_until(player, CLOSES)
@@ -132,7 +132,7 @@ def test_clearing_takes_the_replay_and_leaves_the_rest(player: Player, make_flig
     assert not FinishedMessage.objects.exists()
 
 
-def test_lateness_is_read_off_the_ordered_delays() -> None:
+def test_lateness_is_the_percentiles_of_the_sorted_delays() -> None:
     late = verdict.lateness(timedelta(milliseconds=ms) for ms in range(200, 0, -1))
     assert late == tuple(timedelta(milliseconds=ms) for ms in (100, 198, 200))
 

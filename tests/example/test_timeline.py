@@ -41,7 +41,7 @@ def test_no_departure_is_recorded_twice() -> None:
     assert len({(line.carrier, line.number, line.origin) for line in read_record()}) == 979
 
 
-def test_the_record_tells_who_was_cancelled_late_early_and_gone_after_midnight() -> None:
+def test_the_record_has_the_documented_numbers_of_cancelled_late_and_early_flights() -> None:
     record = read_record()
     left = [(line, line.left_at) for line in record if line.left_at]
     assert len(record) - len(left) == 180
@@ -77,8 +77,8 @@ def test_events_come_in_order_of_time() -> None:
     assert Counter(event.news for event in events) == {News.ANNOUNCED: 979, News.MOVED: 774, News.CANCELLED: 180}
 
 
-def test_the_truth_is_known_before_either_reminder_is_due() -> None:
-    """So the outcome per flight is well defined: no reminder moves while it runs."""
+def test_actual_departures_are_known_before_either_reminder_is_due() -> None:
+    """So no reminder is replaced while it runs, and each flight has exactly one delivery."""
     for event in timeline(read_record()):
         reminders = [event.departure.scheduled_at - LEAD, (event.departure.left_at or NOON + 99 * HOUR) - LEAD]
         assert event.at < min(reminders)

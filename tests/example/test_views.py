@@ -56,7 +56,7 @@ def test_the_board_shows_times_of_new_york(client: Client, flight: Flight) -> No
     assert "11:00" in page
 
 
-def test_the_board_says_what_became_of_each_flight(client: Client, flight: Flight) -> None:
+def test_the_board_shows_the_state_of_each_flight(client: Client, flight: Flight) -> None:
     moved = timezone.localtime(flight.scheduled_departure.astimezone(UTC) + 15 * HOUR)
     departures.move(flight, moved)
     page = client.get(f"/{flight.day}/").text
@@ -66,7 +66,7 @@ def test_the_board_says_what_became_of_each_flight(client: Client, flight: Fligh
     assert "cancelled" in client.get(f"/{flight.day}/").text
 
 
-def test_the_board_shows_a_reminder_that_went(client: Client, left: Flight) -> None:
+def test_the_board_shows_a_delivered_reminder(client: Client, left: Flight) -> None:
     left.deliveries.create(due_at=left.remind_at, delivered_at=left.remind_at)
     page = client.get(f"/{left.day}/").text
     assert ">sent<" in page
@@ -81,7 +81,7 @@ def test_the_front_page_is_the_latest_day_that_has_flights(client: Client, left:
     assert f'href="/{flight.day}/" rel="next"' in page
 
 
-def test_without_flights_the_board_says_how_to_get_some(client: Client) -> None:
+def test_an_empty_board_says_how_to_add_flights(client: Client) -> None:
     page = client.get("/", follow=True).text
     assert "manage.py demo" in page
 
@@ -105,12 +105,12 @@ def test_adding_a_flight_schedules_its_reminder(client: Client, tomorrow_noon: d
         ("carrier", "U", "Two capital letters or digits"),
         ("origin", "E1R", "Three capital letters"),
         ("number", "-1", "greater than or equal to 0"),
-        ("scheduled_departure", "2013-03-08T05:15", "This time has passed."),
+        ("scheduled_departure", "2013-03-08T05:15", "This time is in the past."),
         ("scheduled_departure", "noon", "Enter a valid date/time."),
         ("scheduled_departure", "", "This field is required."),
     ],
 )
-def test_a_flight_that_can_not_be_is_refused_with_the_reason(
+def test_an_invalid_flight_is_refused_with_the_reason(
     client: Client, tomorrow_noon: datetime, field: str, value: str, error: str
 ) -> None:
     page = client.post("/add/", form_of(tomorrow_noon, **{field: value})).text
@@ -137,10 +137,10 @@ def test_delaying_a_flight_moves_its_reminder(client: Client, flight: Flight) ->
     assert Message.objects.get().scheduled_at == later - HOUR
 
 
-@timezone.override(UTC)  # any time exists, and once
+@timezone.override(UTC)  # no clock changes
 def test_a_flight_is_not_delayed_into_the_past(client: Client, flight: Flight) -> None:
     page = client.post(f"/{flight.pk}/delay/", {"departure": typed(timezone.now() - HOUR)}).text
-    assert "This time has passed." in page
+    assert "This time is in the past." in page
     assert Flight.objects.get().departure is None
 
 

@@ -1,4 +1,4 @@
-"""Schedules in the settings, a clock that stands still, and output as it is without wishes of the environment."""
+"""Fixtures: schedules in the settings, a stopped clock, and output that the environment does not change."""
 
 from __future__ import annotations
 

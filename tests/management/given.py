@@ -1,4 +1,4 @@
-"""The words of the tests of `manage.py delayedq cron`: schedules, the command, and the rows of what it shows."""
+"""Steps of the tests of `manage.py delayedq cron`: schedules, the command, and the rows of its output."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ def cron(*arguments, stdout=None, **options):
 
 
 def rows(output):
-    """The cells of each line below the titles."""
+    """The cells of each line below the header."""
     return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()[2:] if line.strip()]

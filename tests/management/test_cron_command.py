@@ -1,4 +1,4 @@
-"""`manage.py delayedq cron`: what an operator sees of the schedules, and how one is run by hand."""
+"""`manage.py delayedq cron list` and `run`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 from django.core.management.base import CommandError
 
 from delayedq import management
-from delayedq.cron.beat import disable
+from delayedq import schedules as in_database
 from delayedq.cron.definitions import read
 from delayedq.models import CronTick, FinishedMessage, Message
-from tests.cron.given import HOURLY, beat_at, claim_due, nominal, run_due
+from tests.cron.given import HOURLY, beat_at, claim_due, disable, nominal, run_due
 from tests.management.given import NOW, REPORT, SWEEP, TASK, cron, rows
 from tests.store.given import fail, retry, settle, succeed
 
@@ -26,7 +26,7 @@ MINUTELY = {**TASK, "cron": "* * * * *", "timezone": "UTC"}
 # list
 
 
-def test_the_list_tells_what_runs_when(now, schedules):
+def test_the_list_shows_each_schedule_with_its_task_times_and_next_tick(now, schedules):
     schedules(report=REPORT, sweep=SWEEP)
 
     assert rows(cron("list")) == [
@@ -41,7 +41,7 @@ def test_the_list_tells_what_runs_when(now, schedules):
     ]
 
 
-def test_the_list_tells_the_last_tick_and_how_it_ended(store, now, schedules):
+def test_the_list_shows_the_last_tick_and_its_outcome(store, now, schedules):
     schedules(report=REPORT)
     beat_at(store, now - timedelta(hours=9), report=REPORT)
     run_due(store, now)
@@ -51,16 +51,17 @@ def test_the_list_tells_the_last_tick_and_how_it_ended(store, now, schedules):
     assert row[3] == "Sat 2026-03-07 02:30 EST, succeeded"
 
 
-def test_only_ticks_of_the_schedule_itself_count(store, now, schedules):
+def test_ticks_of_other_schedules_are_not_shown(store, now, schedules):
     schedules(other=REPORT)
     beat_at(store, now - timedelta(hours=9), report=REPORT)
 
-    (row,) = rows(cron("list"))
-    assert row[3] == "none yet"
+    other, lost = rows(cron("list"))
+    assert other[3] == "none yet"
+    assert (lost[0], lost[-1]) == ("report", "not defined")
 
 
 @pytest.mark.parametrize("state", ["due", "running", "retrying", "succeeded", "failed", "unknown"])
-def test_the_list_tells_what_became_of_the_last_tick(store, schedules, state):
+def test_the_list_shows_the_state_of_the_last_tick(store, schedules, state):
     schedules(own=MINUTELY)
     moment = store.now()
     beat_at(store, moment - timedelta(hours=1), own=MINUTELY)
@@ -74,14 +75,14 @@ def test_the_list_tells_what_became_of_the_last_tick(store, schedules, state):
     assert row[3].endswith(f" UTC, {state}")
 
 
-def test_a_disabled_schedule_is_listed_as_such(now, schedules):
+def test_a_disabled_schedule_is_marked_in_the_list(now, schedules):
     schedules(report={**REPORT, "enabled": False})
 
     (row,) = rows(cron("list"))
     assert row[-1] == "disabled"
 
 
-def test_seconds_are_told_where_there_are_any(now, schedules):
+def test_seconds_are_shown_only_if_not_zero(now, schedules):
     schedules(dense={**TASK, "cron": "0 0 * * * 30", "timezone": "Asia/Kathmandu"})
 
     (row,) = rows(cron("list"))
@@ -92,10 +93,10 @@ def test_without_schedules_the_command_says_so(alias, schedules):
     schedules()
 
     for verb in (["list"], ["next"], ["next", "--around-dst"]):
-        assert cron(*verb) == "There are no schedules in DELAYEDQ['CRON'].\n"
+        assert cron(*verb) == "There are no schedules, neither in DELAYEDQ['CRON'] nor in the database.\n"
 
 
-def test_a_schedule_whose_name_looks_like_markup_is_shown_as_it_is(now, schedules):
+def test_markup_in_the_name_of_a_schedule_is_shown_as_text(now, schedules):
     schedules(**{"[red]alert[/red] :smile:": REPORT})
 
     assert rows(cron("list"))[0][0] == rows(cron("next"))[0][0] == "[red]alert[/red] :smile:"
@@ -116,14 +117,14 @@ def test_a_schedule_whose_name_looks_like_markup_is_shown_as_it_is(now, schedule
         ("0 0 * * fri#2", []),
     ],
 )
-def test_an_expression_is_told_in_words_if_there_are_any(now, schedules, expression, words):
+def test_an_expression_is_described_in_words_if_possible(now, schedules, expression, words):
     schedules(own={**TASK, "cron": expression, "timezone": "UTC"})
 
     (row,) = rows(cron("list"))
     assert row[2] == ", ".join([expression, *words, "UTC"])
 
 
-def test_without_the_library_that_has_the_words_there_are_none(now, schedules, monkeypatch):
+def test_without_cron_descriptor_expressions_have_no_description(now, schedules, monkeypatch):
     monkeypatch.setitem(sys.modules, "cron_descriptor", None)
     schedules(daily={**TASK, "cron": "@daily", "timezone": "UTC"})
 
@@ -146,7 +147,7 @@ def test_run_puts_its_message_into_the_queue_outside_of_the_schedule(store, now,
     assert not CronTick.objects.exists()
 
 
-def test_a_run_by_hand_takes_no_ticks_place(store, now, schedules):
+def test_a_manual_run_replaces_no_tick(store, now, schedules):
     schedules(hourly=HOURLY)
     beat_at(store, now, hourly=HOURLY)
     cron("run", "hourly")
@@ -154,32 +155,32 @@ def test_a_run_by_hand_takes_no_ticks_place(store, now, schedules):
     assert sorted(map(nominal, Message.objects.all())) == [now, now.replace(hour=16, minute=0)]
 
 
-# What goes wrong
+# Errors
 
 
 @pytest.mark.parametrize("arguments", [["next", "nope"], ["run", "nope"]], ids=" ".join)
-def test_an_unknown_name_is_refused_with_those_that_are_known(alias, schedules, arguments):
+def test_an_unknown_name_is_refused_with_the_known_names(alias, schedules, arguments):
     schedules(report=REPORT, sweep=SWEEP)
 
-    with pytest.raises(CommandError, match="has no schedule 'nope'; it has report, sweep"):
+    with pytest.raises(CommandError, match="There is no schedule 'nope'; there are report, sweep"):
         cron(*arguments)
     assert not Message.objects.exists()
 
 
-def test_where_there_are_no_schedules_no_name_is_known(alias, schedules):
+def test_without_schedules_every_name_is_refused(alias, schedules):
     schedules()
 
-    with pytest.raises(CommandError, match="has no schedule 'nope'; it has none"):
+    with pytest.raises(CommandError, match="There is no schedule 'nope'; there are none"):
         cron("run", "nope")
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many"])
-def test_a_count_is_over_zero(alias, schedules, count):
+def test_the_count_must_be_over_zero(alias, schedules, count):
     with pytest.raises(CommandError, match="is not a whole number over 0"):
         cron("next", f"--count={count}")
 
 
-def test_the_system_checks_tell_what_is_wrong_with_the_settings(environment):
+def test_system_checks_report_invalid_settings(environment):
     schedules = json.dumps({"report": {**REPORT, "timezone": "Europe/Nowhere"}})
     ended = subprocess.run(
         [sys.executable, "-m", "django", "delayedq", "cron", "list"],
@@ -195,7 +196,7 @@ def test_the_system_checks_tell_what_is_wrong_with_the_settings(environment):
     assert "DELAYEDQ['CRON']['report']['timezone']" in ended.stderr
 
 
-def test_what_tables_need_is_named_if_it_is_missing_and_run_works_without(alias, schedules, monkeypatch):
+def test_a_missing_extra_is_named_and_run_works_without_it(alias, schedules, monkeypatch):
     schedules(report=REPORT)
     monkeypatch.setitem(sys.modules, "rich.box", None)
     monkeypatch.delitem(sys.modules, "delayedq.management.tables", raising=False)
@@ -207,7 +208,7 @@ def test_what_tables_need_is_named_if_it_is_missing_and_run_works_without(alias,
     assert Message.objects.count() == 1
 
 
-def test_the_list_tells_what_was_disabled_by_hand(store, now, schedules):
+def test_the_list_marks_schedules_that_an_operator_disabled(store, now, schedules):
     schedules(report=REPORT, sweep=SWEEP)
     disable(store, "report", now)
 
@@ -224,3 +225,67 @@ def test_an_expression_means_the_same_to_the_command_and_to_the_workers(store, n
     (row,) = rows(cron("list"))
     assert row[-1] == f"{read('drawn', drawn).schedule.next_after(now):%a %Y-%m-%d %H:%M} UTC"
     assert nominal(Message.objects.get()) == read("drawn", drawn).schedule.next_after(now)
+
+
+# Schedules of the database
+
+
+def test_a_schedule_is_added_listed_disabled_enabled_run_and_removed(store, now):
+    said = cron("add", "tea", "tests.app.tasks.mark", "--cron", "0 16 * * *", "--timezone", "UTC", "--args", '["x"]')
+    assert said == "tea is added; it ticks first at 2026-03-07T16:00:00+00:00.\n"
+    (row,) = rows(cron("list"))
+    assert row[-1] == "Sat 2026-03-07 16:00 UTC"
+    assert cron("disable", "tea") == "tea is disabled.\n"
+    assert cron("disable", "tea") == "tea was already disabled.\n"
+    assert rows(cron("list"))[0][-1] == "disabled"
+    assert cron("enable", "tea") == "tea is enabled.\n"
+    assert rows(cron("next", "tea", "--count", "1"))[0][1] == "Sat 2026-03-07 16:00 UTC"
+    assert "tea is due now" in cron("run", "tea")
+    assert cron("remove", "tea") == "tea is deleted.\n"
+    assert "There are no schedules" in cron("list")
+    with pytest.raises(CommandError, match="There is no schedule 'tea' in the database"):
+        cron("remove", "tea")
+
+
+def test_all_keys_can_be_given(store, now):
+    cron(
+        *("add", "own", "tests.app.tasks.mark", "--every", "15:00", "--anchor", "2026-03-07T00:05:00+00:00"),
+        *("--kwargs", '{"name": "x"}', "--priority", "5", "--misfire", "skip", "--starting-deadline", "60"),
+        *(
+            "--overlap",
+            "wait",
+            "--jitter",
+            "30",
+            "--start",
+            "2026-03-08T00:00:00+00:00",
+            "--max-runs",
+            "3",
+            "--disabled",
+        ),
+    )
+    given = in_database.get("own")
+    assert (given["every"], given["jitter"]) == (timedelta(minutes=15), timedelta(seconds=30))
+    assert (given["overlap"], given["max_runs"], given["priority"]) == ("wait", 3, 5)
+    assert rows(cron("list"))[0][-1] == "disabled"
+
+
+@pytest.mark.parametrize("given", [["--cron", "61 * * * *"], ["--every", "soon"], ["--args", "x"], []], ids=str)
+def test_what_is_wrong_is_refused(store, now, given):
+    with pytest.raises(CommandError):
+        cron("add", "own", "tests.app.tasks.nothing", *given)
+
+
+def test_a_schedule_that_lost_its_definition_is_listed(store, now, schedules):
+    schedules()
+    beat_at(store, now - timedelta(hours=9), report=REPORT)
+
+    (row,) = rows(cron("list"))
+    assert (row[0], row[-1]) == ("report", "not defined")
+
+
+def test_one_of_the_settings_is_disabled_and_enabled(store, now, schedules):
+    schedules(report=REPORT)
+    assert cron("disable", "report") == "report is disabled.\n"
+    assert rows(cron("list"))[0][-1] == "disabled"
+    with pytest.raises(CommandError, match="is changed there"):
+        cron("remove", "report")

@@ -1,14 +1,14 @@
-"""`manage.py delayedq cron next`: the ticks to come, also those around changes of the clock."""
+"""`manage.py delayedq cron next`: the next ticks, and those around clock changes (DST)."""
 
 from __future__ import annotations
 
 import pytest
 
-from delayedq.cron.beat import disable
+from tests.cron.given import disable
 from tests.management.given import REPORT, SWEEP, cron, rows
 
 
-def test_next_tells_the_ticks_to_come_in_the_zone_and_in_utc(now, schedules):
+def test_next_shows_coming_ticks_in_the_zone_and_in_utc(now, schedules):
     schedules(report=REPORT, sweep=SWEEP)
 
     assert rows(cron("next", "--count", "2")) == [
@@ -19,7 +19,7 @@ def test_next_tells_the_ticks_to_come_in_the_zone_and_in_utc(now, schedules):
     ]
 
 
-def test_next_tells_five_ticks_of_those_that_are_named(now, schedules):
+def test_next_shows_five_ticks_of_the_named_schedules(now, schedules):
     schedules(report=REPORT, sweep=SWEEP, off={**SWEEP, "enabled": False})
 
     assert [row[0] for row in rows(cron("next", "sweep", "off"))] == ["sweep"] * 5 + ["off (disabled)"] * 5
@@ -65,17 +65,17 @@ def test_around_dst_finds_the_few_ticks_of_a_rare_schedule(now, schedules):
     assert ticks[:2] == ["Thu 2026-01-01 00:00 EST", "Fri 2027-01-01 00:00 EST"]
 
 
-def test_a_clock_that_is_not_changed_is_told(now, schedules):
+def test_a_zone_without_clock_changes_is_reported(now, schedules):
     schedules(sweep=SWEEP, tea={**REPORT, "timezone": "Asia/Kathmandu"})
 
     assert rows(cron("next", "--around-dst")) == [
-        ["sweep", "The clock of UTC is not changed."],
-        ["tea", "The clock of Asia/Kathmandu is not changed."],
+        ["sweep", "The clock of UTC does not change."],
+        ["tea", "The clock of Asia/Kathmandu does not change."],
     ]
 
 
 @pytest.mark.parametrize("around", [[], ["--around-dst"]])
-def test_next_tells_what_was_disabled_by_hand(store, now, schedules, around):
+def test_next_marks_schedules_that_an_operator_disabled(store, now, schedules, around):
     schedules(report=REPORT, other=REPORT)
     disable(store, "report", now)
 

@@ -1,4 +1,4 @@
-"""`manage.py delayedq cron` shows as much as a terminal has room for, and in a file nothing is cut."""
+"""`manage.py delayedq cron` fits its layout to the terminal; in a file nothing is cut."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Terminal(StringIO):
 
 @pytest.fixture
 def on_terminal(monkeypatch):
-    """What the command shows on a terminal of that width, without the codes for styles."""
+    """The output of the command on a terminal of that width, without escape codes of styles."""
 
     def show(width, *arguments):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -64,7 +64,7 @@ def test_a_narrow_terminal_shows_one_schedule_below_the_other(now, schedules, on
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["next"], ["next", "--around-dst"]], ids=" ".join)
-def test_no_terminal_is_too_narrow_for_the_whole_name(now, schedules, on_terminal, arguments):
+def test_names_are_complete_on_the_narrowest_terminal(now, schedules, on_terminal, arguments):
     name = "€" * 100
     schedules(**{name: REPORT})
 

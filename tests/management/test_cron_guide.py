@@ -1,4 +1,4 @@
-"""docs/cron.md leaves out no key, and what it says of expressions, clocks and missed ticks is so."""
+"""docs/cron.md names every key, and its tables of expressions, clock changes and missed ticks are true."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPRING, AUTUMN = date(2013, 3, 10), date(2013, 11, 3)
 
 
 def table(title):
-    """The rows of the table whose first title begins so, as cells without marks of code."""
+    """The rows of the table whose first title begins with this text, as cells without backticks."""
     _, lines = GUIDE.split(f"| {title}", 1)
     rows = [line for line in lines.split("\n\n", 1)[0].splitlines()[2:] if line.startswith("|")]
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
@@ -38,13 +38,13 @@ def ticks_on(day, expression):
     return [f"{tick.astimezone(NEW_YORK):%H:%M %Z}" for tick in found]
 
 
-def test_the_guide_tells_every_key_of_a_definition():
+def test_the_guide_names_every_key_of_a_definition():
     told = {key for row in table("Key") for key in re.findall(r"`(\w+)`", row[0])}
 
     assert told == set(KEYS)
 
 
-def test_every_expression_of_the_guide_is_one():
+def test_every_expression_of_the_guide_is_valid():
     expressions = [expression for row in table("Expression") for expression in re.findall(r"`([^`]+)`", row[0])]
 
     assert len(expressions) > 15
@@ -62,14 +62,14 @@ def test_every_expression_of_the_guide_is_one():
         ("0 */2 * * *", ["00:00 EST", "04:00 EDT", "06:00 EDT"], ["00:00 EDT", "02:00 EST", "04:00 EST"]),
     ],
 )
-def test_what_the_guide_says_of_days_when_clocks_are_changed_is_so(expression, spring, autumn):
+def test_the_guides_table_of_clock_changes_is_true(expression, spring, autumn):
     assert any(row[0] == f"`{expression}`" for row in table("New York"))
     for day, expected in ((SPRING, spring), (AUTUMN, autumn)):
         found = ticks_on(day, expression)
         assert (len(found) if isinstance(expected, int) else found[: len(expected)]) == expected
 
 
-def test_what_the_guide_says_of_missed_ticks_is_so():
+def test_the_guides_table_of_missed_ticks_is_true():
     now = datetime(2026, 5, 20, 15, 20, tzinfo=UTC)
     missed = [now.replace(hour=hour, minute=0) for hour in range(10, 16)]
     said = {}

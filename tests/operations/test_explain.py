@@ -1,4 +1,4 @@
-"""Why a message does not run: each answer, from a state that a store and its workers really left."""
+"""Why a message does not run: each answer, for a state made with a real store."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.operations import explain as explaining
 from delayedq.operations.explain import Reason, explain
 from delayedq.operations.pauses import pause
+from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
 from tests.app import tasks
 from tests.store.given import LEASE, NOW, at, claim, claim_one, fail, message, retry, settle, succeed, together
-from tests.store.test_presence import worker
+from tests.store.test_worker_registry import worker
 
 KIND = tasks.remind.module_path
 
@@ -27,12 +28,12 @@ def due(key=None, **fields):
 
 @pytest.fixture
 def served(store):
-    """A worker lives that serves all queues, and has threads to spare."""
-    store.attend([worker("w:1")], NOW)
+    """A live worker that serves all queues and has free threads."""
+    worker_registry(store.alias).at(NOW).heartbeat([worker("w:1")])
 
 
 def why(**filters):
-    """Reasons and texts, as of NOW."""
+    """The reasons and texts of the answers at NOW."""
     return [(answer.reason, answer.text) for answer in explain(Message.objects.get(**filters), NOW)]
 
 
@@ -45,21 +46,21 @@ def one(**filters):
     return reason, text
 
 
-# It waits for its time
+# It is not due
 
 
 def test_it_is_not_due_yet(store, served):
-    store.offer(due("a", scheduled_at=at(3 * 3600)), now=NOW)
+    store.at(NOW).offer(due("a", scheduled_at=at(3 * 3600)))
     assert one() == (Reason.SCHEDULED, "It is due in 3 h, at 05:59:30.")
 
 
 def test_another_day_is_named(store, served):
-    store.offer(due("a", scheduled_at=at(86_400 * 40)), now=NOW)
+    store.at(NOW).offer(due("a", scheduled_at=at(86_400 * 40)))
     assert one() == (Reason.SCHEDULED, "It is due in 40 d, at 2026-04-17 02:59:30 EDT.")
 
 
 def test_it_failed_and_is_tried_again_later(store, served):
-    store.offer(due("a", max_attempts=3), now=NOW)
+    store.at(NOW).offer(due("a", max_attempts=3))
     settle(store, retry(claim_one(store), delay=90.0))
     assert one()[1] == "It is due in 1 min 30 s, at 03:01:00. Attempt 1 of 3 failed."
 
@@ -68,53 +69,53 @@ def test_it_failed_and_is_tried_again_later(store, served):
 
 
 def test_a_worker_holds_it_and_keeps_renewing(store):
-    store.offer(due("a", scheduled_at=at(-100)), now=NOW)
+    store.at(NOW).offer(due("a", scheduled_at=at(-100)))
     held = claim_one(store, worker="w:1", now=at(-40))
-    store.renew([(held.id, held.token)], LEASE, at(-2))
-    store.attend([worker("w:1", lease=60.0)], at(-1))
+    store.at(at(-2)).renew([(held.id, held.token)], LEASE)
+    worker_registry(store.alias).at(at(-1)).heartbeat([worker("w:1", lease=60.0)])
     assert one() == (Reason.LEASED, "It is leased by w:1 until 03:00:28, last renewed 2 s ago.")
 
 
 def test_the_worker_that_holds_it_has_been_silent(store):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     claim(store, worker="w:1")
-    store.attend([worker("w:1")], at(-300))
+    worker_registry(store.alias).at(at(-300)).heartbeat([worker("w:1")])
     (reason, text) = one()
     assert reason == Reason.LEASED
     assert text.endswith("but that worker was last seen 5 min ago: another one takes over then.")
 
 
 def test_the_worker_that_holds_it_is_not_known(store):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     claim(store, worker="gone")
-    assert "no worker of that name is on the roll" in one()[1]
+    assert "no worker of that name is registered" in one()[1]
 
 
 def test_it_was_replaced_while_it_ran(store):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     claim(store)
-    store.offer(due("a", payload="[1]"), now=NOW)
+    store.at(NOW).offer(due("a", payload="[1]"))
     assert reasons() == [Reason.LEASED, Reason.REPLACED]
 
 
 def test_the_lease_of_its_worker_ended(store, served):
-    store.offer(due("a", scheduled_at=at(-100)), now=NOW)
+    store.at(NOW).offer(due("a", scheduled_at=at(-100)))
     claim(store, worker="dead", now=at(-65))
     assert one() == (Reason.EXPIRED, "The lease of dead ended 5 s ago: the next worker with room takes it.")
 
 
-# Nobody may take it, or can
+# No worker claims it
 
 
 def test_its_queue_is_paused(store, served):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     PausedQueue.objects.create(queue="mail", paused_at=at(-60), paused_by="ann")
     assert one() == (Reason.PAUSED, "Its queue, mail, was paused by ann 1 min ago, at 01:58:30.")
 
 
-def test_no_worker_lives(store):
-    store.offer(due("a"), now=NOW)
-    store.attend([worker("dead")], at(-31))
+def test_no_live_worker_serves_its_queue(store):
+    store.at(NOW).offer(due("a"))
+    worker_registry(store.alias).at(at(-31)).heartbeat([worker("dead")])
     assert one() == (Reason.UNSERVED, "No live worker serves its queue, mail.")
 
 
@@ -122,93 +123,94 @@ def test_no_worker_lives(store):
     ("queues", "expected"), [("a,b", [Reason.UNSERVED]), ("a,mail", [Reason.READY]), ("", [Reason.READY])]
 )
 def test_a_worker_serves_the_queues_it_was_told_to(store, queues, expected):
-    store.offer(due("a"), now=NOW)
-    store.attend([worker(queues=queues)], NOW)
+    store.at(NOW).offer(due("a"))
+    worker_registry(store.alias).at(NOW).heartbeat([worker(queues=queues)])
     assert reasons() == expected
 
 
 def test_its_task_is_not_registered_here(store, served):
-    store.offer(due("a", kind="os.system"), now=NOW)
+    store.at(NOW).offer(due("a", kind="os.system"))
     reason, text = one()
     assert reason == Reason.UNKNOWN_TASK
     assert "os.system" in text
 
 
 def test_it_is_in_a_bare_queue(store, served):
-    store.offer(due("a", kind="a|json", queue="a|json"), now=NOW)
+    store.at(NOW).offer(due("a", kind="a|json", queue="a|json"))
     assert reasons() == [Reason.BARE]
 
 
-def test_all_that_is_in_its_way_is_told(store):
-    store.offer(due("a", kind="gone", scheduled_at=at(60)), now=NOW)
+def test_all_obstacles_are_listed(store):
+    store.at(NOW).offer(due("a", kind="gone", scheduled_at=at(60)))
     pause("mail")
     assert reasons() == [Reason.SCHEDULED, Reason.UNKNOWN_TASK, Reason.PAUSED, Reason.UNSERVED]
 
 
-# It waits for its turn
+# It waits behind others
 
 
-def test_messages_of_higher_priority_go_first(store, served):
-    store.offer(due("a"), now=NOW)
-    store.offer_many(
+def test_it_waits_behind_messages_of_higher_priority(store, served):
+    store.at(NOW).offer(due("a"))
+    store.at(NOW).offer_many(
         [due(priority=5), due(priority=9, queue="other"), due(priority=5, scheduled_at=at(5)), due(priority=-1)],
-        now=NOW,
     )
     assert one(key="a") == (Reason.BEHIND, "It waits behind 2 messages of higher priority.")
 
 
-def test_messages_that_were_due_before_it_go_first(store, served):
-    store.offer_many([due(scheduled_at=at(-20)), due(), due("a"), due(), due(queue="other")], now=NOW)
+def test_it_waits_behind_messages_that_were_due_before_it(store, served):
+    store.at(NOW).offer_many([due(scheduled_at=at(-20)), due(), due("a"), due(), due(queue="other")])
     assert one(key="a") == (Reason.BEHIND, "It waits behind 2 messages of its own priority, due before it.")
 
 
-def test_what_others_run_is_not_ahead_of_it(store, served):
-    store.offer_many([due(scheduled_at=at(-20)), due("a")], now=NOW)
+def test_running_messages_are_not_ahead_of_it(store, served):
+    store.at(NOW).offer_many([due(scheduled_at=at(-20)), due("a")])
     claim(store)
     assert reasons(key="a") == [Reason.READY]
 
 
-def test_a_queue_that_its_workers_need_not_serve_is_no_rival(store):
-    """Another worker serves its queue only."""
-    store.offer_many([due("a"), due(priority=9, queue="other")], now=NOW)
-    store.attend([worker("w:1"), worker("w:2", queues="mail")], NOW)
+def test_a_queue_that_not_all_its_workers_serve_is_not_ahead_of_it(store):
+    """A second worker serves only its queue."""
+    store.at(NOW).offer_many([due("a"), due(priority=9, queue="other")])
+    worker_registry(store.alias).at(NOW).heartbeat([worker("w:1"), worker("w:2", queues="mail")])
     assert reasons(key="a") == [Reason.READY]
 
 
-def test_a_paused_queue_is_no_rival(store, served):
-    store.offer_many([due("a"), due(priority=9, queue="other")], now=NOW)
+def test_a_paused_queue_is_not_ahead_of_it(store, served):
+    store.at(NOW).offer_many([due("a"), due(priority=9, queue="other")])
     pause("other")
     assert reasons(key="a") == [Reason.READY]
 
 
-def test_what_is_ahead_is_counted_up_to_a_bound(store, served, monkeypatch):
+def test_messages_ahead_are_counted_up_to_a_bound(store, served, monkeypatch):
     monkeypatch.setattr(explaining, "MOST_AHEAD", 5)
-    store.offer_many([due("a"), *(due(priority=priority) for priority in (1, 2, 3) for _ in range(3))], now=NOW)
+    store.at(NOW).offer_many([due("a"), *(due(priority=priority) for priority in (1, 2, 3) for _ in range(3))])
     assert one(key="a")[1] == "It waits behind more than 5 messages of higher priority."
 
 
 def test_all_threads_are_busy(store):
-    store.offer(due("a"), now=NOW)
-    store.attend([worker("w:1", threads=2, running="[91, 92]"), worker("w:2", threads=1, running="[93]")], at(-4))
+    store.at(NOW).offer(due("a"))
+    worker_registry(store.alias).at(at(-4)).heartbeat(
+        [worker("w:1", threads=2, running="[91, 92]"), worker("w:2", threads=1, running="[93]")]
+    )
     assert one() == (Reason.BUSY, "All 3 threads of the workers that serve its queue were busy 4 s ago.")
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_an_open_transaction_has_locked_it(store, served, alias):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     with transaction.atomic(using=alias):
-        store.offer(due("a", payload="[1]"), now=NOW)
+        store.at(NOW).offer(due("a", payload="[1]"))
         (answers,) = together(why)
     assert [reason for reason, _ in answers] == [Reason.LOCKED]
 
 
 def test_nothing_is_in_its_way(store, served):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     assert one() == (Reason.READY, "Nothing is in its way: a worker is about to take it.")
 
 
 def test_the_answer_takes_few_statements(store, served, connection):
-    store.offer_many([due("a", priority=-9), *(due(priority=priority) for priority in range(10))], now=NOW)
+    store.at(NOW).offer_many([due("a", priority=-9), *(due(priority=priority) for priority in range(10))])
     asked = Message.objects.get(key="a")
     with CaptureQueriesContext(connection) as captured:
         explain(asked, NOW)
@@ -225,16 +227,16 @@ def ended(key="a"):
 
 
 def test_it_succeeded(store):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     settle(store, succeed(claim_one(store), finished=60.0))
     assert ended() == [(Reason.ENDED, "It succeeded 1 min ago, at 01:58:30.", None)]
 
 
 def test_it_failed_for_good_and_its_key_is_held_by_another(store):
-    store.offer(due("a"), now=NOW)
+    store.at(NOW).offer(due("a"))
     errors = '[{"exception": "builtins.ValueError", "message": "No gate <b>."}]'
     settle(store, fail(claim_one(store), finished=0.0, errors=errors))
-    live = store.offer(due("a"), now=NOW).id
+    live = store.at(NOW).offer(due("a")).id
     (_, text, _), (reason, held, id_) = ended()
     assert text == "It failed for good now, at 01:59:30: ValueError: No gate <b>."
     assert (reason, id_) == (Reason.KEY_HELD, live)
@@ -244,8 +246,8 @@ def test_it_failed_for_good_and_its_key_is_held_by_another(store):
 @pytest.mark.parametrize(
     "errors", ["", "[]", "{}", "null", '"x"', "[1]", "[{}]", '[{"exception": 1, "message": null}]', "{"]
 )
-def test_errors_that_cannot_be_read_do_no_harm(store, errors):
-    store.offer(due("a"), now=NOW)
+def test_unreadable_errors_are_ignored(store, errors):
+    store.at(NOW).offer(due("a"))
     settle(store, fail(claim_one(store), finished=0.0, errors=errors))
     assert ended()[0][0] == Reason.ENDED
 
@@ -259,51 +261,51 @@ def told(capsys, *arguments):
 
 
 def test_the_command_answers_by_id_and_by_key(store, capsys):
-    id_ = store.offer(due("UA1545"), now=NOW).id
+    id_ = store.at(NOW).offer(due("UA1545")).id
     by_key = told(capsys, "explain", "UA1545")
     assert by_key.splitlines() == [f"#{id_} {KIND} UA1545", "  No live worker serves its queue, mail."]
     assert told(capsys, "explain", str(id_)) == by_key
 
 
 def test_the_command_finds_what_has_ended(store, capsys):
-    id_ = store.offer(due("a"), now=NOW).id
+    id_ = store.at(NOW).offer(due("a")).id
     settle(store, succeed(claim_one(store)), now=None)
     assert told(capsys, "explain", str(id_)).startswith(f"#{id_} {KIND} a\n  It succeeded ")
 
 
-def test_the_command_knows_no_such_message(store):
-    with pytest.raises(CommandError, match="no message with the id or the key 'nothing'"):
+def test_an_unknown_message_is_an_error(store):
+    with pytest.raises(CommandError, match="no live message with the id or key 'nothing'"):
         call_command("delayedq", "explain", "nothing")
 
 
-def test_a_key_does_not_steer_the_terminal(store, capsys):
-    store.offer(due("\x1b[31mred"), now=NOW)
+def test_control_characters_of_a_key_are_escaped_on_the_terminal(store, capsys):
+    store.at(NOW).offer(due("\x1b[31mred"))
     assert "\x1b" not in told(capsys, "explain", "\x1b[31mred")
 
 
 def test_queues_are_paused_and_resumed(store, capsys):
     assert told(capsys, "pause", "mail") == "mail is paused.\n"
-    assert told(capsys, "pause", "mail") == "mail is paused already.\n"
+    assert told(capsys, "pause", "mail") == "mail was already paused.\n"
     assert store.paused() == {"mail"}
-    assert told(capsys, "resume", "mail") == "mail goes on.\n"
+    assert told(capsys, "resume", "mail") == "mail is resumed.\n"
     assert store.paused() == set()
     with pytest.raises(CommandError, match="not paused"):
         call_command("delayedq", "resume", "mail")
 
 
 @pytest.mark.parametrize("name", ["", "  ", "a|json", "x" * 201])
-def test_what_is_no_queue_of_tasks_is_not_paused(store, name):
+def test_only_queues_of_tasks_can_be_paused(store, name):
     with pytest.raises(CommandError):
         call_command("delayedq", "pause", name)
     assert store.paused() == set()
 
 
-def test_the_lane_of_the_question_is_not_its_own_rival(store, served):
-    store.offer(due("a", priority=3), now=NOW)
+def test_its_own_lane_is_not_counted_twice(store, served):
+    store.at(NOW).offer(due("a", priority=3))
     assert store.lanes() == [Lane("mail", 3)]
     assert reasons() == [Reason.READY]
 
 
 def test_a_message_is_due_after_an_hour_that_the_clock_skips(store, served):
-    store.offer(due("a", scheduled_at=NOW + timedelta(minutes=1)), now=NOW)
+    store.at(NOW).offer(due("a", scheduled_at=NOW + timedelta(minutes=1)))
     assert one()[1] == "It is due in 1 min, at 03:00:30."

@@ -1,4 +1,4 @@
-"""A queue as its documentation tells it: pure, in memory, for one thread, at a time that somebody sets.
+"""A queue as its documentation tells it: pure, in memory, for one thread, at a time that the test sets.
 
 It shares nothing with delayedq. A lease is no token but the delivery that a message points at; a message that ends
 becomes a line in a list. Every verb answers in the words of the queue.
@@ -27,7 +27,7 @@ class Message:
     attempts: int = 0
     errors: int = 0
     state: object = None
-    is_saved: bool = False  #: Also None is a state once somebody saved it.
+    is_saved: bool = False  #: Also None is a state once it was saved.
     holder: Delivery | None = None
     held_until: object = None
     is_live: bool = True
@@ -39,7 +39,7 @@ class Message:
         return (self.payload, self.asked_for, self.is_saved) == (payload, due, False)
 
     def replace(self, payload, due):
-        """It starts over; whoever holds it goes on holding it."""
+        """It starts over; the lease stays as it is."""
         self.payload, self.due, self.asked_for = payload, due, due
         self.attempts, self.errors, self.state, self.is_saved = 0, 0, None, False
         self.generation += 1
@@ -91,11 +91,12 @@ class Reference:
         return "updated"
 
     def offer_batch(self, batch):
-        """One after the other; but those that may update are stored first, and go first when they are due."""
+        """One after the other. If only some may update, they are stored by key, the unkeyed ones first."""
+        mixed = len({can_update for *_, can_update in batch}) > 1
         turn = next(self.turns)
         self.turns, turns = iter([turn] * len(batch)), self.turns
         outcomes = [
-            self.offer(key, payload, due, can_update=can_update, place=(not can_update, place))
+            self.offer(key, payload, due, can_update=can_update, place=(key or "" if mixed else "", place))
             for place, (key, payload, due, can_update) in enumerate(batch)
         ]
         self.turns = turns

@@ -1,4 +1,4 @@
-"""The async twins: the same, and no event loop waits for the database."""
+"""The async versions: the same, and no event loop waits for the database."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run(function, *args):
         gc.collect()  # the thread of the loop ends with its executor, which the frames of an exception keep
 
 
-def test_every_verb_has_its_twin(queue, clock):
+def test_every_verb_has_its_async_version(queue, clock):
     async def use():
         assert await queue.aoffer_or_update("a", 1, NOW) == "created"
         assert await queue.aoffer_if_not_exists("a", 2, NOW) == "ignored"
@@ -99,13 +99,13 @@ def test_what_a_cancelled_poll_had_claimed_is_given_back_uncharged(make, monkeyp
     async def use():
         loop = asyncio.get_running_loop()
 
-        def claim_as_it_is_cancelled(self):
-            envelope = poll(self)
+        def claim_as_it_is_cancelled(self, **options):
+            envelope = poll(self, **options)
             loop.call_soon_threadsafe(polling.cancel)
             asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result(PATIENCE)  # by then it is cancelled
             return envelope
 
-        async def nothing(self):
+        async def nothing(self, **options):
             return None
 
         monkeypatch.setattr(type(queue), "atry_poll", nothing)
@@ -120,7 +120,7 @@ def test_what_a_cancelled_poll_had_claimed_is_given_back_uncharged(make, monkeyp
 
 
 @pytest.mark.parametrize("verb", ["atry_poll", "atry_poll_many", "apoll"])
-def test_whoever_is_cancelled_while_the_database_answers_holds_nothing(make, monkeypatch, verb):
+def test_a_call_cancelled_while_the_database_answers_keeps_no_lease(make, monkeypatch, verb):
     queue = make(clock=None)
     queue.offer_or_update("a", 1)
     claim = type(queue.leases).claim
@@ -144,7 +144,7 @@ def test_whoever_is_cancelled_while_the_database_answers_holds_nothing(make, mon
     assert queue.try_poll().attempt == 1
 
 
-def test_whoever_is_cancelled_as_the_queue_is_closed_is_cancelled(make, settings, monkeypatch):
+def test_a_call_cancelled_as_the_queue_is_closed_raises_cancelled(make, settings, monkeypatch):
     settings.DELAYEDQ = {"POLL_INTERVAL": timedelta(hours=1)}
     queue = make(clock=None)
     monkeypatch.setattr(type(queue), "_give_up", lambda self, given_up: self.close())

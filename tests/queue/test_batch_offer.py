@@ -74,7 +74,7 @@ def test_a_key_may_occur_twice_in_a_batch(queue, can_update, found, payload):
     assert (queue.read("a").payload, queue.count()) == (payload, 2)
 
 
-def test_a_repeated_key_follows_the_order_of_the_batch_whoever_may_update(queue):
+def test_a_repeated_key_follows_the_order_of_the_batch_with_mixed_can_update(queue):
     thrice = [*batched("a", can_update=False), *batched("a", payload=2), *batched("a", payload=3, can_update=False)]
 
     assert outcomes(queue.offer_batch(thrice)) == [CREATED, UPDATED, IGNORED]

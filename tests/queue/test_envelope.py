@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from threading import Event
 
 import pytest
 from django.db import OperationalError, transaction
 
-from delayedq.exceptions import InvalidQueue, InvalidTime, NotStorable
+from delayedq.exceptions import InvalidQueue, InvalidTime, NotStorable, PayloadTooLarge
 from delayedq.models import FinishedMessage, Message
-from delayedq.queue import UNCHANGED, DeliveryType
+from delayedq.queue import UNCHANGED, Batch, DeliveryType
 from tests.queue.given import Boom, boom
 from tests.store.given import NOW, at, history, outcomes, together
 
-DONE, SUPERSEDED, LOST = "acknowledged", "superseded", "lease_lost"
+DONE, SUPERSEDED, LOST, BUSY = "acknowledged", "superseded", "lease_lost", "busy"
 MINUTE = timedelta(seconds=60)
 
 
@@ -112,10 +112,10 @@ def test_a_message_whose_consumers_vanish_is_set_aside_and_the_next_one_delivere
     assert queue.try_poll().key == "b"
     dead = history(key="poison")
     assert (dead.outcome, dead.attempts) == ("failed", 2)
-    assert "as often as it may be" in dead.errors
+    assert "which is its max_attempts" in dead.errors
 
 
-def test_a_poison_message_with_a_delay_blocks_nobody(queue, clock):
+def test_a_poison_message_with_a_delay_blocks_no_other(queue, clock):
     queue.offer_or_update("poison", 1, NOW)
     queue.offer_or_update("b", 2, NOW)
     queue.try_poll().reject(timedelta(seconds=30))
@@ -149,11 +149,24 @@ def test_unchanged_is_the_same_as_no_state(queue, envelope, clock):
 
 
 @pytest.mark.parametrize(
-    ("until", "state", "error"), [(NOW.replace(tzinfo=None), 1, InvalidTime), (NOW, object(), NotStorable)]
+    ("until", "state", "error"),
+    [
+        (NOW.replace(tzinfo=None), 1, InvalidTime),
+        (NOW.replace(tzinfo=timezone(timedelta(microseconds=1))), 1, InvalidTime),
+        (NOW, object(), NotStorable),
+        (NOW, "x" * 1_000_000, PayloadTooLarge),
+    ],
 )
 def test_what_can_not_be_deferred_is_still_held(queue, envelope, until, state, error):
     with pytest.raises(error):
         envelope.defer(until, state)
+    assert envelope.acknowledge() == DONE
+
+
+@pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
+def test_a_message_can_not_be_deferred_to_before_all_time(queue, envelope):
+    with pytest.raises(InvalidTime):
+        envelope.defer(datetime(1, 1, 1, tzinfo=UTC))
     assert envelope.acknowledge() == DONE
 
 
@@ -270,7 +283,7 @@ def test_what_was_settled_within_the_block_stays_so(queue, envelope, clock):
     assert queue.try_poll().state == "half"
 
 
-# While somebody else's transaction has locked the message
+# While another transaction has locked the message
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
@@ -307,12 +320,13 @@ def test_an_acknowledgement_waits_no_longer_than_its_lease(make, alias):
 
     def acknowledge():
         assert locked.wait(10)
-        answer = envelope.acknowledge()
+        answers = [envelope.acknowledge(), *Batch(queue.leases, [envelope]).acknowledge(), envelope.answer]
         answered.set()
-        return answer
+        return answers
 
-    assert together(lock, acknowledge)[1] == LOST
-    assert queue.contains_message("a")
+    assert together(lock, acknowledge)[1] == [BUSY, BUSY, None]
+    assert envelope.acknowledge() == SUPERSEDED, "nobody else has it, so it can still be settled"
+    assert queue.try_poll().payload == 2
 
 
 def test_what_ended_is_in_the_history_in_its_order(queue, clock):

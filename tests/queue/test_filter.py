@@ -93,7 +93,7 @@ def test_a_payload_that_is_no_json_stops_no_filter(queue):
     assert outcomes() == ["failed"]
 
 
-def test_a_payload_that_is_no_json_in_another_queue_is_nobodys_business(make):
+def test_a_payload_that_is_no_json_in_another_queue_does_no_harm(make):
     texts, queue = make("contacts", TEXT), make()
     texts.offer_or_update("a", "no json", NOW)
     fill(queue, good={"x": 1})

@@ -43,7 +43,7 @@ def test_what_was_read_is_acknowledged_only_if_it_is_unchanged(queue):
     assert outcomes() == ["succeeded"]
 
 
-def test_what_was_read_is_not_acknowledged_while_somebody_holds_it(queue, clock):
+def test_what_was_read_is_not_acknowledged_while_it_is_held(queue, clock):
     queue.offer_or_update("a", 1, NOW)
     early, envelope = queue.read("a"), queue.try_poll()
 
@@ -73,7 +73,7 @@ def test_a_payload_that_can_not_be_read_says_so(queue):
 # Count, contains, browse
 
 
-def test_what_somebody_holds_is_contained_but_not_counted(queue, clock):
+def test_what_is_held_is_contained_but_not_counted(queue, clock):
     queue.offer_or_update("a", 1, NOW)
     queue.offer_or_update("b", 2, at(60))
     queue.try_poll()
@@ -94,7 +94,7 @@ def test_browsing_takes_nothing_and_leaves_out_what_can_not_be_read(queue):
 
 
 @pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
-def test_what_somebody_holds_is_not_counted_in_any_time_zone_of_the_server(make, connection):
+def test_what_is_held_is_not_counted_in_any_time_zone_of_the_server(make, connection):
     queue = make(clock=None)
     queue.offer_or_update("a", 1)
     queue.try_poll()
@@ -109,7 +109,7 @@ def test_what_somebody_holds_is_not_counted_in_any_time_zone_of_the_server(make,
 # Drop
 
 
-def test_a_message_is_dropped_by_its_key_also_while_somebody_holds_it(queue):
+def test_a_message_is_dropped_by_its_key_also_while_it_is_held(queue):
     queue.offer_or_update("a", 1, NOW)
     queue.offer_or_update("b", 2, NOW)
     envelope = queue.try_poll()

@@ -1,6 +1,6 @@
 """Anything that one consumer after the other can do with a queue, against the reference; Hypothesis chooses what.
 
-The sequences are the same in every run. DELAYEDQ_TEST_EXAMPLES=1000 tries so many others, at random.
+The sequences are the same in every run. DELAYEDQ_TEST_EXAMPLES=1000 tries 1000 others, at random.
 """
 
 from __future__ import annotations
@@ -85,10 +85,12 @@ class QueueMachine(RuleBasedStateMachine):
         self.by_id = {}
 
     def teardown(self):
-        if sys.exception() is None:
-            self.wait_for_everything_and_consume_it()
-        Message.objects.all().delete()
-        FinishedMessage.objects.all().delete()
+        try:
+            if sys.exception() is None:
+                self.wait_for_everything_and_consume_it()
+        finally:  # what is left would be found by the next example
+            Message.objects.all().delete()
+            FinishedMessage.objects.all().delete()
 
     def wait_for_everything_and_consume_it(self):
         self.reference.now = max([self.reference.now, *self.reference.edges()])
@@ -145,7 +147,7 @@ class QueueMachine(RuleBasedStateMachine):
         return batch, self.delivered(batch.envelopes, expected)
 
     def delivered(self, envelopes, deliveries):
-        """Both, in pairs, after a look at whether they are the same."""
+        """Both, in pairs, after a scan at whether they are the same."""
         assert [
             (e.key, e.payload, e.state, e.scheduled_at, e.attempt, e.delivery_type, e.polled_at) for e in envelopes
         ] == [(d.key, d.payload, d.state, d.due, d.attempt, _type(d.attempt), self.reference.now) for d in deliveries]
@@ -174,7 +176,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(target=held, pair=consumes(held), verb=st.sampled_from(["acknowledge", "release", "reject", "extend"]))
     def let_go_late(self, pair, verb):
-        """About when the lease ends; what was not polled by somebody else meanwhile is still theirs."""
+        """About when the lease ends; what was not polled by another consumer meanwhile is still theirs."""
         self.move(max(self.reference.now, pair[1].message.held_until))
         self.settle(pair, verb, *([DELAY] if verb == "extend" else []))
         return self.still_held(pair)

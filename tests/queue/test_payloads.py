@@ -54,8 +54,8 @@ def test_a_text_that_no_database_can_hold_is_refused(make, payload):
 @pytest.mark.parametrize(
     ("serializer", "text"), [(JSON, "{"), (JSON, '{"$":"x","v":1}'), (BYTES, "no base64"), (BYTES, "é")]
 )
-def test_what_nobody_wrote_so_is_a_value_error(serializer, text):
-    with pytest.raises(ValueError):  # noqa: PT011 - the words are those of whoever found out
+def test_what_was_not_written_so_is_a_value_error(serializer, text):
+    with pytest.raises(ValueError):  # noqa: PT011 - the text is that of the parser
         serializer.deserialize(text)
 
 

@@ -56,7 +56,7 @@ def test_an_acknowledged_message_is_gone_and_the_answer_stays_the_same(queue, cl
     assert queue.contains_message("a")
 
 
-def test_a_polled_message_is_nobody_elses_until_its_lease_ends(queue, clock):
+def test_a_polled_message_is_given_to_no_other_until_its_lease_ends(queue, clock):
     queue.offer_or_update("a", 1, NOW)
     queue.try_poll()
     clock.move(59)
@@ -79,7 +79,7 @@ def test_a_late_acknowledgement_is_refused_and_reported_once_another_has_the_mes
     assert not queue.contains_message("a")
 
 
-def test_a_late_acknowledgement_counts_if_nobody_else_has_polled_the_message(queue, clock):
+def test_a_late_acknowledgement_counts_if_no_other_has_polled_the_message(queue, clock):
     queue.offer_or_update("a", 1, NOW)
     late = queue.try_poll()
     clock.move(61)

@@ -1,4 +1,4 @@
-"""Temporary queues for replies: gone when they are closed, or when they expire and somebody comes by."""
+"""Temporary queues for replies: gone when they are closed, or when they expire and another is made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from django.db import OperationalError
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.models import FinishedMessage, Message
 from delayedq.queue import TEXT
-from tests.queue.test_waiting import until_somebody_waits, woken
+from tests.queue.test_waiting import until_consumers_wait, woken
 from tests.store.given import NOW, together
 
 MINUTE = timedelta(minutes=1)
@@ -56,7 +56,7 @@ def test_who_waits_for_a_reply_is_woken_by_it(make, settings):
     with queue.reply_queue(expires_in=timedelta(hours=1)) as replies:
 
         def answer():
-            until_somebody_waits(replies)
+            until_consumers_wait(replies)
             with queue.try_poll() as envelope:
                 envelope.reply("!")
 
@@ -98,7 +98,7 @@ def test_a_queue_that_can_not_be_emptied_is_closed_all_the_same(replies, store, 
         replies.try_poll()
 
 
-def test_after_it_expired_nobody_replies_and_nobody_asks_for_replies(queue, replies, clock):
+def test_after_it_expired_there_are_no_replies_and_no_requests_for_them(queue, replies, clock):
     envelope = ask(queue, replies)
     clock.move(60)
 

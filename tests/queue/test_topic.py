@@ -69,6 +69,24 @@ def test_an_ended_subscription_gets_nothing_more_and_keeps_nothing(topic):
     assert topic.publish(3) == {}
 
 
+def test_a_subscription_may_be_added_at_run_time_and_gets_what_comes_then(topic):
+    topic.publish(1, schedule_at=NOW)
+    topic.add_subscription("fraud")
+
+    assert topic.publish(2, schedule_at=NOW) == {"audit": "created", "mail": "created", "fraud": "created"}
+    assert topic.subscribe("fraud").try_poll_many(9).payload == [2]
+    topic.unsubscribe("fraud")
+    topic.add_subscription("fraud")
+    assert topic.subscribe("fraud").count() == 0
+
+
+@pytest.mark.parametrize("name", ["audit", "", "  ", "|", "x" * 200, None, 7])
+def test_what_can_be_no_subscription_is_not_added(topic, name):
+    with pytest.raises(InvalidQueue):
+        topic.add_subscription(name)
+    assert topic.subscriptions == ("audit", "mail")
+
+
 def test_a_closed_subscription_harms_no_publisher(topic):
     topic.subscribe("mail").close()
     topic.publish(1, schedule_at=NOW)

@@ -18,7 +18,7 @@ from delayedq.queue import watch
 from tests.store.given import NOW, at, together
 from tests.worker.attempts import PATIENCE
 
-#: Nobody learns anything by waiting for it.
+#: Longer than any test: what ends a wait is not the next poll.
 LONG = timedelta(seconds=2 * PATIENCE)
 
 
@@ -33,8 +33,8 @@ def _patience(settings):
     settings.DELAYEDQ = {"POLL_INTERVAL": timedelta(hours=1)}
 
 
-def until_somebody_waits(queue, count=1):
-    """Until so many threads have looked, found nothing, and begun to listen."""
+def until_consumers_wait(queue, count=1):
+    """Until this number of threads have polled, found nothing, and started to listen."""
     give_up = time.monotonic() + PATIENCE
     while listening(queue) < count:
         assert time.monotonic() < give_up
@@ -75,7 +75,7 @@ def test_nothing_comes_of_waiting_longer_than_the_timeout(queue):
 
 def test_an_offer_of_another_thread_wakes_at_once(queue, make):
     def offer():
-        until_somebody_waits(queue)
+        until_consumers_wait(queue)
         make(clock=None).offer_or_update("a", 1)
 
     envelope, _ = together(lambda: woken(queue), offer)
@@ -84,7 +84,7 @@ def test_an_offer_of_another_thread_wakes_at_once(queue, make):
 
 def test_an_offer_in_a_transaction_wakes_when_it_commits(queue, alias):
     def offer():
-        until_somebody_waits(queue)
+        until_consumers_wait(queue)
         with transaction.atomic(using=alias):
             queue.offer_or_update("a", 1)
 
@@ -100,7 +100,7 @@ DelayedQueue("contacts").offer_or_update("a", 1)
 
 def test_an_offer_of_another_process_wakes(queue, environment):
     def offer():
-        until_somebody_waits(queue)
+        until_consumers_wait(queue)
         subprocess.run([sys.executable, "-c", OFFER], env=environment, check=True, timeout=PATIENCE)
 
     assert together(lambda: woken(queue), offer)[0].payload == 1
@@ -123,7 +123,7 @@ def test_a_message_that_becomes_due_between_two_looks_at_the_clock_is_not_overlo
     assert woken(queue).key == "a"
 
 
-def test_a_rejected_message_wakes_nobody_too_early_and_is_found_by_its_time(queue):
+def test_a_rejected_message_wakes_no_consumer_too_early_and_is_found_by_its_time(queue):
     queue.offer_or_update("a", 1)
     queue.try_poll().reject(timedelta(seconds=0.2))
 
@@ -132,7 +132,7 @@ def test_a_rejected_message_wakes_nobody_too_early_and_is_found_by_its_time(queu
 
 def test_every_waiting_consumer_gets_one_of_as_many_messages(queue):
     def offer():
-        until_somebody_waits(queue, 3)
+        until_consumers_wait(queue, 3)
         for number in range(3):
             queue.offer_or_update(f"{number}", number)
 
@@ -149,7 +149,7 @@ def test_close_ends_a_poll_with_an_error_and_an_iteration_without(queue):
         return [envelope.payload for envelope in queue]
 
     def close():
-        until_somebody_waits(queue, 2)
+        until_consumers_wait(queue, 2)
         queue.close()
 
     assert together(poll, iterate, close)[1] == []
@@ -165,7 +165,7 @@ def test_an_iteration_consumes_until_the_queue_is_closed(queue):
 
     def produce():
         for number in range(5):
-            until_somebody_waits(queue)
+            until_consumers_wait(queue)
             queue.offer_or_update(f"{number}", number)
         give_up = time.monotonic() + PATIENCE
         while len(taken) < 5 or queue.contains_message("4"):
@@ -192,12 +192,12 @@ def test_a_poll_leaves_no_connection_and_no_descriptor_behind(queue, alias, monk
     assert watch._watching == {}
 
 
-def test_what_is_due_and_can_not_be_had_makes_nobody_spin(make, alias, monkeypatch):
+def test_what_is_due_and_can_not_be_had_makes_no_consumer_spin(make, alias, monkeypatch):
     """Here because it does not match."""
     queue = make(clock=None)
     queue.offer_or_update("a", {"region": "us"})
     polls = []
-    monkeypatch.setattr(type(queue), "try_poll", lambda self: polls.append(1))
+    monkeypatch.setattr(type(queue), "try_poll", lambda self, **options: polls.append(1))
 
     assert queue.filter(payload__region="eu").poll(timedelta(seconds=0.1)) is None
     assert len(polls) <= 4
@@ -209,7 +209,7 @@ def test_not_even_a_clock_that_stands_still_makes_a_consumer_spin(make):
     assert queue.filter(payload__region="eu")._due_in(NOW) > 0
 
 
-def test_a_queue_that_ends_while_nobody_waits_ends_the_next_poll(queue):
+def test_a_queue_that_ends_while_no_consumer_waits_ends_the_next_poll(queue):
     queue.close()
     for use in (queue.poll, queue.try_poll, lambda: list(queue), lambda: queue.offer_or_update("a", 1)):
         with pytest.raises(QueueClosed, match="contacts"):
@@ -225,3 +225,17 @@ def test_a_queue_closes_at_the_end_of_its_block(make):
     with pytest.raises(QueueClosed):
         envelope.acknowledge()
     assert make().read("a").payload == 1
+
+
+def test_what_comes_unheard_while_it_waits_is_found_at_the_deadline(make, monkeypatch):
+    """As on MariaDB, or behind a pooler: no offer of another process wakes anybody."""
+    queue = make(clock=None)
+    offers = [queue.address.offer("a", 1, None)]
+
+    def deaf(_watch, seconds):
+        time.sleep(seconds)
+        if offers:
+            queue.leases.store.offer(offers.pop())
+
+    monkeypatch.setattr(watch.Watch, "wait", deaf)
+    assert queue.poll(timeout=timedelta(seconds=0.05)).payload == 1

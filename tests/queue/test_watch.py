@@ -52,7 +52,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whoever_waits_is_woken(queue, alias, way):
+def test_waiting_consumers_are_woken(queue, alias, way):
     with Watch(Deaf(alias), "contacts|json") as watch:
         watch.listen()
         WAYS[way](queue)
@@ -67,7 +67,7 @@ def test_every_subscription_of_a_topic_is_woken(alias):
         assert wait(audit) + wait(mail) < PATIENCE / 2
 
 
-def test_whoever_waits_for_a_reply_is_woken(queue, alias):
+def test_a_consumer_waiting_for_a_reply_is_woken(queue, alias):
     replies = queue.reply_queue(timedelta(minutes=1))
     queue.offer_or_update("a", "?", NOW, reply_to=replies)
     envelope = queue.try_poll()
@@ -77,14 +77,14 @@ def test_whoever_waits_for_a_reply_is_woken(queue, alias):
         assert wait(watch) < PATIENCE / 2
 
 
-def test_nobody_is_woken_before_the_commit_or_by_another_queue(queue, make, alias):
+def test_no_consumer_is_woken_before_the_commit_or_by_another_queue(queue, make, alias):
     with Watch(Deaf(alias), "contacts|json") as watch:
         watch.listen()
         make("others").offer_or_update("a", 1, NOW)
         with transaction.atomic(using=alias):
             queue.offer_or_update("a", 1, NOW)
-            assert not watch._woken(watch._listener, 0.0)
-        assert watch._woken(watch._listener, 0.0)
+            assert not watch._pipe.wait(0.0, watch._listener)
+        assert watch._pipe.wait(0.0, watch._listener)
 
 
 class Interrupted(defaultdict):

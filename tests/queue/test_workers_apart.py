@@ -9,7 +9,7 @@ from django.tasks.exceptions import InvalidTask
 
 from tests.app.tasks import remind
 from tests.store.given import NOW
-from tests.worker.test_lookout import watching
+from tests.worker.test_poller import watching
 
 
 def test_a_worker_of_all_queues_sees_no_bare_one(queue, store):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from threading import Barrier
 
 from django.db import connections, transaction
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, GiveBack, Lane, Offer, Settled
 from tests.router import ChosenDatabase
@@ -31,7 +32,7 @@ def message(key=None, payload="{}", **fields):
 
 
 def claim(store, limit=1, *, now=NOW, lanes=(LANE,), lease=LEASE, worker="first"):
-    return store.claim(lanes, limit, lease, worker, now)
+    return store.at(now).claim(lanes, limit, lease, worker)
 
 
 def claim_one(store, **options):
@@ -45,11 +46,11 @@ def keys(claims):
 
 
 def succeed(claimed, **fields):
-    return Finish(claimed, Ending.SUCCEEDED, **{"started": 2.0, "finished": 1.0} | fields)
+    return Finish(claimed, FinalOutcome.SUCCEEDED, **{"started": 2.0, "finished": 1.0} | fields)
 
 
 def fail(claimed, **fields):
-    return Finish(claimed, Ending.FAILED, **{"started": 2.0, "finished": 1.0} | fields)
+    return Finish(claimed, FinalOutcome.FAILED, **{"started": 2.0, "finished": 1.0} | fields)
 
 
 def retry(claimed, delay=None, **fields):
@@ -62,7 +63,7 @@ def put_back(claimed, **fields):
 
 
 def settle(store, *transitions, now=NOW, worker="first"):
-    return store.settle(transitions, worker, now)
+    return store.at(now).settle(transitions, worker)
 
 
 def settle_at_last(store, *transitions, **options):
@@ -135,3 +136,9 @@ def undone(alias):
     with suppress(_Undo), transaction.atomic(using=alias):
         yield
         raise _Undo
+
+
+def elsewhere(call, *args, **kwargs):
+    """The result of a call on another connection, which must not wait for this one's transaction."""
+    (result,) = together(partial(call, *args, **kwargs))
+    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, GiveBack, Settled
 from tests.store.given import (
@@ -30,7 +30,7 @@ from tests.store.given import (
 @pytest.fixture
 def zombie(store):
     """The claim of a worker that froze past its lease; another has the message since, until 121."""
-    store.offer(message("a", "1", max_attempts=5), now=NOW)
+    store.at(NOW).offer(message("a", "1", max_attempts=5))
     frozen = claim_one(store, worker="frozen")
     claim_one(store, now=at(61), worker="second")
     return frozen
@@ -61,14 +61,14 @@ def test_a_frozen_worker_that_wakes_up_changes_nothing_and_is_told(store, zombie
 def test_a_frozen_worker_can_neither_renew_nor_release(store, zombie):
     before = Message.objects.values().get()
 
-    assert store.renew([(zombie.id, zombie.token)], LEASE, at(62)) == {(zombie.id, zombie.token)}
+    assert store.at(at(62)).renew([(zombie.id, zombie.token)], LEASE).lost == {(zombie.id, zombie.token)}
     store.release([(zombie.id, zombie.token)])
     assert Message.objects.values().get() == before
 
 
 @EACH_LATE_END
 def test_after_a_frozen_worker_the_new_holder_ends_the_message(store, end):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     frozen = claim_one(store)
     second = claim_one(store, now=at(61), worker="second")
     settle(store, end(frozen), now=at(62))
@@ -79,7 +79,7 @@ def test_after_a_frozen_worker_the_new_holder_ends_the_message(store, end):
 
 @EACH_LATE_END
 def test_a_frozen_worker_is_told_also_when_the_message_has_ended_meanwhile(store, end):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     frozen = claim_one(store)
     settle(store, succeed(claim_one(store, now=at(61), worker="second"), result='"second"'), now=at(62))
 
@@ -96,7 +96,7 @@ def test_a_frozen_worker_is_told_also_when_the_message_waits_again(store, zombie
 
 
 def test_ending_twice_is_safe_and_the_second_time_is_told(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     claimed = claim_one(store)
     settle(store, succeed(claimed))
 
@@ -106,7 +106,7 @@ def test_ending_twice_is_safe_and_the_second_time_is_told(store):
 
 
 def test_ending_what_was_given_back_is_told(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     claimed = claim_one(store)
     settle(store, retry(claimed, delay=0.0))
 
@@ -115,7 +115,7 @@ def test_ending_what_was_given_back_is_told(store):
 
 
 def test_only_the_lost_ones_of_a_batch_are_refused(store):
-    store.offer_many([message(key) for key in "abcd"], now=NOW)
+    store.at(NOW).offer_many([message(key) for key in "abcd"])
     a, b, c, d = claim(store, 4)
     settle(store, succeed(a))
     claimed_again = claim(store, 1, now=at(61), worker="second")[0]
@@ -128,7 +128,7 @@ def test_only_the_lost_ones_of_a_batch_are_refused(store):
 
 
 def test_an_id_that_never_was_is_lost(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     claimed = claim_one(store)
     stranger = claimed._replace(id=claimed.id + 1000)
 
@@ -141,10 +141,10 @@ def test_an_id_that_never_was_is_lost(store):
 @pytest.fixture
 def replaced(store):
     """The claim of a message that was offered with another payload while it ran."""
-    store.offer(message("a", "1", metadata='"m1"', max_attempts=5, scheduled_at=at(-5)), now=at(-9))
+    store.at(at(-9)).offer(message("a", "1", metadata='"m1"', max_attempts=5, scheduled_at=at(-5)))
     settle(store, retry(claim_one(store), errors='["one"]'))
     claimed = claim_one(store)
-    store.offer(message("a", "2", metadata='"m2"', max_attempts=7, scheduled_at=at(20)), now=NOW)
+    store.at(NOW).offer(message("a", "2", metadata='"m2"', max_attempts=7, scheduled_at=at(20)))
     return claimed
 
 
@@ -164,7 +164,7 @@ def test_whatever_ends_a_replaced_attempt_the_replacement_runs_once_more(store, 
 
 
 def test_a_replaced_attempt_has_a_history_row_of_its_own(store, replaced):
-    settle(store, Finish(replaced, Ending.FAILED, 2.0, 0.5, errors='["one", "two"]'), now=at(3), worker="w-7")
+    settle(store, Finish(replaced, FinalOutcome.FAILED, 2.0, 0.5, errors='["one", "two"]'), now=at(3), worker="w-7")
 
     row = history()
     assert row.outcome == "superseded"
@@ -177,9 +177,9 @@ def test_a_replaced_attempt_has_a_history_row_of_its_own(store, replaced):
 
 
 def test_ids_of_replaced_attempts_are_never_those_of_messages(store, replaced):
-    others = [store.offer(message("b"), now=NOW).id]
+    others = [store.at(NOW).offer(message("b")).id]
     settle(store, succeed(replaced), now=at(3))
-    others += [offered.id for offered in store.offer_many([message(), message("c")], now=NOW)]
+    others += [offered.id for offered in store.at(NOW).offer_many([message(), message("c")])]
 
     assert len({history().pk, replaced.id, *others}) == 5
     settle(store, *map(succeed, claim(store, 9, now=at(50))))
@@ -210,10 +210,10 @@ def test_the_replacement_waits_for_the_lease_if_its_worker_died(store, replaced)
 
 
 def test_a_batch_may_hold_ended_replaced_and_lost_ones(store):
-    store.offer_many([message(key, "1") for key in "abcde"], now=NOW)
+    store.at(NOW).offer_many([message(key, "1") for key in "abcde"])
     a, b, c, d, e = claim(store, 5)
-    store.offer_many([message("b", "2"), message("d", "2")], now=NOW)
-    store.unschedule(KIND, "c", NOW)
+    store.at(NOW).offer_many([message("b", "2"), message("d", "2")])
+    store.at(NOW).unschedule(KIND, "c")
 
     settled = settle(store, succeed(a), succeed(b), succeed(c), retry(d), retry(e, delay=9), now=at(1))
     assert settled == Settled(lost=frozenset({c.id}), superseded=frozenset({b.id, d.id}))
@@ -224,7 +224,7 @@ def test_a_batch_may_hold_ended_replaced_and_lost_ones(store):
 
 def test_a_message_replaced_before_its_claim_ends_normally(store):
     for payload in "123":
-        store.offer(message("a", payload), now=NOW)
+        store.at(NOW).offer(message("a", payload))
 
     claimed = claim_one(store)
     assert (claimed.payload, claimed.generation) == ("3", 2)

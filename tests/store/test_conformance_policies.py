@@ -29,7 +29,7 @@ UPDATING = pytest.mark.parametrize("policy", [policy for policy in OnConflict if
 
 @ALL
 def test_every_policy_creates_a_key_that_is_not_live(store, policy):
-    assert store.offer(message("a", scheduled_at=at(5)), policy, NOW).outcome == CREATED
+    assert store.at(NOW).offer(message("a", scheduled_at=at(5)), policy).outcome == CREATED
     assert live("a").scheduled_at == at(5)
 
 
@@ -52,9 +52,9 @@ def test_every_policy_creates_a_key_that_is_not_live(store, policy):
     ],
 )
 def test_another_payload_for_a_waiting_message(store, policy, offered_at, outcome, payload, due):
-    created = store.offer(message("a", "1", scheduled_at=at(100)), now=NOW)
+    created = store.at(NOW).offer(message("a", "1", scheduled_at=at(100)))
 
-    assert store.offer(message("a", "2", scheduled_at=at(offered_at)), policy, NOW) == (outcome, created.id)
+    assert store.at(NOW).offer(message("a", "2", scheduled_at=at(offered_at)), policy)[:2] == (outcome, created.id)
     row = live("a")
     assert (row.payload, row.scheduled_at, row.scheduled_at_initially) == (payload, at(due), at(due))
 
@@ -74,44 +74,44 @@ def test_another_payload_for_a_waiting_message(store, policy, offered_at, outcom
     ],
 )
 def test_the_same_payload_at_another_time_for_a_waiting_message(store, policy, offered_at, outcome, due):
-    store.offer(message("a", scheduled_at=at(100)), now=NOW)
+    store.at(NOW).offer(message("a", scheduled_at=at(100)))
 
-    assert store.offer(message("a", scheduled_at=at(offered_at)), policy, NOW).outcome == outcome
+    assert store.at(NOW).offer(message("a", scheduled_at=at(offered_at)), policy).outcome == outcome
     assert live("a").scheduled_at == at(due)
 
 
 @ALL
 def test_the_same_again_is_ignored_and_writes_nothing(store, policy):
-    store.offer(message("a", scheduled_at=at(100)), now=NOW)
+    store.at(NOW).offer(message("a", scheduled_at=at(100)))
     before = vars(live("a")) | {"_state": None}
 
-    assert store.offer(message("a", scheduled_at=at(100)), policy, NOW).outcome == IGNORED
+    assert store.at(NOW).offer(message("a", scheduled_at=at(100)), policy).outcome == IGNORED
     assert vars(live("a")) | {"_state": None} == before
 
 
 @UPDATING
 def test_an_update_starts_the_attempts_of_a_retried_message_over(store, policy):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     settle(store, retry(claim_one(store), delay=10, errors='["boom"]'))
 
-    store.offer(message("a", "2", scheduled_at=at(20)), policy, NOW)
+    store.at(NOW).offer(message("a", "2", scheduled_at=at(20)), policy)
     assert (live("a").attempt, live("a").errors) == (0, None)
     assert claim_one(store, now=at(30)).attempt == 1
 
 
 def test_a_retry_that_moved_the_time_does_not_make_the_same_offer_a_new_one(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     settle(store, retry(claim_one(store), delay=10))
 
-    assert store.offer(message("a"), now=NOW).outcome == IGNORED
+    assert store.at(NOW).offer(message("a")).outcome == IGNORED
     assert (live("a").scheduled_at, live("a").attempt) == (at(10), 1)
 
 
 def test_a_batch_follows_its_policy_too(store):
-    store.offer_many([message("a", "1", scheduled_at=at(100)), message("b", "1", scheduled_at=at(100))], now=NOW)
+    store.at(NOW).offer_many([message("a", "1", scheduled_at=at(100)), message("b", "1", scheduled_at=at(100))])
     batch = [message("a", "2", scheduled_at=at(50)), message("b", "2", scheduled_at=at(150))]
 
-    assert [offered.outcome for offered in store.offer_many(batch, EARLIEST, NOW)] == [UPDATED, UPDATED]
+    assert [offered.outcome for offered in store.at(NOW).offer_many(batch, EARLIEST)] == [UPDATED, UPDATED]
     assert [live(key).scheduled_at for key in "ab"] == [at(50), at(100)]
 
 
@@ -120,20 +120,20 @@ def test_a_batch_follows_its_policy_too(store):
 
 @ALL
 def test_the_same_again_while_it_runs_is_ignored_and_not_delivered_twice(store, policy):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     running = claim_one(store)
 
-    assert store.offer(message("a"), policy, NOW) == (IGNORED, running.id)
+    assert store.at(NOW).offer(message("a"), policy)[:2] == (IGNORED, running.id)
     assert settle(store, succeed(running)) == NOTHING_AMISS
     assert claim(store, now=at(1000)) == []
     assert outcomes() == ["succeeded"]
 
 
 def test_keep_leaves_a_running_message_alone(store):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     running = claim_one(store)
 
-    assert store.offer(message("a", "2", scheduled_at=at(5)), KEEP, NOW) == (IGNORED, running.id)
+    assert store.at(NOW).offer(message("a", "2", scheduled_at=at(5)), KEEP)[:2] == (IGNORED, running.id)
     assert settle(store, succeed(running)) == NOTHING_AMISS
     assert claim(store, now=at(1000)) == []
 
@@ -141,10 +141,10 @@ def test_keep_leaves_a_running_message_alone(store):
 @UPDATING
 @pytest.mark.parametrize("offered_at", [-50, 50])
 def test_an_update_while_it_runs_is_one_more_run_at_the_offered_time(store, policy, offered_at):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     running = claim_one(store)
 
-    assert store.offer(message("a", "2", scheduled_at=at(offered_at)), policy, NOW) == (UPDATED, running.id)
+    assert store.at(NOW).offer(message("a", "2", scheduled_at=at(offered_at)), policy)[:2] == (UPDATED, running.id)
     assert claim(store, now=at(51)) == [], "the replacement runs beside the run it replaces"
 
     assert settle(store, succeed(running)) == Settled(superseded=frozenset({running.id}))
@@ -158,10 +158,10 @@ def test_an_update_while_it_runs_is_one_more_run_at_the_offered_time(store, poli
 
 
 def test_several_updates_while_it_runs_are_one_more_run_of_the_last(store):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     running = claim_one(store)
     for payload in "234":
-        store.offer(message("a", payload), now=NOW)
+        store.at(NOW).offer(message("a", payload))
     settle(store, succeed(running))
 
     assert claim_one(store).payload == "4"
@@ -169,9 +169,9 @@ def test_several_updates_while_it_runs_are_one_more_run_of_the_last(store):
 
 
 def test_an_update_after_the_lease_expired_is_what_the_next_worker_gets(store):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     claim_one(store)
-    store.offer(message("a", "2"), now=at(61))
+    store.at(at(61)).offer(message("a", "2"))
 
     again = claim_one(store, now=at(61), worker="second")
     assert (again.payload, again.attempt) == ("2", 1)
@@ -179,10 +179,10 @@ def test_an_update_after_the_lease_expired_is_what_the_next_worker_gets(store):
 
 
 def test_unscheduled_after_an_update_while_it_runs_nothing_runs_again(store):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     running = claim_one(store)
-    store.offer(message("a", "2"), now=NOW)
+    store.at(NOW).offer(message("a", "2"))
 
-    assert store.unschedule(KIND, "a", NOW)
+    assert store.at(NOW).unschedule(KIND, "a")
     assert settle(store, succeed(running)).lost == {running.id}
     assert claim(store, now=at(1000)) == []

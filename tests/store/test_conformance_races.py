@@ -33,7 +33,7 @@ CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOut
 
 
 def offer_each(store, offers, on_conflict=OnConflict.REPLACE):
-    return [store.offer(offer, on_conflict, NOW).outcome for offer in offers]
+    return [store.at(NOW).offer(offer, on_conflict).outcome for offer in offers]
 
 
 # Offers against offers
@@ -44,7 +44,7 @@ def test_a_key_offered_by_ten_at_once_is_created_once(store, policy):
     for turn in range(5):
         offers = [message(f"{turn}", f"{number}") for number in range(10)]
         outcomes = Counter(
-            together(*(partial(lambda o: store.offer(o, policy, NOW).outcome, offer) for offer in offers))
+            together(*(partial(lambda o: store.at(NOW).offer(o, policy).outcome, offer) for offer in offers))
         )
 
         assert outcomes[CREATED] == 1
@@ -52,7 +52,7 @@ def test_a_key_offered_by_ten_at_once_is_created_once(store, policy):
 
 
 def test_a_hundred_updates_by_ten_leave_one_message_with_one_of_the_payloads(store):
-    store.offer(message("a", "first"), now=NOW)
+    store.at(NOW).offer(message("a", "first"))
     batches = [[message("a", f"{thread}-{turn}") for turn in range(10)] for thread in range(10)]
     outcomes = together(*(partial(offer_each, store, batch) for batch in batches))
 
@@ -65,7 +65,7 @@ def test_a_batch_racing_single_offers_of_its_keys_stores_every_key_once(store):
     for turn in range(5):
         names = [f"{turn}-{number}" for number in range(20)]
         batch, *singles = together(
-            lambda names=names: [offered.outcome for offered in store.offer_many(map(message, names), now=NOW)],
+            lambda names=names: [offered.outcome for offered in store.at(NOW).offer_many(map(message, names))],
             *(partial(offer_each, store, [message(name, "2")]) for name in names[::2]),
         )
         assert live_keys() >= set(names)
@@ -79,18 +79,34 @@ def test_batches_with_the_same_keys_in_opposite_orders_do_not_deadlock(store):
 
     def offer_often(order, payload):
         for turn in range(5):
-            store.offer_many([message(name, f"{payload}{turn}") for name in order], now=NOW)
+            store.at(NOW).offer_many([message(name, f"{payload}{turn}") for name in order])
 
     together(partial(offer_often, names, "a"), partial(offer_often, names[::-1], "b"))
     assert live_keys() == set(names)
     assert len(set(Message.objects.values_list("payload", flat=True))) == 1
 
 
+@pytest.mark.parametrize("size", [100, 1_500])
+def test_batches_of_mixed_policies_with_the_same_keys_in_opposite_orders_do_not_deadlock(store, size):
+    """Each lets go of a key that another batch has created, or replaces it; which of both, they see differently."""
+    names = [f"{number}" for number in range(size)]
+
+    def offer_often(thread):
+        order = names if thread % 2 else names[::-1]
+        for turn in range(10 if size == 100 else 2):
+            offers = [message(name, f"{thread}-{turn}") for name in order]
+            policies = [OnConflict.REPLACE if (int(name) + thread) % 2 else OnConflict.KEEP for name in order]
+            store.at(NOW).offer_each(list(zip(offers, policies, strict=True)))
+
+    together(*(partial(offer_often, thread) for thread in range(4)))
+    assert live_keys() == set(names)
+
+
 # Claims against claims
 
 
 def test_eight_claimers_never_get_more_than_they_ask_for_and_nothing_twice(store):
-    store.offer_many([message(f"{number}", priority=number % 2) for number in range(600)], now=NOW)
+    store.at(NOW).offer_many([message(f"{number}", priority=number % 2) for number in range(600)])
     lanes = [LANE, LANE._replace(priority=1)]
 
     def claim_all(worker):
@@ -108,7 +124,7 @@ def test_eight_claimers_never_get_more_than_they_ask_for_and_nothing_twice(store
 
 def test_an_expired_message_goes_to_one_of_those_who_want_it(store):
     for turn in range(10):
-        store.offer(message(f"{turn}"), now=NOW)
+        store.at(NOW).offer(message(f"{turn}"))
         claim_one(store)
         claims = together(*(partial(claim, store, now=at(61), worker=f"w{n}") for n in range(4)))
 
@@ -118,7 +134,7 @@ def test_an_expired_message_goes_to_one_of_those_who_want_it(store):
 
 def test_a_late_end_and_a_new_claim_never_both_win(store):
     for turn in range(20):
-        store.offer(message(f"{turn}"), now=NOW)
+        store.at(NOW).offer(message(f"{turn}"))
         late = claim_one(store)
         (lost, _), claimed = together(
             partial(settle_at_last, store, succeed(late), now=at(61)),
@@ -141,11 +157,11 @@ class Consumers:
     def consume(self, worker):
         held = []
         while len(self.seen) < self.wanted:
-            held = self.tick(held, worker)
+            held = self.settle_and_claim(held, worker)
         settle_at_last(self.store, *map(succeed, held))
 
-    def tick(self, held, worker):
-        claimed, settled = self.store.tick([*map(succeed, held)], [LANE], 9, LEASE, worker, NOW)
+    def settle_and_claim(self, held, worker):
+        claimed, settled = self.store.at(NOW).settle_and_claim([*map(succeed, held)], [LANE], 9, LEASE, worker)
         with self.lock:
             self.seen += keys(claimed)
             if settled.lost or settled.superseded:
@@ -189,7 +205,7 @@ def test_an_offer_that_meets_the_end_of_its_key_returns_and_its_message_runs(sto
 
     def produce():
         try:
-            return [store.offer(message("a", f"{number}"), now=NOW) for number in range(300)]
+            return [store.at(NOW).offer(message("a", f"{number}")) for number in range(300)]
         finally:
             stop.set()
 
@@ -204,20 +220,20 @@ def test_an_offer_that_meets_the_end_of_its_key_returns_and_its_message_runs(sto
 
 def test_a_message_unscheduled_while_it_is_offered_again_is_either_live_or_history(store):
     for turn in range(20):
-        store.offer(message("a", f"{turn}"), now=NOW)
+        store.at(NOW).offer(message("a", f"{turn}"))
         offered, unscheduled = together(
-            lambda turn=turn: store.offer(message("a", f"{turn}!"), now=NOW), lambda: store.unschedule(KIND, "a", NOW)
+            lambda turn=turn: store.at(NOW).offer(message("a", f"{turn}!")), lambda: store.at(NOW).unschedule(KIND, "a")
         )
         assert unscheduled
         assert live_keys() == ({"a"} if offered.outcome == CREATED else set())
-        store.unschedule(KIND, "a", NOW)
+        store.at(NOW).unschedule(KIND, "a")
 
 
 def ends_against(store, act):
     """End batches of messages, in the order of their ids, while `act` works on the same claims."""
     for turn in range(5):
         names = [f"{number:04}" for number in reversed(range(1000))]
-        store.offer_many([message(name, f"{turn}") for name in names], now=NOW)
+        store.at(NOW).offer_many([message(name, f"{turn}") for name in names])
         claims = claim(store, 1000)
         together(partial(settle_at_last, store, *map(succeed, claims)), partial(act, claims))
         settle(store, *map(succeed, claim(store, 1000)))
@@ -225,22 +241,22 @@ def ends_against(store, act):
 
 
 def test_ending_a_batch_does_not_deadlock_with_offers_of_its_keys_in_another_order(store):
-    ends_against(store, lambda claims: store.offer_many([message(c.key, "new") for c in reversed(claims)], now=NOW))
+    ends_against(store, lambda claims: store.at(NOW).offer_many([message(c.key, "new") for c in reversed(claims)]))
 
 
 def test_ending_a_batch_does_not_deadlock_with_the_renewal_of_its_leases_in_another_order(store):
-    ends_against(store, lambda claims: store.renew([(c.id, c.token) for c in reversed(claims)], LEASE, NOW))
+    ends_against(store, lambda claims: store.at(NOW).renew([(c.id, c.token) for c in reversed(claims)], LEASE))
     assert FinishedMessage.objects.succeeded().count() == 5000
 
 
 def test_giving_a_batch_back_does_not_deadlock_with_offers_of_its_keys_in_another_order(store):
     names = [f"{number:04}" for number in reversed(range(1000))]
     for turn in range(5):
-        store.offer_many([message(name, f"{turn}") for name in names], now=NOW)
+        store.at(NOW).offer_many([message(name, f"{turn}") for name in names])
         claims = claim(store, 1000)
         offers = [message(name, f"{turn} new") for name in names]
         together(
             partial(settle_at_last, store, *(retry(claimed, delay=0.0) for claimed in claims)),
-            partial(store.offer_many, offers, now=NOW),
+            partial(store.at(NOW).offer_many, offers),
         )
     assert set(Message.objects.values_list("payload", "lease_token")) == {("4 new", None)}

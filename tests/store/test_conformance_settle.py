@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, GiveBack, Settled
 from tests.store.given import (
@@ -33,17 +33,17 @@ from tests.store.given import (
 # Finish
 
 
-@pytest.mark.parametrize("ending", Ending)
-def test_a_finished_message_is_history_and_nothing_else(store, ending):
+@pytest.mark.parametrize("outcome", FinalOutcome)
+def test_a_finished_message_is_history_and_nothing_else(store, outcome):
     offer = message("a", '{"x": 1}', queue="mail", max_attempts=4, metadata='{"m": 1}', scheduled_at=at(-5))
-    id_ = store.offer(offer, now=at(-9)).id
+    id_ = store.at(at(-9)).offer(offer).id
     claimed = claim_one(store, worker="w-7")
 
-    ended = Finish(claimed, ending, started=2.5, finished=0.25, result='{"r": 1}', errors='["e"]')
+    ended = Finish(claimed, outcome, started=2.5, finished=0.25, result='{"r": 1}', errors='["e"]')
     assert settle(store, ended, now=at(3)) == NOTHING_AMISS
     assert not Message.objects.exists()
     row = history()
-    assert (row.pk, row.outcome, row.attempts, row.max_attempts) == (id_, ending, 1, 4)
+    assert (row.pk, row.outcome, row.attempts, row.max_attempts) == (id_, outcome, 1, 4)
     assert (row.started_at, row.finished_at) == (at(0.5), at(2.75))
     assert (row.scheduled_at, row.scheduled_at_initially, row.created_at) == (at(-5), at(-5), at(-9))
     assert (row.queue, row.kind, row.key, row.priority, row.worker) == ("mail", KIND, "a", 0, "w-7")
@@ -51,8 +51,8 @@ def test_a_finished_message_is_history_and_nothing_else(store, ending):
 
 
 def test_what_never_started_has_no_start_and_no_attempt_in_history(store):
-    store.offer(message(), now=NOW)
-    settle(store, Finish(claim_one(store), Ending.CANCELLED, started=None, finished=0.0))
+    store.at(NOW).offer(message())
+    settle(store, Finish(claim_one(store), FinalOutcome.CANCELLED, started=None, finished=0.0))
 
     row = history()
     assert (row.started_at, row.finished_at, row.key, row.attempts) == (None, NOW, None, 0)
@@ -60,10 +60,10 @@ def test_what_never_started_has_no_start_and_no_attempt_in_history(store):
 
 
 def test_an_end_before_the_start_counts_only_the_attempts_before(store):
-    store.offer(message(max_attempts=5), now=NOW)
+    store.at(NOW).offer(message(max_attempts=5))
     for _ in range(2):
         settle(store, retry(claim_one(store)))
-    settle(store, Finish(claim_one(store), Ending.FAILED, started=None, finished=0.0))
+    settle(store, Finish(claim_one(store), FinalOutcome.FAILED, started=None, finished=0.0))
 
     assert history().attempts == 2
 
@@ -78,7 +78,7 @@ def test_without_now_history_is_on_the_databases_clock(store):
 
 
 def test_history_keeps_the_asked_time_beside_that_of_the_last_attempt(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     settle(store, retry(claim_one(store), delay=10))
     settle(store, succeed(claim_one(store, now=at(10))), now=at(11))
 
@@ -88,7 +88,7 @@ def test_history_keeps_the_asked_time_beside_that_of_the_last_attempt(store):
 
 def test_errors_of_earlier_attempts_go_to_history_or_are_replaced(store):
     for key in "ab":
-        store.offer(message(key), now=NOW)
+        store.at(NOW).offer(message(key))
     settle(store, *(retry(claimed, errors='["first"]') for claimed in claim(store, 2)))
     kept, replaced = claim(store, 2)
     settle(store, succeed(kept), succeed(replaced, errors='["first", "second"]'))
@@ -97,9 +97,12 @@ def test_errors_of_earlier_attempts_go_to_history_or_are_replaced(store):
 
 
 def test_a_batch_of_different_endings_is_settled_at_once(store):
-    store.offer_many([message(key) for key in "abcd"], now=NOW)
+    store.at(NOW).offer_many([message(key) for key in "abcd"])
     a, b, c, d = claim(store, 4)
-    done = Finish(a, Ending.SUCCEEDED, 1.0, 0.0, result="1"), Finish(b, Ending.FAILED, None, 0.5, errors="[]")
+    done = (
+        Finish(a, FinalOutcome.SUCCEEDED, 1.0, 0.0, result="1"),
+        Finish(b, FinalOutcome.FAILED, None, 0.5, errors="[]"),
+    )
 
     assert settle(store, *done, GiveBack(c, charged=True, delay=5.0), put_back(d), now=at(1)) == NOTHING_AMISS
     assert set(FinishedMessage.objects.values_list("key", "outcome")) == {("a", "succeeded"), ("b", "failed")}
@@ -107,7 +110,7 @@ def test_a_batch_of_different_endings_is_settled_at_once(store):
 
 
 def test_hundreds_of_messages_are_settled_at_once(store):
-    store.offer_many([message(f"{number}") for number in range(500)], now=NOW)
+    store.at(NOW).offer_many([message(f"{number}") for number in range(500)])
 
     assert settle(store, *map(succeed, claim(store, 500))) == NOTHING_AMISS
     assert FinishedMessage.objects.succeeded().count() == 500
@@ -118,8 +121,8 @@ def test_nothing_to_settle_is_nothing_amiss(store):
     assert settle(store) == NOTHING_AMISS
 
 
-def test_a_late_end_is_accepted_as_long_as_nobody_claimed_again(store):
-    store.offer(message("a"), now=NOW)
+def test_a_late_end_is_accepted_as_long_as_it_was_not_claimed_again(store):
+    store.at(NOW).offer(message("a"))
     claimed = claim_one(store)
 
     assert settle(store, succeed(claimed), now=at(600)) == NOTHING_AMISS
@@ -137,7 +140,7 @@ def test_a_late_end_is_accepted_as_long_as_nobody_claimed_again(store):
 )
 @pytest.mark.parametrize(("charged", "attempt"), [(True, 2), (False, 1)])
 def test_a_message_given_back_is_due_again(store, fields, due, charged, attempt):
-    id_ = store.offer(message("a", "1"), now=NOW).id
+    id_ = store.at(NOW).offer(message("a", "1")).id
     back = GiveBack(claim_one(store), charged=charged, started=1.0, **fields)
 
     assert settle(store, back, now=at(10)) == NOTHING_AMISS
@@ -150,7 +153,7 @@ def test_a_message_given_back_is_due_again(store, fields, due, charged, attempt)
 
 
 def test_errors_travel_with_the_message(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     settle(store, retry(claim_one(store), errors='["one"]'))
 
     again = claim_one(store)
@@ -163,7 +166,7 @@ def test_errors_travel_with_the_message(store):
 
 
 def test_giving_back_writes_no_history(store):
-    store.offer_many([message("a"), message("b")], now=NOW)
+    store.at(NOW).offer_many([message("a"), message("b")])
     a, b = claim(store, 2)
     settle(store, retry(a, delay=1), put_back(b))
 
@@ -171,7 +174,7 @@ def test_giving_back_writes_no_history(store):
 
 
 def test_different_messages_of_a_batch_are_given_back_differently(store):
-    store.offer_many([message(key) for key in "abcd"], now=NOW)
+    store.at(NOW).offer_many([message(key) for key in "abcd"])
     a, b, c, d = claim(store, 4)
     settle(store, retry(a, delay=3), retry(b, until=at(2)), put_back(c, delay=1), retry(d, errors='["d"]'))
 
@@ -184,75 +187,75 @@ def test_different_messages_of_a_batch_are_given_back_differently(store):
 # Ticks
 
 
-def tick(store, *transitions, limit=10, now=NOW, lanes=(LANE,)):
-    return store.tick(transitions, lanes, limit, LEASE, "first", now)
+def settle_and_claim(store, *transitions, limit=10, now=NOW, lanes=(LANE,)):
+    return store.at(now).settle_and_claim(transitions, lanes, limit, LEASE, "first")
 
 
 def test_a_tick_settles_and_claims(store):
-    store.offer_many([message(key) for key in "abcd"], now=NOW)
-    first = tick(store, limit=2)
+    store.at(NOW).offer_many([message(key) for key in "abcd"])
+    first = settle_and_claim(store, limit=2)
     assert (keys(first.claimed), first.settled) == (["a", "b"], NOTHING_AMISS)
 
-    second = tick(store, *map(succeed, first.claimed), limit=2)
+    second = settle_and_claim(store, *map(succeed, first.claimed), limit=2)
     assert (keys(second.claimed), second.settled) == (["c", "d"], NOTHING_AMISS)
     assert sorted(FinishedMessage.objects.values_list("key", flat=True)) == ["a", "b"]
-    third = tick(store, *map(succeed, second.claimed))
+    third = settle_and_claim(store, *map(succeed, second.claimed))
     assert (third.claimed, third.settled) == ([], NOTHING_AMISS)
     assert not Message.objects.exists()
 
 
 @pytest.mark.parametrize("options", [{"limit": 0}, {"lanes": ()}], ids=["no room", "no lane"])
 def test_a_tick_that_may_not_claim_still_settles(store, options):
-    store.offer_many([message("a"), message("b")], now=NOW)
+    store.at(NOW).offer_many([message("a"), message("b")])
     claimed = claim_one(store)
 
-    assert tick(store, succeed(claimed), **options).claimed == []
+    assert settle_and_claim(store, succeed(claimed), **options).claimed == []
     assert outcomes() == ["succeeded"]
 
 
 def test_a_tick_may_give_back_and_finish(store):
-    store.offer_many([message(key) for key in "abc"], now=NOW)
+    store.at(NOW).offer_many([message(key) for key in "abc"])
     a, b = claim(store, 2)
 
-    assert keys(tick(store, succeed(a), retry(b, delay=5)).claimed) == ["c"]
+    assert keys(settle_and_claim(store, succeed(a), retry(b, delay=5)).claimed) == ["c"]
     assert live("b").scheduled_at == at(5)
 
 
 def test_a_tick_can_claim_what_it_gave_back_at_once(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
 
-    assert [claimed.attempt for claimed in tick(store, retry(claim_one(store), delay=0.0)).claimed] == [2]
+    assert [claimed.attempt for claimed in settle_and_claim(store, retry(claim_one(store), delay=0.0)).claimed] == [2]
 
 
 def test_a_tick_that_ends_a_message_late_does_not_claim_it_again(store):
-    store.offer_many([message(key) for key in "ab"], now=NOW)
+    store.at(NOW).offer_many([message(key) for key in "ab"])
     late = claim(store, 2)
 
-    ticked = tick(store, *map(succeed, late), now=at(100))
-    assert (ticked.claimed, ticked.settled) == ([], NOTHING_AMISS)
+    result = settle_and_claim(store, *map(succeed, late), now=at(100))
+    assert (result.claimed, result.settled) == ([], NOTHING_AMISS)
     assert outcomes() == ["succeeded", "succeeded"]
     assert not Message.objects.exists()
 
 
 def test_a_tick_reports_what_was_lost_and_claims_all_the_same(store):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     frozen = claim_one(store)
     claim_one(store, now=at(61), worker="second")
-    store.offer(message("b"), now=NOW)
+    store.at(NOW).offer(message("b"))
 
-    ticked = tick(store, succeed(frozen), now=at(62))
-    assert ticked.settled == Settled(lost=frozenset({frozen.id}))
-    assert keys(ticked.claimed) == ["b"]
+    result = settle_and_claim(store, succeed(frozen), now=at(62))
+    assert result.settled == Settled(lost=frozenset({frozen.id}))
+    assert keys(result.claimed) == ["b"]
     assert live("a").leased_by == "second"
 
 
 def test_a_tick_gives_a_replaced_message_back(store):
-    store.offer_many([message("a", "1"), message("b")], now=NOW)
+    store.at(NOW).offer_many([message("a", "1"), message("b")])
     a, b = claim(store, 2)
-    store.offer(message("a", "2"), now=NOW)
+    store.at(NOW).offer(message("a", "2"))
 
-    ticked = tick(store, succeed(a), succeed(b))
-    assert ticked.settled == Settled(superseded=frozenset({a.id}))
-    again = ticked.claimed or claim(store)
+    result = settle_and_claim(store, succeed(a), succeed(b))
+    assert result.settled == Settled(superseded=frozenset({a.id}))
+    again = result.claimed or claim(store)
     assert [(claimed.id, claimed.payload, claimed.attempt) for claimed in again] == [(a.id, "2", 1)]
     assert sorted(outcomes()) == ["succeeded", "superseded"]

@@ -15,46 +15,46 @@ CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOut
 
 def seen_elsewhere(store):
     """What another connection would be given now; it claims nothing, so that no writer waits for another."""
-    (sights,) = together(lambda: store.look(now=NOW))
-    return sights
+    (heads,) = together(lambda: store.at(NOW).scan())
+    return heads
 
 
 def test_offers_of_a_transaction_that_rolls_back_leave_nothing(store, alias):
     with undone(alias):
-        store.offer(message("a"), now=NOW)
-        store.offer_many([message("b"), message()], now=NOW)
+        store.at(NOW).offer(message("a"))
+        store.at(NOW).offer_many([message("b"), message()])
     assert not Message.objects.exists()
     assert claim(store, 9) == []
 
 
 def test_an_update_that_rolls_back_leaves_the_message_as_it_was(store, alias):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     with undone(alias):
-        assert store.offer(message("a", "2"), now=NOW).outcome == UPDATED
+        assert store.at(NOW).offer(message("a", "2")).outcome == UPDATED
     assert (live("a").payload, live("a").generation) == ("1", 0)
 
 
 def test_an_offer_is_seen_by_others_only_after_commit(store, alias):
     with transaction.atomic(using=alias):
-        store.offer(message("a"), now=NOW)
+        store.at(NOW).offer(message("a"))
         assert seen_elsewhere(store) == []
     assert len(seen_elsewhere(store)) == 1
 
 
 def test_an_unschedule_that_rolls_back_leaves_the_message(store, alias):
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     with undone(alias):
-        assert store.unschedule(KIND, "a", NOW)
+        assert store.at(NOW).unschedule(KIND, "a")
     assert keys(claim(store)) == ["a"]
 
 
 @pytest.mark.parametrize("policy", OnConflict)
 def test_a_duplicate_key_does_not_abort_the_callers_transaction(store, alias, policy):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     with transaction.atomic(using=alias):
         Mark.objects.create(name="before")
-        store.offer(message("a", "1"), policy, NOW)
-        store.offer_many([message("a", "1"), message("b"), message("b")], policy, NOW)
+        store.at(NOW).offer(message("a", "1"), policy)
+        store.at(NOW).offer_many([message("a", "1"), message("b"), message("b")], policy)
         Mark.objects.create(name="after")
     assert Mark.objects.count() == 2
     assert live_keys() == {"a", "b"}
@@ -62,15 +62,15 @@ def test_a_duplicate_key_does_not_abort_the_callers_transaction(store, alias, po
 
 def test_a_batch_within_a_transaction_can_be_caught_and_the_transaction_goes_on(store, alias):
     with transaction.atomic(using=alias):
-        store.offer(message("a"), now=NOW)
+        store.at(NOW).offer(message("a"))
         with pytest.raises(ValueError, match="key"):
-            store.offer_many([message("b"), message("")], now=NOW)
-        store.offer(message("c"), now=NOW)
+            store.at(NOW).offer_many([message("b"), message("")])
+        store.at(NOW).offer(message("c"))
     assert live_keys() == {"a", "c"}
 
 
 def test_the_same_offer_twice_in_one_transaction_is_one_message(store, alias):
     with transaction.atomic(using=alias):
-        results = [store.offer(message("a", payload), now=NOW).outcome for payload in ("1", "2", "2")]
+        results = [store.at(NOW).offer(message("a", payload)).outcome for payload in ("1", "2", "2")]
     assert results == [CREATED, UPDATED, IGNORED]
     assert live("a").payload == "2"

@@ -11,7 +11,7 @@ from tests.store.given import LANE, LEASE, NOW, claim, message, succeed
 #: SQLite run within the process: what counts there is that the ones of a tick are as many for any batch.
 ENQUEUE = {"sqlite": 1, "postgresql": 1, "mariadb": 1}
 BATCH = {"postgresql": 3, "mariadb": 60}
-TICK = {"sqlite": 8, "postgresql": 1, "mariadb": 10}
+SETTLE_AND_CLAIM = {"sqlite": 8, "postgresql": 1, "mariadb": 10}
 
 
 @pytest.fixture
@@ -37,15 +37,17 @@ def test_storing_one_message_is_one_statement(store, counted, engine):
 def test_storing_ten_thousand_messages_takes_few_statements(store, counted, engine):
     offers = [message(payload=f"{number}") for number in range(10_000)]
 
-    assert counted(lambda: store.offer_many(offers, now=NOW)) <= BATCH[engine]
+    assert counted(lambda: store.at(NOW).offer_many(offers)) <= BATCH[engine]
 
 
 @pytest.mark.parametrize("size", [20, 100])
 def test_a_tick_takes_as_many_statements_for_any_batch(store, counted, engine, size):
-    store.offer_many([message() for _ in range(3 * size)], now=NOW)
+    store.at(NOW).offer_many([message() for _ in range(3 * size)])
     done = [succeed(claimed) for claimed in claim(store, size)]
 
-    assert counted(lambda: store.tick(done, [LANE], size, LEASE, "first", NOW)) <= TICK[engine]
+    assert (
+        counted(lambda: store.at(NOW).settle_and_claim(done, [LANE], size, LEASE, "first")) <= SETTLE_AND_CLAIM[engine]
+    )
 
 
 # The write-ahead log. It is that of the whole server: a checkpoint, after which pages are logged whole, or a vacuum may
@@ -61,13 +63,13 @@ def test_a_message_with_200_bytes_of_payload_writes_less_than_1450_bytes_of_log_
 
 def bytes_of_log(store, connection):
     """Per message, from its offer to its history."""
-    payload, count, tick = f'{{"args":["{"x" * 188}"]}}', 4000, 500
+    payload, count, settle_and_claim = f'{{"args":["{"x" * 188}"]}}', 4000, 500
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_current_wal_insert_lsn()::text")
         before = cursor.fetchone()[0]
-        store.offer_many([message(payload=payload) for _ in range(count)], now=NOW)
+        store.at(NOW).offer_many([message(payload=payload) for _ in range(count)])
         done = []
-        while claimed := store.tick(done, [LANE], tick, LEASE, "first", NOW).claimed:
+        while claimed := store.at(NOW).settle_and_claim(done, [LANE], settle_and_claim, LEASE, "first").claimed:
             done = [succeed(one) for one in claimed]
         cursor.execute(WRITTEN, [before])
         (size,) = cursor.fetchone()

@@ -10,7 +10,7 @@ from django.db import IntegrityError
 from django.utils import timezone
 
 from delayedq.models import Message
-from delayedq.store.base import new_token
+from delayedq.store.claims import new_token
 from delayedq.store.protocol import OfferOutcome, OnConflict
 from tests.store.given import LEASE, NOW, claim, claim_one, live, message, outcomes, settle, succeed, together
 
@@ -18,7 +18,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def test_d4_an_offer_whose_message_ends_just_before_its_statement_creates_it_anew(store, connection):
-    store.offer(message("a", "1"), now=NOW)
+    store.at(NOW).offer(message("a", "1"))
     claimed, statements = claim_one(store), []
 
     def end_it_first(execute, sql, params, many, context):
@@ -28,7 +28,7 @@ def test_d4_an_offer_whose_message_ends_just_before_its_statement_creates_it_ane
         return execute(sql, params, many, context)
 
     with connection.execute_wrapper(end_it_first):
-        assert store.offer(message("a", "2"), now=NOW).outcome == OfferOutcome.CREATED
+        assert store.at(NOW).offer(message("a", "2")).outcome == OfferOutcome.CREATED
     assert len([sql for sql in statements if "delayedq_message" in sql]) == 1
     assert (live("a").payload, outcomes()) == ("2", ["succeeded"])
 
@@ -38,9 +38,9 @@ def test_d4_an_offer_whose_message_ends_just_before_its_statement_creates_it_ane
 def test_d5_a_row_that_can_not_be_stored_is_an_error_and_no_duplicate(store, policy, missing):
     bad = message("a", **{missing: None})
     with pytest.raises(IntegrityError):
-        store.offer(bad, policy, NOW)
+        store.at(NOW).offer(bad, policy)
     with pytest.raises(IntegrityError):
-        store.offer_many([message("b"), bad], policy, NOW)
+        store.at(NOW).offer_many([message("b"), bad], policy)
     assert not Message.objects.exists()
 
 
@@ -49,12 +49,12 @@ def test_d19_no_two_claims_share_a_token(store):
     tokens = {new_token() for _ in range(100_000)}
     assert (len(tokens), max(tokens).bit_length()) == (100_000, 63)
 
-    store.offer(message("a"), now=NOW)
+    store.at(NOW).offer(message("a"))
     assert claim_one(store).token == live("a").lease_token
 
 
-def test_d20_a_lease_whose_holder_is_gone_ends_without_anybody_to_clear_it_away(store):
-    store.offer(message("a"), now=NOW)
+def test_d20_a_lease_whose_holder_is_gone_ends_without_any_cleanup(store):
+    store.at(NOW).offer(message("a"))
     claim_one(store)
 
     assert claim(store, now=NOW + LEASE - MILLISECOND) == []
@@ -107,7 +107,7 @@ NESTED = {
 
 @pytest.mark.parametrize("limit", [1, 7])
 def test_d32_a_claim_takes_no_more_than_asked_however_the_database_goes_about_it(store, connection, limit):
-    store.offer_many([message(f"{number}") for number in range(100)], now=NOW)
+    store.at(NOW).offer_many([message(f"{number}") for number in range(100)])
     try:
         with connection.cursor() as cursor:
             for statement in NESTED[connection.vendor]:

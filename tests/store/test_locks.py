@@ -1,9 +1,8 @@
-"""Beside SQLite, a worker steps over what somebody's open transaction has locked: it neither waits nor deadlocks."""
+"""Beside SQLite, a worker passes over what another open transaction has locked: it neither waits nor deadlocks."""
 
 from __future__ import annotations
 
 from datetime import timedelta
-from functools import partial
 from threading import Event
 
 import pytest
@@ -19,6 +18,7 @@ from tests.store.given import (
     at,
     claim,
     claim_one,
+    elsewhere,
     history,
     keys,
     live,
@@ -37,16 +37,10 @@ from tests.store.given import (
 pytestmark = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 
 
-def elsewhere(call, *args, **kwargs):
-    """The result of a call on another connection, which must not wait for this one's transaction."""
-    (result,) = together(partial(call, *args, **kwargs))
-    return result
-
-
 @pytest.fixture
 def running(store):
     """The claims of "a" and "b"."""
-    store.offer_many([message("a", "1"), message("b", "1")], now=NOW)
+    store.at(NOW).offer_many([message("a", "1"), message("b", "1")])
     return claim(store, 2)
 
 
@@ -54,16 +48,16 @@ def running(store):
 
 
 def test_a_claim_steps_over_what_an_open_transaction_changes(store, alias):
-    store.offer_many([message(key, "1") for key in "ab"], now=NOW)
+    store.at(NOW).offer_many([message(key, "1") for key in "ab"])
     with transaction.atomic(using=alias):
-        store.offer(message("a", "2"), now=NOW)
-        store.offer(message("c"), now=NOW)
+        store.at(NOW).offer(message("a", "2"))
+        store.at(NOW).offer(message("c"))
         assert keys(elsewhere(claim, store, 9)) == ["b"]
     assert keys(claim(store, 9)) == ["a", "c"]
 
 
 def test_a_claim_does_not_wait_for_a_transaction_that_has_claimed(store, alias):
-    store.offer_many([message(key) for key in "abcd"], now=NOW)
+    store.at(NOW).offer_many([message(key) for key in "abcd"])
     with transaction.atomic(using=alias):
         first = claim(store, 2)
         second = elsewhere(claim, store, 2, worker="second")
@@ -78,7 +72,7 @@ def test_a_claim_does_not_wait_for_a_transaction_that_has_claimed(store, alias):
 def test_the_end_of_what_an_open_transaction_replaces_is_to_be_settled_later(store, alias, running, end):
     a, b = running
     with transaction.atomic(using=alias):
-        store.offer(message("a", "2"), now=NOW)
+        store.at(NOW).offer(message("a", "2"))
         assert elsewhere(settle, store, end(a), succeed(b)) == Settled(busy=frozenset({a.id}))
         assert outcomes() == ["succeeded"]
     assert live("a").lease_token == a.token
@@ -89,18 +83,20 @@ def test_the_end_of_what_an_open_transaction_replaces_is_to_be_settled_later(sto
 
 def test_a_tick_goes_on_beside_what_an_open_transaction_replaces(store, alias, running):
     a, b = running
-    store.offer(message("c"), now=NOW)
+    store.at(NOW).offer(message("c"))
     with transaction.atomic(using=alias):
-        store.offer(message("a", "2"), now=NOW)
-        tick = elsewhere(store.tick, [succeed(a), succeed(b)], [LANE], 9, LEASE, "first", NOW)
-    assert tick.settled == Settled(busy=frozenset({a.id}))
-    assert keys(tick.claimed) == ["c"]
+        store.at(NOW).offer(message("a", "2"))
+        settle_and_claim = elsewhere(
+            store.at(NOW).settle_and_claim, [succeed(a), succeed(b)], [LANE], 9, LEASE, "first"
+        )
+    assert settle_and_claim.settled == Settled(busy=frozenset({a.id}))
+    assert keys(settle_and_claim.claimed) == ["c"]
 
 
 def test_what_was_busy_ends_normally_when_the_transaction_rolls_back(store, alias, running):
     a, _ = running
     with undone(alias):
-        store.offer(message("a", "2"), now=NOW)
+        store.at(NOW).offer(message("a", "2"))
         assert elsewhere(settle, store, succeed(a)).busy == {a.id}
 
     assert settle(store, succeed(a)) == NOTHING_AMISS
@@ -119,7 +115,7 @@ def test_what_becomes_free_while_it_is_settled_is_not_taken_for_replaced(store, 
 
     def lock():
         with undone(alias):
-            store.offer(message("a", "2"), now=NOW)
+            store.at(NOW).offer(message("a", "2"))
             locked.set()
             assert refused.wait(30)
         free.set()
@@ -136,7 +132,7 @@ def test_what_becomes_free_while_it_is_settled_is_not_taken_for_replaced(store, 
 def test_what_was_busy_is_lost_when_the_transaction_took_it_away(store, alias, running):
     a, _ = running
     with transaction.atomic(using=alias):
-        store.unschedule(a.kind, "a", NOW)
+        store.at(NOW).unschedule(a.kind, "a")
         assert elsewhere(settle, store, succeed(a)).busy == {a.id}
 
     assert settle(store, succeed(a)) == Settled(lost=frozenset({a.id}))
@@ -146,22 +142,10 @@ def test_what_was_busy_is_lost_when_the_transaction_took_it_away(store, alias, r
 # Leases
 
 
-def test_a_lease_that_an_open_transaction_keeps_from_being_renewed_is_not_lost(store, alias, running):
-    a, b = running
-    held = [(a.id, a.token), (b.id, b.token)]
-    with transaction.atomic(using=alias):
-        store.offer(message("a", "2"), now=NOW)
-        assert elsewhere(store.renew, held, LEASE, at(30)) == set()
-        assert (live("a").leased_until, live("b").leased_until) == (at(60), at(90))
-
-    assert store.renew(held, LEASE, at(40)) == set()
-    assert live("a").leased_until == at(100)
-
-
 def test_a_release_does_not_wait_for_an_open_transaction(store, alias, running):
     a, b = running
     with transaction.atomic(using=alias):
-        store.offer(message("a", "2"), now=NOW)
+        store.at(NOW).offer(message("a", "2"))
         elsewhere(store.release, [(a.id, a.token), (b.id, b.token)])
     assert claim_one(store).key == "b"
 
@@ -169,9 +153,9 @@ def test_a_release_does_not_wait_for_an_open_transaction(store, alias, running):
 # History
 
 
-def test_pruning_steps_over_rows_that_somebody_has_locked(store, alias, running):
+def test_pruning_passes_over_rows_that_are_locked(store, alias, running):
     settle(store, *map(succeed, running))
     with transaction.atomic(using=alias):
         FinishedMessage.objects.select_for_update().get(key="a")
-        assert elsewhere(store.prune, timedelta(hours=1), 10, at(7_200)) == 1
+        assert elsewhere(store.at(at(7_200)).prune, timedelta(hours=1), 10) == 1
     assert history().key == "a"

@@ -54,7 +54,7 @@ def fill(table, first, last, *, unit="second", priority=0, key="'key-' || n"):
 
 
 class Plan:
-    """How a verb's statement was carried out: the nodes that read messages, and how many blocks it touched."""
+    """How a verb's statement was carried out: the nodes that were executed, and how many blocks it touched."""
 
     def __init__(self, connection, act):
         sql, parameters = _sent(connection, act)
@@ -63,7 +63,7 @@ class Plan:
             answer = cursor.fetchone()[0]
         explained = (json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]
         self.blocks = explained["Shared Hit Blocks"] + explained["Shared Read Blocks"]
-        self.nodes = list(_nodes(explained))
+        self.nodes = [node for node in _nodes(explained) if node["Actual Loops"]]
 
     @property
     def indexes(self):
@@ -73,7 +73,7 @@ class Plan:
     def scanned(self):
         """The tables that were read from end to end, but for those that never have more than a few rows."""
         read = {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
-        return read - {"delayedq_pausedqueue", "delayedq_archivebatch"}
+        return read - {"delayedq_pausedqueue", "delayedq_pipeline_archivebatch"}
 
     @property
     def visited(self):
@@ -106,15 +106,18 @@ def verbs(store, batch=5):
     """Each verb about messages that are there, with the indexes it may use."""
     done = claim(store, batch)
     held = [(claimed.id, claimed.token) for claimed in done]
-    endings = [succeed(claimed) for claimed in done]
+    outcomes = [succeed(claimed) for claimed in done]
     return {
         "claim": (partial(claim, store, batch), {DUE, PRIMARY}),
-        "look": (partial(store.look, None, NOW), {DUE}),
-        "finish": (partial(settle, store, *endings), {PRIMARY}),
-        "tick": (partial(store.tick, endings, [LANE], batch, LEASE, "w", NOW), {DUE, PRIMARY}),
-        "renew": (partial(store.renew, held, LEASE, NOW), {PRIMARY}),
+        "scan": (partial(store.at(NOW).scan, None), {DUE}),
+        "finish": (partial(settle, store, *outcomes), {PRIMARY}),
+        "settle_and_claim": (
+            partial(store.at(NOW).settle_and_claim, outcomes, [LANE], batch, LEASE, "w"),
+            {DUE, PRIMARY},
+        ),
+        "renew": (partial(store.at(NOW).renew, held, LEASE), {PRIMARY}),
         "release": (partial(store.release, held), {PRIMARY}),
-        "unschedule": (partial(store.unschedule, KIND, "key--3", NOW), {KEY}),
+        "unschedule": (partial(store.at(NOW).unschedule, KIND, "key--3"), {KEY}),
     }
 
 
@@ -155,14 +158,23 @@ def test_every_verb_goes_by_index_on_a_table_that_was_full_and_is_vacuumed(store
 def test_a_batch_is_planned_for_its_length_though_the_connection_prepares_statements(store, connection, monkeypatch):
     connection.ensure_connection()
     monkeypatch.setattr(connection.connection, "prepare_threshold", 0)
-    store.offer_many([message(key=None) for _ in range(40)], now=NOW)
+    store.at(NOW).offer_many([message(key=None) for _ in range(40)])
     done = claim(store, 4)
     for _ in range(8):
-        store.renew([(claimed.id, claimed.token) for claimed in done], LEASE, NOW)
-        done = store.tick([succeed(claimed) for claimed in done], [LANE], 4, LEASE, "w", NOW).claimed
+        store.at(NOW).renew([(claimed.id, claimed.token) for claimed in done], LEASE)
+        done = store.at(NOW).settle_and_claim([succeed(claimed) for claimed in done], [LANE], 4, LEASE, "w").claimed
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%unnest%%'")
         assert cursor.fetchall() == []
+
+
+def test_renewals_beside_locked_rows_are_looked_up_for_expired_leases_alone(store, connection, table):
+    fill(table, -30, 0)
+    claim(store, 3)
+    claim(store, 2, lease=-LEASE)
+    plan = Plan(connection, partial(claim, store, 9))
+    lookups = [node["Actual Loops"] for node in plan.nodes if node.get("Relation Name") == "delayedq_lockedrenewal"]
+    assert 1 <= sum(lookups) <= 2
 
 
 def test_every_verb_goes_by_index_on_a_fresh_table(store, connection, table):
@@ -204,7 +216,7 @@ def claims_one_in_a_few_blocks(store, connection, lanes):
 @pytest.mark.parametrize("analysed", [True, False], ids=["analysed", "never analysed"])
 def test_a_claim_is_not_slowed_by_future_messages_of_a_higher_priority(store, connection, table, analysed):
     fill(table, 1, 200_000, priority=100)
-    store.offer(message("due", priority=-1), now=NOW)
+    store.at(NOW).offer(message("due", priority=-1))
     if analysed:
         table("ANALYZE delayedq_message")
 
@@ -227,16 +239,16 @@ def test_a_claim_is_not_slowed_by_many_priorities(store, connection, table):
     lanes = [Lane("mail", priority) for priority in range(999, -1, -1)]
 
     assert claims_one_in_a_few_blocks(store, connection, lanes[-1:]).priority == 0
-    looked = Plan(connection, partial(store.look, None, NOW))
+    looked = Plan(connection, partial(store.at(NOW).scan, None))
     assert looked.indexes == {DUE}
     assert looked.visited <= 2 * 1000 + 2
 
 
-def test_a_look_visits_two_entries_of_each_lane_however_full_it_is(store, connection, table):
+def test_a_scan_visits_two_entries_of_each_lane_however_full_it_is(store, connection, table):
     fill(table, -50_000, 50_000, priority="n %% 5")
     table("ANALYZE delayedq_message")
 
-    looked = Plan(connection, partial(store.look, None, NOW))
+    looked = Plan(connection, partial(store.at(NOW).scan, None))
     assert (looked.indexes, looked.visited <= 2 * 9 + 2) == ({DUE}, True)
     assert looked.blocks <= 120
 
@@ -251,13 +263,15 @@ def test_a_claim_is_as_cheap_after_many_messages_have_been_processed(store, conn
         settle(store, *map(succeed, claimed))
     outlast_autovacuum()
     table("VACUUM delayedq_message")
-    store.offer(message("last"), now=NOW)
+    store.at(NOW).offer(message("last"))
 
     assert Plan(connection, partial(claim, store)).blocks <= before
     assert claim_one(store).key == "last"
 
 
-def test_with_its_floor_a_claim_stays_cheap_beside_a_transaction_that_keeps_dead_rows_alive(store, connection, table):
+def test_with_its_watermark_a_claim_stays_cheap_beside_a_transaction_that_keeps_dead_rows_alive(
+    store, connection, table
+):
     other = connection.copy()
     try:
         with other.cursor() as cursor:
@@ -265,11 +279,11 @@ def test_with_its_floor_a_claim_stays_cheap_beside_a_transaction_that_keeps_dead
         fill(table, -20_000, -1)
         while claimed := claim(store, 1000):
             settle(store, *map(succeed, claimed))
-            floor = claimed[-1].scheduled_at
-        store.offer(message("last"), now=NOW)
+            watermark = claimed[-1].scheduled_at
+        store.at(NOW).offer(message("last"))
 
         from_the_start = Plan(connection, partial(claim, store)).blocks
-        from_the_floor = Plan(connection, partial(claim, store, lanes=[LANE._replace(floor=floor)])).blocks
+        from_the_floor = Plan(connection, partial(claim, store, lanes=[LANE._replace(watermark=watermark)])).blocks
     finally:
         other.close()
     assert from_the_floor <= 40
@@ -280,7 +294,7 @@ def test_history_is_read_by_index_only(store, connection, table):
     table(HISTORY)
     table("ANALYZE delayedq_finishedmessage")
 
-    pruned = Plan(connection, partial(store.prune, LEASE, 10, at(999_999)))
+    pruned = Plan(connection, partial(store.at(at(999_999)).prune, LEASE, 10))
     history = {name for name in pruned.indexes if "finishedmessage" in name}
     assert (pruned.scanned, len(history)) == (set(), 2), pruned.indexes
     assert pruned.blocks <= 60

@@ -53,23 +53,23 @@ def cost(connection, act):
 
 
 def fill(store, first, last, **fields):
-    store.offer_many((message(f"key-{n}", scheduled_at=at(n), **fields) for n in range(first, last + 1)), now=NOW)
+    store.at(NOW).offer_many(message(f"key-{n}", scheduled_at=at(n), **fields) for n in range(first, last + 1))
 
 
 def verbs(store):
     done = claim(store, 5)
     held = [(claimed.id, claimed.token) for claimed in done]
-    endings = [succeed(claimed) for claimed in done]
+    outcomes = [succeed(claimed) for claimed in done]
     return {
         "claim": partial(claim, store, 5),
-        "look": partial(store.look, None, NOW),
-        "finish": partial(settle, store, *endings),
-        "tick": partial(store.tick, endings, [LANE], 5, LEASE, "w", NOW),
-        "renew": partial(store.renew, held, LEASE, NOW),
+        "scan": partial(store.at(NOW).scan, None),
+        "finish": partial(settle, store, *outcomes),
+        "settle_and_claim": partial(store.at(NOW).settle_and_claim, outcomes, [LANE], 5, LEASE, "w"),
+        "renew": partial(store.at(NOW).renew, held, LEASE),
         "release": partial(store.release, held),
-        "unschedule": partial(store.unschedule, KIND, "key--3", NOW),
+        "unschedule": partial(store.at(NOW).unschedule, KIND, "key--3"),
         "finished": partial(store.finished, [1, 2, 3]),
-        "prune": partial(store.prune, LEASE, 5, at(999_999)),
+        "prune": partial(store.at(at(999_999)).prune, LEASE, 5),
     }
 
 
@@ -116,7 +116,7 @@ def test_no_verb_costs_more_when_the_backlog_is_a_hundred_times_as_long(store, c
 
 def test_a_claim_is_not_slowed_by_future_messages_of_a_higher_priority(store, connection):
     lanes = [Lane("mail", 100), Lane("mail", -1)]
-    store.offer(message("due", priority=-1), now=NOW)
+    store.at(NOW).offer(message("due", priority=-1))
     alone = cost(connection, partial(claim, store, lanes=lanes))
     fill(store, 1, 20_000, priority=100)
 
@@ -129,7 +129,7 @@ def test_a_claim_is_as_cheap_after_many_messages_have_been_processed(store, conn
     with transaction.atomic(using=alias):
         while claimed := claim(store, 1000):
             settle(store, *map(succeed, claimed))
-    store.offer(message("last"), now=NOW)
+    store.at(NOW).offer(message("last"))
 
     assert cost(connection, partial(claim, store)) <= before + SOME
 

@@ -14,18 +14,18 @@ CONSUME = """
 import django; django.setup()
 from datetime import timedelta
 from delayedq.store import default_store
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.protocol import Finish, Lane
 
 store, done, lease = default_store(), [], timedelta(seconds=60)
 print("ready", flush=True); input()
 while True:
-    ended = [Finish(claimed, Ending.SUCCEEDED, None, 0.0) for claimed in done]
-    tick = store.tick(ended, [Lane("mail", 0)], 10, lease, "worker")
-    done = [claimed for claimed in done if claimed.id in tick.settled.busy] + tick.claimed
-    if tick.settled.lost or not done:
-        raise SystemExit(len(tick.settled.lost))
-    print(*[claimed.key for claimed in tick.claimed], flush=True)
+    ended = [Finish(claimed, FinalOutcome.SUCCEEDED, None, 0.0) for claimed in done]
+    result = store.settle_and_claim(ended, [Lane("mail", 0)], 10, lease, "worker")
+    done = [claimed for claimed in done if claimed.id in result.settled.busy] + result.claimed
+    if result.settled.lost or not done:
+        raise SystemExit(len(result.settled.lost))
+    print(*[claimed.key for claimed in result.claimed], flush=True)
 """
 
 

@@ -1,4 +1,4 @@
-"""What a verb costs: statements, and who waits for whom."""
+"""What a verb costs: statements, and which statements wait for others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, live, message, 
 
 ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 ON_SQLITE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
-#: Later than any clock of the tests, so that nobody is woken for it.
+#: Later than any clock of the tests, so that no NOTIFY is sent for it.
 FUTURE = NOW.replace(year=2126)
 
 
@@ -30,7 +30,7 @@ def statements(connection, act):
 def test_an_offer_is_one_statement_whatever_it_meets(store, connection, policy):
     for payload in "12":
         written = statements(
-            connection, lambda p=payload: store.offer(message("a", p, scheduled_at=FUTURE), policy, NOW)
+            connection, lambda p=payload: store.at(NOW).offer(message("a", p, scheduled_at=FUTURE), policy)
         )
         assert sum(not statement.startswith("SELECT id") for statement in written) == 1
 
@@ -40,35 +40,42 @@ def test_an_offer_is_one_statement_whatever_it_meets(store, connection, policy):
 def test_a_batch_of_offers_is_one_statement_on_postgresql(store, connection, size):
     offers = [message(f"{number}", scheduled_at=FUTURE) for number in range(size)]
 
-    begin, insert, commit = statements(connection, partial(store.offer_many, offers, now=NOW))
+    begin, insert, commit = statements(connection, partial(store.at(NOW).offer_many, offers))
     assert (begin, insert.split()[0], commit) == ("BEGIN", "WITH", "COMMIT")
 
 
 @ON_POSTGRESQL
 def test_a_tick_is_one_statement_on_postgresql(store, connection):
-    store.offer_many([message(f"{number}") for number in range(200)], now=NOW)
+    store.at(NOW).offer_many([message(f"{number}") for number in range(200)])
     done = claim(store, 100)
 
-    assert len(statements(connection, lambda: store.tick([*map(succeed, done)], [LANE], 100, LEASE, "first", NOW))) == 1
+    assert (
+        len(
+            statements(
+                connection, lambda: store.at(NOW).settle_and_claim([*map(succeed, done)], [LANE], 100, LEASE, "first")
+            )
+        )
+        == 1
+    )
 
 
 @ON_POSTGRESQL
 def test_a_claim_a_renewal_a_release_and_an_unschedule_are_one_statement_each_on_postgresql(store, connection):
-    store.offer_many([message(f"{number}") for number in range(20)], now=NOW)
+    store.at(NOW).offer_many([message(f"{number}") for number in range(20)])
     held = [(claimed.id, claimed.token) for claimed in claim(store, 10)]
 
     for act in (
         partial(claim, store, 10),
-        partial(store.look, None, NOW),
-        partial(store.renew, held, LEASE, NOW),
+        partial(store.at(NOW).scan, None),
+        partial(store.at(NOW).renew, held, LEASE),
         partial(store.release, held),
-        partial(store.unschedule, KIND, "1", NOW),
+        partial(store.at(NOW).unschedule, KIND, "1"),
     ):
         assert len(statements(connection, act)) == 1
 
 
 def test_the_number_of_statements_does_not_grow_with_the_batch(store, connection):
-    store.offer_many([message(f"{number}") for number in range(220)], now=NOW)
+    store.at(NOW).offer_many([message(f"{number}") for number in range(220)])
 
     def cost(size):
         return len(statements(connection, lambda: settle(store, *map(succeed, claim(store, size)))))
@@ -78,28 +85,28 @@ def test_the_number_of_statements_does_not_grow_with_the_batch(store, connection
 
 @ON_SQLITE
 def test_an_idle_worker_does_not_wait_for_a_writer_on_sqlite(store, alias):
-    store.offer(message("a", scheduled_at=at(5)), now=NOW)
+    store.at(NOW).offer(message("a", scheduled_at=at(5)))
     with transaction.atomic(using=alias):
-        store.offer(message("b"), now=NOW)
+        store.at(NOW).offer(message("b"))
         idle = together(
-            partial(store.look, None, NOW),
+            partial(store.at(NOW).scan, None),
             partial(claim, store),
-            partial(store.tick, [], [LANE], 9, LEASE, "w", NOW),
-            partial(store.prune, LEASE, 9, NOW),
+            partial(store.at(NOW).settle_and_claim, [], [LANE], 9, LEASE, "w"),
+            partial(store.at(NOW).prune, LEASE, 9),
         )
-    assert [sight.first_at for sight in idle[0]] == [at(5)]
+    assert [head.first_at for head in idle[0]] == [at(5)]
     assert (idle[1], idle[2].claimed, idle[3]) == ([], [], 0)
 
 
 @ON_SQLITE
 def test_an_idle_worker_writes_nothing_on_sqlite(store, connection):
-    store.offer(message("a", scheduled_at=at(5)), now=NOW)
+    store.at(NOW).offer(message("a", scheduled_at=at(5)))
 
     def idle():
-        store.look(now=NOW)
-        store.tick([], [LANE], 9, LEASE, "w", NOW)
-        store.prune(LEASE, 9, NOW)
-        store.settle([], "w", NOW)
+        store.at(NOW).scan()
+        store.at(NOW).settle_and_claim([], [LANE], 9, LEASE, "w")
+        store.at(NOW).prune(LEASE, 9)
+        store.at(NOW).settle([], "w")
 
     words = {statement.split()[0] for statement in statements(connection, idle)}
     assert words <= {"SELECT", "WITH"}
@@ -114,7 +121,7 @@ def test_the_clock_of_the_host_decides_nothing_on_postgresql(store, monkeypatch)
     a, b = claim(store, 2, now=None)
     store.renew([(a.id, a.token), (b.id, b.token)], timedelta(hours=1))
     settle(store, succeed(a), retry(b, delay=1.0), now=None)
-    ((_, _, first_at, due_in),) = store.look()
+    ((_, _, first_at, due_in),) = store.scan()
     store.unschedule(KIND, "c")
 
     times = [a.created_at, a.scheduled_at, first_at, live("b").scheduled_at, *history_ends()]

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import delayedq
-from delayedq.store.listen import MySQLListener, PostgreSQLListener, SQLiteListener
-from delayedq.store.mysql_again import TRIES
-from delayedq.store.mysql_values import EARLIEST
+from delayedq.core.deadlocks import TRIES
+from delayedq.core.limits import EARLIEST
+from delayedq.store.mysql.listener import MySQLListener
+from delayedq.store.postgresql.listener import PostgreSQLListener
+from delayedq.store.sqlite.listener import SQLiteListener
 
 GUIDE = (Path(delayedq.__file__).parent.parent / "docs" / "stores.md").read_text()
 

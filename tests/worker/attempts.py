@@ -17,7 +17,7 @@ from delayedq.store.protocol import Claimed, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute
-from delayedq.worker.ledger import Ledger
+from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.transitions import decision, transition
 from tests.app import tasks
 
@@ -52,9 +52,9 @@ def claimed(task, *args, **fields):
     return Claimed(**values | fields)
 
 
-def attempt_of(task, *args, ledger=None, **fields):
-    message, ledger = claimed(task, *args, **fields), ledger or Ledger(64)
-    return Attempt(message, task, WORKER, ledger, ledger.hold(message.id, message.token))
+def attempt_of(task, *args, leases=None, **fields):
+    message, leases = claimed(task, *args, **fields), leases or SharedLeases(64)
+    return Attempt(message, task, WORKER, leases, leases.hold(message.id, message.token))
 
 
 def playing(body, *args, task=None, **fields):
@@ -77,14 +77,14 @@ async def _arun(attempt):
 
 def work(store, limit=100):
     """Run what is due, one after the other in this thread; returns how each attempt ended."""
-    ledger = Ledger(limit)
-    lanes = [Lane(sight.queue, sight.priority) for sight in store.look()]
-    return [_work(store, message, ledger) for message in store.claim(lanes, limit, LEASE, WORKER)]
+    leases = SharedLeases(limit)
+    lanes = [Lane(head.queue, head.priority) for head in store.scan()]
+    return [_work(store, message, leases) for message in store.claim(lanes, limit, LEASE, WORKER)]
 
 
-def _work(store, message, ledger):
-    slot = ledger.hold(message.id, message.token)
-    ended = run(Attempt(message, task_at(message.kind), WORKER, ledger, slot))
+def _work(store, message, leases):
+    slot = leases.hold(message.id, message.token)
+    ended = run(Attempt(message, task_at(message.kind), WORKER, leases, slot))
     settled = store.settle([transition(ended, decision(ended), time.monotonic())], WORKER)
     assert not settled.lost
     return ended

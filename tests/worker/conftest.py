@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from delayedq.models import Worker
-from delayedq.worker.loop import Loop, Options
-from tests.worker.jointly import claim_playing
+from delayedq.worker.loop import Ending, Loop, Options
+from tests.worker.exactly_once_tasks import claim_playing
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,7 +37,7 @@ def drain(store, options):
     """Run what is due, in this process."""
 
     def run(chosen=options):
-        return Loop(store, chosen, "test").run()
+        return Loop(store, chosen, "test").run() in {Ending.DONE, Ending.RECYCLE}
 
     return run
 
@@ -94,7 +94,8 @@ def workers(environment):
     for one in started:
         one.send_all(signal.SIGCONT)
         one.send_all(signal.SIGKILL)
-        one.process.communicate(timeout=10)
+        output, _ = one.process.communicate(timeout=10)
+        sys.stdout.write(output)  # pytest shows it if the test has failed
 
 
 def _group(pid):
@@ -103,7 +104,7 @@ def _group(pid):
 
 
 def eventually(condition, timeout=60.0):
-    """Wait for another process: its effects can only be polled for, and a suspect of vanishing is put off 10 s."""
+    """Wait for another process: its effects can only be polled for, and a quarantined message is put off 10 s."""
     deadline = time.monotonic() + timeout
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{condition} did not come true in {timeout} s"

@@ -1,4 +1,4 @@
-"""A pool for tests, and who holds one of its threads."""
+"""A pool for tests, and a task that holds one of its threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Worker:
         self.pool = Pool(threads, self.woken.wake, **options)
 
     def ended(self, count):
-        """What ended, as soon as it is so many; timeouts are enforced meanwhile."""
+        """The results, as soon as there are `count`; timeouts are enforced meanwhile."""
         give_up = time.monotonic() + PATIENCE
         taken = self.pool.take_ended()
         while len(taken) < count:

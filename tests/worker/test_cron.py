@@ -1,4 +1,4 @@
-"""Cron in real workers: any number of them, also when they are killed on the tick."""
+"""Cron in real workers: any number of them, also when they are killed at the instant of a tick."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import logging
 import random
 import signal
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from django.db import OperationalError
 
-from delayedq.cron.beat import beat
+from delayedq.cron.beat import Beats, beat
 from delayedq.cron.definitions import read
 from delayedq.models import CronTick, FinishedMessage, Message
-from delayedq.worker.beat import Beat
+from delayedq.worker.cron_beat import CronBeat
 from delayedq.worker.loop import Loop
+from delayedq.worker.outage import Outage
+from tests.app.chores import note
 from tests.app.models import Mark
 from tests.cron.given import nominal, placed
 from tests.worker.conftest import eventually
@@ -91,12 +94,11 @@ def test_without_cron_a_worker_places_nothing(workers, alias):
     assert CronTick.objects.count() == 0
 
 
-def test_a_worker_takes_back_the_ticks_of_a_schedule_that_is_gone(workers, alias, store):
+def test_a_worker_leaves_the_ticks_of_others_alone(workers, alias, store):
     beat(store, {"own": read("own", {**MINUTELY, "cron": "0 0 1 1 *"})})
-    assert Message.objects.count() == 1
     assert workers("--drain").finish()[0] == 0
 
-    assert Message.objects.count() == 0
+    assert Message.objects.count() == 1
 
 
 def test_a_wrong_schedule_keeps_a_worker_from_starting(workers, alias):
@@ -107,8 +109,8 @@ def test_a_wrong_schedule_keeps_a_worker_from_starting(workers, alias):
 
 
 def test_a_beat_that_loses_the_database_tries_again(store, caplog, monkeypatch):
-    monkeypatch.setattr("delayedq.worker.beat.RETRY", 0.01)
-    one = Beat(store, {"own": read("own", MINUTELY)})
+    monkeypatch.setattr("delayedq.worker.cron_beat.RETRY", 0.01)
+    one = CronBeat(store, {"own": read("own", MINUTELY)}, Outage("test"))
     failing = iter([OperationalError("the connection was lost")])
     now = type(store).now
 
@@ -119,19 +121,41 @@ def test_a_beat_that_loses_the_database_tries_again(store, caplog, monkeypatch):
 
     monkeypatch.setattr(type(store), "now", lost_once)
     with caplog.at_level(logging.WARNING, "delayedq"):
-        one.begin()
+        one.begin(wait=True)
         eventually(Message.objects.exists)
     one.stop()
     assert "the connection was lost" in caplog.text
 
 
-def test_a_loop_without_schedules_runs_no_beat_beside_it(store, options, monkeypatch):
+def test_a_loop_that_may_run_no_cron_has_no_beat_beside_it(store, options, monkeypatch):
     started = []
 
     def start(self):
         started.append(self)
 
-    monkeypatch.setattr(Beat, "start", start)
-    Loop(store, options, "test").run()
+    monkeypatch.setattr(CronBeat, "start", start)
+    Loop(store, replace(options, cron=False), "test").run()
 
     assert started == []
+
+
+def test_the_first_claim_does_not_wait_for_the_first_beat(store, options, monkeypatch):
+    """With thousands of schedules a beat takes seconds; here it lasts until a task has run."""
+    monkeypatch.setattr(Beats, "beat", lambda self, **_: eventually(Mark.objects.exists))
+    note.enqueue("first")
+    Loop(store, replace(options, drain=False, max_tasks=1), "test").run()
+
+    assert Mark.objects.get().name == "first"
+
+
+def test_a_tick_is_skipped_while_another_one_runs(workers, alias):
+    """A task of 2.5 s, every second, in four threads of two processes."""
+    nap = {**EVERY_SECOND, "task": "tests.app.chores.nap", "args": ["nap", 2.5], "overlap": "skip"}
+    one = workers("--processes", "2", CRON=cron(nap=nap), poll=0.2)
+    eventually(lambda: Mark.objects.filter(name="nap ended").count() >= 2)
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+
+    steps = list(Mark.objects.order_by("id").values_list("name", flat=True))
+    assert steps == ["nap began", "nap ended"] * (len(steps) // 2)
+    assert FinishedMessage.objects.cancelled().exists()

@@ -128,7 +128,7 @@ def test_the_pool_says_when_the_next_task_is_late():
 
 
 def test_a_timeout_that_comes_as_the_task_ends_harms_nothing():
-    """Tasks that end just when their time is over, with somebody who enforces it all the while."""
+    """Tasks that end just when their time is over, while another thread enforces it all the time."""
     tight = replace(tasks.play, timeout=timedelta(microseconds=50))
     stop = threading.Event()
     with working(2) as worker:

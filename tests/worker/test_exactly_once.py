@@ -19,11 +19,10 @@ from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Imposs
 from delayedq.exceptions import InvalidKey, LeaseLost, NotStorable
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Settled
-from delayedq.worker import joint
 from tests.app import once
 from tests.app.models import Mark
 from tests.store.given import NOW, at, together
-from tests.worker.jointly import ROW_LOCKS, claim_first, is_untouched, marks, run, write, write_and
+from tests.worker.exactly_once_tasks import ROW_LOCKS, claim_first, is_untouched, marks, run, write, write_and
 
 MINUTE = timedelta(minutes=1)
 
@@ -157,7 +156,7 @@ def test_an_expired_lease_that_nobody_took_still_commits(claimed):
 
 def test_a_message_that_was_replaced_runs_once_more_and_what_its_attempt_wrote_stays(claimed, claim, store):
     message = claimed(write)
-    store.offer(once.play.offer(("another",), {}, when=at(5), key="a"), now=at(5))
+    store.at(at(5)).offer(once.play.offer(("another",), {}, when=at(5), key="a"))
     ended = run(message)
 
     assert (ended.outcome, ended.settled) == (Returned(), Settled(superseded=frozenset({message.id})))
@@ -199,7 +198,7 @@ def locked(store, monkeypatch):
         holder = store_holder(store)
         next(holder)
         clock = SimpleNamespace(sleep=lambda _: next(holder, None), monotonic=time.monotonic)
-        monkeypatch.setattr(joint, "time", clock)
+        monkeypatch.setattr("delayedq.store.base.time", clock)
         try:
             return function()
         finally:
@@ -210,7 +209,7 @@ def locked(store, monkeypatch):
 
 def store_holder(store):
     """A transaction on a second connection of this thread."""
-    other = store.connection.copy()
+    other = store.database.connection.copy()
     other.set_autocommit(False)
     with other.cursor() as cursor:
         cursor.execute("SELECT id FROM delayedq_message FOR UPDATE")
@@ -230,7 +229,7 @@ def test_it_waits_for_a_transaction_that_has_locked_its_message(claimed, locked)
 
 @ROW_LOCKS
 def test_it_does_not_wait_longer_than_its_lease(claimed, locked):
-    """Whoever has locked the message may be waiting for what the task has locked."""
+    """The transaction that has locked the message may be waiting for what the task has locked."""
     message = claimed(write)
     ended = locked(lambda: run(message))
 

@@ -15,11 +15,11 @@ from delayedq import current_message
 from delayedq.core.lifecycle import Raised, Returned
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Settled
-from delayedq.worker import joint
+from delayedq.worker import exactly_once
 from delayedq.worker.deadlines import Deadlines
 from tests.app import once
 from tests.store.given import at
-from tests.worker.jointly import is_untouched, marks, run, write, write_and
+from tests.worker.exactly_once_tasks import is_untouched, marks, run, write, write_and
 
 # After the commit
 
@@ -77,7 +77,7 @@ def test_a_success_is_announced_after_the_commit(claimed, told):
 
 
 def test_a_failure_is_announced_after_the_rollback(claimed, told):
-    run(claimed(write_and(lambda: 1 / 0)))
+    run(claimed(write_and(lambda: 1 / 0))._replace(max_attempts=1))
     assert told == [(False, 0, "FAILED")]
     assert marks() == ["told"]
 
@@ -163,7 +163,7 @@ def test_while_the_database_is_away_it_asks_again(claimed, store, unplug, monkey
     message = claimed(write_and(lambda: unplug(after)))
     with pytest.MonkeyPatch.context() as outage:  # `unplug` undoes its own changes alone
         outage.setattr(store, "finished", stay_away)
-        outage.setattr(joint, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
+        outage.setattr(exactly_once, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
         ended = run(message)
 
     assert (ended.settled is not None) is after

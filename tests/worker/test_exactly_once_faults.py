@@ -11,11 +11,13 @@ from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.signals import lease_lost
+from delayedq.worker import executor
+from delayedq.worker.pool import Pool
 from tests.app import once, tasks
 from tests.app.models import Mark
 from tests.store.given import together
 from tests.worker.conftest import eventually
-from tests.worker.jointly import ROW_LOCKS
+from tests.worker.exactly_once_tasks import ROW_LOCKS
 
 
 def marks():
@@ -90,9 +92,9 @@ def test_the_loop_does_not_end_it_a_second_time(drain, caplog):
 
 
 def test_other_tasks_run_in_no_transaction(drain, alias):
-    tasks.bodies["look"] = lambda: connections[alias].in_atomic_block
-    tasks.play.enqueue("look")
-    once.play.enqueue("look")
+    tasks.bodies["check"] = lambda: connections[alias].in_atomic_block
+    tasks.play.enqueue("check")
+    once.play.enqueue("check")
     drain()
     assert list(FinishedMessage.objects.order_by("id").values_list("result", flat=True)) == ["false", "true"]
 
@@ -204,3 +206,26 @@ def test_a_connection_that_is_lost_while_it_runs_is_a_failed_attempt(drain, play
     row = Message.objects.get()
     assert (row.attempt, row.lease_token, marks()) == (1, None, [])
     assert "OperationalError" in row.errors
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_an_attempt_whose_connection_failed_before_it_began_is_not_charged(drain, connection, monkeypatch):
+    """The worker's own connections are open; the thread of the task gets none, as on a server that has too many."""
+    monkeypatch.setattr(executor, "CONNECTION_PAUSE", 3600.0)
+    name, ran = connection.settings_dict["NAME"], []
+    tasks.bodies["run"] = lambda: ran.append(1)
+    once.play.schedule_at(timezone.now(), "run", key="a")
+
+    def close(closed):
+        with connection._nodb_cursor() as cursor:
+            cursor.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS {"false" if closed else "true"}')
+
+    submit = Pool.submit
+    monkeypatch.setattr(Pool, "submit", lambda pool, attempt: (close(True), submit(pool, attempt))[1])
+    try:
+        drain()
+    finally:
+        close(False)
+    row = Message.objects.get()
+    assert (row.attempt, row.lease_token, row.errors, ran) == (0, None, None, [])
+    assert row.scheduled_at > timezone.now()

@@ -30,7 +30,7 @@ def as_async(body):
 
 
 @pytest.fixture(params=["sync", "async"])
-def ending(request):
+def result_of(request):
     """How an attempt of a function ends, sync and async."""
     return lambda body, **fields: run(playing(body if request.param == "sync" else as_async(body), **fields))
 
@@ -38,21 +38,21 @@ def ending(request):
 # Returning
 
 
-def test_returning_nothing(ending):
-    ended = ending(lambda: None)
+def test_returning_nothing(result_of):
+    ended = result_of(lambda: None)
     assert (ended.outcome, ended.error) == (Returned(None), None)
     assert 0 <= ended.finished - ended.started < PATIENCE
 
 
 @pytest.mark.parametrize("value", [7, 0, False, "", [], {"a": [1.5]}, (1, {2}), LATER, b"\0"], ids=repr)
-def test_returning_a_value(ending, value):
-    ended = ending(lambda: value)
+def test_returning_a_value(result_of, value):
+    ended = result_of(lambda: value)
     assert ended.error is None
     assert loads(ended.outcome.result) == value
 
 
-def test_returning_what_can_not_be_stored_is_impossible(ending):
-    ended = ending(lambda: [1, object()])
+def test_returning_what_can_not_be_stored_is_impossible(result_of):
+    ended = result_of(lambda: [1, object()])
     assert ended.outcome == Impossible()
     assert isinstance(ended.error, NotStorable)
     assert str(ended.error).startswith("the result[1]: <object> can't be stored")
@@ -64,11 +64,11 @@ def test_returning_what_can_not_be_stored_is_impossible(ending):
 @pytest.mark.parametrize(
     "error", [ValueError("no fuel"), SystemExit(3), KeyboardInterrupt(), GeneratorExit()], ids=repr
 )
-def test_whatever_a_task_raises_ends_its_attempt_and_not_the_worker(ending, error):
+def test_whatever_a_task_raises_ends_its_attempt_and_not_the_worker(result_of, error):
     def body():
         raise error
 
-    ended = ending(body)
+    ended = result_of(body)
     assert (ended.outcome, ended.error) == (Raised(), error)
     assert ended.started is not None
 
@@ -92,11 +92,11 @@ def test_an_async_task_that_is_cancelled_has_failed():
     ],
     ids=repr,
 )
-def test_a_task_may_say_how_its_message_goes_on(ending, error, outcome):
+def test_a_task_may_say_how_its_message_goes_on(result_of, error, outcome):
     def body():
         raise error
 
-    ended = ending(body)
+    ended = result_of(body)
     assert (ended.outcome, ended.error) == (outcome, error)
 
 
@@ -143,8 +143,8 @@ def test_the_context_is_none_of_the_arguments():
 
 
 @pytest.mark.parametrize("body", [lambda: int([]), lambda: tasks.remind.func()], ids=["builtin", "call"])  # noqa: PLW0108
-def test_a_type_error_inside_the_task_is_an_error_like_others(ending, body):
-    ended = ending(body)
+def test_a_type_error_inside_the_task_is_an_error_like_others(result_of, body):
+    ended = result_of(body)
     assert ended.outcome == Raised()
     assert type(ended.error) is TypeError
 
@@ -161,19 +161,19 @@ def test_a_payload_that_can_not_be_read_is_impossible(task, payload):
     assert isinstance(ended.error, ArgumentsMismatch)
 
 
-def test_an_error_of_ours_that_a_task_raises_itself_is_an_error_like_others(ending):
+def test_an_error_of_ours_that_a_task_raises_itself_is_an_error_like_others(result_of):
     def body():
         raise ArgumentsMismatch("of something else")
 
-    assert ending(body).outcome == Raised()
+    assert result_of(body).outcome == Raised()
 
 
 # The current message
 
 
-def test_the_task_sees_its_message_and_nobody_else_does(ending):
+def test_the_task_sees_its_message_and_nobody_else_does(result_of):
     seen = []
-    ended = ending(lambda: seen.append(current_message()), key="UA1545", attempt=2, metadata='{"trace":1}')
+    ended = result_of(lambda: seen.append(current_message()), key="UA1545", attempt=2, metadata='{"trace":1}')
 
     assert seen == [ended.attempt]
     assert (seen[0].key, seen[0].attempt, seen[0].metadata) == ("UA1545", 2, {"trace": 1})
@@ -182,8 +182,8 @@ def test_the_task_sees_its_message_and_nobody_else_does(ending):
         current_message()
 
 
-def test_the_message_is_gone_after_an_error_too(ending):
-    ending(lambda: 1 / 0)
+def test_the_message_is_gone_after_an_error_too(result_of):
+    result_of(lambda: 1 / 0)
     with pytest.raises(LookupError):
         current_message()
 

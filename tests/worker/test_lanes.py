@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from delayedq.store.protocol import Sight
+from delayedq.store.protocol import LaneHead
 from delayedq.worker import lanes as lanes_module
 from delayedq.worker.lanes import REMEMBERED, SLACK, Lanes
 from tests.app import tasks
@@ -18,15 +18,17 @@ from tests.worker.attempts import NOW, claimed
 HOUR = 3600.0
 
 
-def lanes(*sights):
-    """What a look just now found: (queue, priority), or with seconds until it is due."""
+def lanes(*heads):
+    """What a scan just now found: (queue, priority), or with seconds until it is due."""
     known = Lanes()
-    see(known, *sights)
+    scanned(known, *heads)
     return known
 
 
-def see(known, *sights):
-    known.see([Sight(queue, priority, NOW, *due or (-1.0,)) for queue, priority, *due in sights], time.monotonic())
+def scanned(known, *heads):
+    known.scanned(
+        [LaneHead(queue, priority, NOW, *due or (-1.0,)) for queue, priority, *due in heads], time.monotonic()
+    )
 
 
 def names(planned):
@@ -73,61 +75,61 @@ def test_what_is_overdue_is_expected_now():
 # Floors
 
 
-def floors(known):
-    return {f"{lane.queue}{lane.priority}": lane.floor for lane in known.plan()}
+def watermarks(known):
+    return {f"{lane.queue}{lane.priority}": lane.watermark for lane in known.plan()}
 
 
-def test_a_floor_begins_where_the_look_saw_the_first_message():
-    assert floors(lanes(("a", 0))) == {"a0": NOW}
+def test_a_watermark_begins_where_the_scan_saw_the_first_message():
+    assert watermarks(lanes(("a", 0))) == {"a0": NOW}
 
 
-def test_a_floor_advances_to_what_was_claimed_but_for_late_commits():
+def test_a_watermark_advances_to_what_was_claimed_but_for_late_commits():
     known = lanes(("a", 0), ("b", 0))
     known.advance(known.plan(), [got(seconds=1), got(seconds=7)], 2)
-    assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK, "b0": NOW}
+    assert watermarks(known) == {"a0": NOW + timedelta(seconds=7) - SLACK, "b0": NOW}
 
 
-def test_while_there_is_more_a_floor_follows_close_behind():
+def test_while_there_is_more_a_watermark_follows_close_behind():
     known = lanes(("a", 0), ("b", 0))
     for seconds in (1.0, 1.1):
         known.advance(known.plan(), [got("b", seconds=seconds), got(seconds=seconds)], 2)
-    assert floors(known) == {"a0": NOW + timedelta(seconds=1), "b0": NOW + timedelta(seconds=1.1) - SLACK}
+    assert watermarks(known) == {"a0": NOW + timedelta(seconds=1), "b0": NOW + timedelta(seconds=1.1) - SLACK}
 
 
-def test_where_all_was_taken_a_floor_leaves_time_for_late_commits():
+def test_where_all_was_taken_a_watermark_leaves_time_for_late_commits():
     known = lanes(("a", 0))
     for seconds in (1.0, 1.1):
         known.advance(known.plan(), [got(seconds=seconds)], 2)
         known.hint()
-    assert floors(known) == {"a0": NOW + timedelta(seconds=1.1) - SLACK}
+    assert watermarks(known) == {"a0": NOW + timedelta(seconds=1.1) - SLACK}
 
 
-def test_what_is_offered_now_is_not_under_the_floor_of_a_lane_that_held_only_later_messages():
+def test_what_is_offered_now_is_not_under_the_watermark_of_a_lane_that_held_only_later_messages():
     known = Lanes()
-    known.see([Sight("a", 0, NOW + timedelta(hours=1), HOUR)], time.monotonic())
+    known.scanned([LaneHead("a", 0, NOW + timedelta(hours=1), HOUR)], time.monotonic())
     known.hint()
     (lane,) = known.plan()
-    assert lane.floor is None or lane.floor <= NOW
+    assert lane.watermark is None or lane.watermark <= NOW
 
 
-def test_a_floor_never_goes_back_by_a_claim():
+def test_a_watermark_never_goes_back_by_a_claim():
     known = lanes(("a", 0))
     known.advance(known.plan(), [got(seconds=7)], 1)
     known.advance(known.plan(), [got(seconds=-100)], 1)
-    assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK}
+    assert watermarks(known) == {"a0": NOW + timedelta(seconds=7) - SLACK}
 
 
-def test_a_look_lowers_a_floor_to_what_it_found():
+def test_a_scan_lowers_a_watermark_to_what_it_found():
     known = lanes(("a", 0))
     known.advance(known.plan(), [got(seconds=7)], 1)
-    see(known, ("a", 0))
-    assert floors(known) == {"a0": NOW}
+    scanned(known, ("a", 0))
+    assert watermarks(known) == {"a0": NOW}
 
 
 @pytest.mark.parametrize("instant", [datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)], ids=str)
 def test_the_ends_of_time_are_times_like_others(instant):
     known = Lanes()
-    known.see([Sight("a", 0, instant, -1.0)], time.monotonic())
+    known.scanned([LaneHead("a", 0, instant, -1.0)], time.monotonic())
     planned = known.plan()
     known.advance(planned, [claimed(tasks.remind, queue="a", scheduled_at=instant)], 1)
     assert names(known.plan()) == ["a0"]
@@ -142,13 +144,13 @@ def test_lanes_that_gave_all_they_were_asked_for_stay_planned():
     assert len(known.plan()) == 2
 
 
-def test_exhausted_lanes_are_not_planned_until_somebody_looks():
+def test_exhausted_lanes_are_not_planned_until_somebody_scans():
     known = lanes(("a", 0), ("b", 0))
     assert known.advance(known.plan(), [got()], 2)
     assert known.plan() == []
     assert known.due_in() is None
 
-    see(known, ("b", 0), ("c", 0))
+    scanned(known, ("b", 0), ("c", 0))
     assert sorted(names(known.plan())) == ["b0", "c0"]
 
 
@@ -169,15 +171,15 @@ def test_only_what_was_planned_is_exhausted():
 def test_a_lane_that_vanished_between_plan_and_claim_does_no_harm():
     known = lanes(("a", 0))
     planned = known.plan()
-    see(known, ("b", 0))
+    scanned(known, ("b", 0))
     known.advance(planned, [got()], 2)
     assert names(known.plan()) == ["b0"]
 
 
-def test_looks_are_counted():
+def test_scans_are_counted():
     known = lanes(("a", 0))
-    see(known)
-    assert known.looks == 2
+    scanned(known)
+    assert known.scans == 2
     assert known.plan() == []
 
 
@@ -187,49 +189,49 @@ def test_what_was_hinted_at_in_vain_was_not_locked():
     for _ in range(5):
         known.hint()
         known.advance(known.plan(), [], 1)
-        see(known, ("a", 0, HOUR))
-    see(known, ("a", 0))
+        scanned(known, ("a", 0, HOUR))
+    scanned(known, ("a", 0))
     assert known.due_in() <= 0
 
 
 def test_an_empty_lane_is_remembered_for_the_next_hint():
     known = lanes(("a", 0))
     known.advance(known.plan(), [got(seconds=7)], 1)
-    see(known)
+    scanned(known)
     assert known.due_in() is None
     assert known.hint()
-    assert floors(known) == {"a0": NOW + timedelta(seconds=7) - SLACK}
+    assert watermarks(known) == {"a0": NOW + timedelta(seconds=7) - SLACK}
 
 
-def test_without_any_lane_a_hint_waits_for_a_look():
+def test_without_any_lane_a_hint_waits_for_a_scan():
     assert not Lanes().hint()
 
 
 def test_few_empty_lanes_are_remembered_and_the_latest_rather_than_others():
     known = Lanes()
     for number in range(3 * REMEMBERED):
-        see(known, ("new", number))
-    see(known)
+        scanned(known, ("new", number))
+    scanned(known)
     known.hint()
     assert sorted(lane.priority for lane in known.plan()) == list(range(2 * REMEMBERED, 3 * REMEMBERED))
-    see(known, ("back", 0))
+    scanned(known, ("back", 0))
     assert names(known.plan()) == ["back0"]
 
 
 def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often(monkeypatch):
     monkeypatch.setattr(lanes_module, "time", SimpleNamespace(monotonic=lambda: 0.0))  # which stands still
-    known, locked = Lanes(), [Sight("a", 0, NOW, -1.0)]
-    known.see(locked, 0.0)
+    known, locked = Lanes(), [LaneHead("a", 0, NOW, -1.0)]
+    known.scanned(locked, 0.0)
     pauses = []
     for _ in range(12):
         known.hint()
         known.advance(known.plan(), [], 1)
-        known.see(locked, 0.0)
+        known.scanned(locked, 0.0)
         pauses.append(known.due_in())
     assert pauses[0] <= 0
     assert all(earlier < later for earlier, later in pairwise(pauses[:6]))
     assert 0.9 < pauses[-1] <= 1.0
     known.hint()
     known.advance(known.plan(), [got()], 1)
-    known.see(locked, 0.0)
+    known.scanned(locked, 0.0)
     assert known.due_in() <= 0

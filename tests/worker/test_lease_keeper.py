@@ -1,4 +1,4 @@
-"""Keeping the leases of workers, and burying those that died."""
+"""Keeping the leases of workers, and releasing what those held that died."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 from django.utils import timezone
 
-from delayedq.core.lifecycle import Ending
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, Lane
 from delayedq.worker import lease_keeper
-from delayedq.worker.lease_keeper import Bereaved, LeaseKeeper
-from delayedq.worker.ledger import Ledger
+from delayedq.worker.lease_keeper import LeaseKeeper, WorkerExit
 from delayedq.worker.loop import Options
+from delayedq.worker.shared_leases import SharedLeases
 from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE
 from tests.worker.conftest import eventually
@@ -34,15 +34,15 @@ def options(lease):
 class Keeping:
     """A keeper in a thread of its own, and the supervisor's end of its pipe."""
 
-    def __init__(self, store, *ledgers, lease=LONG):
+    def __init__(self, store, *all_leases, lease=LONG):
         self.pipe, self.far_end = multiprocessing.Pipe()
-        self.keeper = LeaseKeeper(store, ledgers, options(lease), self.far_end)
+        self.keeper = LeaseKeeper(store, all_leases, options(lease), self.far_end)
         self.thread = threading.Thread(target=self.keeper.run, name="keeper")
 
-    def bury(self, ledger, *, all_of_it=False):
-        self.pipe.send(Bereaved(ledger, all_of_it))
-        assert self.pipe.poll(PATIENCE), "It was not buried."
-        assert self.pipe.recv() == Bereaved(ledger, all_of_it)
+    def release_exited(self, leases, *, all_of_it=False):
+        self.pipe.send(WorkerExit(leases, all_of_it))
+        assert self.pipe.poll(PATIENCE), "It was not released."
+        assert self.pipe.recv() == WorkerExit(leases, all_of_it)
 
 
 @contextmanager
@@ -60,13 +60,13 @@ def keeping(*args, **options):
 
 @pytest.fixture
 def claim(store):
-    """Claim so many messages, and hold them in a ledger."""
+    """Claim `count` messages, and hold them in shared leases."""
 
-    def claim(ledger, count=1, lease=LONG, **fields):
+    def claim(leases, count=1, lease=LONG, **fields):
         store.offer_many([message(scheduled_at=None, **fields)] * count)
         claimed = store.claim(LANE, count, lease, "worker")
         assert len(claimed) == count
-        return [(one, ledger.hold(one.id, one.token)) for one in claimed]
+        return [(one, leases.hold(one.id, one.token)) for one in claimed]
 
     return claim
 
@@ -79,7 +79,7 @@ def until(claimed):
 
 
 def test_what_is_held_is_renewed_again_and_again(store, claim):
-    first, second, lease = Ledger(8), Ledger(8), timedelta(seconds=3)
+    first, second, lease = SharedLeases(8), SharedLeases(8), timedelta(seconds=3)
     held = [*claim(first, 2, lease), *claim(second, 1, lease)]
     with keeping(store, first, second, lease=lease):
         for _ in range(3):
@@ -89,38 +89,69 @@ def test_what_is_held_is_renewed_again_and_again(store, claim):
 
 
 def test_what_is_held_later_is_renewed_too_and_what_was_dropped_is_not(store, claim):
-    ledger = Ledger(8)
-    with keeping(store, ledger, lease=LEASE):
-        (first, slot), (second, _) = claim(ledger, 2, LEASE)
+    leases = SharedLeases(8)
+    with keeping(store, leases, lease=LEASE):
+        (first, slot), (second, _) = claim(leases, 2, LEASE)
         before = until(second)
         eventually(lambda: until(second) > before)
-        ledger.drop(slot)
+        leases.drop(slot)
         eventually(lambda: Message.objects.expired().filter(id=first.id).exists())
         after = until(second)
         eventually(lambda: until(second) > after)
 
 
+def test_expired_leases_may_be_claimed_only_while_renewals_go_through(store, monkeypatch):
+    shared_leases, away = SharedLeases(8), threading.Event()
+    shared_leases.let_claim_expired(0)
+    renew = type(store).renew
+
+    def renew_unless_away(*args):
+        if away.is_set():
+            raise OperationalError("it is away")
+        return renew(*args)
+
+    monkeypatch.setattr(type(store), "renew", renew_unless_away)
+    with keeping(store, shared_leases, lease=timedelta(seconds=2)):
+        eventually(shared_leases.may_claim_expired)
+        away.set()
+        eventually(lambda: not shared_leases.may_claim_expired())
+        away.clear()
+        eventually(shared_leases.may_claim_expired)
+
+
+def test_after_an_interruption_others_may_renew_before_expired_leases_are_claimed(store):
+    shared_leases = SharedLeases(8)
+    shared_leases.let_claim_expired(0)
+    keeper = Keeping(store, shared_leases, lease=timedelta(seconds=60)).keeper
+    may_claim = []
+    for moment in (1000, 1020, 1080, 1100, 1131):
+        shared_leases.let_claim_expired(0)
+        keeper._let_claim_expired(moment)
+        may_claim.append(shared_leases.may_claim_expired())
+    assert may_claim == [False, True, False, True, False]
+
+
 def test_a_lost_lease_is_reported_to_its_worker_and_to_no_other(store, claim):
-    ledger = Ledger(8)
-    (lost, slot), (kept, other) = claim(ledger, 2, LEASE)
-    with keeping(store, ledger, lease=LEASE):
+    leases = SharedLeases(8)
+    (lost, slot), (kept, other) = claim(leases, 2, LEASE)
+    with keeping(store, leases, lease=LEASE):
         Message.objects.filter(id=lost.id).update(lease_token=lost.token - 1)
-        eventually(lambda: ledger.is_lost(slot, lost.token))
-        assert not ledger.is_lost(other, kept.token)
+        eventually(lambda: leases.is_lost(slot, lost.token))
+        assert not leases.is_lost(other, kept.token)
     assert until(lost) < timezone.now() + LONG
 
 
 def test_a_cancelled_message_is_reported_to_its_worker(store, claim):
-    ledger = Ledger(8)
-    ((claimed, slot),) = claim(ledger, 1, LEASE, key="a")
-    with keeping(store, ledger, lease=LEASE):
+    leases = SharedLeases(8)
+    ((claimed, slot),) = claim(leases, 1, LEASE, key="a")
+    with keeping(store, leases, lease=LEASE):
         assert store.unschedule(claimed.kind, "a")
-        eventually(lambda: ledger.is_lost(slot, claimed.token))
+        eventually(lambda: leases.is_lost(slot, claimed.token))
 
 
 def test_a_message_that_another_worker_took_over_is_lost_to_the_first_alone(store, claim):
     """Both hold it: the first froze past its lease."""
-    first, second = Ledger(8), Ledger(8)
+    first, second = SharedLeases(8), SharedLeases(8)
     ((old, slot),) = claim(first, 1, -LEASE)
     (new,) = store.claim(LANE, 1, LEASE, "another")
     assert new.id == old.id
@@ -132,7 +163,7 @@ def test_a_message_that_another_worker_took_over_is_lost_to_the_first_alone(stor
         assert (first.is_lost(slot, old.token), second.is_lost(other, new.token)) == (True, False)
 
 
-# Burying
+# Releasing
 
 
 def attempts():
@@ -140,50 +171,50 @@ def attempts():
 
 
 def test_what_a_dead_worker_had_not_started_is_given_back_uncharged(store, claim):
-    ledger = Ledger(8)
-    (started, slot), (waiting, _) = claim(ledger, 2)
-    ledger.start(slot)
-    with keeping(store, ledger) as kept:
-        kept.bury(0)
+    leases = SharedLeases(8)
+    (started, slot), (waiting, _) = claim(leases, 2)
+    leases.start(slot)
+    with keeping(store, leases) as kept:
+        kept.release_exited(0)
         assert attempts() == {waiting.id: 0}
         assert Message.objects.leased().get().id == started.id
-        assert ledger.entries() == []
+        assert leases.entries() == []
 
 
 def test_a_worker_that_gave_up_gives_all_of_it_back(store, claim):
-    ledger = Ledger(8)
-    (started, slot), (waiting, _) = claim(ledger, 2)
-    ledger.start(slot)
-    with keeping(store, ledger) as kept:
-        kept.bury(0, all_of_it=True)
+    leases = SharedLeases(8)
+    (started, slot), (waiting, _) = claim(leases, 2)
+    leases.start(slot)
+    with keeping(store, leases) as kept:
+        kept.release_exited(0, all_of_it=True)
         assert attempts() == {started.id: 0, waiting.id: 0}
 
 
 def test_the_living_keep_what_they_hold(store, claim):
-    dead, alive = Ledger(8), Ledger(8)
+    dead, alive = SharedLeases(8), SharedLeases(8)
     claim(dead)
     claim(alive)
     with keeping(store, dead, alive) as kept:
-        kept.bury(0)
+        kept.release_exited(0)
         assert (len(dead.entries()), len(alive.entries())) == (0, 1)
         assert Message.objects.leased().count() == 1
 
 
 def test_one_death_after_another_is_answered(store, claim):
-    ledgers = [Ledger(8) for _ in range(3)]
-    with keeping(store, *ledgers) as kept:
+    all_leases = [SharedLeases(8) for _ in range(3)]
+    with keeping(store, *all_leases) as kept:
         for number in (2, 0, 1, 1):
-            claim(ledgers[number])
-            kept.bury(number)
+            claim(all_leases[number])
+            kept.release_exited(number)
         assert not Message.objects.leased().exists()
 
 
 def test_when_the_supervisor_is_gone_all_that_was_not_started_is_given_back(store, claim):
-    ledgers = [Ledger(8), Ledger(8)]
-    ((_, slot),) = claim(ledgers[0])
-    ledgers[0].start(slot)
-    claim(ledgers[1], 2)
-    with keeping(store, *ledgers) as kept:
+    all_leases = [SharedLeases(8), SharedLeases(8)]
+    ((_, slot),) = claim(all_leases[0])
+    all_leases[0].start(slot)
+    claim(all_leases[1], 2)
+    with keeping(store, *all_leases) as kept:
         kept.pipe.close()
         kept.thread.join(PATIENCE)
         assert sorted(attempts().values()) == [0, 0]
@@ -196,10 +227,10 @@ def test_when_the_supervisor_is_gone_all_that_was_not_started_is_given_back(stor
 @pytest.fixture
 def history(store):
     """One row per outcome, a day old."""
-    for ending in Ending:
-        store.offer(message(ending.value, scheduled_at=None))
+    for outcome in FinalOutcome:
+        store.offer(message(outcome.value, scheduled_at=None))
         (claimed,) = store.claim(LANE, 1, LONG, "worker")
-        store.settle([Finish(claimed, ending, 1.0, 0.5)], "worker")
+        store.settle([Finish(claimed, outcome, 1.0, 0.5)], "worker")
     FinishedMessage.objects.update(finished_at=timezone.now() - timedelta(days=1))
 
 
@@ -217,10 +248,10 @@ def test_old_history_is_pruned_but_dead_letters_stay(store, history, settings):
 @pytest.mark.parametrize("retention", [timedelta(hours=25), None], ids=["young", "for ever"])
 def test_history_within_its_time_stays(store, history, settings, retention):
     settings.DELAYEDQ = {"RETENTION": retention}
-    ledger = Ledger(8)
-    with keeping(store, ledger) as kept:
-        kept.bury(0)
-        kept.bury(0)  # by now it has pruned once at least
+    leases = SharedLeases(8)
+    with keeping(store, leases) as kept:
+        kept.release_exited(0)
+        kept.release_exited(0)  # by now it has pruned once at least
     assert left() == {"failed", "succeeded", "cancelled"}
 
 
@@ -236,16 +267,16 @@ def test_much_history_is_pruned_in_small_batches_without_a_rest(store, history, 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_it_goes_on_after_its_connection_was_killed(store, claim, connection, caplog):
-    ledger = Ledger(8)
-    ((claimed, _),) = claim(ledger, 1, LEASE)
-    with keeping(store, ledger, lease=LEASE) as kept:
+    leases = SharedLeases(8)
+    ((claimed, _),) = claim(leases, 1, LEASE)
+    with keeping(store, leases, lease=LEASE) as kept:
         before = until(claimed)
         eventually(lambda: until(claimed) > before)
         assert kill_others(connection) == 1
         before = until(claimed)
         eventually(lambda: until(claimed) > before)
-        assert "The lease keeper lost the database" in caplog.text
-        kept.bury(0)
+        assert "The lease keeper: the database has not answered" in caplog.text
+        kept.release_exited(0)
     assert attempts() == {claimed.id: 0}
 
 
@@ -254,9 +285,9 @@ def test_its_connection_is_closed_at_the_end(store, alias, monkeypatch):
     wrapper = type(connections[alias])
     connect = wrapper.connect
     monkeypatch.setattr(wrapper, "connect", lambda self: opened.append(self) or connect(self))
-    ledger = Ledger(8)
-    with keeping(store, ledger) as kept:
-        kept.bury(0)
+    leases = SharedLeases(8)
+    with keeping(store, leases) as kept:
+        kept.release_exited(0)
     mine = connections[alias]
     assert [one for one in opened if one is not mine and one.connection is not None] == []
     assert len(opened) == 1
@@ -265,14 +296,14 @@ def test_its_connection_is_closed_at_the_end(store, alias, monkeypatch):
 def test_what_a_stuck_worker_had_not_started_goes_to_others(store, claim, monkeypatch):
     """Its loop has not turned for longer than a lease: a call into C holds its interpreter, or it is frozen."""
     monkeypatch.setattr(lease_keeper, "SILENCE", -1.0)
-    ledger = Ledger(8)
-    claim(ledger, 2, lease=timedelta(microseconds=1))
-    running, waiting = ledger.entries()
-    ledger.start(running.slot)
+    leases = SharedLeases(8)
+    claim(leases, 2, lease=timedelta(microseconds=1))
+    running, waiting = leases.entries()
+    leases.start(running.slot)
     far_end = multiprocessing.Pipe()[0]
-    LeaseKeeper(store, [ledger], options(timedelta(microseconds=1)), far_end)._recall()
-    assert ledger.is_lost(waiting.slot, waiting.token)
-    assert not ledger.is_lost(running.slot, running.token)
+    LeaseKeeper(store, [leases], options(timedelta(microseconds=1)), far_end)._recall()
+    assert leases.is_lost(waiting.slot, waiting.token)
+    assert not leases.is_lost(running.slot, running.token)
     rows = dict(Message.objects.values_list("id", "lease_token"))
     assert rows == {running.id: running.token, waiting.id: None}
     assert Message.objects.get(id=waiting.id).attempt == 0

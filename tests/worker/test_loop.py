@@ -149,7 +149,10 @@ def raw(store, **fields):
         ({"payload": '{"args": [{"$": "uuid", "v": "?"}]}'}, "ArgumentsMismatch"),
     ],
 )
-def test_a_row_that_cannot_run_is_set_aside_at_once_and_blocks_nobody(store, drain, fields, reason):
+def test_a_row_that_cannot_run_is_set_aside_after_the_grace_period_and_blocks_nobody(
+    store, drain, settings, fields, reason
+):
+    settings.DELAYEDQ = {"DEPLOY_GRACE": timedelta(0)}
     raw(store, **fields)
     due_at_once(chores.note, "behind", key="behind")
     drain()

@@ -1,4 +1,4 @@
-"""What the loop does while a trip to the database is under way, and what becomes of that trip when it stops."""
+"""What the loop does while a round trip to the database is under way, and what becomes of it when the loop stops."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Offer
 from delayedq.tasks import registered
 from delayedq.worker import loop as loop_module
-from delayedq.worker.ledger import Ledger
-from delayedq.worker.loop import Loop
+from delayedq.worker.loop import Ending, Loop
+from delayedq.worker.shared_leases import SharedLeases
 from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.store.given import kill_others
@@ -30,14 +30,14 @@ class Running:
     """A worker in a thread of the test's process."""
 
     def __init__(self, store, options):
-        self.ledger = Ledger(64)
-        self.loop = Loop(store, options, "test", self.ledger)
-        self.finished = None
+        self.leases = SharedLeases(64)
+        self.loop = Loop(store, options, "test", self.leases)
+        self.ending = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self):
-        self.finished = self.loop.run()
+        self.ending = self.loop.run()
         connections.close_all()
 
     def stop(self):
@@ -55,17 +55,17 @@ def running(store, options):
 
 @contextmanager
 def held_up(store, monkeypatch):
-    """The next trip with an end takes until the end of the block, or until `release` is set."""
+    """The next round trip with an end takes until the end of the block, or until `release` is set."""
     begun, release = threading.Event(), threading.Event()
-    tick = store.tick
+    settle_and_claim = store.settle_and_claim
 
-    def slow(transitions, lanes, *rest):
+    def slow(transitions, lanes, *rest, **options):
         if transitions and not release.is_set():
             begun.set()
             assert release.wait(PATIENCE)
-        return tick(transitions, lanes, *rest)
+        return settle_and_claim(transitions, lanes, *rest, **options)
 
-    monkeypatch.setattr(store, "tick", slow)
+    monkeypatch.setattr(store, "settle_and_claim", slow)
     yield begun, release
     release.set()
 
@@ -91,19 +91,19 @@ def test_a_task_runs_out_of_time(store, running, monkeypatch):
     eventually(lambda: FinishedMessage.objects.filter(kind=tasks.remind.module_path).exists())
 
 
-def test_the_lease_keeper_sees_that_a_trip_hangs(store, running, monkeypatch):
+def test_the_lease_keeper_sees_that_a_round_trip_hangs(store, running, monkeypatch):
     """It gives back what such a worker has not started."""
-    monkeypatch.setattr(loop_module, "BEAT", 0.05)
+    monkeypatch.setattr(loop_module, "HEARTBEAT", 0.05)
     with held_up(store, monkeypatch) as (begun, _):
         tasks.remind.enqueue(7)
         assert begun.wait(PATIENCE)
-        eventually(lambda: running.ledger.silent_for() > 0.5)
-    eventually(lambda: running.ledger.silent_for() < 0.5)
+        eventually(lambda: running.leases.silent_for() > 0.5)
+    eventually(lambda: running.leases.silent_for() < 0.5)
 
 
 def test_what_a_worker_has_ended_is_stored_when_its_time_is_over(store, options, monkeypatch):
-    """A task goes on for too long, and the last trip comes back only after that."""
-    monkeypatch.setattr(loop_module, "LAST_TRIP", PATIENCE)
+    """A task goes on for too long, and the last round trip comes back only after that."""
+    monkeypatch.setattr(loop_module, "LAST_ROUND_TRIP", PATIENCE)
     release = threading.Event()
     monkeypatch.setitem(tasks.bodies, "wait", lambda: release.wait(PATIENCE) and None)
     running = Running(store, replace(options, drain=False, shutdown_timeout=timedelta(seconds=0.2)))
@@ -115,12 +115,12 @@ def test_what_a_worker_has_ended_is_stored_when_its_time_is_over(store, options,
         running.loop.stop()
         threading.Timer(0.5, go_on.set).start()
         running.thread.join(PATIENCE)
-    assert running.finished is False
+    assert running.ending is Ending.GAVE_UP
     assert FinishedMessage.objects.get().kind == tasks.remind.module_path
-    assert [entry.id for entry in running.ledger.entries()] == [Message.objects.get().id]
+    assert [entry.id for entry in running.leases.entries()] == [Message.objects.get().id]
     release.set()  # a process would have ended now
     running.loop._pool.stop()
-    running.loop._courier.stop()
+    running.loop._store_thread.stop()
 
 
 def test_who_listens_has_a_connection_again_after_it_was_lost(store, running, connection):
@@ -138,7 +138,7 @@ def test_who_listens_has_a_connection_again_after_it_was_lost(store, running, co
         signals.message_failed.disconnect(remember)
 
 
-def test_a_suspect_runs_alone_whatever_is_offered_meanwhile(store, drain, options, monkeypatch):
+def test_a_quarantined_message_runs_alone_whatever_is_offered_meanwhile(store, drain, options, monkeypatch):
     """A message whose worker vanished twice may take others along."""
     seen = []
 

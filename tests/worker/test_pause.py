@@ -7,19 +7,19 @@ from datetime import timedelta
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.pauses import pause, resume
-from delayedq.worker import lookout
+from delayedq.worker import poller
 from tests.app import chores, tasks
 from tests.store.given import message, together
 from tests.worker.attempts import PATIENCE
 from tests.worker.conftest import eventually
-from tests.worker.test_lookout import NEVER, watching
+from tests.worker.test_poller import NEVER, watching
 
 
 def offer(store, *queues):
     store.offer_many([message(queue=queue, scheduled_at=None) for queue in queues])
 
 
-# What the lookout makes of it
+# What the poller makes of it
 
 
 def test_a_pause_is_heard_without_any_poll(store):
@@ -48,30 +48,39 @@ def test_a_message_that_is_offered_to_a_paused_queue_makes_no_lane_due(store):
         assert "a" not in {lane.queue for lane in watch.lanes.known()}
 
 
-class Deaf(lookout.Lookout):
-    """Its notifications are lost."""
+class Deaf:
+    """A listener whose notifications are lost."""
 
-    def _heard(self, listener):
-        self._pause(0.05)
+    interval = 0.05
+    proved = True
+
+    def begin_proof(self):
+        """It is not noticed either."""
+
+    def heard(self):
         return False
+
+    def close(self):
+        """It has no connection."""
 
 
 def test_a_pause_that_nobody_heard_is_obeyed_all_the_same(store, monkeypatch):
-    """Also where looks rest for long: over a million dead rows a look takes a second."""
-    monkeypatch.setattr(lookout, "BUSY_INTERVAL", NEVER)
+    """Also where scans rest for long: over a million dead rows a scan takes a second."""
+    monkeypatch.setattr(poller, "BUSY_INTERVAL", NEVER)
     offer(store, "a", "b")
-    with watching(store, kind=Deaf) as watch:
-        looks = watch.lanes.looks
+    monkeypatch.setattr(store, "listener", Deaf)
+    with watching(store) as watch:
+        scans = watch.lanes.scans
         together(lambda: pause("a"))
         assert watch.planned() == ["a0", "b0"]
         claimed = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
         assert [one.queue for one in claimed] == ["b"]
         watch.lanes.advance(watch.lanes.plan(), claimed, 9)
         watch.woken.clear()
-        watch.lookout.ask()
+        watch.poller.ask()
         assert watch.woken.wait(PATIENCE)
         assert watch.lanes.due_in() is None  # and nobody tries in vain
-        assert watch.lanes.looks == looks
+        assert watch.lanes.scans == scans
 
 
 def test_after_the_end_of_a_pause_nobody_hesitates(store):
@@ -85,8 +94,8 @@ def test_after_the_end_of_a_pause_nobody_hesitates(store):
         watch.until(lambda: watch.lanes.due_in() is None)
         together(lambda: resume("a"))
         watch.until(lambda: watch.planned() == ["a0"])
-        looks = watch.lanes.looks
-        watch.until(lambda: watch.lanes.looks > looks)
+        scans = watch.lanes.scans
+        watch.until(lambda: watch.lanes.scans > scans)
         assert watch.planned() == ["a0"]
 
 
@@ -112,7 +121,7 @@ def test_a_worker_that_runs_obeys_a_pause_and_its_end(store, workers):
     eventually(lambda: ended_in("a") == 1)
 
     pause("a")
-    remind_in("b")  # nobody sees this lane without a look
+    remind_in("b")  # nobody sees this lane without a scan
     eventually(lambda: ended_in("b") == 1)
     for number in range(20):
         remind_in("a", number)

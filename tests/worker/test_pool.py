@@ -8,12 +8,14 @@ import time
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
+
 from delayedq import current_message
 from delayedq.core.lifecycle import NotStarted, Raised, Returned
 from delayedq.exceptions import TaskTimeout
 from delayedq.worker import pool as pool_module
-from delayedq.worker.ledger import Ledger
 from delayedq.worker.pool import FLUSH
+from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
 from tests.worker.attempts import PATIENCE, attempt_of, playing
 from tests.worker.pools import busy, values, working
@@ -69,20 +71,20 @@ def test_what_no_thread_has_started_can_be_taken_back():
         assert worker.pool.idle()
 
 
-def test_the_ledger_says_what_was_started():
-    ledger = Ledger(8)
+def test_the_shared_leases_says_what_was_started():
+    leases = SharedLeases(8)
     with working(1) as worker, busy(worker):
-        started = playing(lambda: [entry.started for entry in ledger.entries()], ledger=ledger)
-        waiting = attempt_of(tasks.remind, 7, ledger=ledger)
+        started = playing(lambda: [entry.started for entry in leases.entries()], leases=leases)
+        waiting = attempt_of(tasks.remind, 7, leases=leases)
         worker.pool.submit(started)
         worker.pool.submit(waiting)
-        assert [entry.started for entry in ledger.entries()] == [False, False]
+        assert [entry.started for entry in leases.entries()] == [False, False]
         assert worker.pool.take_back() == [started, waiting]
     with working(1) as worker:
         assert values(worker.run(started)) == ["[true,false]"]
 
 
-# When the loop should look in
+# When the loop should take results
 
 
 def test_it_counts_what_it_holds_until_it_is_taken():
@@ -91,11 +93,11 @@ def test_it_counts_what_it_holds_until_it_is_taken():
         assert worker.pool.worth_taking() is None
         with busy(worker):
             worker.run(attempt_of(tasks.aecho, 7))
-            assert (worker.pool.in_threads, worker.pool.in_loop) == (1, 0)
+            assert (worker.pool.in_threads, worker.pool.in_event_loop) == (1, 0)
             assert not worker.pool.idle()
             assert worker.pool.worth_taking() is None
         worker.ended(1)
-        assert (worker.pool.in_threads, worker.pool.in_loop) == (0, 0)
+        assert (worker.pool.in_threads, worker.pool.in_event_loop) == (0, 0)
         assert worker.pool.idle()
 
 
@@ -121,16 +123,16 @@ def test_an_end_may_wait_a_moment_for_others_but_not_for_ever(monkeypatch):
         assert len(worker.ended(FLUSH)) >= FLUSH
 
 
-def test_where_trips_take_long_an_end_waits_longer_for_others(monkeypatch):
+def test_where_round_trips_take_long_an_end_waits_longer_for_others(monkeypatch):
     monkeypatch.setattr(pool_module, "LONGEST_FLUSH_AFTER", PATIENCE)
     with working(2) as worker, busy(worker):
         worker.pool.submit(attempt_of(tasks.nothing))
         assert worker.woken.wait(PATIENCE)
         time.sleep(2 * pool_module.FLUSH_AFTER)
         assert worker.pool.worth_taking() == 0.0
-        worker.pool.trip_took(60.0)
+        worker.pool.round_trip_took(60.0)
         assert 0.0 < worker.pool.worth_taking() <= PATIENCE
-        worker.pool.trip_took(0.0)
+        worker.pool.round_trip_took(0.0)
         assert worker.pool.worth_taking() == 0.0
 
 
@@ -142,12 +144,12 @@ def test_what_has_ended_occupies_no_thread():
             assert worker.woken.wait(PATIENCE)
         assert worker.pool.in_threads == 2
         worker.ended(2)
-        assert (worker.pool.occupying(), worker.pool.in_threads, worker.pool.in_loop) == (1, 1, 0)
+        assert (worker.pool.occupying(), worker.pool.in_threads, worker.pool.in_event_loop) == (1, 1, 0)
 
 
-def test_each_end_may_be_worth_a_trip():
+def test_each_end_may_be_worth_a_round_trip():
     with working(2, flush=1) as worker, busy(worker):
-        worker.pool.trip_took(60.0)
+        worker.pool.round_trip_took(60.0)
         worker.pool.submit(attempt_of(tasks.nothing))
         assert worker.woken.wait(PATIENCE)
         assert worker.pool.worth_taking() == 0.0
@@ -203,10 +205,11 @@ def test_a_pool_that_ran_nothing_stops():
         pass
 
 
-def test_what_was_lost_while_it_waited_is_not_started():
-    ledger, ran = Ledger(8), threading.Event()
-    attempt = playing(ran.set, ledger=ledger)
-    ledger.report_lost(ledger.entries()[0])
+@pytest.mark.parametrize("task", [tasks.play, tasks.aplay], ids=["sync", "async"])
+def test_what_was_lost_while_it_waited_is_not_started(task):
+    leases, ran = SharedLeases(8), threading.Event()
+    attempt = playing(ran.set, task=task, leases=leases)
+    leases.report_lost(leases.entries()[0])
     with working(1) as worker:
         (ended,) = worker.run(attempt)
     assert (ended.outcome, ended.started) == (NotStarted(), None)

@@ -16,7 +16,7 @@ from tests.app import chores
 from tests.app.models import Mark
 from tests.worker.conftest import eventually
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 def marked(name):
@@ -48,7 +48,7 @@ def test_a_lease_keeper_that_was_killed_is_replaced_and_leases_go_on(workers):
     one.send(signal.SIGTERM)
     code, output = one.finish()
     assert code == 0, output
-    assert "The lease keeper died; another one starts." in output
+    assert "died (signal SIGKILL); another one starts." in output
     assert FinishedMessage.objects.get().attempts == 1
 
 

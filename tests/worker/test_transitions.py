@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import Cancel, Retry, Snooze
-from delayedq.core.lifecycle import Decision, Ending, Impossible, NotStarted, Raised
+from delayedq.core.lifecycle import Decision, FinalOutcome, Impossible, NotStarted, Raised
+from delayedq.core.limits import ERRORS_KEPT
 from delayedq.models import FinishedMessage, Message
-from delayedq.results import ERRORS_KEPT
 from delayedq.store.protocol import Finish, GiveBack
-from delayedq.worker.executor import Ended
+from delayedq.worker.executor import AttemptResult
 from delayedq.worker.transitions import announce, decision, transition, vanished
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed, playing, run, work
@@ -32,7 +32,7 @@ def raising(error, **fields):
 
 
 def after(ended, seconds=0.0):
-    """The transition, as of so many seconds after the attempt."""
+    """The transition, `seconds` after the attempt."""
     return transition(ended, decision(ended), ended.finished + seconds)
 
 
@@ -47,8 +47,8 @@ def test_success_finishes_with_the_result_and_how_long_ago_it_was():
     ended = run(attempt_of(tasks.remind, 7))
     done = after(ended, 2.0)
     assert isinstance(done, Finish)
-    assert (done.claimed, done.ending, done.result, done.errors) == (
-        ended.attempt.claimed, Ending.SUCCEEDED, '"7 at None"', None
+    assert (done.claimed, done.outcome, done.result, done.errors) == (
+        ended.attempt.claimed, FinalOutcome.SUCCEEDED, '"7 at None"', None
     )  # fmt: skip
     assert done.finished == pytest.approx(2.0)
     assert done.started == pytest.approx(2.0 + ended.finished - ended.started)
@@ -80,27 +80,27 @@ def test_what_a_task_asked_for_is_given_back_so(error, charged, delay, until):
 
 def test_the_last_error_finishes_as_failed():
     done = after(raising(ValueError("no fuel"), attempt=8))
-    assert (type(done), done.ending, done.result) == (Finish, Ending.FAILED, None)
+    assert (type(done), done.outcome, done.result) == (Finish, FinalOutcome.FAILED, None)
 
 
 def test_a_cancellation_finishes_as_cancelled_with_its_reason():
     ended = raising(Cancel("the flight left"))
-    assert after(ended).ending == Ending.CANCELLED
+    assert after(ended).outcome == FinalOutcome.CANCELLED
     (error,) = errors(ended)
     assert error["message"] == "the flight left"
 
 
 def test_what_never_started_is_given_back_without_a_trace():
-    ended = Ended(attempt_of(tasks.remind, 7), NotStarted(), None, time.monotonic())
+    ended = AttemptResult(attempt_of(tasks.remind, 7), NotStarted(), None, time.monotonic())
     back = after(ended)
     assert isinstance(back, GiveBack)
     assert (back.charged, back.started, back.delay, back.until, back.errors) == (False, None, None, None, None)
 
 
 def test_what_can_not_run_finishes_as_failed_without_a_start():
-    ended = Ended(attempt_of(tasks.remind), Impossible(), None, time.monotonic(), LookupError("gone"))
+    ended = AttemptResult(attempt_of(tasks.remind), Impossible(), None, time.monotonic(), LookupError("gone"))
     done = after(ended)
-    assert (type(done), done.ending, done.started) == (Finish, Ending.FAILED, None)
+    assert (type(done), done.outcome, done.started) == (Finish, FinalOutcome.FAILED, None)
     assert errors(ended)[0]["seconds"] is None
 
 
@@ -171,7 +171,7 @@ def test_any_text_of_an_error_can_be_stored(store, text):
 )
 def test_a_backoff_that_fails_does_not_take_the_worker_along(backoff):
     ended = raising(ValueError("no fuel"), task=replace(tasks.play, backoff=backoff))
-    assert decision(ended).ending in {None, Ending.FAILED}
+    assert decision(ended).outcome in {None, FinalOutcome.FAILED}
 
 
 @pytest.mark.parametrize("delay", [timedelta.max, -MINUTE, timedelta.min], ids=str)
@@ -183,7 +183,7 @@ def test_a_delay_beyond_all_time_does_not_take_the_worker_along(store, delay, st
     tasks.bodies["raising"] = body
     tasks.play.enqueue("raising")
     work(store)
-    assert len(store.look()) == Message.objects.count() <= 1
+    assert len(store.scan()) == Message.objects.count() <= 1
 
 
 # Attempts that ended without a word
@@ -200,5 +200,5 @@ def test_attempts_without_an_error_have_vanished(attempt, known, times):
 
 
 def test_decisions_are_those_of_the_message_not_of_the_task():
-    ended = Ended(attempt_of(tasks.remind, max_attempts=1), Raised(), 1.0, 2.0, ValueError())
-    assert decision(ended) == Decision(Ending.FAILED)
+    ended = AttemptResult(attempt_of(tasks.remind, max_attempts=1), Raised(), 1.0, 2.0, ValueError())
+    assert decision(ended) == Decision(FinalOutcome.FAILED)

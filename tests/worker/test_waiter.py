@@ -98,8 +98,8 @@ def test_a_signal_at_any_line_of_a_wait_is_noticed_by_it_or_by_the_next(waking, 
     assert noticed or waking.wait(0) or next(lines) <= line
 
 
-def test_a_signal_between_the_look_and_the_sleep_ends_the_sleep(waking):
-    """Here at the call that is the last chance to notice it; whoever misses it sleeps until its timeout."""
+def test_a_signal_between_the_check_and_the_sleep_ends_the_sleep(waking):
+    """Here at the call that is the last chance to notice it; a waiter that misses it sleeps until its timeout."""
     late = threading.Event()
 
     def give_up():

@@ -7,10 +7,15 @@ import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+from django.tasks import task_backends
+from django.tasks.exceptions import InvalidTaskBackend
 
+from delayedq.backend import DelayedQBackend
 from delayedq.conf import get_settings
 from delayedq.management.arguments import positive
+from delayedq.store import serve, served_store
 from delayedq.store.protocol import BARE
 from delayedq.worker.loop import Options
 from delayedq.worker.supervisor import Supervisor
@@ -18,12 +23,20 @@ from delayedq.worker.supervisor import Supervisor
 if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
+    from delayedq.store.base import Store
+
 
 class Command(BaseCommand):
     help = "Runs the messages of the queue until it is stopped (SIGTERM or Ctrl-C; a second one kills)."
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("--queues", type=_names, metavar="A,B", help="Serve these queues only (default: all).")
+        parser.add_argument(
+            "--backend",
+            type=_backend,
+            metavar="NAME",
+            help="Serve the database of this backend of TASKS.",
+        )
         parser.add_argument("--processes", type=positive, default=1, metavar="N", help="Worker processes (1).")
         parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Threads in each process (4).")
         parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
@@ -41,6 +54,9 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
+        if options["backend"]:
+            serve(options["backend"].store.alias)
+        _check_database(served_store())
         settings = get_settings()
         chosen = Options(
             lease=options["lease"] or settings.LEASE,
@@ -59,6 +75,28 @@ class Command(BaseCommand):
         self.stdout.flush()
         if code := Supervisor(chosen, processes).run():
             sys.exit(code)
+
+
+def _check_database(store: Store) -> None:
+    """Raises CommandError where worker processes could not see the messages of this one."""
+    connection = connections[store.alias]
+    if connection.in_atomic_block:
+        problem = "run_workers was called inside a transaction, which worker processes don't see and would close."
+    elif connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]  # of SQLite's
+        problem = f"The database {store.alias!r} is in memory, where worker processes don't see it."
+    else:
+        return
+    raise CommandError(f"{problem} In tests use delayedq.testing.run_due().")
+
+
+def _backend(name: str) -> DelayedQBackend:
+    try:
+        backend = task_backends[name]
+    except InvalidTaskBackend as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if not isinstance(backend, DelayedQBackend):
+        raise argparse.ArgumentTypeError(f"TASKS[{name!r}] is no backend of delayedq")
+    return backend
 
 
 def _names(text: str) -> tuple[str, ...] | None:

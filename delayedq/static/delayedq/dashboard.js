@@ -1,6 +1,6 @@
 "use strict";
 
-// Draws the charts of the dashboard: the numbers are in the page, the colours are those of its style sheet.
+// Draws the charts of the dashboard. The numbers are JSON in the page, the colours come from the style sheet.
 {
     const HEIGHT = 220;
 
@@ -34,7 +34,7 @@
         return bars ? { ...drawn, width: 0, fill: color, paths: uPlot.paths.bars({ size: [0.8, 20] }) } : drawn;
     }
 
-    // Times of day, and at midnight the day.
+    // Labels of the time axis: the time of day, at midnight the date.
     function clock(zone) {
         const time = new Intl.DateTimeFormat("en-GB", { timeStyle: "short", timeZone: zone });
         const day = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", timeZone: zone });

@@ -1,3 +1,3 @@
 "use strict";
-// Carry on without being asked.
+// Post the next part at once; the button is for browsers without scripts.
 document.querySelectorAll("form.dq-ongoing").forEach((form) => form.submit());

@@ -1,10 +1,10 @@
-"""`manage.py demo`: a recorded day, played at speed against real workers, and the proof that each reminder arrived.
+"""`manage.py demo`: replays a recorded day, sped up, against real workers, and checks that each reminder arrived.
 
-timeline.py  the recorded day, what becomes known when, and a fast clock; pure
-player.py    does on the site's behalf what the timeline says
+timeline.py  the recorded day, its events, and a fast clock; pure
+player.py    makes the changes that the events of the timeline ask for
 workers.py   `manage.py run_workers` as a subprocess
-screen.py    what is shown meanwhile
-verdict.py   what the database says in the end
-demo.py      the order of it all
-serve.py     the site afterwards, if it is asked for
+screen.py    the progress display
+verdict.py   compares the database with the record
+demo.py      runs the steps in order
+serve.py     serves the site afterwards (`--serve`)
 """

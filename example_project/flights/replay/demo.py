@@ -1,4 +1,4 @@
-"""The order of the demo: clear, start workers, replay, wait, stop, judge."""
+"""The steps of the demo: clear, start workers, replay, wait, stop, check."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ SHOWN = 5
 
 
 def run(console: Console, *, seconds: float, processes: int) -> list[str]:
-    """Replay the recorded day; returns what went wrong. Raises TooFast and WorkersStopped."""
+    """Replay the recorded day in `seconds`; returns the faults found. Raises TooFast and WorkersStopped."""
     traces.clear()
     record = read_record()
     events, closes = timeline(record), last_reminder(record)
-    # What the database holds in the end must be the replay's alone, so there is no cron.
-    with workers.running("--queues", "reminders", "--processes", str(processes), "--no-cron") as crew:
-        crew.wait_until_ready()
+    # No cron: in the end the database must hold only what the replay wrote.
+    with workers.running("--queues", "reminders", "--processes", str(processes), "--no-cron") as started:
+        started.wait_until_ready()
         clock = Clock.spanning(events[0].at, closes, seconds, started=timezone.now())
         player = Player(clock, events)
         with Screen(console) as screen:
-            _replay(player, crew, screen, until=clock.real(closes) + PATIENCE)
+            _replay(player, started, screen, until=clock.real(closes) + PATIENCE)
     _report(console, player)
     return verdict.faults(record, clock)
 
 
-def _replay(player: Player, crew: Workers, screen: Screen, until: datetime) -> None:
-    """Ends when the last reminder has gone, or `until` has come."""
+def _replay(player: Player, started: Workers, screen: Screen, until: datetime) -> None:
+    """Play the events; returns when the last reminder was delivered, at the latest at `until`."""
     while (now := timezone.now()) < until and (player.events or traces.live_reminders().exists()):
-        crew.check()
+        started.check()
         player.step(now)
         screen.show(_moment(player, now))
         time.sleep(PAUSE)

@@ -1,4 +1,4 @@
-"""Does on the site's behalf what the timeline says, at the time of a fast clock."""
+"""Makes the changes that the events of the timeline ask for, at the time of a fast clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TooFast(Exception):  # noqa: N818
-    """The machine could not follow: news of a flight came when its old reminder was due already."""
+    """The machine was too slow: a change of a flight came when its old reminder was already due."""
 
 
 class Player:
@@ -32,7 +32,7 @@ class Player:
         self.scheduled = self.moved = self.cancelled = 0
 
     def step(self, now: datetime) -> None:
-        """Do what has become known until now, in one transaction. Raises TooFast if that came too late."""
+        """Make the changes known until `now`, in one transaction. Raises TooFast if one came too late."""
         recorded = self.clock.recorded(now)
         known: list[Event] = []
         while self.events and self.events[0].at <= recorded:

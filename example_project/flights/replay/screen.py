@@ -1,4 +1,4 @@
-"""What is shown while the day goes by: a live picture in a terminal, a line now and then elsewhere."""
+"""The progress display: a live panel in a terminal, a line at intervals elsewhere."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINE_EVERY = timedelta(hours=3)
 
 
 class Moment(NamedTuple):
-    """How far the replay is."""
+    """The state of the replay at one moment."""
 
     recorded: datetime
     counts: dict[str, int]

@@ -1,6 +1,6 @@
-"""What `manage.py demo --serve` does after the replay: the site, its admin and its workers go on, with flights to come.
+"""`manage.py demo --serve` after the replay: serve the site and its admin, with workers and flights to come.
 
-The recorded day is announced once more, for the next 24 hours, so that the admin has something to look ahead to.
+The recorded day is announced once more, for the next 24 hours, so that the forecast of the admin is not empty.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     from example_project.flights.replay.timeline import Departure
 
-#: Somebody who may do everything: for a machine of one's own.
+#: A superuser with a public password: only for a development machine.
 USER = PASSWORD = "demo"  # noqa: S105
 
 
 def serve(address: str, *, processes: int) -> None:
-    """Runs until Ctrl-C or SIGTERM, and takes its workers along. `address` is a port, or a host and a port."""
+    """Serve until Ctrl-C or SIGTERM, then stop the workers too. `address`: a port, or host:port."""
     with workers.running("--processes", str(processes)):
         call_command("runserver", address, use_reloader=False)
 
 
 def welcome() -> None:
-    """Create the demo user, or give it back its password."""
+    """Create the demo user, or reset its password."""
     user, _ = get_user_model().objects.get_or_create(username=USER)
     user.is_staff = user.is_superuser = user.is_active = True
     user.set_password(PASSWORD)
@@ -44,7 +44,7 @@ def welcome() -> None:
 
 @transaction.atomic
 def announce(record: Iterable[Departure], now: datetime | None = None) -> int:
-    """Announce each departure for its time of day within the 24 hours after now; returns how many are new."""
+    """Announce each departure for the next occurrence of its time of day after `now`; returns how many are new."""
     moment = now or timezone.now()
     coming = [_again(departure, moment) for departure in record]
     known = {flight.code for flight in Flight.objects.filter(day__in={flight.day for flight in coming})}

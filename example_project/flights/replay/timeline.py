@@ -1,14 +1,14 @@
-"""The recorded day, and the order in which it becomes known. No database, no clock but the one passed in.
+"""The recorded day as a sequence of events. No database; the time is passed in.
 
-What the site knows, and when:
+For each flight:
 
-- eight hours before its scheduled departure a flight is announced, and its reminder scheduled;
-- six hours before, the airline says when it will really leave, or that it won't: the reminder moves, or is dropped;
-- one hour before it really leaves, the reminder is due.
+- 8 hours before its scheduled departure it is announced, and its reminder scheduled;
+- 6 hours before, the actual departure or a cancellation becomes known: the reminder is moved or cancelled;
+- 1 hour before it actually leaves, the reminder is due.
 
-The truth comes once per flight, and five hours before the reminder that it replaces is due. So no reminder moves while
-it runs (which would rightly run it once more), and each flight that leaves has exactly one delivery to expect. Five
-hours of that day are about three seconds of the replay. `Event.overtaken` tells if a machine is too slow even for that.
+There is one change per flight, 5 hours before the old reminder would be due. So no reminder is replaced while it runs
+(which would correctly run it once more), and each flight that leaves must have exactly one delivery. 5 hours of the
+recorded day are about 3 seconds of the replay. `Event.overtaken` detects a machine that is too slow even for that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ KNOWN_BEFORE = timedelta(hours=6)
 
 
 class Departure(NamedTuple):
-    """A line of the record. `left_at` None: cancelled."""
+    """A line of the record. `left_at`: the actual departure; None if the flight was cancelled."""
 
     scheduled_at: datetime
     left_at: datetime | None
@@ -58,7 +58,7 @@ class Event(NamedTuple):
     departure: Departure
 
     def overtaken(self, now: datetime) -> bool:
-        """Came too late: the reminder that it moves or drops is due."""
+        """Whether the event comes too late: the reminder that it moves or cancels is already due."""
         return self.news is not News.ANNOUNCED and now >= self.departure.scheduled_at - LEAD
 
 

@@ -1,4 +1,4 @@
-"""The rows that a replay leaves in the database, and no others."""
+"""Queries for exactly the rows that a replay writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the database says in the end: was each flight that left reminded once, for its last time, and not before it?"""
+"""The check at the end: each flight that left has one delivery, for its last known time, and not before it was due."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def lateness(late: Iterable[timedelta]) -> Lateness | None:
 
 
 def faults(record: Iterable[Departure], clock: Clock) -> list[str]:
-    """Compares the deliveries with the record itself, not with what the replay made of it."""
+    """The faults found, as sentences. Compares the deliveries with the record itself, not with the replay's events."""
     flights = {
         (flight.carrier, flight.number, flight.origin): flight
         for flight in traces.flights().prefetch_related("deliveries")
@@ -46,10 +46,10 @@ def faults(record: Iterable[Departure], clock: Clock) -> list[str]:
 
 def _fault(departure: Departure, flight: Flight | None, clock: Clock) -> str | None:
     if flight is None:
-        return "never came on the board"
+        return "is not on the board"
     deliveries = flight.deliveries.all()
     if departure.left_at is None:
-        return "was cancelled, yet its reminder went" if deliveries else None
+        return "was cancelled, but its reminder was delivered" if deliveries else None
     if len(deliveries) != 1:
         return f"was reminded {len(deliveries)} times"
     if deliveries[0].due_at != clock.real(departure.left_at - LEAD):

@@ -1,4 +1,4 @@
-"""`manage.py run_workers` as a subprocess, which ends when the replay does, however that ends."""
+"""`manage.py run_workers` as a subprocess that is stopped when the replay ends, also if it fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING
 
 from django.conf import settings
 
-from example_project.flights.tasks import roll_call
+from example_project.flights.tasks import ping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ PAUSE = 0.02
 
 
 class WorkersStopped(Exception):  # noqa: N818
-    """The workers ended, or never answered; carries their last words."""
+    """The workers exited or did not answer; the message has the end of their log."""
 
 
 class Workers:
@@ -32,27 +32,27 @@ class Workers:
         self.log = log
 
     def wait_until_ready(self) -> None:
-        """Until one of them has run a task. Raises WorkersStopped."""
-        answer = roll_call.enqueue()
+        """Wait until a worker has run a task. Raises WorkersStopped if none does within PATIENCE seconds."""
+        answer = ping.enqueue()
         deadline = time.monotonic() + PATIENCE
         while not answer.is_finished:
             self.check()
             if time.monotonic() > deadline:
-                raise WorkersStopped(f"No worker answered within {PATIENCE} seconds.\n{self.last_words()}")
+                raise WorkersStopped(f"No worker answered within {PATIENCE} seconds.\n{self.log_tail()}")
             time.sleep(PAUSE)
             answer.refresh()
 
     def check(self) -> None:
         """Raises WorkersStopped."""
         if self.process.poll() is not None:
-            raise WorkersStopped(f"The workers ended with {self.process.returncode}.\n{self.last_words()}")
+            raise WorkersStopped(f"The workers ended with {self.process.returncode}.\n{self.log_tail()}")
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         self.log.seek(0)
         return b"".join(self.log.readlines()[-20:]).decode(errors="replace")
 
     def stop(self) -> None:
-        """Let them finish what they run; end those that don't, by the process group that is theirs alone."""
+        """Stop the workers after their running tasks; kill the process group if they don't exit."""
         self.process.terminate()
         try:
             self.process.wait(PATIENCE)
@@ -64,7 +64,7 @@ class Workers:
 
 @contextmanager
 def running(*flags: str) -> Iterator[Workers]:
-    """In a process group of their own: Ctrl-C reaches the demo alone, which then stops them in order."""
+    """Run workers in their own process group: Ctrl-C reaches only the demo, which then stops them."""
     manage = str(settings.BASE_DIR / "manage.py")
     command = [sys.executable, manage, "run_workers", *flags]
     with tempfile.TemporaryFile() as log:

@@ -1,15 +1,15 @@
-"""What is compared: delayedq, the floor under it, and its peers, each in a module with the same four functions.
+"""The contenders: delayedq, its floor and its peers, each a module with the same four functions.
 
-Each function runs in a process of its own, started by `python -m tests.benchmarks.contenders NAME VERB COUNT`:
+Each function runs in a separate process, started by `python -m tests.benchmarks.contenders NAME VERB COUNT`:
 
-`prepare()` makes the tables; `fill(count)` puts messages in, in the fastest way the peer documents; `drain(count)` runs
-a worker until the stopwatch has seen so many; `enqueue(count)` enqueues one by one, each durable on its own. All have a
-no-op task that takes one integer. `SETTINGS` says in a line how it is set up.
+`prepare()` creates the tables; `fill(count)` enqueues messages in the fastest way the peer documents; `drain(count)`
+runs a worker until the stopwatch has counted `count` tasks; `enqueue(count)` enqueues one by one, with one commit each.
+All have a no-op task that takes one integer. `SETTINGS` describes the set-up in one line.
 
-The database is named by libpq's variables (PGHOST, PGUSER, PGDATABASE), which Django's settings here read too.
+libpq's variables (PGHOST, PGUSER, PGDATABASE) name the database; the Django settings here read them too.
 """
 
-#: In the order of the tables.
+#: In the order of the rows of the tables.
 POSTGRESQL = (
     "floor", "delayedq", "pgqueuer", "oban", "awa", "procrastinate", "django_ox", "dj_queue", "django_tasks_db",
     "celery",

@@ -1,4 +1,4 @@
-"""Runs one function of one contender, and prints how long it took."""
+"""Runs one function of one contender, and prints the seconds it took."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def main() -> None:
     if options.verb == "settings":
         print(contender.SETTINGS)  # noqa: T201
         return
-    if "BENCHMARK_WARM" in os.environ:  # imports and connections are not what is measured
+    if "BENCHMARK_WARM" in os.environ:  # keeps imports and connections out of the measurement
         contender.enqueue(1)
     began = time.perf_counter()
     getattr(contender, options.verb)(*options.count)

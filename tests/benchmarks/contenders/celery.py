@@ -34,7 +34,7 @@ def drain(_count: int) -> None:
 
 
 def _stop() -> None:
-    """What the signals do. (A broadcast may be lost on its way through Redis.)"""
+    """Stop the worker as a signal does. (Redis may lose a broadcast.)"""
     stopwatch.stopped.wait()
     state.should_stop = 0
 

@@ -32,7 +32,7 @@ def nothing(number: int) -> None:
 
 @task
 def busy(milliseconds: float) -> None:
-    """Python that holds the interpreter."""
+    """A CPU-bound task that holds the GIL."""
     until = time.thread_time() + milliseconds / 1000
     while time.thread_time() < until:
         pass
@@ -50,7 +50,7 @@ async def dozing(milliseconds: float) -> None:
 
 @task
 def stamp(instant: float) -> None:
-    """Notes how many milliseconds after the instant it started."""
+    """Records by how many milliseconds it started after the instant."""
     with Path(os.environ["BENCHMARK_RESULT"]).open("a") as file:
         file.write(f"{(time.time() - instant) * 1000}\n")
 
@@ -59,7 +59,7 @@ TASKS = {"nothing": nothing, "busy": busy, "sleepy": sleepy, "dozing": dozing}
 
 
 def fill(count: int) -> None:
-    """BENCHMARK_TASK says of what, BENCHMARK_ARGUMENT with which argument (else a number), BENCHMARK_KEYED if keyed."""
+    """BENCHMARK_TASK names the task, BENCHMARK_ARGUMENT its argument (default: a number), BENCHMARK_KEYED sets keys."""
     chosen = TASKS[os.environ.get("BENCHMARK_TASK", "nothing")]
     argument = os.environ.get("BENCHMARK_ARGUMENT")
     given = itertools.repeat(json.loads(argument), count) if argument else range(count)
@@ -81,16 +81,16 @@ def enqueue(count: int) -> None:
         nothing.enqueue(number)
 
 
-# What the others are not asked for
+# Measured for delayedq only
 
 
 def work() -> None:
-    """An ordinary worker, until SIGTERM."""
+    """Run an ordinary worker until SIGTERM."""
     call_command("run_workers", *os.environ.get("BENCHMARK_FLAGS", "").split())
 
 
 def ping(count: int) -> None:
-    """Now and then a message, so that each finds an idle worker."""
+    """Enqueue messages with pauses, so that each finds an idle worker."""
     for _ in range(count):
         time.sleep(random.uniform(0.03, 0.07))
         stamp.enqueue(time.time())
@@ -105,7 +105,7 @@ def ping_later(count: int) -> None:
 
 
 def fill_flat(count: int) -> None:
-    """All in one transaction; prints by how many megabytes the process has grown."""
+    """Enqueue all in one transaction; prints by how many megabytes the process has grown."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     nothing.enqueue_bulk(((number,), {}) for number in range(count))
     print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)  # noqa: T201

@@ -17,7 +17,7 @@ def nothing(number: int) -> None:
 
 
 def fill(count: int) -> None:
-    """It has no way to enqueue many."""
+    """One by one: it has no call that enqueues many."""
     from django.db import transaction
 
     with transaction.atomic():

@@ -1,4 +1,4 @@
-"""The same protocol as bare SQL: no framework, no lanes, no keeper, no retries. What is left is the database's work."""
+"""The same protocol as bare SQL, without framework, lanes, lease keeper or retries: the database's work alone."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def enqueue(count: int) -> None:
 
 
 def ping(count: int) -> None:
-    """The two commits between which a message travels, each after a pause; notes the milliseconds of both together."""
+    """A bare offer and a bare claim, each after a pause; records the milliseconds of both together."""
     with psycopg.connect(autocommit=True) as connection, Path(os.environ["BENCHMARK_RESULT"]).open("a") as file:
         for number in range(count):
             ((_, scheduled_at), offered) = _after_a_pause(connection, OFFER_NOW, ["nothing", f"[[{number}],{{}}]"])

@@ -14,9 +14,9 @@ LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.
 def configure(
     *apps: str, backend: str, options: dict | None = None, database: dict | None = None, **more: object
 ) -> None:
-    """Settings for `apps`, with one task backend. Connections persist, as each of these peers recommends.
+    """Configure Django for `apps`, with one task backend and persistent connections, as each of these peers recommends.
 
-    `database`: OPTIONS for PostgreSQL that the app documents.
+    `database`: OPTIONS of the PostgreSQL backend that the app documents.
     """
     settings.configure(
         SECRET_KEY="for benchmarks only",

@@ -1,4 +1,4 @@
-"""Times the middle of a run: from the first time a task is called to the last."""
+"""Times a run from the first call of a task to the last."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 LAPS = int(os.environ.get("BENCHMARK_LAPS", "0"))
 
-#: Set at the last lap.
+#: Set at the last call.
 stopped = threading.Event()
 
 _marks: dict[int, float] = {}
@@ -19,7 +19,7 @@ _numbers = itertools.count(1)
 
 
 def lap(_number: object = None) -> None:
-    """The body of everybody's task."""
+    """The body of every contender's task."""
     number = next(_numbers)
     if number == 1 or number == LAPS:  # noqa: PLR1714
         _marks[number] = time.perf_counter()

@@ -41,7 +41,7 @@ class Command(BaseCommand):
 
     def handle(self, *, seconds: float, processes: int, serve: str | None, verbosity: int, **_: Any) -> None:
         if serve and not settings.DEBUG:
-            raise CommandError("--serve makes a user whose password is known to everybody: only with DEBUG.")
+            raise CommandError("--serve creates a user with a public password, so it needs DEBUG=True.")
         for end in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(end, signal.default_int_handler)
         try:
@@ -50,7 +50,9 @@ class Command(BaseCommand):
             if serve:
                 self._serve(serve, processes)
         except TooFast:
-            raise CommandError(f"This machine can't replay the day in {seconds:g} seconds; try more.") from None
+            raise CommandError(
+                f"This machine can't replay the day in {seconds:g} seconds; use a larger --seconds."
+            ) from None
         except WorkersStopped as error:
             raise CommandError(str(error)) from None
         except KeyboardInterrupt:
@@ -72,8 +74,8 @@ class Command(BaseCommand):
     def _conclude(self, faults: list[str]) -> None:
         if faults:
             more = [f"... and {len(faults) - FAULTS_SHOWN} more"] if len(faults) > FAULTS_SHOWN else []
-            raise CommandError("\n".join([f"{len(faults)} things are wrong:", *faults[:FAULTS_SHOWN], *more]))
-        self.stdout.write("Every flight that left was reminded exactly once, at its last known time.")
+            raise CommandError("\n".join([f"{len(faults)} faults:", *faults[:FAULTS_SHOWN], *more]))
+        self.stdout.write("Each flight that left got exactly one reminder, for its last known time.")
 
 
 def duration(text: str) -> float:

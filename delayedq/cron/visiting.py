@@ -1,0 +1,301 @@
+"""To visit schedules: bring the ticks of up to some hundred of them up to date, in one transaction.
+
+A visit takes back the future ticks of another definition, cancels missed ticks that may not run any more, and places
+those that are due within AHEAD, and at least the next one. It reads only ticks from `next_at` on, which is the first
+that was not judged yet, so its cost does not grow with the number of tombstones.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from django.db import connections
+from django.db.models import F
+from django.db.models.functions import Coalesce
+
+from delayedq.core.cron import latest, ticks
+from delayedq.core.ticks import SKIP_AFTER, Misfire, still_due
+from delayedq.cron.placing import prune, together, withdraw
+from delayedq.cron.telling import tell_changed, tell_missed, tell_placed
+from delayedq.models import CronSchedule, CronTick, Message
+from delayedq.store.protocol import OnConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from delayedq.cron.definitions import Definition
+    from delayedq.cron.placing import Tick
+    from delayedq.store.base import Store
+
+    #: The definition of a schedule's row; None if this process does not know it.
+    Find = Callable[[CronSchedule], Definition | None]
+
+#: How long before they are due ticks are placed.
+AHEAD = timedelta(minutes=10)
+#: At most this many ticks of one schedule are placed in one visit.
+MOST = 1_000
+#: A definition that was retired and returns within this time goes on from where it was; else it is new.
+RETURNS = timedelta(days=7)
+#: Tombstones are pruned each time that a schedule has placed this many ticks.
+PRUNE_EVERY = 100
+
+#: What a visit writes to the row of a schedule.
+WRITTEN = ("config_hash", "covered_until", "next_at", "runs", "running_id", "disabled_at", "retired_at")
+
+CHANGED = "Its schedule has changed."
+
+
+@dataclass(slots=True)
+class Visited:
+    """A locked schedule, and its ticks from `next_at` on. `waiting`: those that are due and not begun, by due time."""
+
+    row: CronSchedule
+    definition: Definition
+    ticks: list[CronTick] = field(default_factory=list)
+    waiting: dict[datetime, CronTick] = field(default_factory=dict)
+    new: list[Tick] = field(default_factory=list)
+    runs_before: int = 0
+
+    @property
+    def changed(self) -> bool:
+        return self.row.config_hash != self.definition.config_hash
+
+
+def visit(store: Store, ids: Collection[int], find: Find, now: datetime, *, install: bool = False) -> set[int]:
+    """Bring these schedules up to date; returns the ids of those that need nothing more now.
+
+    Schedules whose row somebody else has locked are left to them. Without `install`, so are those whose definition is
+    not the one that is installed, and those that were visited meanwhile.
+    """
+    return together(store, lambda: _visit(store, ids, find, now, install))
+
+
+def _visit(store: Store, ids: Collection[int], find: Find, now: datetime, install: bool) -> set[int]:
+    locked = lock_each(store, ids, skip=True)
+    visited = []
+    for row in locked:
+        definition = find(row) if row.disabled_at is None else None
+        if definition is None or not definition.enabled:
+            continue
+        one = Visited(row, definition)
+        if install or (not one.changed and row.next_at is not None and row.next_at <= now):
+            visited.append(one)
+    if visited:
+        bring_up_to_date(store, visited, now)
+    return {row.pk for row in locked}
+
+
+def lock_each(store: Store, ids: Collection[int], *, skip: bool = False) -> list[CronSchedule]:
+    """The rows of these schedules, locked until the transaction ends; `skip` those that somebody else has locked."""
+    skip = skip and connections[store.alias].features.has_select_for_update_skip_locked
+    rows = CronSchedule.objects.using(store.alias).select_for_update(skip_locked=skip)
+    return list(rows.filter(id__in=ids).order_by("id"))
+
+
+def bring_up_to_date(store: Store, visited: Sequence[Visited], now: datetime) -> None:
+    """Do all that is described above, and write the rows, which the caller has locked."""
+    put_off = _read_ticks(store, visited, now)
+    _take_back_changed(store, visited, put_off, now)
+    for one in visited:
+        one.runs_before = one.row.runs
+        _install(store, one, now)
+    _judge(store, visited, now)
+    for one in visited:
+        _plan_ahead(one, now)
+    _place(store, visited)
+    for one in visited:
+        one.row.next_at = _next_at(one, now)
+        if one.row.runs // PRUNE_EVERY > one.runs_before // PRUNE_EVERY:
+            prune(store, one.row, now)
+    write(store, [one.row for one in visited])
+
+
+def write(store: Store, rows: Iterable[CronSchedule]) -> None:
+    """In one statement, of which bulk_update would make a CASE for each row."""
+    with_target = connections[store.alias].features.supports_update_conflicts_with_target
+    CronSchedule.objects.using(store.alias).bulk_create(
+        rows, update_conflicts=True, update_fields=WRITTEN, unique_fields=["id"] if with_target else None
+    )
+
+
+# What there is
+
+
+def ticks_from(store: Store, rows: Iterable[CronSchedule], now: datetime) -> list[CronTick]:
+    """The ticks of these schedules that may need something: from `next_at` on."""
+    found = CronTick.objects.using(store.alias).filter(schedule__in=[row.pk for row in rows])
+    return list(found.filter(nominal_at__gte=Coalesce(F("schedule__next_at"), now)).order_by("nominal_at"))
+
+
+def not_begun(store: Store, found: Iterable[CronTick]) -> dict[int, tuple[datetime, datetime]]:
+    """When the messages that no attempt has begun are due, and were due at first, by their id."""
+    ids = [tick.message_id for tick in found if tick.message_id is not None]
+    messages = Message.objects.using(store.alias).filter(id__in=ids, attempt=0, lease_token=None)
+    return {id_: times for id_, *times in messages.values_list("id", "scheduled_at", "scheduled_at_initially")}  # type: ignore[misc]
+
+
+def _read_ticks(store: Store, visited: Sequence[Visited], now: datetime) -> dict[int, CronTick]:
+    """Returns those of another definition that lie in the future, by message."""
+    by_schedule = {one.row.pk: one for one in visited}
+    found = ticks_from(store, [one.row for one in visited], now)
+    times = not_begun(store, found)
+    of_others: dict[int, CronTick] = {}
+    for tick in found:
+        one = by_schedule[tick.schedule_id]
+        one.ticks.append(tick)
+        if tick.message_id not in times:
+            continue
+        due_at, due_at_first = times[tick.message_id]
+        if tick.nominal_at > now and tick.config_hash != one.definition.config_hash:
+            of_others[tick.message_id] = tick
+        elif tick.nominal_at <= now and due_at == due_at_first:  # else somebody has put it off
+            one.waiting[due_at] = tick
+    return of_others
+
+
+# Another definition
+
+
+def _take_back_changed(store: Store, visited: Sequence[Visited], of_others: dict[int, CronTick], now: datetime) -> None:
+    taken_back = take_back_ticks(store, of_others, CHANGED, now)
+    for one in visited:
+        left = [tick for tick in one.ticks if tick.message_id not in taken_back]
+        if one.changed and one.row.config_hash:
+            tell_changed(store, one.row.name, "changed", len(one.ticks) - len(left))
+        one.ticks = left
+
+
+def take_back_ticks(store: Store, by_message: dict[int, CronTick], reason: str, now: datetime) -> set[int]:
+    """Cancel these messages, unless they have begun, and delete the rows of their ticks; returns the messages."""
+    withdrawn = withdraw(store, by_message, reason, now)
+    if withdrawn:
+        rows = CronTick.objects.using(store.alias)
+        rows.filter(pk__in=[by_message[id_].pk for id_ in withdrawn]).delete()
+    return withdrawn
+
+
+def _install(store: Store, one: Visited, now: datetime) -> None:
+    """A new definition starts now. One that returns after it was retired goes on from where it was."""
+    row = one.row
+    if one.changed or (row.retired_at is not None and now - row.retired_at > RETURNS):
+        if not row.config_hash or row.retired_at is not None:
+            tell_changed(store, row.name, "installed", 0)
+        row.config_hash = one.definition.config_hash
+        row.covered_until = now
+        row.runs = one.runs_before = 0
+    elif row.retired_at is not None:
+        tell_changed(store, row.name, "installed again", 0)
+    row.retired_at = None
+
+
+# Missed ticks
+
+
+def _judge(store: Store, visited: Sequence[Visited], now: datetime) -> None:
+    """Cancel the ticks that are too late, and plan those that nobody has placed in time and that still run."""
+    late: dict[Misfire, dict[int, tuple[Visited, CronTick]]] = defaultdict(dict)
+    for one in visited:
+        definition, row = one.definition, one.row
+        missed = _missed(definition, row.covered_until, now)
+        past = sorted({*missed, *(at for at in one.waiting if at <= now)})  # with jitter, some are due later
+        due = set(still_due(past, definition.misfire, definition.starting_deadline, now))
+        for due_at, tick in one.waiting.items():
+            if due_at <= now and due_at not in due and tick.message_id is not None:
+                late[definition.misfire][tick.message_id] = one, tick
+        _plan(one, [at for at in missed if at in due])
+        _tell_passed_over(store, one, now)
+        row.covered_until = max(row.covered_until, missed[-1] if len(missed) == MOST else now)
+    for misfire, found in late.items():
+        reason = f"It was missed (misfire: {misfire})."
+        for id_ in withdraw(store, found, reason, now):
+            one, tick = found[id_]
+            one.waiting = {at: other for at, other in one.waiting.items() if other is not tick}
+            tell_missed(store, one.row.name, tick.nominal_at, tick.nominal_at, reason)
+
+
+def _missed(definition: Definition, covered_until: datetime, now: datetime) -> list[datetime]:
+    """The ticks since then that may still run: at most MOST, the others come with the next visits."""
+    limit = definition.starting_deadline
+    if definition.misfire is Misfire.SKIP:
+        limit = limit or SKIP_AFTER
+    if definition.misfire is Misfire.ONCE:
+        last = latest(definition.schedule, covered_until, now)
+        return [] if last is None else [last]
+    if limit is not None and now - covered_until > limit:
+        covered_until = now - limit - timedelta(seconds=1)
+    return list(islice(ticks(definition.schedule, covered_until, now), MOST))
+
+
+def _tell_passed_over(store: Store, one: Visited, now: datetime) -> None:
+    """Of the ticks that nobody has placed."""
+    first = one.definition.schedule.next_after(one.row.covered_until)
+    if first is None or first > now:
+        return
+    running = [tick.nominal_at for tick in one.new]
+    if first not in running:
+        reason = f"No worker was there to place it (misfire: {one.definition.misfire})."
+        tell_missed(store, one.row.name, first, now, reason)
+
+
+# Ticks to come
+
+
+def _plan_ahead(one: Visited, now: datetime) -> None:
+    row, schedule = one.row, one.definition.schedule
+    following = schedule.next_after(now)
+    if following is None or row.covered_until < now:
+        return
+    until = max(now + AHEAD, following)
+    ahead = list(islice(ticks(schedule, row.covered_until, until), MOST))
+    _plan(one, ahead)
+    row.covered_until = ahead[-1] if len(ahead) == MOST else max(row.covered_until, until)
+
+
+def _plan(one: Visited, instants: Iterable[datetime]) -> None:
+    """Those that were never placed, up to `max_runs`."""
+    known = {tick.nominal_at for tick in one.ticks}
+    most = one.definition.max_runs
+    for at in instants:
+        if at in known or at <= one.row.covered_until:
+            continue
+        if most is not None and one.row.runs >= most:
+            return
+        one.new.append(one.definition.tick(at))
+        one.row.runs += 1
+
+
+def _place(store: Store, visited: Sequence[Visited]) -> None:
+    new = [(one, tick) for one in visited for tick in one.new]
+    if not new:
+        return
+    offered = store.offer_many([tick.offer for _, tick in new], OnConflict.KEEP)
+    placed = [
+        CronTick(
+            schedule=one.row, nominal_at=tick.nominal_at, config_hash=one.definition.config_hash, message_id=offer.id
+        )
+        for (one, tick), offer in zip(new, offered, strict=True)
+    ]
+    CronTick.objects.using(store.alias).bulk_create(placed)
+    for (one, _), tick in zip(new, placed, strict=True):
+        tell_placed(store, one.row.name, tick.nominal_at, tick.message_id)
+
+
+def _next_at(one: Visited, now: datetime) -> datetime | None:
+    """The first tick that a later visit must judge, or place the one after; None if there is none."""
+    waiting = [tick.nominal_at for tick in one.waiting.values()]
+    known = [tick.nominal_at for tick in one.ticks] + [tick.nominal_at for tick in one.new]
+    waiting += [tick.nominal_at for tick in one.new if tick.nominal_at <= now]
+    if waiting:
+        return min(waiting)
+    most = one.definition.max_runs
+    if most is not None and one.row.runs >= most:
+        return min((at for at in known if at > now), default=None)
+    following = one.definition.schedule.next_after(now)
+    if following is not None and one.row.covered_until < max(now + AHEAD, following):
+        return now  # there were more than MOST
+    return following

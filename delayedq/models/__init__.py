@@ -1,0 +1,34 @@
+"""The tables: what lives, what ended, the ticks of cron schedules, and what operators do.
+
+`Message` holds live rows only, `FinishedMessage` one row per ended message. Both share one sequence of ids: a message
+keeps its id through its whole life.
+
+The QuerySet verbs are for reading. Whatever changes a message goes through `delayedq.store`.
+"""
+
+from __future__ import annotations
+
+from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
+from delayedq.models.history import FinishedMessage, FinishedMessageQuerySet, Outcome
+from delayedq.models.message import Dashboard, LockedRenewal, Message, MessageQuerySet, Now
+from delayedq.models.operations import Edit, EditedMessage, PausedQueue, Worker
+
+__all__ = [
+    "HASH_LENGTH",
+    "CronSchedule",
+    "CronSettings",
+    "CronTick",
+    "CronTickQuerySet",
+    "Dashboard",
+    "Edit",
+    "EditedMessage",
+    "FinishedMessage",
+    "FinishedMessageQuerySet",
+    "LockedRenewal",
+    "Message",
+    "MessageQuerySet",
+    "Now",
+    "Outcome",
+    "PausedQueue",
+    "Worker",
+]

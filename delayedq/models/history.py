@@ -1,0 +1,90 @@
+"""History: one row per ended message, written by the statement that deletes the live one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from django.db import models
+from django.db.models import Q
+
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+class PartialIndex(models.Index):
+    """An index of some rows. MySQL has no partial index and does without: a keyset scan reads all history there."""
+
+    def check(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> list[CheckMessage]:
+        return [message for message in super().check(model, connection) if message.id != "models.W037"]
+
+    def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
+        """To migrations it is what it inherits from."""
+        _, arguments, options = super().deconstruct()
+        return "django.db.models.Index", arguments, options
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, models.Index) and self.deconstruct() == other.deconstruct()
+
+    __hash__ = None  # type: ignore[assignment]  # as in what it inherits from
+
+
+class Outcome(models.TextChoices):
+    """How a message ended."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    #: The attempt ended after its keyed message had been replaced, which then ran on its own.
+    SUPERSEDED = "superseded"
+
+
+class FinishedMessageQuerySet(models.QuerySet["FinishedMessage"]):
+    def succeeded(self) -> Self:
+        return self.filter(outcome=Outcome.SUCCEEDED)
+
+    def failed(self) -> Self:
+        """The dead letters."""
+        return self.filter(outcome=Outcome.FAILED)
+
+    def cancelled(self) -> Self:
+        return self.filter(outcome=Outcome.CANCELLED)
+
+    def superseded(self) -> Self:
+        return self.filter(outcome=Outcome.SUPERSEDED)
+
+
+class FinishedMessage(models.Model):
+    """History: one row per ended message, under the id it had in its life."""
+
+    id = models.BigIntegerField(primary_key=True)
+    finished_at = models.DateTimeField(db_index=True)
+    started_at = models.DateTimeField(null=True, blank=True, help_text="Of the last attempt; empty if none started.")
+    scheduled_at = models.DateTimeField("due")
+    scheduled_at_initially = models.DateTimeField()
+    created_at = models.DateTimeField("created")
+    priority = models.SmallIntegerField()
+    attempts = models.SmallIntegerField(help_text="How often it was started.")
+    max_attempts = models.SmallIntegerField()
+    outcome = models.CharField(max_length=10, choices=Outcome)
+    queue = models.CharField(max_length=NAME_LENGTH)
+    kind = models.CharField(max_length=NAME_LENGTH)
+    key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)
+    worker = models.CharField(max_length=NAME_LENGTH, null=True, blank=True)
+    payload = models.TextField()
+    metadata = models.TextField(null=True, blank=True)
+    result = models.TextField(null=True, blank=True, help_text="JSON.")
+    errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
+
+    objects = FinishedMessageQuerySet.as_manager()
+
+    class Meta:
+        # The dead letters are few; what succeeds does not pay for it.
+        indexes: ClassVar = [
+            PartialIndex(fields=["finished_at"], condition=Q(outcome="failed"), name="delayedq_dead"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key or self.pk} {self.outcome}"

@@ -1,0 +1,143 @@
+"""Live messages: the table, and what to read from it.
+
+The lease columns are in no index and in no index predicate, so that on PostgreSQL a claim is a heap-only update.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from django.db import models
+from django.db.models import Q, Value, functions
+
+from delayedq import clock
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+
+if TYPE_CHECKING:
+    from django.core.checks import CheckMessage
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models.sql.compiler import SQLCompiler
+
+
+class Now(functions.Now):
+    """The database's clock. MySQL's own would be that of its server's time zone, and what it stores is in UTC."""
+
+    def resolve_expression(self, *args: Any, **kwargs: Any) -> Any:
+        """The moment that a test has chosen takes its place."""
+        moment = clock.chosen()
+        return super().resolve_expression(*args, **kwargs) if moment is None else Value(moment)
+
+    def as_mysql(self, compiler: SQLCompiler, connection: BaseDatabaseWrapper, **context: Any) -> tuple[str, Any]:
+        return self.as_sql(compiler, connection, template="UTC_TIMESTAMP(6)", **context)
+
+
+class PartialUnique(models.UniqueConstraint):
+    """Unique among some rows. MySQL has no partial index; the migration makes a plain one there, which allows NULLs."""
+
+    def check(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> list[CheckMessage]:
+        return [message for message in super().check(model, connection) if message.id != "models.W036"]
+
+    def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
+        """To migrations it is what it inherits from."""
+        _, arguments, options = super().deconstruct()
+        return "django.db.models.UniqueConstraint", arguments, options
+
+
+class MessageQuerySet(models.QuerySet["Message"]):
+    """Each verb compares with the database's clock."""
+
+    def due(self) -> Self:
+        """Would be claimed now, in the order of one queue and priority."""
+        return self.waiting().filter(scheduled_at__lte=Now()).order_by("scheduled_at", "id")
+
+    def scheduled(self) -> Self:
+        """Waits for its time."""
+        return self.waiting().filter(scheduled_at__gt=Now()).order_by("scheduled_at", "id")
+
+    def waiting(self) -> Self:
+        """No worker holds it: never claimed, given back, or its lease expired."""
+        return self.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=Now()))
+
+    def leased(self) -> Self:
+        """A worker holds it."""
+        return self.filter(self.is_leased())
+
+    @staticmethod
+    def is_leased() -> Q:
+        return Q(lease_token__isnull=False, leased_until__gt=Now())
+
+    def expired(self) -> Self:
+        """Its worker was killed or froze: the lease expired, and it was not claimed since."""
+        return self.filter(lease_token__isnull=False, leased_until__lte=Now())
+
+    def retrying(self) -> Self:
+        """Failed at least once and waits for its next attempt."""
+        return self.waiting().filter(attempt__gt=0)
+
+    def keyed(self, kind: str, key: str) -> Self:
+        return self.filter(kind=kind, key=key)
+
+
+class Message(models.Model):
+    """A live message: scheduled, due, or leased by a worker."""
+
+    id = models.BigAutoField(primary_key=True)
+    scheduled_at = models.DateTimeField("due", help_text="When it may start; a retry moves it.")
+    scheduled_at_initially = models.DateTimeField(help_text="When it was asked to start.")
+    created_at = models.DateTimeField("created")
+    leased_until = models.DateTimeField(null=True, blank=True)
+    lease_token = models.BigIntegerField(null=True, blank=True, help_text="Fences every write after the claim.")
+    generation = models.IntegerField(default=0, help_text="How often the keyed message was replaced.")
+    priority = models.SmallIntegerField(default=0, help_text="-100 to 100; higher runs first.")
+    attempt = models.SmallIntegerField(default=0, help_text="Charged at the claim.")
+    max_attempts = models.SmallIntegerField()
+    queue = models.CharField(max_length=NAME_LENGTH)
+    kind = models.CharField(max_length=NAME_LENGTH, help_text="What reads the payload: the path of the task.")
+    key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True, help_text="Unique within its kind.")
+    leased_by = models.CharField(max_length=NAME_LENGTH, null=True, blank=True)
+    payload = models.TextField(help_text="JSON.")
+    metadata = models.TextField(null=True, blank=True, help_text="JSON.")
+    errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
+
+    objects = MessageQuerySet.as_manager()
+
+    class Meta:
+        permissions: ClassVar = [
+            ("reschedule_message", "Can run, reschedule and move messages"),
+            ("cancel_message", "Can cancel messages"),
+            ("retry_message", "Can retry dead letters"),
+        ]
+        # Three indexes with the primary key, and no more: each is written once per message. On PostgreSQL this one
+        # has a condition that is always true; migration 0001 says why.
+        indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
+        constraints: ClassVar = [
+            PartialUnique(fields=["kind", "key"], condition=Q(key__isnull=False), name="delayedq_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key or self.pk}"
+
+
+class LockedRenewal(models.Model):
+    """The renewed lease of a message whose row somebody's open transaction has locked.
+
+    A lease that ran out in the message's own row still holds while this one does. There is no foreign key: its check
+    would wait for the locked row.
+    """
+
+    message_id = models.BigIntegerField(primary_key=True)
+    lease_token = models.BigIntegerField()
+    leased_until = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"message {self.message_id} until {self.leased_until}"
+
+
+class Dashboard(Message):
+    """No table, but a place in the admin and a permission to see it."""
+
+    class Meta:
+        proxy = True
+        default_permissions = ("view",)
+        verbose_name = "dashboard"
+        verbose_name_plural = "dashboard"

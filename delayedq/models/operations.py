@@ -1,0 +1,74 @@
+"""The tables of operation: which queues are paused, who works, and what operators changed by hand."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.db import models
+
+from delayedq.core.limits import NAME_LENGTH
+
+
+class PausedQueue(models.Model):
+    """A queue from which workers claim nothing. The row exists while it is paused."""
+
+    queue = models.CharField(max_length=NAME_LENGTH, unique=True)
+    paused_at = models.DateTimeField("paused")
+    paused_by = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="The name of a user; empty: a command.")
+
+    class Meta:
+        verbose_name_plural = "queues"
+        permissions: ClassVar = [("pause_queue", "Can pause and resume queues")]
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+class Worker(models.Model):
+    """A worker process that lives, or was killed: then its `seen_at` no longer advances."""
+
+    name = models.CharField(max_length=NAME_LENGTH, unique=True, help_text="What its messages are leased by.")
+    host = models.CharField(max_length=NAME_LENGTH)
+    pid = models.IntegerField("process id")
+    threads = models.IntegerField()
+    queues = models.TextField(blank=True, help_text="Those it serves, with commas between; empty: all.")
+    lease = models.FloatField(help_text="Seconds that a renewal lasts.")
+    held = models.IntegerField(default=0, help_text="How many messages it had claimed when it was last seen.")
+    running = models.TextField(default="[]", help_text="JSON: the ids of those it had started then.")
+    problems = models.TextField(blank=True, default="", help_text="Empty: nothing is wrong with it.")
+    started_at = models.DateTimeField("started")
+    seen_at = models.DateTimeField("last seen")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Edit(models.Model):
+    """What an operator did to many messages at once. Undo changes only those that still are as this left them."""
+
+    id = models.BigAutoField(primary_key=True)
+    action = models.CharField(max_length=NAME_LENGTH)
+    description = models.TextField(blank=True)
+    made_at = models.DateTimeField("made")
+    # No foreign key: the queue may live in another database than the users, or in a project that has none.
+    made_by = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="The name of a user; empty: a command.")
+    undone_at = models.DateTimeField("undone", null=True, blank=True)
+    changed = models.IntegerField(default=0, help_text="How many messages.")
+    skipped = models.IntegerField(default=0, help_text="How many were running, or had ended.")
+
+    def __str__(self) -> str:
+        return f"{self.action} ({self.changed})"
+
+
+class EditedMessage(models.Model):
+    """One message of an edit, before and after."""
+
+    id = models.BigAutoField(primary_key=True)
+    edit = models.ForeignKey(Edit, models.CASCADE, related_name="messages")
+    message_id = models.BigIntegerField(db_index=True)
+    generation = models.IntegerField()
+    before = models.TextField(help_text="JSON: what the edit changed, as it was.")
+    after = models.TextField(help_text="JSON: the same, as the edit left it.")
+
+    def __str__(self) -> str:
+        return f"{self.message_id} in edit {self.edit_id}"

@@ -1,0 +1,59 @@
+"""The workers: which are alive, what they serve and what they run, as of their lease keeper's last heartbeat."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from delayedq.models import Message, Worker
+from delayedq.operations.browsing import LARGE
+from delayedq.store.protocol import BARE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from delayedq.store.base import Store
+
+#: A worker counts as alive for this long after its last heartbeat; heartbeats come every 10 s.
+ALIVE = timedelta(seconds=30)
+
+#: At most this many running messages are listed per worker.
+SHOWN = 20
+
+
+def live_workers(store: Store, now: datetime) -> list[Worker]:
+    """The workers whose last heartbeat is at most ALIVE ago, by name."""
+    return [worker for worker in all_workers(store) if is_alive(worker, now)]
+
+
+def all_workers(store: Store) -> list[Worker]:
+    """All registered workers by name, including silent ones: rows of workers that could not deregister stay for 1 h."""
+    return list(Worker.objects.using(store.alias).order_by("name"))
+
+
+def is_alive(worker: Worker, now: datetime) -> bool:
+    return now - worker.seen_at <= ALIVE
+
+
+def serves(worker: Worker, queue: str) -> bool:
+    """Whether the worker claims from this queue. None does from a bare queue."""
+    return BARE not in queue and (not worker.queues or queue in worker.queues.split(","))
+
+
+def running_ids(worker: Worker) -> list[int]:
+    """Ids of the messages that it ran at its last heartbeat."""
+    ids: list[int] = json.loads(worker.running)
+    return ids
+
+
+def current_messages(store: Store, workers: Iterable[Worker]) -> dict[str, list[Message]]:
+    """By worker name, the messages it ran at its last heartbeat (at most SHOWN) and still leases."""
+    current: dict[str, list[Message]] = {worker.name: [] for worker in workers}
+    ids = [id_ for worker in workers for id_ in running_ids(worker)[:SHOWN]]
+    messages = Message.objects.using(store.alias).leased().filter(id__in=ids).defer(*LARGE)
+    for message in messages.order_by("id"):
+        if message.leased_by in current:
+            current[message.leased_by].append(message)
+    return current

@@ -1,0 +1,271 @@
+"""The charts of the report: figures in, SVG out."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator, PercentFormatter
+
+from delayedq.pipeline.report import plots, words
+from delayedq.pipeline.report.capacity import curve
+from delayedq.pipeline.report.plots import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, RED, VIOLET, Chart
+from delayedq.pipeline.report.sketches import GROWTH
+from delayedq.pipeline.report.window import DAY, HOUR, moment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from matplotlib.axes import Axes
+
+    from delayedq.pipeline.report.capacity import Plan
+    from delayedq.pipeline.report.figures import Figures, Row
+
+COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "superseded": VIOLET}
+MOST_KINDS = 12
+_FEW = 30
+_NEARLY_ALL = 0.9
+_WIDE = 34
+_MEASURES = {"wait": ORANGE, "run": BLUE, "turnaround": VIOLET}
+_WEEK_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_PERCENTILES = (("p50", GREEN), ("p95", ORANGE), ("p99", RED))
+
+
+def throughput(figures: Figures, label: str) -> str:
+    """Bars of what ended, a line of what arrived."""
+    chart = Chart()
+    axes, buckets = chart.axes[0], figures.window.buckets()
+    events = _by_bucket(figures)
+    edges = [*buckets, buckets[-1] + figures.window.width]
+    below = [0.0] * len(buckets)
+    for state, colour in COLOURS.items():
+        counts = [events.get((bucket, state), 0) for bucket in buckets]
+        if any(counts):
+            top = [low + n for low, n in zip(below, counts, strict=True)]
+            axes.stairs(top, _moments(edges), baseline=below, fill=True, color=colour, alpha=0.75, label=state)
+            below = top
+    arrived = [events.get((bucket, "arrived"), 0) for bucket in buckets]
+    axes.stairs(arrived, _moments(edges), baseline=None, color=INK, linewidth=1.1, label="arrived")
+    axes.set_ylabel(f"messages in {words.duration(figures.window.width)}")
+    plots.legend(axes)
+    plots.count_axis(axes)
+    plots.time_axis(axes)
+    return chart.svg(label)
+
+
+def backlog(figures: Figures, label: str) -> str:
+    """Two panels: what waited, and what ran."""
+    chart = Chart(columns=2)
+    for axes, level, colour in zip(chart.axes, ("waiting", "running"), (ORANGE, BLUE), strict=True):
+        means, times = _level(figures, level), _middles(figures)
+        axes.fill_between(times, means, color=colour, alpha=0.18, linewidth=0)
+        axes.plot(times, means, color=colour)
+        axes.set_title(f"{level}, on average", loc="left", fontsize=9.5, color=colour)
+        plots.count_axis(axes)
+        plots.time_axis(axes)
+    return chart.svg(label)
+
+
+def waits(figures: Figures, label: str) -> str:
+    """Percentiles of the wait through time, and the target."""
+    chart = Chart()
+    axes = chart.axes[0]
+    rows = sorted(figures.rows("by_time", measure="wait"), key=lambda row: row["bucket"])
+    times = _moments([row["bucket"] + figures.window.width / 2 for row in rows])
+    for name, colour in _PERCENTILES:
+        values = [_visible(row[name]) for row in rows]
+        axes.plot(times, values, color=colour, marker="o" if len(rows) <= _FEW else None, markersize=3)
+        plots.name_line(axes, times, values, name, colour)
+    axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
+    values = [_visible(row[name]) for row in rows for name, _ in _PERCENTILES]
+    plots.duration_axis(axes, "y", min(values), max(*values, figures.target.seconds))
+    plots.time_axis(axes)
+    return chart.svg(label)
+
+
+def by_kind(figures: Figures, label: str) -> str:
+    """From p50 by p95 to p99, of wait and of run time, for the kinds with most messages."""
+    names = [row["kind"] for row in kinds(figures)[:MOST_KINDS]]
+    chart = Chart(height=0.9 + 0.3 * len(names), columns=2, share_y=True)
+    for axes, measure in zip(chart.axes, ("wait", "run"), strict=True):
+        rows = {row["kind"]: row for row in figures.rows("by_kind", measure=measure)}
+        places = {len(names) - place: rows[name] for place, name in enumerate(names) if name in rows}
+        _spreads(axes, places, _MEASURES[measure])
+        title = {"wait": "wait", "run": "run time of an attempt"}[measure]
+        axes.set_title(f"{title}: p50, p95, p99", loc="left", fontsize=9.5, color=_MEASURES[measure])
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+    chart.axes[0].yaxis.set_major_locator(FixedLocator(range(len(names), 0, -1)))
+    chart.axes[0].yaxis.set_major_formatter(FixedFormatter([_tail(name) for name in names]))
+    chart.axes[0].set_ylim(0.4, len(names) + 0.6)
+    chart.axes[1].tick_params(labelleft=False)
+    return chart.svg(label)
+
+
+def distribution(figures: Figures, label: str) -> str:
+    """The share of messages that takes longer than a time, by that time."""
+    chart = Chart()
+    axes, shortest, longest = chart.axes[0], [], []
+    for measure, colour in _MEASURES.items():
+        rows = sorted(figures.rows("distribution", measure=measure), key=lambda row: row["bin"])
+        if not rows:
+            continue
+        total = sum(row["n"] for row in rows)
+        ends = [GROWTH ** (rows[0]["bin"] - 1), *(GROWTH ** row["bin"] for row in rows)]
+        longer = [1 - upto / total for upto in accumulate((row["n"] for row in rows), initial=0)]
+        axes.plot(ends, longer, color=colour, drawstyle="steps-post", label=_NAMES[measure])
+        shortest.append(ends[next(i for i, rest in enumerate(longer) if rest < _NEARLY_ALL)])
+        longest.append(ends[-1])
+    axes.set_yscale("log")
+    axes.set_ylim(1e-4, 1.3)
+    axes.yaxis.set_major_locator(FixedLocator([1, 0.1, 0.01, 0.001, 0.0001]))
+    axes.yaxis.set_major_formatter(FixedFormatter(["all", "1 in 10", "1 in 100", "1 in 1,000", "1 in 10,000"]))
+    axes.yaxis.set_minor_locator(NullLocator())
+    plots.duration_axis(axes, "x", max(min(shortest), 1e-3), max(longest))
+    axes.grid(visible=True, axis="x")
+    plots.legend(axes)
+    return chart.svg(label)
+
+
+def week(figures: Figures, label: str) -> str:
+    """Hours of the week, the darker the more arrived."""
+    chart = Chart(height=2.2)
+    axes, loads = chart.axes[0], hours_of_week(figures)
+    most = max(loads.values())
+    for (day, hour), load in loads.items():
+        axes.add_patch(Rectangle((hour, 6 - day), 0.94, 0.9, color=BLUE, alpha=0.06 + 0.94 * load / most, linewidth=0))
+    axes.set_xlim(0, 24)
+    axes.set_ylim(0, 7)
+    axes.grid(visible=False)
+    axes.xaxis.set_major_locator(FixedLocator([0, 3, 6, 9, 12, 15, 18, 21, 24]))
+    axes.xaxis.set_major_formatter(FixedFormatter([f"{hour:02}:00" for hour in range(0, 25, 3)]))
+    axes.yaxis.set_major_locator(FixedLocator([6.45 - day for day in range(7)]))
+    axes.yaxis.set_major_formatter(FixedFormatter(list(_WEEK_DAYS)))
+    axes.spines["bottom"].set_visible(False)
+    return chart.svg(label)
+
+
+def capacity(figures: Figures, plan: Plan, label: str) -> str:
+    """The wait in the busiest period, by the number of threads."""
+    chart = Chart()
+    axes, target = chart.axes[0], figures.target
+    points = curve(plan.peak.traffic, target, max(plan.threads, plan.peak_threads))
+    threads, seconds = [n for n, _ in points], [_visible(wait) for _, wait in points]
+    axes.plot(threads, seconds, color=BLUE, marker="o", markersize=4, clip_on=False)
+    axes.axhline(target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
+    axes.annotate(f"target {words.duration(target.seconds)}", (threads[-1], target.seconds), color=MUTED,
+                  xytext=(0, 4), textcoords="offset points", ha="right")  # fmt: skip
+    met = _visible(plan.peak.traffic.wait(target.share, plan.peak_threads))
+    axes.plot([plan.peak_threads], [met], color=GREEN, marker="o", markersize=9, markeredgecolor=PAPER, clip_on=False)
+    axes.annotate(words.several(plan.peak_threads, "thread"), (plan.peak_threads, met), color=GREEN,
+                  xytext=(8, 8), textcoords="offset points", fontweight="bold")  # fmt: skip
+    plots.duration_axis(axes, "y", min(*seconds, target.seconds), max(*seconds, target.seconds))
+    axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
+    axes.set_xlabel("threads")
+    return chart.svg(label)
+
+
+def retries(figures: Figures, label: str) -> str:
+    """The share of messages that had succeeded after at most N attempts, by N."""
+    chart = Chart(height=2.2)
+    axes = chart.axes[0]
+    reached = within_attempts(figures)[:12]
+    numbers = [attempts for attempts, _ in reached]
+    axes.bar(numbers, [part for _, part in reached], color=BLUE, alpha=0.75, width=0.7)
+    for attempts, part in reached:
+        axes.annotate(words.share(part, 1), (attempts, part), color=INK, ha="center",
+                      xytext=(0, 3), textcoords="offset points")  # fmt: skip
+    axes.xaxis.set_major_locator(FixedLocator(numbers))
+    axes.set_xlim(0.4, max(8, *numbers) + 0.6)
+    axes.set_xlabel("attempts")
+    axes.set_ylim(0, 1.12)
+    axes.yaxis.set_major_locator(FixedLocator([0, 0.5, 1]))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+    return chart.svg(label)
+
+
+# What charts and sentences both say
+
+_NAMES = {"wait": "waits", "run": "run times", "turnaround": "arrival to end"}
+
+
+def kinds(figures: Figures) -> list[Row]:
+    """Run times by kind, that with the most attempts first."""
+    return sorted(figures.rows("by_kind", measure="run"), key=lambda row: (-row["n"], row["kind"]))
+
+
+def within_attempts(figures: Figures) -> list[tuple[int, float]]:
+    """(attempts, the share that succeeded within that number of attempts of the messages that succeeded or failed)."""
+    rows, ended = figures.rows("retries"), figures.ended()
+    total = ended.get("succeeded", 0) + ended.get("failed", 0)
+    most = max((row["attempts"] for row in rows if row["state"] == "succeeded"), default=0)
+    good = [sum(r["n"] for r in rows if r["state"] == "succeeded" and r["attempts"] == n) for n in range(most + 1)]
+    return [(n, upto / total) for n, upto in enumerate(accumulate(good)) if n]
+
+
+def hours_of_week(figures: Figures) -> dict[tuple[int, int], float]:
+    """Messages by (day of the week, hour) in UTC, Monday being 0: the mean of all such hours."""
+    sums: dict[tuple[int, int], float] = {}
+    for row in figures.rows("offered"):
+        begins = moment(row["period"])
+        sums[begins.weekday(), begins.hour] = sums.get((begins.weekday(), begins.hour), 0) + row["messages"]
+    first = int(figures.window.since // HOUR)
+    hours = [moment(hour * HOUR) for hour in range(first, int(-(-figures.window.until // HOUR)))]
+    return {slot: total / sum((h.weekday(), h.hour) == slot for h in hours) for slot, total in sums.items()}
+
+
+def has_weeks(figures: Figures) -> bool:
+    """Is there enough for a chart of the hours of the week: three days, and messages?"""
+    return figures.window.seconds >= 3 * DAY and any(row["messages"] for row in figures.rows("offered"))
+
+
+def levels(figures: Figures, level: str) -> list[float]:
+    """Of all queues, at the end of each bucket."""
+    return _summed(figures, level)
+
+
+def _level(figures: Figures, level: str) -> list[float]:
+    return _summed(figures, f"{level}_mean")
+
+
+def _summed(figures: Figures, column: str) -> list[float]:
+    sums = dict.fromkeys(figures.window.buckets(), 0.0)
+    for row in figures.rows("backlog"):
+        sums[row["bucket"]] += row[column]
+    return list(sums.values())
+
+
+def _by_bucket(figures: Figures) -> dict[tuple[float, str], int]:
+    counts: dict[tuple[float, str], int] = {}
+    for row in figures.rows("flow"):
+        counts[row["bucket"], row["event"]] = counts.get((row["bucket"], row["event"]), 0) + row["n"]
+    return counts
+
+
+def _spreads(axes: Axes, places: dict[int, Row], colour: str) -> None:
+    for place, row in places.items():
+        p50, p95, p99 = (_visible(row[name]) for name in ("p50", "p95", "p99"))
+        axes.plot([p50, p99], [place, place], color=colour, alpha=0.35, linewidth=4)
+        axes.plot([p50, p95, p99], [place] * 3, color=colour, linestyle="none", marker="o", markersize=4)
+    ends = [_visible(row[name]) for row in places.values() for name in ("p50", "p99")]
+    plots.duration_axis(axes, "x", min(ends, default=0.01), max(ends, default=1))
+
+
+def _tail(kind: str) -> str:
+    """A path by its end, which is what tells it from others."""
+    return kind if len(kind) <= _WIDE else f"…{kind[1 - _WIDE :]}"
+
+
+def _visible(seconds: float) -> float:
+    """A logarithmic axis has no zero."""
+    return max(seconds, 1e-3)
+
+
+def _moments(seconds: Sequence[float]) -> list[float]:
+    """As matplotlib counts: days since 1970."""
+    return [second / DAY for second in seconds]
+
+
+def _middles(figures: Figures) -> list[float]:
+    return _moments([bucket + figures.window.width / 2 for bucket in figures.window.buckets()])

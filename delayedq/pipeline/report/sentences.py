@@ -1,0 +1,312 @@
+"""What the report says above each chart, in words and numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from markupsafe import Markup
+
+from delayedq.pipeline.report import charts, words
+from delayedq.pipeline.report.capacity import ALL, COVERED
+from delayedq.pipeline.report.window import HOUR, moment
+
+if TYPE_CHECKING:
+    from delayedq.pipeline.report.figures import Figures, Row
+
+#: A gap in Little's law of more than this deserves a word.
+_GAP = 0.05
+_DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
+
+
+class Tile(NamedTuple):
+    value: str
+    name: str
+    about: str
+
+
+def _say(text: str, *values: object) -> Markup:
+    """Numbers stand out; everything is escaped."""
+    return Markup(text.replace("{}", "<b>{}</b>")).format(*values)  # noqa: S704 - only our own texts
+
+
+def summary(figures: Figures) -> Markup:
+    ended, wait = figures.ended(), figures.overall("wait")
+    total = sum(ended.values())
+    if not total:
+        return _say("No message ended in this time.")
+    good, taken = ended.get("succeeded", 0), ended.get("cancelled", 0) + ended.get("superseded", 0)
+    text = _say("{} ended", words.several(total, "message"))
+    if taken:
+        text += _say(
+            ": {} were cancelled or replaced, and of the others {} ended well.",
+            f"{taken:,}",
+            words.share(good, total - taken),
+        )
+    else:
+        text += _say(", {} of them well.", words.share(good, total))
+    if wait:
+        text += _say(
+            " Half began within {} of their time and 95% within {}.",
+            words.duration(wait["p50"]),
+            words.duration(wait["p95"]),
+        )
+    return text
+
+
+def tiles(figures: Figures) -> list[Tile]:
+    ended, wait, whole = figures.ended(), figures.overall("wait"), figures.overall("turnaround")
+    total = sum(ended.values())
+    if not total:
+        return []
+    made = [Tile(f"{total:,}", "ended", f"{ended.get('failed', 0):,} failed")]
+    if wait:
+        made.append(Tile(words.duration(wait["p95"]), "wait, p95", f"p50 {words.duration(wait['p50'])}"))
+    if whole:
+        made.append(Tile(words.duration(whole["p95"]), "arrival to end, p95", f"p50 {words.duration(whole['p50'])}"))
+    waiting = charts.levels(figures, "waiting")
+    if waiting:
+        mean = words.count(_mean(figures, "waiting_mean"))
+        made.append(Tile(f"{max(waiting):,.0f}", "waiting at most", f"{mean} on average"))
+    if figures.plans:
+        plan = figures.plans[0]
+        about = f"{words.duration(figures.target.seconds)} for {figures.target.share:.0%}"
+        made.append(Tile(f"{plan.threads:,}", "thread needed" if plan.threads == 1 else "threads needed", about))
+    return made
+
+
+def throughput(figures: Figures) -> Markup:
+    ended = figures.ended()
+    arrived = _by_bucket(figures, "arrived")
+    width = words.duration(figures.window.width)
+    best, most = max(arrived.items(), key=lambda pair: pair[1], default=(figures.window.since, 0))
+    mean = sum(arrived.values()) / (figures.window.seconds / figures.window.width)
+    text = _say(
+        "{} arrived and {} ended: {} succeeded",
+        words.several(sum(arrived.values()), "message"),
+        f"{sum(ended.values()):,}",
+        f"{ended.get('succeeded', 0):,}",
+    )
+    for state in ("failed", "cancelled", "superseded"):
+        if ended.get(state):
+            text += _say(", {} " + state, f"{ended[state]:,}")
+    text += _say(". The busiest {} began on {} and brought {}", width, _when(best), f"{most:,}")
+    return text + (_say(", {} times the mean.", words.count(most / mean)) if mean else _say("."))
+
+
+def waits(figures: Figures) -> Markup:
+    wait = figures.overall("wait") or {}
+    rows = figures.rows("by_time", measure="wait")
+    worst = max(rows, key=lambda row: row["p95"])
+    text = _say(
+        "Half began within {}, 95% within {} and 99% within {} of when they could; the longest wait was {}. ",
+        *(words.duration(wait[name]) for name in ("p50", "p95", "p99", "longest")),
+    )
+    if len(rows) == 1:
+        return text
+    late = sum(row["p95"] > figures.target.seconds for row in rows)
+    return text + _say(
+        "p95 was worst on {}, with {}, and above the dotted target of {} in {} of {} spans of {}.",
+        _when(worst["bucket"]),
+        words.duration(worst["p95"]),
+        words.duration(figures.target.seconds),
+        late,
+        len(rows),
+        words.duration(figures.window.width),
+    )
+
+
+def backlog(figures: Figures) -> Markup:
+    waiting, running = charts.levels(figures, "waiting"), _mean(figures, "running_mean")
+    buckets = figures.window.buckets()
+    most = max(waiting)
+    text = _say("{} waited and {} ran on average. ", words.count(_mean(figures, "waiting_mean")), words.count(running))
+    if most:
+        end = buckets[waiting.index(most)] + figures.window.width
+        text += _say("The most that waited at the end of a span were {}, on {}. ", f"{most:,.0f}", _when(end))
+    apart = max((row["gap"] for row in figures.rows("littles_law")), default=0.0)
+    if apart <= _GAP:
+        return text + _say("Little’s law holds to {}: arrivals, waits and backlog agree.", words.share(apart, 1))
+    return text + _say(
+        "By Little’s law, arrivals × wait should be what waited; in one queue they are {} apart, so messages crossed"
+        " the ends of this time, were cancelled before they began, or are missing.",
+        words.share(apart, 1),
+    )
+
+
+def kinds(figures: Figures) -> Markup:
+    rows = charts.kinds(figures)
+    work = {row["kind"]: row["mean"] * row["n"] for row in rows}
+    heaviest = max(rows, key=lambda row: work[row["kind"]])
+    slowest = max(rows, key=lambda row: row["p95"])
+    text = _say(
+        "{} took {} of all run time in {}; the slowest was {}, with a p95 of {}.",
+        heaviest["kind"],
+        words.share(work[heaviest["kind"]], sum(work.values())),
+        words.several(heaviest["n"], "attempt"),
+        slowest["kind"],
+        words.duration(slowest["p95"]),
+    )
+    if len(rows) > charts.MOST_KINDS:
+        text += _say(" The chart shows the {} most frequent of {} tasks.", charts.MOST_KINDS, len(rows))
+    return text
+
+
+def distribution(figures: Figures) -> Markup:
+    whole = figures.overall("turnaround") or figures.overall("wait") or figures.overall("run") or {}
+    return _say(
+        "One message in 100 took longer than {} from its arrival to its end, and the slowest {}. Each line shows how"
+        " many took longer than the time below it; where it falls late, the slow ones are very slow.",
+        words.duration(whole["p99"]),
+        words.duration(whole["longest"]),
+    )
+
+
+def week(figures: Figures) -> Markup:
+    hours = charts.hours_of_week(figures)
+    (day, hour), most = max(hours.items(), key=lambda pair: pair[1])
+    mean = sum(hours.values()) / (7 * 24)
+    return _say(
+        "{} from {} are busiest, with {} messages in the hour: {} times the mean hour. All times are UTC.",
+        _DAYS[day],
+        f"{hour:02}:00",
+        words.count(round(most)),
+        words.count(most / mean),
+    )
+
+
+def capacity(figures: Figures) -> Markup:
+    plan, target = figures.plans[0], figures.target
+    whose = "" if plan.queue == ALL else f" in {plan.queue}"
+    text = _say(
+        "{} of messages{} begin within {} with {} in {} of all {} that brought work.",
+        f"{target.share:.0%}",
+        whose,
+        words.duration(target.seconds),
+        words.several(plan.threads, "thread"),
+        f"{COVERED:.0%}",
+        _periods(figures),
+    )
+    text += _say(
+        " The busiest, on {}, kept {} threads busy and needs {}; the chart shows what fewer or more would do to it.",
+        _when(plan.peak.begins),
+        words.count(plan.peak.traffic.load),
+        f"{plan.peak_threads:,}",
+    )
+    return text
+
+
+def capacity_notes(figures: Figures) -> list[str]:
+    traffic = figures.plans[0].peak.traffic
+    arrivals, runs = words.count(traffic.arrival_variability), words.count(traffic.run_variability)
+    method = (
+        "Waits are those that Erlang’s C formula gives, with Allen and Cunneen’s correction for arrivals that are"
+        f" {arrivals} times, and run times that are {runs} times as variable as pure chance in the busiest period."
+        " Run times are taken not to depend on the number of threads."
+    )
+    return ["A thread runs one task at a time. Loads are in threads that are kept busy.", method]
+
+
+def retries(figures: Figures) -> Markup:
+    rows = figures.rows("retries")
+    attempts = sum(row["n"] * row["attempts"] for row in rows)
+    again = sum(row["n"] * max(0, row["attempts"] - 1) for row in rows)
+    wasted, run = sum(row["wasted"] for row in figures.rows("failures")), figures.overall("run")
+    text = _say(
+        "{} of {} were retries. {} of the messages that ran succeeded at the first attempt, and {} in the end.",
+        words.share(again, attempts),
+        words.several(attempts, "attempt"),
+        words.share(charts.within_attempts(figures)[0][1], 1),
+        words.share(charts.within_attempts(figures)[-1][1], 1),
+    )
+    if run and wasted:
+        total = run["mean"] * run["n"]
+        text += _say(
+            " Failed attempts ran for {}, {} of all run time.", words.duration(wasted), words.share(wasted, total)
+        )
+    return text
+
+
+def failures(figures: Figures) -> Markup:
+    rows = figures.rows("failures")
+    dead = sum(row["dead"] for row in rows)
+    worst = max(rows, key=lambda row: row["attempts"])
+    return _say(
+        "{} failed, and {} for good. The most frequent exception was {} in {}, {} times.",
+        words.several(sum(row["attempts"] for row in rows), "attempt"),
+        words.several(dead, "message"),
+        worst["exception"],
+        worst["kind"],
+        f"{worst['attempts']:,}",
+    )
+
+
+def leases(figures: Figures) -> Markup:
+    rows = figures.rows("leases")
+    attempts, silent = sum(row["attempts"] for row in rows), sum(row["silent"] for row in rows)
+    run, lease = figures.overall("run"), figures.lease.total_seconds()
+    text = _say(
+        "{} of {} ended without a word, as when a worker is killed or loses its lease: {} in 10,000.",
+        f"{silent:,}",
+        words.several(attempts, "attempt"),
+        words.count(10_000 * silent / attempts if attempts else 0),
+    )
+    if run:
+        text += _say(
+            " p99 of all run times is {} of the lease of {}.", _times(run["p99"] / lease), words.duration(lease)
+        )
+    return text
+
+
+def drift(figures: Figures) -> Markup:
+    rows = figures.rows("drift")
+    late = [row for row in rows if row["longest"] is not None]
+    missed, repeated = (sum(row[name] for row in rows) for name in ("cancelled", "repeated"))
+    text = _say("{} ran. ", words.several(sum(row["n"] for row in rows), "tick"))
+    if late:
+        worst = max(late, key=lambda row: row["longest"])
+        text += _say("The latest began {} after its time, in {}. ", words.duration(worst["longest"]), worst["schedule"])
+    return text + _say("{} were missed and {} ran twice.", f"{missed:,}", f"{repeated:,}")
+
+
+def still_open(figures: Figures) -> Markup:
+    rows = figures.rows("still_open")
+    oldest = max((row["oldest"] for row in rows if row["oldest"] is not None), default=None)
+    due = sum(row["due"] for row in rows)
+    text = _say(
+        "{} had not ended with this time; {} due.",
+        words.several(sum(row["n"] for row in rows), "message"),
+        "1 was" if due == 1 else f"{due:,} were",
+    )
+    if oldest is None:
+        return text
+    return text + _say(
+        " Percentiles above count only what is over; the oldest of these has already taken {}.", words.duration(oldest)
+    )
+
+
+def _by_bucket(figures: Figures, event: str) -> dict[float, int]:
+    counts: dict[float, int] = {}
+    for row in figures.rows("flow", event=event):
+        counts[row["bucket"]] = counts.get(row["bucket"], 0) + row["n"]
+    return counts
+
+
+def _mean(figures: Figures, level: str) -> float:
+    return sum(_area(row, level) for row in figures.rows("backlog")) / figures.window.seconds
+
+
+def _area(row: Row, level: str) -> float:
+    return float(row[level] * row["seconds"])
+
+
+def _when(seconds: float) -> str:
+    """Midnights have no hour worth naming only where buckets are days; so the hour is always said."""
+    return f"{moment(seconds):%a %-d %b %H:%M}"
+
+
+def _times(ratio: float) -> str:
+    return words.share(ratio, 1) if ratio < 1 else f"{words.count(ratio)} times"
+
+
+def _periods(figures: Figures) -> str:
+    return "hours" if figures.window.period == HOUR else f"spans of {words.duration(figures.window.period)}"

@@ -1,0 +1,15 @@
+"""The pipeline over the queue and its history, on Spark. Nothing here imports Django: executors import it too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("delayedq")` known to this session."""
+    from delayedq.pipeline.spark.datasource import DelayedQDataSource  # PySpark takes a second to import
+
+    spark.dataSource.register(DelayedQDataSource)

@@ -1,0 +1,75 @@
+"""The schemas that messages have on Spark, and nothing else. JSON stays text; times are in UTC, to the microsecond.
+
+Columns are only ever added, at the end, and then VERSION is raised: a reader of a lake passes LAKE, and finds NULL in
+the columns that an older writer did not know.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.types import (
+    DataType,
+    DateType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+#: Of LAKE.
+VERSION = 1
+
+#: What a message is before it has ended. One whose lease expired is waiting again.
+LIVE_STATES = ("waiting", "leased")
+#: What it is when it has ended: the outcomes of `FinishedMessage`.
+FINAL_STATES = ("succeeded", "failed", "cancelled", "superseded")
+STATES = LIVE_STATES + FINAL_STATES
+
+
+def _column(name: str, type_: DataType, *, null: bool = False) -> StructField:
+    return StructField(name, type_, null)
+
+
+#: A message, live or ended: `state` says which. `attempts` is how often it was started; `started_at` and `finished_at`
+#: are of the last attempt, and NULL while the message lives; `worker` is who holds it, or ended it.
+MESSAGES = StructType(
+    [
+        _column("id", LongType()),
+        _column("state", StringType()),
+        _column("queue", StringType()),
+        _column("kind", StringType()),
+        _column("key", StringType(), null=True),
+        _column("priority", ShortType()),
+        _column("attempts", ShortType()),
+        _column("max_attempts", ShortType()),
+        _column("created_at", TimestampType()),
+        _column("scheduled_at_initially", TimestampType()),
+        _column("scheduled_at", TimestampType()),
+        _column("started_at", TimestampType(), null=True),
+        _column("finished_at", TimestampType(), null=True),
+        _column("worker", StringType(), null=True),
+        _column("payload", StringType()),
+        _column("metadata", StringType(), null=True),
+        _column("result", StringType(), null=True),
+        _column("errors", StringType(), null=True),
+    ]
+)
+
+#: History in the lake: `day` is that of `finished_at` in UTC, and what the files are partitioned by.
+LAKE = StructType([*MESSAGES.fields, _column("schema_version", IntegerType()), _column("day", DateType())])
+
+#: What is written to the queue. `key` NULL: not keyed; `scheduled_at` NULL: due at once.
+OFFERS = StructType(
+    [
+        _column("queue", StringType()),
+        _column("kind", StringType()),
+        _column("key", StringType(), null=True),
+        _column("priority", ShortType()),
+        _column("max_attempts", ShortType()),
+        _column("payload", StringType()),
+        _column("metadata", StringType(), null=True),
+        _column("scheduled_at", TimestampType(), null=True),
+    ]
+)

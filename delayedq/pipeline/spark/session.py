@@ -1,0 +1,92 @@
+"""The Spark session of the commands. Whatever works on a session takes it as an argument and never makes its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from delayedq.pipeline.spark.java import require_java
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+#: What the numbers and the files of the pipeline rely on, whatever a cluster's own defaults are.
+SEMANTICS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # A step that runs again replaces the days that it writes, and no other.
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.ansi.enabled": "true",
+}
+
+#: For a Spark that starts in this process: no web page, which any user of the network could open, and a log of what
+#: ends Spark only, since errors of a step are raised.
+_LAUNCH = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "FATAL",
+    "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
+}
+
+
+@contextmanager
+def spark_session(
+    master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None
+) -> Iterator[SparkSession]:
+    """A session on `master` (default: all cores of this machine) or on the Spark Connect server at `remote`.
+
+    A session that this process already has is used as it stands, and stays; one that was started here is stopped at
+    the end. Raises JavaMissing if Spark has to start here and can't.
+    """
+    before = SparkSession.getActiveSession()
+    spark = before or start(master, remote, conf)
+    for name, value in SEMANTICS.items():
+        spark.conf.set(name, value)
+    try:
+        yield spark
+    finally:
+        if before is None:
+            spark.stop()
+
+
+def start(master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Start Spark, or connect to it; see `spark_session`. Stopping it is the caller's business."""
+    if master and remote:
+        raise ValueError("A session has a master or is remote, not both.")
+    starts_here = remote is None or not remote.startswith("sc://")
+    place = remote or master or "local[*]"
+    if starts_here:
+        require_java()
+    if place.startswith("local"):
+        # Not a setting of Spark: the JVM starts the workers that plan a data source with this, or with PATH's python3.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName("delayedq")
+    builder = builder.remote(place) if remote else builder.master(place)
+    if remote and starts_here:
+        builder = builder.config("spark.connect.grpc.binding.address", "127.0.0.1")  # else any machine may reach it
+    for name, value in (_defaults(place) if starts_here else SEMANTICS).items():
+        builder = builder.config(name, value)
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
+    with warnings.catch_warnings():
+        # A Connect server that starts here starts with its settings; the session warns that it can't change them.
+        warnings.filterwarnings("ignore", "Failed to set spark")
+        return builder.getOrCreate()
+
+
+def _defaults(place: str) -> dict[str, str]:
+    """For a Spark that starts here.
+
+    Spark would cut each shuffle into 200 pieces, which is for clusters: here, that takes longer than the work itself.
+    """
+    if not place.startswith("local"):
+        return _LAUNCH | SEMANTICS
+    pieces = str(max(8, 2 * (os.cpu_count() or 1)))
+    return _LAUNCH | SEMANTICS | {"spark.sql.shuffle.partitions": pieces}

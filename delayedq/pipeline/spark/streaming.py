@@ -1,0 +1,186 @@
+"""The streaming reader: every finished message once, also one whose transaction commits late.
+
+Neither ids nor times tell what is new: a message may end before another and be committed after it, minutes later if the
+transaction was long. On PostgreSQL the stream therefore goes by the numbers of transactions, and only up to the oldest
+one that is still open: below it nothing will ever appear. An open transaction that writes holds the stream up, and
+loses nothing. `lateness` says how long after its end a message may at most be recorded, by a worker that could not
+reach the database; it only bounds how far back an index is read.
+
+SQLite and MySQL do not tell which transaction wrote a row. There the stream goes by `finished_at`, up to `lateness`
+before the oldest open transaction, and what is recorded later than that is missed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+
+from delayedq.exceptions import PipelineError
+from delayedq.pipeline.spark import reading_sql, streaming_sql
+from delayedq.pipeline.spark.connecting import as_instant, connect
+from delayedq.pipeline.spark.reading import Span, read_rows, read_span, settings, spans
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql.datasource import InputPartition
+    from pyspark.sql.streaming.datasource import ReadLimit
+    from pyspark.sql.types import StructType
+
+    from delayedq.pipeline.spark.connecting import Connection
+    from delayedq.pipeline.spark.options import Selection
+
+type Offset = dict[str, Any]
+_EVER = "-infinity"
+
+
+def stream_reader(selection: Selection, schema: StructType) -> DataSourceStreamReader:
+    by_transaction = selection.address.vendor == "postgresql"
+    return TransactionReader(selection, schema) if by_transaction else TimeReader(selection, schema)
+
+
+class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """`commit` is not ours to act on: Spark leaves it out for the last batch."""
+
+    def __init__(self, selection: Selection, schema: StructType) -> None:
+        self.selection = selection
+        self.schema = schema
+        #: Where a run that takes only what there is now ends.
+        self._end: Offset | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        with connect(self.selection.address) as connection:
+            self._end = self._place(connection)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: ARG002, N802
+        """`start` itself if nothing has ended since."""
+        with connect(self.selection.address) as connection:
+            return self._next(connection, start, self._end or self._place(connection))
+
+    @abstractmethod
+    def _place(self, connection: Connection) -> Offset:
+        """Up to where a batch that begins now may go."""
+
+    @abstractmethod
+    def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
+        """Where the batch after `start` ends: at `place`, or at `start` if there is nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionSpan(Span):
+    """The rows of the transactions from `begun` up to and without `settled`."""
+
+    begun: int = 0
+    settled: int = 0
+    recorded: str = _EVER
+
+
+class TransactionReader(_StreamReader):
+    """On PostgreSQL. An offset says
+
+    `settled`   all transactions below it have ended, and were read
+    `next`      the first number that was not drawn yet
+    `moment`    when that was
+    `recorded`  what is yet to be read was written after that moment
+    """
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        return {"settled": 0, "next": 0, "moment": _EVER, "recorded": _EVER}
+
+    def _place(self, connection: Connection) -> Offset:
+        ((settled, following, moment),) = connection.rows(streaming_sql.TRANSACTIONS)
+        return {"settled": settled, "next": following, "moment": moment.isoformat()}
+
+    def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
+        if place["settled"] < start["settled"]:
+            raise PipelineError(
+                "This checkpoint is of another database: its transactions lie in the future of this one."
+            )
+        # What is not settled yet drew its number after all those that were drawn at `start`, or else began before.
+        renewed = place["settled"] >= start["next"]
+        end = place | {"recorded": start["moment"] if renewed else start["recorded"]}
+        with connection.transaction():
+            connection.rows(
+                reading_sql.SET.format("%(settings)s"), {"settings": self._settings(self._span(start, end))}
+            )
+            return end if connection.rows(streaming_sql.ANY_BETWEEN) else start
+
+    def _span(self, start: Offset, end: Offset) -> TransactionSpan:
+        recorded = start["recorded"]
+        if recorded != _EVER:
+            recorded = (datetime.fromisoformat(recorded) - self.selection.lateness).isoformat()
+        return TransactionSpan(begun=start["settled"], settled=end["settled"], recorded=recorded)
+
+    def _settings(self, span: TransactionSpan) -> str:
+        bounds = {"begun": str(span.begun), "settled": str(span.settled), "recorded": span.recorded}
+        return settings(self.selection, span, **bounds)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        """The first batch may be all of history; what was settled stays as it is, so its ranges need no snapshot."""
+        whole = self._span(start, end)
+        if start["settled"]:
+            return [whole]
+        with connect(self.selection.address) as connection, connection.transaction():
+            parts = spans(connection, self.selection)
+        return [replace(whole, first=part.first, after=part.after) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TransactionSpan):
+            names, ended = self.schema.names, [reading_sql.ENDED]
+            statement = reading_sql.select("postgresql", names, ended, streaming_sql.BETWEEN)
+            target = to_arrow_schema(self.schema, timezone="UTC")
+            yield from read_span(self.selection, self._settings(partition), statement, target)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSpan(Span):
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+class TimeReader(_StreamReader):
+    """On SQLite and MySQL. An offset says up to which `moment` what ended was read."""
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        return {"moment": _EVER}
+
+    def _place(self, connection: Connection) -> Offset:
+        return {"moment": (_oldest_open(connection) - self.selection.lateness).isoformat()}
+
+    def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
+        selected = self._selected(self._span(start, place)).parameters()
+        later = start["moment"] == _EVER or place["moment"] > start["moment"]
+        return place if later and connection.rows(streaming_sql.ANY_ENDED[connection.vendor], selected) else start
+
+    def _span(self, start: Offset, end: Offset) -> TimeSpan:
+        since = None if start["moment"] == _EVER else datetime.fromisoformat(start["moment"])
+        return TimeSpan(since=since, until=datetime.fromisoformat(end["moment"]))
+
+    def _selected(self, span: TimeSpan) -> Selection:
+        """What lies in the window that was asked for, and in this one."""
+        since = max(filter(None, (self.selection.since, span.since)), default=None)
+        until = min(filter(None, (self.selection.until, span.until)), default=None)
+        return replace(self.selection, since=since, until=until)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        return [self._span(start, end)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, TimeSpan):
+            yield from read_rows(self._selected(partition), self.schema)
+
+
+def _oldest_open(connection: Connection) -> datetime:
+    """No transaction that is still open wrote before that."""
+    if connection.vendor == "sqlite":
+        with connection.transaction():  # it takes SQLite's write lock: no other transaction writes now
+            return datetime.now(UTC)
+    ((moment,),) = connection.rows(streaming_sql.OLDEST)
+    return as_instant(moment)

@@ -1,0 +1,305 @@
+"""The step `archive`: history moves into the lake, in batches that are planned, written, verified and deleted.
+
+The driver holds a lease on the open batch and renews it; when the driver is killed, the next one continues where it
+stopped. Each state is recorded under the lease's token, so a driver that lost its lease changes nothing any more. What
+it may still write goes to a place that is never published, and what it may still delete was verified before.
+
+Pruning keeps what finished before the cutoff of the open batch. A pruning that began before the batch was opened may
+still delete such rows: then the copy and the table differ, and the copy is made again; or the copy is verified already,
+and holds them.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db.models import Q
+
+from delayedq.conf import get_settings
+from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
+from delayedq.models import FinishedMessage
+from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+from delayedq.pipeline.spark import archive
+from delayedq.pipeline.spark.archive import Copying
+from delayedq.pipeline.spark.lake import Lake, Manifest, Place
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from pyspark.sql import SparkSession
+
+    from delayedq.pipeline.opening import Options, Pipeline
+    from delayedq.pipeline.spark.connecting import Address
+    from delayedq.store.base import Store
+
+LEASE = timedelta(seconds=60)
+#: How many rows a batch has, more or less: those of one instant stay together.
+BATCH_ROWS = 5_000_000
+#: After this many copies that did not match the table, the archive gives up.
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """A batch that is done. `deleted` is less than `row_count` if others deleted some meanwhile."""
+
+    name: str
+    row_count: int
+    deleted: int
+
+
+class Archiving:
+    """Moves history to one lake. `tell` is called with a batch before each step."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        store: Store,
+        address: Address,
+        path: str,
+        tell: Callable[[ArchiveBatch], None] = lambda _: None,
+    ) -> None:
+        self._spark = spark
+        self._store = store
+        self._address = address
+        self._lake = Lake(spark, path)
+        self._tell = tell
+        #: What the lake showed when the work on the batch began: what this process publishes after that is its own.
+        self._published: list[Manifest] = []
+
+    def run(self, cutoff: datetime, batch_rows: int = BATCH_ROWS) -> Iterator[Archived]:
+        """Finish the batch that was left open, then move all that finished before the cutoff.
+
+        Raises ArchiveBusy if another process archives; ArchiveFailed if a batch can't be made to match the table;
+        LakeUnusable.
+        """
+        there = lake_is_there(self._lake)
+        while self._open(cutoff, batch_rows):
+            with self._held() as batch:
+                if batch.lake != self._lake.path:
+                    raise ArchiveFailed(
+                        f"Batch {batch.name} was begun for the lake {batch.lake}: finish it there, or give it up with "
+                        "`archive --abandon`."
+                    )
+                if not there:
+                    self._lake.prepare()  # under the lease: two that make it at once would delete each other's files
+                    there = True
+                yield self._finish(batch)
+
+    def abandon(self) -> ArchiveBatch | None:
+        """Give up the open batch; None if there is none. Its rows stay in the table, and the next batch takes them.
+
+        Raises ArchiveBusy; ArchiveFailed if the batch only has to be deleted, since readers of the lake see it.
+        """
+        if not ArchiveBatch.objects.filter(is_open=True).exists():
+            return None
+        with self._held() as batch:
+            self._withdraw(batch, Lake(self._spark, batch.lake))
+            self._record(batch, state=ArchiveState.ABANDONED, is_open=None)
+        return batch
+
+    def _withdraw(self, batch: ArchiveBatch, lake: Lake) -> None:
+        """Files that are published and can be read stay; the others are withdrawn, or no reader could read the lake."""
+        if not lake.exists() or _place(batch) not in {manifest.place for manifest in lake.published()}:
+            return
+        if not archive.is_intact(lake, _place(batch)):
+            lake.withdraw(_place(batch))
+        elif batch.state == ArchiveState.VERIFIED:
+            raise ArchiveFailed(f"Batch {batch.name} is verified and published: `archive` has only to delete its rows.")
+
+    # Who archives
+
+    def _open(self, cutoff: datetime, batch_rows: int) -> bool:
+        """Is there something to do? Plans a batch if none is open."""
+        if ArchiveBatch.objects.filter(is_open=True).exists():
+            return True
+        cutoff_of_batch = _cutoff(cutoff, batch_rows)
+        if cutoff_of_batch is None:
+            return False
+        now = self._store.now()
+        try:
+            with transaction.atomic(using=self._store.alias):
+                ArchiveBatch.objects.create(
+                    name=_name(now), lake=self._lake.path, cutoff=cutoff_of_batch, planned_at=now
+                )
+        except IntegrityError:
+            raise ArchiveBusy("Another process has just begun to archive.") from None
+        return True
+
+    @contextmanager
+    def _held(self) -> Iterator[ArchiveBatch]:
+        """The open batch, under a lease that is renewed until the end of the block."""
+        token, now = secrets.randbits(62), self._store.now()
+        free = Q(leased_until__isnull=True) | Q(leased_until__lte=now)
+        open_ = ArchiveBatch.objects.filter(free, is_open=True)
+        if not open_.update(lease_token=token, leased_until=now + LEASE):
+            raise ArchiveBusy("Another process archives. If it was killed, its lease ends within a minute.")
+        with _renewed(self._store, token):
+            try:
+                yield ArchiveBatch.objects.get(lease_token=token)
+            finally:
+                with suppress(DatabaseError):  # then the lease runs out by itself
+                    ArchiveBatch.objects.filter(lease_token=token).update(leased_until=None)
+
+    def _record(self, batch: ArchiveBatch, **changes: object) -> None:
+        """Write down how far the batch is, if it is still ours."""
+        if not ArchiveBatch.objects.filter(pk=batch.pk, lease_token=batch.lease_token).update(**changes):
+            raise ArchiveBusy(f"Another process took over batch {batch.name}.")
+        for name, value in changes.items():
+            setattr(batch, name, value)
+
+    # The steps
+
+    def _finish(self, batch: ArchiveBatch) -> Archived:
+        self._published = self._lake.published()
+        while batch.state != ArchiveState.VERIFIED:
+            self._tell(batch)
+            if batch.state == ArchiveState.PLANNED:
+                self._write(batch)
+            else:
+                self._verify(batch)
+        self._tell(batch)
+        return self._delete(batch)
+
+    def _write(self, batch: ArchiveBatch) -> None:
+        if any(manifest.place.batch == batch.name for manifest in self._published):
+            # By a run that this database knows nothing of, as after it was restored: what is published stays.
+            self._record(batch, name=_name(self._store.now()), attempt=0)
+        if batch.attempt:
+            self._lake.clear(_place(batch))
+        self._record(batch, attempt=batch.attempt + 1)
+        archive.write(self._copying(batch))
+        self._record(batch, state=ArchiveState.WRITTEN, written_at=self._store.now())
+
+    def _copying(self, batch: ArchiveBatch) -> Copying:
+        both = unsettled(self._published, settled_places())
+        fresh = [manifest for manifest in both if manifest.place != _place(batch)]
+        known = self._lake.history(manifests=fresh) if fresh else None
+        return Copying(self._spark, self._address, self._lake, _place(batch), batch.cutoff, known)
+
+    def _verify(self, batch: ArchiveBatch) -> None:
+        copying = self._copying(batch)
+        checksums = archive.verify(copying)
+        if checksums is None:
+            self._again(batch)
+            return
+        if checksums.row_count:
+            self._lake.publish(_place(batch), checksums if copying.known is None else archive.written(copying))
+        known = {"row_count": checksums.row_count, "checksums": checksums._asdict()}
+        self._record(batch, state=ArchiveState.VERIFIED, verified_at=self._store.now(), **known)
+
+    def _again(self, batch: ArchiveBatch) -> None:
+        """A row that was committed late, or deleted meanwhile, makes the copy wrong. So does a broken disk."""
+        self._record(batch, state=ArchiveState.PLANNED)
+        if batch.attempt % ATTEMPTS == 0:
+            raise ArchiveFailed(
+                f"Batch {batch.name} was written {batch.attempt} times and never matched the table; all is still there."
+            )
+
+    def _delete(self, batch: ArchiveBatch) -> Archived:
+        deleted = archive.delete(self._copying(batch))
+        done = {"state": ArchiveState.DELETED, "is_open": None, "deleted_at": self._store.now()}
+        self._record(batch, **done)
+        return Archived(batch.name, batch.row_count or 0, deleted)
+
+
+def lake_is_there(lake: Lake) -> bool:
+    """False: it can be made. Raises LakeUnusable, also if history was moved to a lake that is gone."""
+    if lake.check():
+        return True
+    if moved := ArchiveBatch.moved(lake.path).count():
+        raise LakeUnusable(
+            f"There is no lake at {lake.path}, and {moved:,} batches of history are in it: make it reachable again. "
+            "If it was moved, say where it is now (DELAYEDQ['LAKE'] or --lake)."
+        )
+    return False
+
+
+def unsettled(published: list[Manifest], settled: set[Place]) -> list[Manifest]:
+    """The published batches whose rows may be in the table too: all but those that are deleted from it."""
+    return [manifest for manifest in published if manifest.place not in settled]
+
+
+def settled_places() -> set[Place]:
+    """Of the batches whose rows are deleted from the table. One that was restored from a backup knows fewer of them."""
+    batches = ArchiveBatch.objects.filter(state=ArchiveState.DELETED)
+    return {Place(*place) for place in batches.values_list("name", "attempt")}
+
+
+def _place(batch: ArchiveBatch) -> Place:
+    return Place(batch.name, batch.attempt)
+
+
+def _name(now: datetime) -> str:
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def _cutoff(cutoff: datetime, batch_rows: int) -> datetime | None:
+    """The cutoff of the next batch; None if nothing finished before the given one."""
+    before = FinishedMessage.objects.filter(finished_at__lt=cutoff).order_by("finished_at")
+    times = before.values_list("finished_at", flat=True)
+    first = times.first()
+    if first is None:
+        return None
+    # What finished first is in the batch, all of it, however many that are.
+    later = times.filter(finished_at__gt=first)
+    boundary = times[batch_rows : batch_rows + 1].first()
+    return (boundary if boundary is None or boundary > first else later.first()) or cutoff
+
+
+@contextmanager
+def _renewed(store: Store, token: int) -> Iterator[None]:
+    """Renew the lease from a thread of its own, which Spark's long calls don't hold up."""
+    stop = threading.Event()
+
+    def renew() -> None:
+        while not stop.wait(LEASE.total_seconds() / 3):
+            with suppress(DatabaseError):  # the database may be back before the lease ends
+                ArchiveBatch.objects.filter(lease_token=token).update(leased_until=store.now() + LEASE)
+            connections[store.alias].close()
+
+    thread = threading.Thread(target=renew, name="delayedq-archive-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def run_archive(pipeline: Pipeline, options: Options) -> None:
+    """Move all history that is old enough. Raises ArchiveBusy, ArchiveFailed, LakeUnusable, InvalidOption."""
+    archiving = Archiving(
+        pipeline.spark, pipeline.store, pipeline.address, pipeline.lake.path, lambda batch: _tell(pipeline, batch)
+    )
+    if options["abandon"]:
+        batch = archiving.abandon()
+        pipeline.tell(f"Batch {batch.name} is given up; its rows are in the table." if batch else "No batch is open.")
+        return
+    older_than = options["older_than"]
+    cutoff = pipeline.store.now() - (get_settings().ARCHIVE_AFTER if older_than is None else older_than)
+    moved = 0
+    for done in archiving.run(cutoff, options["batch_rows"] or BATCH_ROWS):
+        moved += done.row_count
+        pipeline.tell(f"Batch {done.name}: {done.row_count:,} messages are in the lake, {done.deleted:,} rows deleted.")
+    if not moved:
+        pipeline.tell(f"Nothing ended before {cutoff:%Y-%m-%d %H:%M:%S} UTC.")
+
+
+_NEXT = {
+    ArchiveState.PLANNED: "writing what ended before",
+    ArchiveState.WRITTEN: "reading back what ended before",
+    ArchiveState.VERIFIED: "deleting what ended before",
+}
+
+
+def _tell(pipeline: Pipeline, batch: ArchiveBatch) -> None:
+    step = _NEXT[ArchiveState(batch.state)]
+    pipeline.tell(f"Batch {batch.name}: {step} {batch.cutoff:%Y-%m-%d %H:%M:%S} UTC ...")

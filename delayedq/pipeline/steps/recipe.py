@@ -1,0 +1,155 @@
+"""How the columns of a file become the arguments of a task."""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Union
+from zoneinfo import ZoneInfo
+
+from delayedq.conf import get_settings
+from delayedq.core.serialization import dumps
+from delayedq.exceptions import InvalidOption, UnknownTask
+from delayedq.pipeline.spark import rows
+from delayedq.pipeline.spark.rows import Parameter, Recipe, source_of
+from delayedq.tasks import parameters_of, task_at
+
+if TYPE_CHECKING:
+    import inspect
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from delayedq.tasks import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mapped:
+    """How the columns of a file are to be used. A source is the name of a column or a template of several.
+
+    arguments: sources by the task's parameters; columns that are named nowhere are arguments by their own names.
+    ignored: columns that are not used.
+    strict: True refuses a file with columns that the task does not take; False passes over them.
+    """
+
+    task: str
+    key: str | None = None
+    at: str | None = None
+    at_format: str | None = None
+    zone: str | None = None
+    arguments: Mapping[str, str]
+    ignored: Sequence[str] = ()
+    strict: bool = True
+
+
+def recipe_of(mapped: Mapped, columns: Sequence[str]) -> Recipe:
+    """How the rows of a file with these columns become messages.
+
+    Raises InvalidOption for what does not fit the task or the file, and names it.
+    """
+    task = _task(mapped.task)
+    _check_zone(mapped.zone)
+    return Recipe(
+        queue=task.queue_name,
+        kind=task.module_path,
+        priority=task.priority,
+        max_attempts=task.max_attempts,
+        max_payload_bytes=get_settings().MAX_PAYLOAD_BYTES,
+        metadata=None if task.metadata is None else dumps(task.metadata),
+        parameters=_parameters(task, mapped, columns),
+        key=source_of(mapped.key, columns) if mapped.key else None,
+        at=source_of(mapped.at, columns) if mapped.at else None,
+        at_format=mapped.at_format,
+        zone=mapped.zone,
+    )
+
+
+# The task
+
+
+def _task(path: str) -> Task[..., Any]:
+    try:
+        return task_at(path)
+    except UnknownTask as error:
+        raise InvalidOption(str(error)) from None
+
+
+def _check_zone(zone: str | None) -> None:
+    try:
+        ZoneInfo(zone or "UTC")
+    except (ValueError, OSError, LookupError):
+        raise InvalidOption(f"There is no time zone {zone!r}.") from None
+
+
+def _parameters(task: Task[..., Any], mapped: Mapped, columns: Sequence[str]) -> tuple[Parameter, ...]:
+    taken, anything = _taken(task)
+    if unknown := [name for name in mapped.arguments if name not in taken and not anything]:
+        raise InvalidOption(
+            f"{task.module_path} takes no argument {unknown[0]!r}; it takes {', '.join(taken) or 'none'}."
+        )
+    sources = _sources(task, mapped, columns, taken, anything=anything)
+    if missing := [name for name, taker in taken.items() if taker.default is taker.empty and name not in sources]:
+        raise InvalidOption(f"There is no column for the argument {missing[0]!r} of {task.module_path}.")
+    hints = _hints(task)
+    return tuple(_parameter(name, source, taken.get(name), hints.get(name)) for name, source in sources.items())
+
+
+def _sources(
+    task: Task[..., Any], mapped: Mapped, columns: Sequence[str], taken: Collection[str], *, anything: bool
+) -> dict[str, rows.Source]:
+    """By argument, where its values come from: as the options say, else from the column of its name."""
+    sources = {name: source_of(text, columns) for name, text in mapped.arguments.items()}
+    named = _named_columns(mapped, sources.values(), columns)
+    for column in columns:
+        if column in mapped.ignored:
+            continue
+        if column in taken or (anything and column not in named):
+            sources.setdefault(column, source_of(column, columns))
+        elif column not in named and mapped.strict:
+            raise InvalidOption(
+                f"{task.module_path} takes no argument {column!r}; --argument, --key or --at may use the column, "
+                "--ignore passes over it."
+            )
+    return sources
+
+
+def _named_columns(mapped: Mapped, sources: Iterable[rows.Source], columns: Sequence[str]) -> set[str]:
+    """The columns that an option names."""
+    named = {column for text in (mapped.key, mapped.at) if text for column in source_of(text, columns).columns}
+    return named | {column for source in sources for column in source.columns}
+
+
+def _taken(task: Task[..., Any]) -> tuple[dict[str, inspect.Parameter], bool]:
+    """What can be given by name, and whether any name can."""
+    taken, anything = {}, False
+    for name, parameter in parameters_of(task).parameters.items():
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            taken[name] = parameter
+        elif parameter.kind is parameter.POSITIONAL_ONLY and parameter.default is parameter.empty:
+            raise InvalidOption(f"{task.module_path} takes {name!r} by position, and columns are given by name.")
+        anything |= parameter.kind is parameter.VAR_KEYWORD
+    return taken, anything
+
+
+def _hints(task: Task[..., Any]) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(task.func)
+    except (NameError, TypeError):  # annotated with what only type checkers import
+        return {}
+
+
+def _parameter(name: str, source: rows.Source, taker: inspect.Parameter | None, hint: object) -> Parameter:
+    required = taker is not None and taker.default is taker.empty
+    type_, nullable = _plain(hint)
+    if type_ is not None and type_ not in rows.TYPES:
+        raise InvalidOption(f"The argument {name!r} is a {type_.__name__}, which no file can hold.")
+    return Parameter(name, source, type_, required=required, nullable=nullable)
+
+
+def _plain(hint: object) -> tuple[type | None, bool]:
+    """The type to read a text as (None: leave it a text), and whether it may be nothing."""
+    if typing.get_origin(hint) in (Union, types.UnionType):
+        others = [option for option in typing.get_args(hint) if option is not types.NoneType]
+        nullable = len(others) < len(typing.get_args(hint))
+        return (_plain(others[0])[0] if len(others) == 1 else None), nullable
+    origin = typing.get_origin(hint) or hint
+    return (origin, False) if isinstance(origin, type) and origin is not object else (None, hint in (None, Any))

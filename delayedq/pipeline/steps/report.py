@@ -1,0 +1,47 @@
+"""The step `report`: the figures of a span of time, as a page and as tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from delayedq.conf import get_settings
+from delayedq.exceptions import InvalidOption
+from delayedq.pipeline.steps.view import viewed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from delayedq.pipeline.opening import Options, Pipeline
+
+
+def run_report(pipeline: Pipeline, options: Options) -> None:
+    """Measure what the lake and the database hold, and write the page. Raises InvalidOption, LakeUnusable."""
+    if options["only_lake"]:
+        _report(pipeline, pipeline.lake.history(), options)
+        return
+    with viewed(pipeline, use_lake=not options["no_lake"]) as view:
+        if view.lake is None and not options["no_lake"]:
+            where = f"no lake at {pipeline.lake_path} yet" if pipeline.lake_path else "no lake"
+            pipeline.tell(f"There is {where}: this is about what the database holds.")
+        _report(pipeline, view.messages, options)
+
+
+def _report(pipeline: Pipeline, messages: DataFrame, options: Options) -> None:
+    from delayedq.pipeline.report import figures, writing  # the other steps don't need matplotlib and jinja2
+    from delayedq.pipeline.report.capacity import Target
+
+    since, until = options["since"], options["until"]
+    if since is None or until is None:
+        found = figures.span(messages)
+        if found is None:
+            pipeline.tell("No message has ended yet: there is nothing to report.")
+            return
+        since, until = since or found[0], until or found[1]
+    pipeline.tell(f"Measuring {since:%Y-%m-%d %H:%M:%S} to {until:%Y-%m-%d %H:%M:%S} UTC ...")
+    target = Target(options["within"].total_seconds(), options["share"])
+    if until <= since:
+        raise InvalidOption(f"--until, {until}, is not later than --since, {since}.")
+    measured = figures.measure(messages, since, until, target=target, lease=get_settings().LEASE)
+    page = writing.write(measured, Path(options["output"]), pipeline.store.now())
+    pipeline.tell(f"The report is {page.absolute()}.")

@@ -1,0 +1,72 @@
+"""Database and lake as one view: each message once, also while history moves from one to the other."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delayedq.pipeline.spark.archive import without
+from delayedq.pipeline.spark.lake import as_in_lake
+from delayedq.pipeline.spark.reading import snapshot
+from delayedq.pipeline.steps.archive import lake_is_there, settled_places, unsettled
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+    from delayedq.pipeline.opening import Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Messages as they are in the lake (LAKE): what is in the database and not in the lake, and what is in the lake.
+
+    `lake` is None without a lake.
+    """
+
+    database: DataFrame
+    lake: DataFrame | None = None
+
+    @property
+    def messages(self) -> DataFrame:
+        """All of them."""
+        return self.database if self.lake is None else self.lake.unionByName(self.database)
+
+
+@contextmanager
+def viewed(pipeline: Pipeline, *, use_lake: bool = True) -> Iterator[View]:
+    """What both hold, until the end of the block. Without a lake it is the database alone.
+
+    The database is read first, as of one moment, and the lake is listed after that: what an archive has deleted by then
+    was published earlier. What it publishes between the two is in both, and is left out of the database's part. Which
+    batches can't be in both is asked before all that. Raises LakeUnusable.
+    """
+    settled = settled_places()
+    with _database(pipeline) as database:
+        lake = pipeline.lake if use_lake and pipeline.lake_path is not None else None
+        if lake is None or not lake_is_there(lake):
+            yield View(database)
+            return
+        manifests = lake.published()
+        both = unsettled(manifests, settled)
+        rest = without(database, lake.history(manifests=both)) if both else database
+        yield View(rest, lake.history(manifests=manifests))
+
+
+@contextmanager
+def _database(pipeline: Pipeline) -> Iterator[DataFrame]:
+    """All messages, live or ended, as of one moment: PostgreSQL holds a snapshot; of the others Spark keeps a copy."""
+    with snapshot(pipeline.here) as options:
+        reader = pipeline.spark.read.format("delayedq").options(**options | {"address": pipeline.address.reference})
+        messages = as_in_lake(reader.load())
+        if "snapshot" in options:
+            yield messages
+            return
+        kept = messages.persist()
+        try:
+            kept.count()
+            yield kept
+        finally:
+            kept.unpersist()

@@ -1,0 +1,227 @@
+"""Schedules in the database, made and changed by code: `from delayedq import schedules`.
+
+    schedules.create("digest of ann", send_digest, cron="0 8 * * *", timezone="Europe/London", args=["ann"])
+    schedules.update("digest of ann", cron="0 9 * * *")
+    schedules.disable("digest of ann")
+
+Each function works in the caller's transaction: what it did is there when that commits, and never was if it rolls back.
+Each takes the same keys as an entry of `DELAYEDQ["CRON"]` and checks them in the same way. Schedules of the settings
+can be disabled, enabled and run here, but not changed or deleted. Everything raises InvalidSchedule, which says what is
+wrong, and has changed nothing then.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+
+from delayedq.conf import get_settings
+from delayedq.core.serialization import dumps, loads
+from delayedq.cron import changing
+from delayedq.cron.beat import SETTINGS
+from delayedq.cron.changing import empty
+from delayedq.cron.definitions import read, read_stored
+from delayedq.cron.placing import lock, together
+from delayedq.cron.telling import tell_changed
+from delayedq.cron.visiting import Visited, bring_up_to_date, write
+from delayedq.exceptions import InvalidSchedule
+from delayedq.models import CronSchedule
+from delayedq.store import default_store
+from delayedq.tasks import Task
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from delayedq.cron.definitions import Definition
+    from delayedq.scheduling import Scheduled
+    from delayedq.store.base import Store
+
+__all__ = ["create", "delete", "disable", "enable", "get", "run_now", "update"]
+
+DELETED = "Its schedule was deleted."
+#: How many names are compared with one that is unknown, and how many are told.
+NAMES, SHOWN = 10_000, 10
+#: A key that replaces others.
+REPLACES = {"cron": ("every", "anchor"), "every": ("cron", "timezone")}
+
+
+def create(name: str, task: Task[..., Any] | str, *, enabled: bool = True, **options: Any) -> datetime | None:
+    """Add a schedule of this name, which no other has; returns when it ticks first (None: disabled, or never).
+
+    `task` is a task or the path of one. `options` are those of `DELAYEDQ["CRON"]`: either `cron` (with `timezone`) or
+    `every` (with `anchor`), and `args`, `kwargs`, `queue_name`, `priority`, `misfire`, `starting_deadline`, `overlap`,
+    `jitter`, `start`, `end`, `max_runs`. Nothing runs for the past. Its next tick is placed at once.
+    """
+    given = {"task": _path(task), **_given(options)}
+    definition = read_stored(name, given)
+    store = default_store()
+
+    def work() -> datetime | None:
+        now = store.now()
+        row = lock(store, SETTINGS, name, now)
+        if name in get_settings().CRON or row.definition is not None or (row.config_hash and row.retired_at is None):
+            raise InvalidSchedule(f"There is a schedule {name!r} already; change it with update().")
+        row.config_hash, row.covered_until, row.retired_at = "", now, None
+        row.disabled_at = None if enabled else now
+        return _save(store, row, given, definition, now, "created")
+
+    return together(store, work)
+
+
+def update(name: str, **changes: Any) -> datetime | None:
+    """Change the keys that are given, as in `create`; None removes a key. Returns when it ticks next.
+
+    A schedule whose times or messages change takes back its future ticks and starts anew, from now.
+    """
+    store = default_store()
+
+    def work() -> datetime | None:
+        now = store.now()
+        row = _locked(store, name, now)
+        if row.definition is None:
+            raise InvalidSchedule(_in_settings(name))
+        given = _merged(loads(row.definition), changes)
+        return _save(store, row, given, read_stored(name, given), now, "")
+
+    return together(store, work)
+
+
+def delete(name: str) -> bool:
+    """Delete a schedule and take back its ticks that have not begun; False if there is none."""
+    store = default_store()
+
+    def work() -> bool:
+        now = store.now()
+        rows = CronSchedule.objects.using(store.alias).select_for_update().filter(owner=SETTINGS, name=name)
+        row = rows.first()
+        if row is None or (row.definition is None and name not in get_settings().CRON and row.retired_at is None):
+            return False
+        if name in get_settings().CRON and row.definition is None:
+            raise InvalidSchedule(_in_settings(name))
+        empty(store, [row], DELETED, now, "deleted")
+        row.delete()
+        return True
+
+    return together(store, work)
+
+
+def disable(name: str) -> bool:
+    """Place no ticks until it is enabled again, and take back those that wait; False if it is disabled already."""
+    store = default_store()
+
+    def work() -> bool:
+        now = store.now()
+        row = _locked(store, name, now)
+        was_enabled = row.disabled_at is None
+        changing.disable(store, row, now)
+        return was_enabled
+
+    return together(store, work)
+
+
+def enable(name: str) -> bool:
+    """Place its ticks again, from the next one on; False if it is not disabled."""
+    store = default_store()
+
+    def work() -> bool:
+        now = store.now()
+        row = _locked(store, name, now)
+        was_disabled = row.disabled_at is not None
+        changing.enable(store, row, definition_of(row), now)
+        return was_disabled
+
+    return together(store, work)
+
+
+def run_now(name: str) -> Scheduled:
+    """Offer its message once, due now, also if it is disabled. This is no tick, and takes no tick's place."""
+    store = default_store()
+    row = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name).first()
+    definition = definition_of(row or CronSchedule(owner=SETTINGS, name=name))
+    if definition is None:
+        raise InvalidSchedule(unknown(store, name))
+    return definition.run()
+
+
+def get(name: str) -> dict[str, Any]:
+    """The keys of a schedule of the database, as they were given. Raises InvalidSchedule."""
+    store = default_store()
+    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name, definition__isnull=False)
+    stored = rows.values_list("definition", flat=True).first()
+    if stored is None:
+        raise InvalidSchedule(unknown(store, name))
+    given: dict[str, Any] = loads(stored)
+    return given
+
+
+def definition_of(row: CronSchedule) -> Definition | None:
+    """From the database or the settings; None if neither has it. Raises InvalidSchedule."""
+    if row.definition is not None:
+        return read_stored(row.name, loads(row.definition))
+    if row.name not in get_settings().CRON:
+        return None
+    try:
+        return read(row.name, get_settings().CRON[row.name])
+    except ImproperlyConfigured as error:
+        raise InvalidSchedule(str(error)) from None
+
+
+def _save(
+    store: Store, row: CronSchedule, given: Mapping[str, Any], definition: Definition, now: datetime, change: str
+) -> datetime | None:
+    row.definition = dumps(dict(given))
+    row.save(using=store.alias)
+    if change:
+        tell_changed(store, row.name, change, 0)
+    if row.disabled_at is not None:
+        write(store, [row])
+        return None
+    bring_up_to_date(store, [Visited(row, definition)], now)
+    return row.next_at
+
+
+def _locked(store: Store, name: str, now: datetime) -> CronSchedule:
+    """Also of one of the settings that no worker has seen yet. Raises InvalidSchedule."""
+    if name in get_settings().CRON:
+        return lock(store, SETTINGS, name, now)
+    rows = CronSchedule.objects.using(store.alias).select_for_update()
+    row = rows.filter(owner=SETTINGS, name=name).first()
+    if row is None:
+        raise InvalidSchedule(unknown(store, name))
+    return row
+
+
+def _path(task: Task[..., Any] | str) -> str:
+    return task.module_path if isinstance(task, Task) else task
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Without None, which is as good as left out; tuples come back from JSON as what they were."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def _merged(given: dict[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    if "task" in changes:
+        changes = {**changes, "task": _path(changes["task"])}
+    for key, others in REPLACES.items():
+        if changes.get(key) is not None:
+            given = {name: value for name, value in given.items() if name not in others}
+    return _given({**given, **changes})
+
+
+def _in_settings(name: str) -> str:
+    return f"Schedule {name!r} is not in the database: what DELAYEDQ['CRON'] defines is changed there."
+
+
+def unknown(store: Store, name: str) -> str:
+    """What is wrong with a name that no schedule has."""
+    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS).order_by("name")
+    known = list(dict.fromkeys([*get_settings().CRON, *rows.values_list("name", flat=True)[:NAMES]]))
+    close = get_close_matches(str(name), known, 1)
+    some = ", ".join(known[:SHOWN]) + (" and others" if len(known) > SHOWN else "")
+    return (
+        f"There is no schedule {name!r}; there are {some or 'none'}.{f' Did you mean {close[0]!r}?' if close else ''}"
+    )

@@ -1,0 +1,70 @@
+"""What a backend does for `Task` beyond `django.tasks`: schedule by time and key, many at once, and take back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
+    from delayedq.tasks import Task
+
+    Call = tuple[Iterable[Any], Mapping[str, Any]]
+
+
+class Scheduler(Protocol):
+    """A backend with the verbs that `django.tasks` does not have."""
+
+    def schedule(
+        self,
+        task: Task[..., Any],
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        when: datetime,
+        key: str | None,
+        on_conflict: OnConflict,
+    ) -> Scheduled: ...
+
+    def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[Scheduled]: ...
+
+    def enqueue_bulk(self, task: Task[..., Any], calls: Iterable[Call], chunk_size: int) -> int: ...
+
+    def unschedule(self, task: Task[..., Any], key: str) -> bool: ...
+
+
+class StoredOptions(Protocol):
+    """What a message, live or ended or claimed, knows of the task that it was made for."""
+
+    @property
+    def queue(self) -> str: ...
+
+    @property
+    def priority(self) -> int: ...
+
+    @property
+    def max_attempts(self) -> int: ...
+
+    @property
+    def metadata(self) -> str | None: ...
+
+    @property
+    def scheduled_at_initially(self) -> datetime: ...
+
+    @property
+    def created_at(self) -> datetime: ...
+
+
+class Scheduled(NamedTuple):
+    """The outcome of an offer, and the id (a str) under which the backend's `get_result` finds the message.
+
+    `id` is None only if the offer was IGNORED and the message that caused this ended at the same moment.
+    """
+
+    outcome: OfferOutcome
+    id: str | None
+
+    @classmethod
+    def of(cls, offered: Offered) -> Scheduled:
+        return cls(offered.outcome, None if offered.id is None else str(offered.id))

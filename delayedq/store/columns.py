@@ -1,0 +1,50 @@
+"""The columns of both tables: each list stands here, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delayedq.store.protocol import Claimed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: What an offer brings, but for its time.
+OFFER = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata")
+#: What an offer writes.
+MESSAGE = (*OFFER, "scheduled_at", "scheduled_at_initially", "created_at", "attempt", "generation")
+#: What a claim reads, in the order of `Claimed`.
+CLAIMED = tuple("lease_token" if name == "token" else name for name in Claimed._fields)
+#: What a dead letter or a cancelled message takes back into the queue.
+REVIVED = (
+    *("id", "scheduled_at", "scheduled_at_initially", "created_at", "generation", "priority", "attempt"),
+    *("max_attempts", "queue", "kind", "key", "payload", "metadata", "errors"),
+)
+HISTORY = (
+    *("id", "finished_at", "started_at", "scheduled_at", "scheduled_at_initially", "created_at", "priority"),
+    *("attempts", "max_attempts", "outcome", "queue", "kind", "key", "worker", "payload", "metadata", "result"),
+    "errors",
+)
+
+#: The history of a live message that was cancelled before it started.
+_CANCELLED = {
+    "started_at": "NULL",
+    "attempts": "attempt",
+    "outcome": "'cancelled'",
+    "worker": "leased_by",
+    "result": "NULL",
+}
+
+
+def listed(columns: Iterable[str], **expressions: str) -> str:
+    """The columns with commas between, each by its name or by the expression given for it.
+
+    >>> listed(("id", "key"), key="lower(key)")
+    'id, lower(key)'
+    """
+    return ", ".join(expressions.get(column, column) for column in columns)
+
+
+def history(**expressions: str) -> str:
+    """A history row made of a live message, which counts as cancelled where no expression says otherwise."""
+    return listed(HISTORY, **_CANCELLED | expressions)

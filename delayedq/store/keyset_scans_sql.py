@@ -1,0 +1,64 @@
+"""Keyset scans: how an index is read in its order, a limited number of rows at a time. One text for all databases.
+
+The inner SELECT is one range of an index, with a limit of its own; whatever else is asked is asked of its rows. The
+last row it may read comes out in any case (`step = budget`) and tells how far the scan came.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from delayedq.store.dialect import Dialect
+    from delayedq.store.operator import State
+
+_WAITING = "(lease_token IS NULL OR leased_until <= %(now)s)"
+#: By the value of `operator.State`.
+STATES = {
+    "due": f"scheduled_at <= %(now)s AND {_WAITING}",
+    "scheduled": f"attempt = 0 AND scheduled_at > %(now)s AND {_WAITING}",
+    "retrying": f"attempt > 0 AND {_WAITING}",
+    "running": "lease_token IS NOT NULL AND leased_until > %(now)s",
+    "lost": "lease_token IS NOT NULL AND leased_until <= %(now)s",
+}
+
+_ALONG = """
+SELECT at, id, chosen, step FROM (
+    SELECT {time} AS at, id, CASE WHEN {{chosen}} THEN 1 ELSE 0 END AS chosen,
+        row_number() OVER (ORDER BY {time} {order}, id {order}) AS step
+    FROM {table} AS walked
+    WHERE {{bounds}}
+    ORDER BY {time} {order}, id {order} LIMIT %(budget)s
+) AS looked_at
+WHERE chosen = 1 OR step = %(budget)s
+ORDER BY at {order}, id {order} LIMIT %(limit)s
+"""
+LANE = _ALONG.format(time="scheduled_at", order="ASC", table="delayedq_message")
+HISTORY = _ALONG.format(time="finished_at", order="DESC", table="delayedq_finishedmessage")
+
+_LANE_BOUNDS = "queue = {queue} AND priority = {priority} AND scheduled_at <= %(until)s AND "
+
+
+def lane(dialect: Dialect, state: State | None, *, by_kind: bool, queue: str, priority: str) -> str:
+    """A keyset scan along a lane, whose queue and priority stand for columns or parameters."""
+    asked = ["kind = %(kind)s"] if by_kind else []
+    if state is not None:
+        asked.append(STATES[state])
+    position = dialect.after.format(columns="scheduled_at, id", time="scheduled_at", sign=">")
+    bounds = _LANE_BOUNDS.format(queue=queue, priority=priority) + position
+    return LANE.format(chosen=" AND ".join(asked) or "1 = 1", bounds=bounds)
+
+
+#: What a keyset scan through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
+ENDED = {name: f"walked.{name} = %({name})s" for name in ("outcome", "queue", "kind", "key")}
+
+
+def history(dialect: Dialect, wanted: Sequence[str], *, dead: bool) -> str:
+    """A keyset scan back through the history; that through the dead letters has an index of its own."""
+    position = dialect.after.format(columns="finished_at, id", time="finished_at", sign="<")
+    bounds = position + " AND finished_at >= %(since)s"
+    if dead:
+        bounds += " AND outcome = 'failed'"
+    return HISTORY.format(chosen=" AND ".join(ENDED[name] for name in wanted) or "1 = 1", bounds=bounds)

@@ -1,0 +1,65 @@
+"""An operator's edits on MariaDB and MySQL: what is to be changed is locked first, if it is not locked already."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from delayedq.store.database import retry_on_deadlock
+from delayedq.store.mysql import operator_sql as sql
+from delayedq.store.mysql import sql as mysql_sql
+from delayedq.store.mysql.values import instant, text
+from delayedq.store.operator import OperatorStore, Seen
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from delayedq.store.mysql.database import MySQLDatabase
+    from delayedq.store.operator import Move, Revival
+
+
+class MySQLOperatorStore(OperatorStore):
+    database: MySQLDatabase
+
+    def keyed_kinds(self) -> list[str]:
+        kinds: list[str] = []
+        while rows := self.database.rows(sql.NEXT_KIND, {"kind": kinds[-1] if kinds else ""}):
+            kinds.append(rows[0][0])
+        return kinds
+
+    @retry_on_deadlock
+    def move(self, moves: Sequence[Move]) -> set[int]:
+        with self.database.atomic():
+            unchanged = self._unchanged([move.seen for move in moves])
+            given = [_moved(move) for move in moves if move.seen.id in unchanged]
+            self.database.write_given(sql.MOVE, given)
+        return unchanged
+
+    @retry_on_deadlock
+    def cancel(self, seen: Sequence[Seen]) -> set[int]:
+        with self.database.atomic():
+            rows = self.database.rows_of(mysql_sql.KEYS, [one.id for one in seen])
+            self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
+            unchanged = self._unchanged(seen)
+            self.database.cancel(unchanged)
+        return unchanged
+
+    def _unchanged(self, seen: Iterable[Seen]) -> set[int]:
+        """Lock those that are still as seen, that no claim holds and no other transaction has locked."""
+        expected = {one.id: one for one in seen}
+        rows = self.database.rows_of(sql.WAITING, expected)
+        waiting = [Seen._make([*row[:3], instant(row[3]), *row[4:]]) for row in rows]
+        return {one.id for one in waiting if one == expected[one.id]}
+
+    @retry_on_deadlock
+    def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+        times = {one.id: None if one.scheduled_at is None else text(one.scheduled_at) for one in revivals}
+        with self.database.atomic():
+            ended = [row[0] for row in self.database.rows_of(sql.ENDED, times, outcome=outcome)]
+            self.database.write_given(sql.REVIVE, [[id_, times[id_]] for id_ in ended])
+            revived = {row[0] for row in self.database.rows_of(sql.LIVE, ended)}
+            self.database.write_to(mysql_sql.PRUNE, revived)
+        return revived
+
+
+def _moved(move: Move) -> list[Any]:
+    return [move.seen.id, text(move.scheduled_at), move.queue, move.priority]

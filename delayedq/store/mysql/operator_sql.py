@@ -1,0 +1,55 @@
+"""The statements of an operator's edits on MariaDB and MySQL. See `sql`."""
+
+from __future__ import annotations
+
+from delayedq.store.columns import REVIVED, listed
+from delayedq.store.mysql.sql import BY_ID, IDS, KEY, VARCHAR, unleased
+
+# Those that no claim holds, locked; as they are seen now.
+WAITING = f"""
+SELECT message.id, generation, attempt, scheduled_at, queue, priority FROM {IDS} {BY_ID}
+WHERE {unleased("message")}
+FOR UPDATE SKIP LOCKED
+"""
+
+MOVE = f"""
+UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', scheduled_at DATETIME(6) PATH '$[1]', queue {VARCHAR} PATH '$[2]', priority INT PATH '$[3]'
+)) AS given
+{BY_ID}
+SET message.scheduled_at = given.scheduled_at, message.queue = given.queue, message.priority = given.priority,
+    lease_token = NULL, leased_until = NULL, leased_by = NULL
+"""
+
+ENDED = f"""
+SELECT finished.id
+FROM {IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+WHERE outcome = %(outcome)s
+FOR UPDATE SKIP LOCKED
+"""
+
+# Of two with the same key, that which ended last. Rows are inserted in the order of their keys, as offers are; what
+# meets a live key changes nothing.
+_REVIVED = {name: f"finished.{name}" for name in REVIVED} | {
+    "scheduled_at": "coalesce(given.due, finished.scheduled_at)",
+    "scheduled_at_initially": "coalesce(given.due, finished.scheduled_at_initially)",
+    "generation": "0",
+    "attempt": "IF(given.due IS NULL, finished.attempts, 0)",
+    "key": f"finished.{KEY}",
+    "errors": "IF(given.due IS NULL, finished.errors, NULL)",
+}
+REVIVE = f"""
+INSERT INTO delayedq_message ({listed(REVIVED, key=KEY)})
+SELECT {listed(REVIVED, **_REVIVED)}
+FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (id BIGINT PATH '$[0]', due DATETIME(6) PATH '$[1]')) AS given
+STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+ORDER BY finished.kind, finished.`key`, finished.finished_at DESC
+ON DUPLICATE KEY UPDATE generation = delayedq_message.generation
+"""
+LIVE = f"SELECT message.id FROM {IDS} {BY_ID}"
+
+NEXT_KIND = """
+SELECT kind FROM delayedq_message FORCE INDEX (delayedq_key)
+WHERE kind > %(kind)s AND `key` IS NOT NULL
+ORDER BY kind LIMIT 1
+"""

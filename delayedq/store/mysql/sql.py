@@ -1,0 +1,345 @@
+"""The statements of the store on MariaDB and MySQL, in what both of them understand.
+
+`now` is a text in UTC, or NULL for the server's clock. Ids, names, and whatever else differs from row to row travel as
+one JSON document: the number of statements does not grow with a batch. It is always read first, and each of its rows
+looks up one message. FORCE INDEX and STRAIGHT_JOIN leave the planner no other way, whatever its statistics say: given
+a list of ids and a small table, it would scan the table, and wait for locks that it passes.
+"""
+
+from __future__ import annotations
+
+from delayedq.store import columns, registry_sql
+from delayedq.store.columns import history, listed
+from delayedq.store.protocol import OnConflict
+
+_MOMENT = "coalesce(CAST({} AS DATETIME(6)), UTC_TIMESTAMP(6))"
+NOW = _MOMENT.format("%(now)s")
+
+#: A word of its own, which has to be quoted where it stands for the column.
+KEY = "`key`"
+
+# The documents, and the messages they speak of. The server would take texts for those of its default character set.
+VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
+IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
+_NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
+    kind {VARCHAR} PATH '$[0]', `key` {VARCHAR} PATH '$[1]'
+)) AS given"""
+BY_ID = "STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (PRIMARY) ON message.id = given.id"
+_BY_KEY = """
+STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
+    ON message.kind = given.kind AND message.`key` = given.`key`
+"""
+
+CLOCK = "SELECT UTC_TIMESTAMP(6)"
+PACKET = "SELECT @@max_allowed_packet"
+
+# Every new message has a higher id than all before it. What is paused or resumed changes the other two.
+NEWEST = """
+SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message), count(*), coalesce(max(id), 0) FROM delayedq_pausedqueue
+"""
+
+# Offers -------------------------------------------------------------------------------------------------------------
+
+# A replaced message starts over, and offered again as it stands nothing is written: see offers.py. Assignments happen
+# from left to right and see the new values of those before, so the verdict comes first, as an attempt that no message
+# has: -1 for another payload, -2 for another time too. An ignored offer answers with its message's id below zero.
+_UPDATE = """
+ON DUPLICATE KEY UPDATE
+    attempt = CASE
+        WHEN ({moves}) AND (scheduled_at_initially <> VALUES(scheduled_at) OR {differs}) THEN -2
+        WHEN {differs} THEN -1
+        ELSE attempt
+    END,
+    queue = VALUES(queue), priority = VALUES(priority), max_attempts = VALUES(max_attempts),
+    payload = VALUES(payload), metadata = VALUES(metadata),
+    scheduled_at = IF(attempt = -2, VALUES(scheduled_at), scheduled_at),
+    scheduled_at_initially = IF(attempt = -2, VALUES(scheduled_at), scheduled_at_initially),
+    errors = IF(attempt < 0, NULL, errors),
+    generation = generation + IF(attempt < 0, LAST_INSERT_ID(id) <> 0, LAST_INSERT_ID(-id) = 0),
+    attempt = IF(attempt < 0, 0, attempt)
+"""
+_DIFFERS = """(
+    payload <> VALUES(payload) OR queue <> VALUES(queue) OR priority <> VALUES(priority)
+    OR max_attempts <> VALUES(max_attempts) OR coalesce(metadata, '') <> coalesce(VALUES(metadata), '')
+)"""
+_LEASED = "lease_token IS NOT NULL"
+
+
+def _update(moves: str) -> str:
+    return _UPDATE.format(moves=moves, differs=_DIFFERS)
+
+
+CONFLICT = {
+    OnConflict.REPLACE: _update("1 = 1"),
+    OnConflict.KEEP: "ON DUPLICATE KEY UPDATE generation = generation + (LAST_INSERT_ID(-id) = 0)",
+    OnConflict.PRESERVE_TIME: _update(_LEASED),
+    OnConflict.EARLIEST: _update(f"{_LEASED} OR VALUES(scheduled_at) < scheduled_at"),
+    OnConflict.LATEST: _update(f"{_LEASED} OR VALUES(scheduled_at) > scheduled_at"),
+}
+
+_INSERT = f"INSERT INTO delayedq_message ({listed(columns.MESSAGE, key=KEY)}) VALUES "
+_DUE = _MOMENT.format("%s")
+_ROW = f"(%s, %s, %s, %s, %s, %s, %s, {_DUE}, {_DUE}, {_DUE}, 0, 0)"
+
+
+def insert(rows: int, on_conflict: OnConflict) -> str:
+    """Each row takes columns.OFFER, its time twice, and now."""
+    return _INSERT + ", ".join([_ROW] * rows) + CONFLICT[on_conflict]
+
+
+def insert_many(rows: int, on_conflict: OnConflict) -> str:
+    """The same, but it answers with the first id that it created, and with none if it created nothing."""
+    answers = {"LAST_INSERT_ID(id) <> 0": "1", "LAST_INSERT_ID(-id) = 0": "0"}
+    statement = insert(rows, on_conflict)
+    for answer, number in answers.items():
+        statement = statement.replace(answer, number)
+    return statement
+
+
+STORED = f"SELECT message.kind, message.`key`, message.id, generation FROM {_NAMES} {_BY_KEY}"
+# What is there already, locked in the order of the names: two batches that share keys can't deadlock over it.
+KNOWN = f"{STORED} FOR UPDATE"
+#: The ids that one statement creates are so far apart; more than 1 in a cluster of several masters.
+STEP = "SELECT @@auto_increment_increment"
+
+
+def unleased(message: str, now: str = NOW) -> str:
+    """Nobody holds it: it has no lease, or one that ran out and was not renewed beside its row, which was locked.
+
+    The subquery is evaluated only for leases that ran out.
+    """
+    return f"({message}.lease_token IS NULL OR {expired(message, now)})"
+
+
+def expired(message: str, now: str = NOW) -> str:
+    return f"""{message}.leased_until <= {now} AND coalesce((
+        SELECT renewal.leased_until FROM delayedq_lockedrenewal AS renewal FORCE INDEX (PRIMARY)
+        WHERE renewal.message_id = {message}.id AND renewal.lease_token = {message}.lease_token
+    ), {message}.leased_until) <= {now}"""
+
+
+# Looking ------------------------------------------------------------------------------------------------------------
+
+NEXT_LANE = """
+SELECT queue, priority, queue IN (SELECT queue FROM delayedq_pausedqueue)
+FROM delayedq_message FORCE INDEX (delayedq_due)
+WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
+ORDER BY queue, priority LIMIT 1
+"""
+
+_NOT_PAUSED = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+
+_HEAD = f"""(
+    SELECT queue, priority, scheduled_at, TIMESTAMPDIFF(MICROSECOND, {_DUE}, scheduled_at) / 1e6
+    FROM delayedq_message FORCE INDEX (delayedq_due)
+    WHERE queue = %s AND priority = %s AND scheduled_at >= %s AND {unleased("delayedq_message", _DUE)}
+        AND {_NOT_PAUSED}
+    ORDER BY scheduled_at LIMIT 1
+)"""
+
+
+def heads(lanes: int) -> str:
+    """The first free row of each lane, which takes now, queue, priority, watermark, and now twice."""
+    return " UNION ALL ".join([_HEAD] * lanes)
+
+
+# Claiming -----------------------------------------------------------------------------------------------------------
+
+_CLAIM = {"lease_token": "%(token)s", "key": KEY, "attempt": "attempt + 1"}
+_CLAIMABLE = f"""
+SELECT {listed(columns.CLAIMED, **_CLAIM)}
+FROM delayedq_message FORCE INDEX ({{index}})
+WHERE {{which}} AND (lease_token IS NULL OR %(expired)s AND {expired("delayedq_message")})
+{{order}}
+FOR UPDATE SKIP LOCKED
+"""
+_LANE = f"""
+queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= {NOW}
+    AND {_NOT_PAUSED}
+"""
+_IN_ORDER = "ORDER BY scheduled_at, id LIMIT %(limit)s"
+
+# One range of the due index. A row that another transaction has locked is passed over, so that no claim waits.
+CLAIMABLE = _CLAIMABLE.format(index="delayedq_due", which=_LANE, order=_IN_ORDER)
+
+CLAIMABLE_UNCHANGED = _CLAIMABLE.format(index="PRIMARY", which="id = %(id)s AND generation = %(generation)s", order="")
+
+_READABLE = "REPLACE(REPLACE(payload, %(backslash)s, %(controls)s), %(escape)s, %(letters)s)"
+# As texts: MariaDB compares two JSON strings as if one of them had no quotes.
+_MATCHES = f"""
+CONCAT(JSON_EXTRACT({_READABLE}, %(path_{{number}})s), '') COLLATE utf8mb4_bin
+    = CONCAT(JSON_EXTRACT(%(value_{{number}})s, '$'), '') COLLATE utf8mb4_bin
+"""
+
+
+def claimable_matching(conditions: int) -> str:
+    """Messages whose payload is JSON and has, at the end of each path, its value."""
+    matches = " AND ".join(_MATCHES.format(number=number) for number in range(conditions)) or "TRUE"
+    which = f"{_LANE} AND CASE WHEN JSON_VALID({_READABLE}) THEN {matches} ELSE FALSE END"
+    return _CLAIMABLE.format(index="delayedq_due", which=which, order=_IN_ORDER)
+
+
+LEASE = f"""
+UPDATE {IDS} {BY_ID}
+SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, leased_by = %(worker)s,
+    attempt = attempt + 1
+"""
+
+# Locking ------------------------------------------------------------------------------------------------------------
+
+# The rows that no transaction has locked. Before a keyed message is deleted its key is locked, then the row, as by an
+# offer of that key: else each could hold what the other waits for.
+_FREE = "SELECT message.id, lease_token, generation, attempt FROM {} FOR UPDATE SKIP LOCKED"
+FREE = _FREE.format(f"{IDS} {BY_ID}")
+FREE_KEYS = _FREE.format(f"{_NAMES} {_BY_KEY}")
+
+HELD = f"SELECT message.id, lease_token FROM {IDS} {BY_ID}"
+KEYS = f"SELECT message.id, kind, `key` FROM {IDS} {BY_ID}"
+LOCK_KEY = """
+SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s AND `key` = %(key)s FOR UPDATE
+"""
+LOCK_QUEUE = "SELECT id FROM delayedq_message FORCE INDEX (delayedq_due) WHERE queue = %(queue)s FOR UPDATE"
+
+# Settling -----------------------------------------------------------------------------------------------------------
+
+HISTORY = f"INSERT INTO delayedq_finishedmessage ({listed(columns.HISTORY, key=KEY)})"
+
+_RECORD = history(
+    id="message.id",
+    finished_at=f"{NOW} - INTERVAL given.finished MICROSECOND",
+    started_at=f"{NOW} - INTERVAL given.started MICROSECOND",
+    attempts="attempt - (given.started IS NULL)",
+    outcome="given.outcome",
+    key=KEY,
+    result="given.result",
+    errors="coalesce(given.errors, message.errors)",
+)
+RECORD = f"""
+{HISTORY}
+SELECT {_RECORD}
+FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', outcome VARCHAR(10) PATH '$[1]', started BIGINT PATH '$[2]', finished BIGINT PATH '$[3]',
+    result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]'
+)) AS given
+{BY_ID}
+"""
+DELETE = f"DELETE message FROM {IDS} {BY_ID}"
+
+GIVE_BACK = f"""
+UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', refund SMALLINT PATH '$[1]', until DATETIME(6) PATH '$[2]', delay BIGINT PATH '$[3]',
+    errors {_LONGTEXT} PATH '$[4]', metadata {_LONGTEXT} PATH '$[5]'
+)) AS given
+{BY_ID}
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - given.refund,
+    scheduled_at = coalesce(given.until, {NOW} + INTERVAL given.delay MICROSECOND, scheduled_at),
+    message.errors = coalesce(given.errors, message.errors),
+    message.metadata = coalesce(given.metadata, message.metadata)
+"""
+
+REARM = f"UPDATE {IDS} {BY_ID} SET lease_token = NULL, leased_until = NULL, leased_by = NULL"
+
+# An attempt whose message was replaced takes an id that no message ever has: that of a row which is deleted before the
+# commit. Its kind sorts after all others, where no lock on the gap beside another key is in its way.
+_UNSEEN = "('', '\U0010ffff', 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 0)"
+_DRAW_IDS = """
+INSERT INTO delayedq_message (
+    queue, kind, priority, max_attempts, payload, scheduled_at, scheduled_at_initially, created_at, attempt, generation
+)
+VALUES
+"""
+DRAWN_IDS = "SELECT id FROM delayedq_message WHERE queue = '' ORDER BY id"
+
+
+def draw_ids(count: int) -> str:
+    return _DRAW_IDS + ", ".join([_UNSEEN] * count)
+
+
+_AGO = f"{_DUE} - INTERVAL %s MICROSECOND"
+_GIVEN = {"finished_at": _AGO, "started_at": _AGO, "outcome": "'superseded'", "result": "NULL"}
+_SUPERSEDED = f"({listed(columns.HISTORY, **dict.fromkeys(columns.HISTORY, '%s') | _GIVEN)})"
+
+
+def record_superseded(rows: int) -> str:
+    return f"{HISTORY} VALUES " + ", ".join([_SUPERSEDED] * rows)
+
+
+# Taking back --------------------------------------------------------------------------------------------------------
+
+RECORD_CANCELLED = f"""
+{HISTORY}
+SELECT {history(id="message.id", finished_at=NOW, key=KEY, errors="coalesce(%(errors)s, errors)")}
+FROM {IDS} {BY_ID}
+"""
+
+# Holding ------------------------------------------------------------------------------------------------------------
+
+RENEW = f"""
+UPDATE {IDS} {BY_ID}
+SET leased_until = greatest(leased_until, {NOW} + INTERVAL %(lease)s MICROSECOND)
+"""
+
+_PAIRS = "JSON_TABLE(%(given)s, '$[*]' COLUMNS (id BIGINT PATH '$[0]', token BIGINT PATH '$[1]')) AS given"
+# The seconds that are left of these leases, also where rows are locked.
+LEFT = f"""
+SELECT message.id, message.lease_token,
+    TIMESTAMPDIFF(MICROSECOND, {NOW}, greatest(message.leased_until, coalesce(renewal.leased_until, {NOW})))
+FROM {IDS} {BY_ID}
+LEFT JOIN delayedq_lockedrenewal AS renewal
+    ON renewal.message_id = message.id AND renewal.lease_token = message.lease_token
+WHERE message.lease_token IS NOT NULL
+"""
+# Rows come in the order of their ids: two keepers can't deadlock.
+KEEP_LOCKED = f"""
+INSERT INTO delayedq_lockedrenewal (message_id, lease_token, leased_until)
+SELECT id, token, {NOW} + INTERVAL lease MICROSECOND
+FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', token BIGINT PATH '$[1]', lease BIGINT PATH '$[2]'
+)) AS given
+ON DUPLICATE KEY UPDATE
+    leased_until = greatest(IF(lease_token = VALUES(lease_token), leased_until, {NOW}), VALUES(leased_until)),
+    lease_token = VALUES(lease_token)
+"""
+FORGET_LOCKED = f"""
+DELETE renewal FROM {_PAIRS}
+STRAIGHT_JOIN delayedq_lockedrenewal AS renewal FORCE INDEX (PRIMARY)
+    ON renewal.message_id = given.id AND renewal.lease_token = given.token
+"""
+FORGET_EXPIRED = f"DELETE FROM delayedq_lockedrenewal WHERE leased_until <= {NOW}"
+
+# A message that was replaced meanwhile has no attempt to give back.
+RELEASE = f"""
+UPDATE {IDS} {BY_ID}
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(attempt - 1, 0)
+"""
+
+# History ------------------------------------------------------------------------------------------------------------
+
+_HISTORY_BY_ID = (
+    f"{IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id"
+)
+
+FINISHED = f"SELECT finished.id FROM {_HISTORY_BY_ID}"
+
+#: What others need stays (`retention`).
+UNNEEDED = " AND finished_at >= coalesce(({needed}), TIMESTAMP '1000-01-01 00:00:00')"
+PRUNABLE = f"""
+SELECT id FROM delayedq_finishedmessage
+WHERE finished_at < {NOW} - INTERVAL %(older_than)s MICROSECOND AND outcome <> 'failed'{{unneeded}}
+ORDER BY finished_at LIMIT %(limit)s
+FOR UPDATE SKIP LOCKED
+"""
+PRUNE = f"DELETE finished FROM {_HISTORY_BY_ID}"
+
+# Workers ------------------------------------------------------------------------------------------------------------
+
+HEARTBEAT = f"""
+{registry_sql.INSERT}
+SELECT {registry_sql.COLUMNS}, clock.moment - INTERVAL given.age * 1e6 MICROSECOND, clock.moment
+FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
+    name {VARCHAR} PATH '$.name', host {VARCHAR} PATH '$.host', pid INT PATH '$.pid', threads INT PATH '$.threads',
+    queues {_LONGTEXT} PATH '$.queues', lease DOUBLE PATH '$.lease', held INT PATH '$.held',
+    running {_LONGTEXT} PATH '$.running', problems {_LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
+)) AS given, (SELECT {NOW} AS moment) AS clock
+ON DUPLICATE KEY UPDATE {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
+"""

@@ -1,0 +1,289 @@
+"""The store on MariaDB and MySQL: a few statements per verb, in one short transaction at READ COMMITTED.
+
+No worker waits for a row that another transaction has locked: what is to be changed is first locked with SKIP
+LOCKED, then written by id. InnoDB locks index records too, and now and then undoes one of two transactions to free the
+other. A verb that began its transaction itself is then tried again; within the caller's transaction the error is the
+caller's, since all of it was undone.
+
+Two promises are weaker than on PostgreSQL. Other processes are not woken, they ask (see MySQLListener). And an offer of
+a known key locks the gap beside that key until its transaction ends: until then no other can create keys there.
+"""
+
+from __future__ import annotations
+
+from itertools import batched
+from typing import TYPE_CHECKING, Any, cast
+
+from delayedq.conf import get_settings
+from delayedq.store import retention
+from delayedq.store.base import Store
+from delayedq.store.claims import new_token
+from delayedq.store.database import retry_on_deadlock
+from delayedq.store.mysql import sql
+from delayedq.store.mysql.database import ROWS
+from delayedq.store.mysql.listener import MySQLListener
+from delayedq.store.mysql.offers import offer_one, offer_run, runs
+from delayedq.store.mysql.values import (
+    check_year,
+    claimed_from,
+    conditions_of,
+    fence,
+    given_back,
+    instant,
+    length,
+    microseconds,
+    packets,
+    place,
+    record,
+    superseded,
+)
+from delayedq.store.offers import in_lock_order
+from delayedq.store.protocol import Flaw, Lane, LaneHead
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from delayedq.store.listener import Listener
+    from delayedq.store.mysql.database import MySQLDatabase
+    from delayedq.store.protocol import Claimed, Condition, Finish, GiveBack, Offer, Offered, OnConflict
+    from delayedq.store.renewals import Held
+
+ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ COMMITTED.'
+PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
+
+
+class MySQLStore(Store):
+    database: MySQLDatabase
+
+    def listener(self) -> Listener:
+        return MySQLListener(self.alias)
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:
+        found = []
+        level = self.database.connection.settings_dict.get("OPTIONS", {}).get("isolation_level", "read committed")
+        if str(level).lower() != "read committed":
+            problem = f"The isolation level is {level}: offers would find old rows, and tell wrong outcomes."
+            found.append(Flaw("delayedq.E007", problem, ISOLATION_HINT))
+        if connect:
+            # A payload is quoted in its statement, which may double it.
+            packet, payload = self.database.rows(sql.PACKET)[0][0], get_settings().MAX_PAYLOAD_BYTES
+            if packet < 2 * payload:
+                problem = f"A payload may take {payload:,} bytes, but max_allowed_packet is {packet:,}."
+                found.append(Flaw("delayedq.W004", problem, PACKET_HINT))
+        return found
+
+    # Offers
+
+    def check_time(self, when: object) -> None:
+        super().check_time(when)
+        check_year(cast("datetime", when))
+
+    def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered:
+        with self.database.connection.cursor() as cursor:
+            return offer_one(cursor, offer, on_conflict, self.database.now_parameter)
+
+    def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        now = self.database.now_parameter
+        order: Sequence[int] = range(len(offers))
+        if len(offers) > ROWS:  # fewer draw their ids in the order of the offers
+            order = in_lock_order(offers, order)
+        with self.database.connection.cursor() as cursor:
+            each = runs([offers[position] for position in order], ROWS)
+            outcomes = [offered for run in each for offered in offer_run(cursor, run, on_conflict, now)]
+        offered = dict(zip(order, outcomes, strict=True))
+        return [offered[position] for position in range(len(offers))]
+
+    # The life of a lease
+
+    def scan(self, queues: Collection[str] | None = None) -> list[LaneHead]:
+        seen = [lane for lane, paused in self._lanes() if not paused and (queues is None or lane.queue in queues)]
+        return self.peek(seen)
+
+    def lanes(self) -> list[Lane]:
+        return [lane for lane, _ in self._lanes()]
+
+    def _lanes(self) -> Iterator[tuple[Lane, bool]]:
+        """All, and which are paused: a loose scan of the due index, one probe per lane, however many rows it has."""
+        last = Lane("", 0)
+        while rows := self.database.rows(sql.NEXT_LANE, {"queue": last.queue, "priority": last.priority}):
+            last = Lane(*rows[0][:2])
+            yield last, bool(rows[0][2])
+
+    def peek(self, lanes: Sequence[Lane]) -> list[LaneHead]:
+        moment = self.database.now_parameter
+        heads = []
+        for some in batched(lanes, ROWS // 6):
+            values = [(moment, *place(lane).values(), moment, moment) for lane in some]
+            with self.database.connection.cursor() as cursor:
+                cursor.execute(sql.heads(len(some)), [value for row in values for value in row])
+                heads += [LaneHead(row[0], row[1], instant(row[2]), row[3]) for row in cursor.fetchall()]
+        return heads
+
+    @retry_on_deadlock
+    def claim(
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None = None,
+        *,
+        expired: bool = True,
+    ) -> list[Claimed]:
+        places = [{**place(lane), "expired": expired} for lane in lanes]
+        return self._claim(sql.CLAIMABLE, places, limit, lease, worker, token) if lanes else []
+
+    @retry_on_deadlock
+    def claim_matching(
+        self,
+        lane: Lane,
+        conditions: Sequence[Condition],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+    ) -> list[Claimed]:
+        wanted = {**place(lane), **conditions_of(conditions), "expired": True}
+        return self._claim(sql.claimable_matching(len(conditions)), [wanted], limit, lease, worker)
+
+    @retry_on_deadlock
+    def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
+        wanted = {"id": id_, "generation": generation, "expired": True}
+        claimed = self._claim(sql.CLAIMABLE_UNCHANGED, [wanted], 1, lease, worker)
+        return claimed[0] if claimed else None
+
+    def _claim(
+        self,
+        statement: str,
+        places: Iterable[Mapping[str, Any]],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None = None,
+    ) -> list[Claimed]:
+        """Lock what the statement finds in each place, as long as there is room; then lease it."""
+        parameters = {"token": token or new_token(), "worker": worker, "lease": microseconds(lease)}
+        claimed: list[Claimed] = []
+        if limit <= 0:
+            return claimed
+        with self.database.atomic():
+            for where in places:
+                if room := limit - len(claimed):
+                    claimed += map(claimed_from, self.database.rows(statement, {**parameters, **where, "limit": room}))
+            self.database.write_to(sql.LEASE, (one.id for one in claimed), **parameters)
+        return claimed
+
+    def _finish(self, finishes: Sequence[Finish]) -> set[int]:
+        held = self._held_to_delete([finish.claimed for finish in finishes])
+        self.database.write_given(sql.RECORD, [record(finish) for finish in finishes if finish.claimed.id in held])
+        self.database.write_to(sql.DELETE, held)
+        return held
+
+    def _discard(self, claims: Sequence[Claimed]) -> set[int]:
+        held = self._held_to_delete(claims)
+        self.database.write_to(sql.DELETE, held)
+        return held
+
+    def _held_to_delete(self, claims: Sequence[Claimed]) -> set[int]:
+        """Lock what no other transaction has locked; the ids of what still carries its token and generation."""
+        free = self.database.lock_to_delete([(claimed.id, claimed.kind, claimed.key) for claimed in claims])
+        return {claimed.id for claimed in claims if free.get(claimed.id) == fence(claimed)}
+
+    def _lock(self, claims: Iterable[Claimed]) -> dict[int, tuple[int | None, int]]:
+        """Lock those of these messages that no other transaction has locked; their tokens and generations."""
+        return {row[0]: (row[1], row[2]) for row in self.database.rows_of(sql.FREE, [claimed.id for claimed in claims])}
+
+    def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
+        free = self._lock(back.claimed for back in returns)
+        held = [back for back in returns if free.get(back.claimed.id) == fence(back.claimed)]
+        self.database.write_given(sql.GIVE_BACK, map(given_back, held))
+        return {back.claimed.id for back in held}
+
+    def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
+        free = self._lock(claims)
+        replaced = {c.id for c in claims if c.id in free and free[c.id][0] == c.token and free[c.id][1] != c.generation}
+        self.database.write_to(sql.REARM, replaced)
+        return replaced
+
+    def _still_held(self, claims: Sequence[Claimed]) -> set[int]:
+        held = set(self.database.rows_of(sql.HELD, [claimed.id for claimed in claims]))
+        return {claimed.id for claimed in claims if (claimed.id, claimed.token) in held}
+
+    def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str) -> None:
+        now = self.database.now_parameter
+        rows = [superseded(id_, t, worker, now) for id_, t in zip(self._draw_ids(len(ran)), ran, strict=True)]
+        for some in packets(rows, length, ROWS):
+            with self.database.connection.cursor() as cursor:
+                cursor.execute(sql.record_superseded(len(some)), [value for row in some for value in row])
+
+    def _draw_ids(self, count: int) -> list[int]:
+        for some in batched(range(count), ROWS):
+            self.database.write(sql.draw_ids(len(some)))
+        ids = [row[0] for row in self.database.rows(sql.DRAWN_IDS)]
+        self.database.write_to(sql.DELETE, ids)
+        return ids
+
+    def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
+        with self.database.atomic():
+            free = self._free(held)
+            self.database.write_to(sql.RENEW, (id_ for id_, _ in free), lease=microseconds(lease))
+            rest = set(held) - free
+            rows = self.database.rows_of(sql.LEFT, {id_ for id_, _ in rest})
+        left = {(id_, token): micros / 1e6 for id_, token, micros in rows}
+        return {pair: left.get(pair) for pair in rest}
+
+    def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None:
+        micros = microseconds(lease)
+        self.database.write_given(sql.KEEP_LOCKED, ([*pair, micros] for pair in held))
+
+    def _forget_locked(self, held: Collection[Held]) -> None:
+        self.database.write_given(sql.FORGET_LOCKED, map(list, held))
+
+    def _forget_expired(self) -> None:
+        self.database.write(sql.FORGET_EXPIRED)
+
+    @retry_on_deadlock
+    def release(self, held: Sequence[tuple[int, int]]) -> None:
+        with self.database.atomic():
+            self.database.write_to(sql.RELEASE, (id_ for id_, _ in self._free(held)))
+
+    def _free(self, held: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+        """Lock these messages (id, token); those that no other transaction has locked and that carry their token."""
+        return set(held) & {(row[0], row[1]) for row in self.database.rows_of(sql.FREE, {id_ for id_, _ in held})}
+
+    def _unschedule(self, kind: str, key: str) -> bool:
+        with self.database.atomic():
+            ids = [row[0] for row in self.database.rows(sql.LOCK_KEY, {"kind": kind, "key": key})]
+            self.database.cancel(ids)
+        return bool(ids)
+
+    def _drop_all(self, queue: str) -> int:
+        with self.database.atomic():
+            ids = [row[0] for row in self.database.rows(sql.LOCK_QUEUE, {"queue": queue})]
+            self.database.cancel(ids)
+        return len(ids)
+
+    def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
+        return self._withdraw(set(ids), errors)
+
+    @retry_on_deadlock
+    def _withdraw(self, ids: set[int], errors: str | None) -> set[int]:
+        with self.database.atomic():
+            self.database.lock_to_delete([(row[0], row[1], row[2]) for row in self.database.rows_of(sql.KEYS, ids)])
+            unbegun = {row[0] for row in self.database.rows_of(sql.FREE, ids) if row[1] is None and row[3] == 0}
+            self.database.cancel(unbegun, errors)
+        return unbegun
+
+    # History
+
+    def finished(self, ids: Iterable[int]) -> set[int]:
+        return {row[0] for row in self.database.rows_of(sql.FINISHED, ids)}
+
+    @retry_on_deadlock
+    def prune(self, older_than: timedelta, limit: int) -> int:
+        unneeded, parameters = retention.unneeded(self.alias, sql.UNNEEDED)
+        parameters |= {"older_than": microseconds(older_than), "limit": limit}
+        with self.database.atomic():
+            ids = [row[0] for row in self.database.rows(sql.PRUNABLE.format(unneeded=unneeded), parameters)]
+            self.database.write_to(sql.PRUNE, ids)
+        return len(ids)

@@ -1,0 +1,104 @@
+"""Offers: one message, or many in one transaction, whose keys every batch locks in the same order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import batched, groupby
+from typing import TYPE_CHECKING
+
+from delayedq.store.database import retry_on_deadlock
+from delayedq.store.offers import check, check_time, in_lock_order, waves
+from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from delayedq.store.database import Database
+    from delayedq.store.protocol import Offer
+
+#: At most this many messages go into one statement; `enqueue_bulk` holds this many in memory.
+CHUNK = 10_000
+
+
+class Offering(ABC):
+    database: Database
+
+    @retry_on_deadlock
+    def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE) -> Offered:
+        """Store one message in one statement, within the caller's transaction if there is one.
+
+        Raises InvalidMessage for what can't be stored.
+        """
+        check(offer)
+        offered = self._named(offer, self._offer_one(offer, on_conflict))
+        self.notify_after_commit([offer.scheduled_at])
+        return offered
+
+    def offer_many(self, offers: Iterable[Offer], on_conflict: OnConflict = OnConflict.REPLACE) -> list[Offered]:
+        """Store all or none; the outcomes are in the order of the offers. A key may occur more than once.
+
+        Raises InvalidMessage for what can't be stored.
+        """
+        return self._offer_all([*offers], on_conflict)
+
+    @retry_on_deadlock
+    def _offer_all(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        order = range(len(offers)) if len(offers) <= CHUNK else in_lock_order(offers, range(len(offers)))
+        offered: dict[int, Offered] = {}
+        with self.database.atomic():
+            for positions in batched(order, CHUNK):
+                chunk = [offers[position] for position in positions]
+                offered.update(zip(positions, self._offer_chunk(chunk, on_conflict), strict=True))
+                self.notify_after_commit([offer.scheduled_at for offer in chunk])
+        return [offered[position] for position in range(len(offers))]
+
+    def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        for offer in offers:
+            check(offer)
+        outcomes: list[Offered | None] = [None] * len(offers)
+        for positions in waves(offers):
+            wave = [offers[position] for position in positions]
+            for position, offer, offered in zip(positions, wave, self._offer_wave(wave, on_conflict), strict=True):
+                outcomes[position] = self._named(offer, offered)
+        return outcomes  # type: ignore[return-value]  # every position is in a wave
+
+    @retry_on_deadlock
+    def offer_each(self, given: Sequence[tuple[Offer, OnConflict]]) -> list[Offered]:
+        """`offer_many`, but each offer has its own policy."""
+        offers, policies = [offer for offer, _ in given], [policy for _, policy in given]
+        if len(set(policies)) == 1:
+            return self._offer_all(offers, policies[0])
+        offered: dict[int, Offered] = {}
+        with self.database.atomic():
+            # In rounds without a repeated key; those after the first lock nothing new.
+            for positions in waves(offers):
+                for policy, run in groupby(in_lock_order(offers, positions), policies.__getitem__):
+                    chosen = list(run)
+                    outcomes = self._offer_all([offers[position] for position in chosen], policy)
+                    offered.update(zip(chosen, outcomes, strict=True))
+        return [offered[position] for position in range(len(offers))]
+
+    def check_time(self, when: object) -> None:
+        """Refuse with InvalidTime what is no aware datetime, or none that this database can store."""
+        check_time(when)
+
+    def _named(self, offer: Offer, offered: Offered) -> Offered:
+        """An ignored offer returns no row: its message is found by key."""
+        if offered.id is not None:
+            return offered
+        with self.database.connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM delayedq_message WHERE kind = %s AND key = %s", [offer.kind, offer.key])
+            row = cursor.fetchone()
+        return Offered(OfferOutcome.IGNORED, row[0] if row else None)
+
+    @abstractmethod
+    def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered: ...
+
+    @abstractmethod
+    def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        """No key occurs twice in them."""
+
+    @abstractmethod
+    def notify_after_commit(self, times: Collection[datetime | None] = (None,)) -> None:
+        """Wake the workers after commit, if what is due at these times (None: now) is due before their next scan."""

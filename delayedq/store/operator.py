@@ -1,0 +1,221 @@
+"""What an operator does to messages, and how they are read: the part of the store that workers do not use.
+
+An edit names each message *as it was seen*, and changes it only while it still is so and no worker holds it: an attempt
+that started meanwhile, a retry, a replacement and another operator's edit are all left alone. To undo an edit is to
+make the opposite one. A lease that expired is taken away, so the worker that lost it changes nothing any more.
+
+A keyset scan reads a lane, or the history, in the order of its index and visits a limited number of rows, however few
+of them match: it is quick in a table of any size, and says how far it came.
+
+`delayedq.store.operator_store(alias)` makes the store that does it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from delayedq.store import keyset_scans_sql as sql
+from delayedq.store.figures import Figures
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from delayedq.store.base import Store
+    from delayedq.store.database import Database
+    from delayedq.store.protocol import Lane
+
+
+class Seen(NamedTuple):
+    """A message as it was read."""
+
+    id: int
+    generation: int
+    attempt: int
+    scheduled_at: datetime
+    queue: str
+    priority: int
+
+
+class Move(NamedTuple):
+    """Where a message shall wait from now on."""
+
+    seen: Seen
+    scheduled_at: datetime
+    queue: str
+    priority: int
+
+
+class Revival(NamedTuple):
+    """An ended message that shall live again, under its old id.
+
+    It starts over at `scheduled_at`, with all its attempts; None: it goes on as it was when it ended.
+    """
+
+    id: int
+    scheduled_at: datetime | None = None
+
+
+class State(StrEnum):
+    """What a live message does, as far as its own row tells."""
+
+    DUE = "due"  #: it could start now
+    SCHEDULED = "scheduled"  #: it waits for its time, and has not been tried yet
+    RETRYING = "retrying"  #: it was tried, and waits for its next attempt
+    RUNNING = "running"  #: a worker holds it
+    LOST = "lost"  #: its worker died or froze, and it was not claimed since
+
+
+class Position(NamedTuple):
+    """A place in the order of time and id."""
+
+    at: datetime
+    id: int
+
+
+FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
+LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
+
+
+class KeysetPage(NamedTuple):
+    """What a keyset scan found, in its order, and how far it came: None is the end.
+
+    `beyond` is what some of its lanes have further on, where others may have more.
+    """
+
+    found: list[Position]
+    reached: Position | None
+    beyond: Sequence[Position] = ()
+
+
+class OperatorStore(ABC):
+    """The store of one database as an operator sees it. Every verb may raise django.db.Error."""
+
+    database: Database
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.database = store.database
+
+    def at(self, moment: datetime | None) -> Self:
+        """The same store, which judges at this moment; None: by the database's clock."""
+        return type(self)(self._store.at(moment))
+
+    @property
+    def figures(self) -> Figures:
+        """What the dashboard counts."""
+        return Figures(self.database)
+
+    @abstractmethod
+    def keyed_kinds(self) -> list[str]:
+        """Each kind that has messages with keys."""
+
+    # Edits
+
+    @abstractmethod
+    def move(self, moves: Sequence[Move]) -> set[int]:
+        """Change when and where messages wait; returns the ids of those that were still as seen.
+
+        Workers are woken after commit.
+        """
+
+    @abstractmethod
+    def cancel(self, seen: Sequence[Seen]) -> set[int]:
+        """End messages as cancelled; returns the ids of those that were still as seen."""
+
+    @abstractmethod
+    def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+        """Take ended messages with this outcome out of the history and into the queue; returns their ids.
+
+        What has another outcome by now stays, and so does a message whose key a live one has taken. Workers are woken
+        after commit.
+        """
+
+    # Keyset scans
+
+    def keyset_scan(
+        self,
+        lanes: Sequence[Lane],
+        after: Position = FIRST,
+        until: datetime = LAST.at,
+        limit: int = 100,
+        budget: int = 10_000,
+        *,
+        state: State | None = None,
+        kind: str | None = None,
+    ) -> KeysetPage:
+        """Live messages that are due after a position and not after `until`, first the earliest.
+
+        Finds up to `limit`, and reads up to `budget` rows in each lane.
+        """
+        everything = state is None and kind is None
+        parameters = {
+            **self._position(after),
+            "until": self._stored(until),
+            "limit": limit,
+            "budget": limit if everything else budget,
+            "kind": kind,
+            "now": self._stored(self.database.now()),
+        }
+        return merged(self._scan_lanes(lanes, state, parameters), limit)
+
+    def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
+        words = {"queue": "%(queue)s", "priority": "%(priority)s"}
+        statement = sql.lane(self.database.dialect, state, by_kind=parameters["kind"] is not None, **words)
+        places = ({"queue": lane.queue, "priority": lane.priority} for lane in lanes)
+        return [self._page(self.database.rows(statement, {**parameters, **place}), parameters) for place in places]
+
+    def keyset_scan_history(
+        self,
+        before: Position = LAST,
+        since: datetime = FIRST.at,
+        limit: int = 100,
+        budget: int = 10_000,
+        *,
+        outcome: str | None = None,
+        queue: str | None = None,
+        kind: str | None = None,
+        key: str | None = None,
+    ) -> KeysetPage:
+        """Ended messages, first the latest, that ended before a position and not before `since`."""
+        dead = outcome == "failed"
+        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key}
+        wanted = [name for name, value in asked.items() if value is not None]
+        statement = sql.history(self.database.dialect, wanted, dead=dead)
+        parameters = {
+            **self._position(before),
+            "since": self._stored(since),
+            "limit": limit,
+            "budget": budget if wanted else limit,
+            **asked,
+        }
+        page = self._page(self.database.rows(statement, parameters), parameters)
+        return merged([page], limit, backwards=True)
+
+    def _position(self, position: Position) -> dict[str, Any]:
+        return {"at": self._stored(position.at), "id": position.id}
+
+    def _stored(self, moment: datetime) -> Any:
+        return self.database.dialect.stored(moment)
+
+    def _page(self, rows: Sequence[tuple[Any, ...]], parameters: dict[str, Any]) -> KeysetPage:
+        """Rows of one keyset scan: at, id, chosen, step."""
+        instant = self.database.dialect.instant
+        positions = [Position(instant(at), id_) for at, id_, *_ in rows]
+        found = [position for position, row in zip(positions, rows, strict=True) if row[2]]
+        cut = bool(rows) and (len(rows) == parameters["limit"] or rows[-1][3] == parameters["budget"])
+        return KeysetPage(found, positions[-1] if cut else None)
+
+
+def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False) -> KeysetPage:
+    """Several keyset scans as one: in order, and no further than the one that came least far."""
+    pick = max if backwards else min
+    ends = [page.reached for page in pages if page.reached is not None]
+    reached = pick(ends) if ends else None
+    found = sorted((position for page in pages for position in page.found), reverse=backwards)
+    within = [position for position in found if reached is None or pick(position, reached) == position]
+    if len(within) > limit:
+        return KeysetPage(within[:limit], within[limit - 1])
+    return KeysetPage(within, reached, found[len(within) : limit])

@@ -1,0 +1,54 @@
+"""How messages come into the queue on PostgreSQL."""
+
+from __future__ import annotations
+
+from delayedq.store.offers import CONFLICT, INSERT, RETURNING
+from delayedq.store.postgresql.sql import NOW
+
+OFFER_TEXTS = ("queue", "kind", "key", "payload", "metadata")
+OFFER_COLUMNS = (*OFFER_TEXTS, "priority", "max_attempts", "scheduled_at")
+
+_OFFER = f"""
+{INSERT}
+VALUES (%(queue)s, %(kind)s, %(key)s, %(priority)s, %(max_attempts)s, %(payload)s, %(metadata)s,
+    coalesce(%(scheduled_at)s::timestamptz, {NOW}), coalesce(%(scheduled_at)s::timestamptz, {NOW}), {NOW}, 0, 0)
+{{conflict}}
+{RETURNING}
+"""
+
+# Without a key nothing is in the way, and no order is needed. What all messages of a batch have in common comes once,
+# as `same_...`, and not as an array. Of 10,000: 34 ms instead of 54.
+OFFER_UNKEYED = f"""
+{INSERT}
+SELECT coalesce(queue, %(same_queue)s::text), coalesce(kind, %(same_kind)s::text), NULL,
+    coalesce(priority, %(same_priority)s::smallint), coalesce(max_attempts, %(same_max_attempts)s::smallint),
+    payload, metadata, coalesce(scheduled_at, {NOW}), coalesce(scheduled_at, {NOW}), {NOW}, 0, 0
+FROM unnest(
+    %(queue)s::text[], %(kind)s::text[], %(priority)s::smallint[], %(max_attempts)s::smallint[],
+    %(payload)s::text[], %(metadata)s::text[], %(scheduled_at)s::timestamptz[]
+) AS given (queue, kind, priority, max_attempts, payload, metadata, scheduled_at)
+RETURNING id
+"""
+
+# Ids are drawn in the order of the offers, and rows are inserted in the order of their keys, as `in_lock_order` has it:
+# two batches that share keys lock them alike and can't deadlock.
+_OFFER_MANY = f"""
+WITH offer AS MATERIALIZED (
+    SELECT nextval((SELECT pg_get_serial_sequence('delayedq_message', 'id')::regclass)) AS id, given.*
+    FROM unnest(
+        %(queue)s::text[], %(kind)s::text[], %(key)s::text[], %(priority)s::smallint[], %(max_attempts)s::smallint[],
+        %(payload)s::text[], %(metadata)s::text[], %(scheduled_at)s::timestamptz[]
+    ) AS given (queue, kind, key, priority, max_attempts, payload, metadata, scheduled_at)
+)
+{INSERT.replace("queue,", "id, queue,", 1)}
+SELECT id, queue, kind, key, priority, max_attempts, payload, metadata,
+    coalesce(scheduled_at, {NOW}), coalesce(scheduled_at, {NOW}), {NOW}, 0, 0
+FROM offer
+ORDER BY kind COLLATE "C", key COLLATE "C"
+{{conflict}}
+{RETURNING}
+"""
+
+OFFER = _OFFER.format(conflict="")
+OFFER_KEYED = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
+OFFER_MANY = {policy: _OFFER_MANY.format(conflict=clause) for policy, clause in CONFLICT.items()}

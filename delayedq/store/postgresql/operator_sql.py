@@ -1,0 +1,91 @@
+"""The statements of an operator's edits on PostgreSQL."""
+
+from __future__ import annotations
+
+from delayedq.store.columns import REVIVED, history, listed
+from delayedq.store.postgresql.sql import FREE, HISTORY, NOW, unleased
+
+_SEEN = """
+%(ids)s::bigint[], %(generations)s::int[], %(attempts)s::smallint[], %(times)s::timestamptz[], %(queues)s::text[],
+%(priorities)s::smallint[]
+"""
+_SEEN_COLUMNS = "id, generation, attempt, scheduled_at, queue, priority"
+
+# Still as seen, and no claim holds it.
+_UNCHANGED = f"""
+message.id = {FREE} AND message.id = seen.id AND message.generation = seen.generation
+    AND message.attempt = seen.attempt AND message.scheduled_at = seen.scheduled_at AND message.queue = seen.queue
+    AND message.priority = seen.priority AND {unleased("message")}
+"""
+
+MOVE = f"""
+UPDATE delayedq_message AS message
+SET scheduled_at = seen.new_time, queue = seen.new_queue, priority = seen.new_priority,
+    lease_token = NULL, leased_until = NULL, leased_by = NULL
+FROM unnest({_SEEN}, %(new_times)s::timestamptz[], %(new_queues)s::text[], %(new_priorities)s::smallint[])
+    AS seen ({_SEEN_COLUMNS}, new_time, new_queue, new_priority)
+WHERE {_UNCHANGED}
+RETURNING message.id
+"""
+
+CANCEL = f"""
+WITH ended AS (
+    DELETE FROM delayedq_message AS message
+    USING unnest({_SEEN}) AS seen ({_SEEN_COLUMNS})
+    WHERE {_UNCHANGED}
+    RETURNING message.*
+)
+{HISTORY}
+SELECT {history(finished_at=NOW)} FROM ended
+RETURNING id
+"""
+
+# Of two with the same key, that which ended last. Rows are inserted in the order of their keys, as offers are.
+_REVIVED = listed(
+    REVIVED,
+    scheduled_at="coalesce(due, scheduled_at)",
+    scheduled_at_initially="coalesce(due, scheduled_at_initially)",
+    generation="0",
+    attempt="CASE WHEN due IS NULL THEN attempts ELSE 0 END",
+    errors="CASE WHEN due IS NULL THEN errors END",
+)
+REVIVE = f"""
+WITH ended AS (
+    SELECT finished.*, given.due
+    FROM unnest(%(ids)s::bigint[], %(times)s::timestamptz[]) AS given (id, due)
+    CROSS JOIN LATERAL (
+        SELECT * FROM delayedq_finishedmessage
+        WHERE id = given.id AND outcome = %(outcome)s
+        FOR UPDATE SKIP LOCKED
+    ) AS finished
+),
+revived AS (
+    INSERT INTO delayedq_message ({listed(REVIVED)})
+    SELECT {_REVIVED} FROM ended
+    ORDER BY kind COLLATE "C", key COLLATE "C", finished_at DESC
+    ON CONFLICT DO NOTHING
+    RETURNING id
+),
+gone AS (
+    DELETE FROM delayedq_finishedmessage WHERE id = ANY(ARRAY(SELECT id FROM revived))
+)
+SELECT id FROM revived
+"""
+
+# A loose scan of the index of keys.
+KEYED_KINDS = """
+WITH RECURSIVE name (kind) AS (
+    SELECT min(kind) FROM delayedq_message WHERE key IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(kind) FROM delayedq_message AS message WHERE key IS NOT NULL AND message.kind > name.kind)
+    FROM name WHERE kind IS NOT NULL
+)
+SELECT kind FROM name WHERE kind IS NOT NULL
+"""
+
+# A keyset scan along all lanes at once.
+LANES = """
+SELECT walked.at, walked.id, walked.chosen, walked.step, lane.place
+FROM unnest(%(queues)s::text[], %(priorities)s::smallint[]) WITH ORDINALITY AS lane (queue, priority, place)
+CROSS JOIN LATERAL ({lane}) AS walked
+"""

@@ -1,0 +1,242 @@
+"""The store on PostgreSQL: one statement, one round trip, one commit per verb."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, ClassVar
+
+from django.db import Error
+from psycopg import IsolationLevel
+
+from delayedq.store import retention
+from delayedq.store.base import Store
+from delayedq.store.claims import in_lane_order
+from delayedq.store.offers import offered
+from delayedq.store.postgresql import offers_sql, sql
+from delayedq.store.postgresql.listener import PostgreSQLListener
+from delayedq.store.postgresql.parameters import (
+    numbers,
+    of_conditions,
+    of_finishes,
+    of_held,
+    of_lanes,
+    of_lease,
+    of_leases,
+    of_offer,
+    of_offers,
+    of_returns,
+    of_unkeyed,
+)
+from delayedq.store.protocol import (
+    Claimed,
+    Finish,
+    Flaw,
+    Lane,
+    LaneHead,
+    Offered,
+    OfferOutcome,
+    Settled,
+    SettledAndClaimed,
+)
+from delayedq.store.wakeup import NOTIFY_GAP
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import timedelta
+
+    from delayedq.store.listener import Listener
+    from delayedq.store.postgresql.database import PostgreSQLDatabase
+    from delayedq.store.protocol import Condition, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.renewals import Held
+
+
+ISOLATION_HINT = (
+    'Leave "isolation_level" out of OPTIONS; or retry your transactions after "could not serialize access" (40001). '
+    "The queue's own transactions do not fail."
+)
+
+
+class PostgreSQLStore(Store):
+    can_notify: ClassVar[bool] = True
+    database: PostgreSQLDatabase
+
+    def __init__(self, database: PostgreSQLDatabase) -> None:
+        super().__init__(database)
+        #: When the last NOTIFY was sent, by `time.monotonic()`; in a list, which all moments of this store share.
+        self._notified = [0.0]
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:
+        configured = self.database.connection.settings_dict.get("OPTIONS", {}).get("isolation_level")
+        level = None if configured is None else IsolationLevel(configured).name
+        if connect and level is None:
+            level = str(self.database.rows(sql.ISOLATION)[0][0]).upper().replace(" ", "_")
+        if level in {None, "READ_COMMITTED", "READ_UNCOMMITTED"}:
+            return []
+        problem = f"The isolation level is {level}: your transactions that offer or settle a message may be undone."
+        return [Flaw("delayedq.W003", problem, ISOLATION_HINT)]
+
+    # Offers
+
+    def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered:
+        statement = offers_sql.OFFER if offer.key is None else offers_sql.OFFER_KEYED[on_conflict]
+        rows = self.database.rows(statement, of_offer(offer))
+        return offered(rows[0] if rows else None)
+
+    def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        if all(offer.key is None for offer in offers):
+            ids = self.database.batch(offers_sql.OFFER_UNKEYED, of_unkeyed(offers))
+            return [Offered(OfferOutcome.CREATED, id_) for (id_,) in sorted(ids)]
+        rows = self.database.batch(offers_sql.OFFER_MANY[on_conflict], of_offers(offers))
+        by_key = {(row[2], row[3]): offered(row) for row in rows if row[3] is not None}
+        # Ids were drawn in the order of the offers, so the unkeyed ones are told apart by their rank.
+        unkeyed = iter(sorted(row[0] for row in rows if row[3] is None))
+        return [
+            Offered(OfferOutcome.CREATED, next(unkeyed))
+            if offer.key is None
+            else by_key.get((offer.kind, offer.key), offered(None))
+            for offer in offers
+        ]
+
+    def notify(self) -> None:
+        """At most one in NOTIFY_GAP seconds: listeners that heard the last one are about to check again."""
+        moment = time.monotonic()
+        if moment - self._notified[0] < NOTIFY_GAP:
+            return
+        self._notified[0] = moment
+        # A notification takes a lock of the whole cluster and holds it while its commit is flushed: without the wait
+        # for the disk it costs writers nothing. Losing one does no harm.
+        self.database.write(sql.NOTIFY)
+
+    def listener(self) -> Listener:
+        return PostgreSQLListener(self.alias)
+
+    # The life of a lease
+
+    def scan(self, queues: Collection[str] | None = None) -> list[LaneHead]:
+        rows = self.database.rows(sql.SCAN, {"queues": None if queues is None else list(queues)})
+        return [LaneHead(*row) for row in rows]
+
+    def lanes(self) -> list[Lane]:
+        return [Lane(*row) for row in self.database.rows(sql.LANES)]
+
+    def peek(self, lanes: Sequence[Lane]) -> list[LaneHead]:
+        return [LaneHead(*row) for row in self.database.rows(sql.PEEK, of_lanes(lanes))] if lanes else []
+
+    def claim(
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None = None,
+        *,
+        expired: bool = True,
+    ) -> list[Claimed]:
+        if not lanes or limit <= 0:
+            return []
+        parameters = {**of_lanes(lanes), **of_lease(lease, worker, token), "limit": limit, "expired": expired}
+        rows = self.database.batch(sql.CLAIM, parameters)
+        return in_lane_order(map(Claimed._make, rows), lanes)
+
+    def claim_matching(
+        self, lane: Lane, conditions: Sequence[Condition], limit: int, lease: timedelta, worker: str
+    ) -> list[Claimed]:
+        parameters = {**lane._asdict(), **of_conditions(conditions), **of_lease(lease, worker), "limit": limit}
+        with self.database.atomic():  # a payload that can't be read must not break the caller's
+            rows = self.database.rows(sql.CLAIM_MATCHING, parameters)
+        return in_lane_order(map(Claimed._make, rows), [lane])
+
+    def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
+        parameters = {"id": id_, "generation": generation, **of_lease(lease, worker)}
+        rows = self.database.rows(sql.CLAIM_UNCHANGED, parameters)
+        return Claimed._make(rows[0]) if rows else None
+
+    def settle_and_claim(
+        self,
+        transitions: Sequence[Transition],
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None = None,
+        *,
+        expired: bool = True,
+    ) -> SettledAndClaimed:
+        if not transitions or not lanes or limit <= 0 or not all(type(t) is Finish for t in transitions):
+            return super().settle_and_claim(transitions, lanes, limit, lease, worker, token, expired=expired)
+        places = {**of_lanes(lanes), **of_lease(lease, worker, token), "limit": limit, "expired": expired}
+        parameters = {**of_finishes(transitions), **places}  # type: ignore[arg-type]
+        rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)
+        claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), lanes)
+        missing = _missing(transitions, rows[0][0])
+        try:
+            return SettledAndClaimed(claimed, self._settle_rest(missing, worker))
+        except Error:  # what was claimed is committed, and must not be lost with the rest
+            return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
+
+    def _finish(self, finishes: Sequence[Finish]) -> set[int]:
+        ended = self.database.batch(sql.FINISH, of_finishes(finishes))[0][0]
+        return {finish.claimed.id for finish in finishes} if ended is None else set(ended)
+
+    def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
+        return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
+
+    def _discard(self, claims: Sequence[Claimed]) -> set[int]:
+        return self.database.ids(sql.DISCARD, of_leases(claims))
+
+    def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
+        return self.database.ids(sql.REARM, of_leases(claims))
+
+    def _still_held(self, claims: Sequence[Claimed]) -> set[int]:
+        return self.database.ids(sql.STILL_HELD, of_leases(claims))
+
+    def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str) -> None:
+        records = [
+            {**t.claimed._asdict(), "started": t.started, "finished": t.finished, "new_errors": t.errors} for t in ran
+        ]
+        self.database.write(sql.RECORD_SUPERSEDED, {"records": json.dumps(records, default=str), "worker": worker})
+
+    def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
+        rows = self.database.batch(sql.RENEW, {**of_held(held), "lease": lease})
+        return {(id_, token): left for id_, token, left in rows}
+
+    def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None:
+        self.database.write(sql.KEEP_LOCKED, {**of_held(held), "lease": lease})
+
+    def _forget_locked(self, held: Collection[Held]) -> None:
+        self.database.write(sql.FORGET_LOCKED, of_held(held))
+
+    def _forget_expired(self) -> None:
+        self.database.write(sql.FORGET_EXPIRED)
+
+    def release(self, held: Sequence[tuple[int, int]]) -> None:
+        self.database.write(sql.RELEASE, of_held(held))
+
+    def _unschedule(self, kind: str, key: str) -> bool:
+        return bool(self.database.rows(sql.UNSCHEDULE, {"kind": kind, "key": key}))
+
+    def _drop_all(self, queue: str) -> int:
+        return len(self.database.rows(sql.DROP_ALL, {"queue": queue}))
+
+    def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
+        return self.database.ids(sql.WITHDRAW, {"ids": numbers(ids), "errors": errors})
+
+    # History
+
+    def finished(self, ids: Iterable[int]) -> set[int]:
+        return self.database.ids(sql.FINISHED, {"ids": list(ids)})
+
+    def prune(self, older_than: timedelta, limit: int) -> int:
+        unneeded, parameters = retention.unneeded(self.alias, sql.UNNEEDED)
+        parameters |= {"older_than": older_than, "limit": limit}
+        with self.database.atomic():
+            self.database.write(sql.LOCK_TIMEOUT)
+            return len(self.database.rows(sql.PRUNE.format(unneeded=unneeded), parameters))
+
+
+def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list[Transition]:
+    """`ended` None: all of them ended."""
+    if ended is None:
+        return []
+    return [transition for transition in transitions if transition.claimed.id not in ended]

@@ -1,0 +1,16 @@
+"""What the heartbeats of worker processes have in common on all databases.
+
+The workers are one JSON document. `now` may be NULL, for the database's clock.
+"""
+
+from __future__ import annotations
+
+from delayedq.store.columns import listed
+
+#: What a heartbeat tells.
+GIVEN = ("name", "host", "pid", "threads", "queues", "lease", "held", "running", "problems")
+COLUMNS = listed(f"given.{name}" for name in GIVEN)
+INSERT = f"INSERT INTO delayedq_worker ({listed(GIVEN)}, started_at, seen_at)"
+#: What it changes of a worker that is known.
+RENEWED = (*GIVEN[1:], "started_at", "seen_at")
+ON_CONFLICT = f"ON CONFLICT (name) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in RENEWED)}"

@@ -1,0 +1,58 @@
+"""The statements of an operator's edits on SQLite: about one message each."""
+
+from __future__ import annotations
+
+from delayedq.store.columns import REVIVED, history, listed
+from delayedq.store.sqlite.sql import HISTORY
+
+# Still as seen, and no claim holds it.
+_UNCHANGED = """
+id = %(id)s AND generation = %(generation)s AND attempt = %(attempt)s AND scheduled_at = %(scheduled_at)s
+    AND queue = %(queue)s AND priority = %(priority)s AND (lease_token IS NULL OR leased_until <= %(now)s)
+"""
+
+MOVE = f"""
+UPDATE delayedq_message
+SET scheduled_at = %(new_time)s, queue = %(new_queue)s, priority = %(new_priority)s,
+    lease_token = NULL, leased_until = NULL, leased_by = NULL
+WHERE {_UNCHANGED}
+RETURNING id
+"""
+
+RECORD_CANCELLED = f"""
+{HISTORY}
+SELECT {history(finished_at="%(now)s")}
+FROM delayedq_message
+WHERE {_UNCHANGED}
+RETURNING id
+"""
+
+_REVIVED = listed(
+    REVIVED,
+    scheduled_at="coalesce(%(due)s, scheduled_at)",
+    scheduled_at_initially="coalesce(%(due)s, scheduled_at_initially)",
+    generation="0",
+    attempt="CASE WHEN %(due)s IS NULL THEN attempts ELSE 0 END",
+    errors="CASE WHEN %(due)s IS NULL THEN errors END",
+)
+REVIVE = f"""
+INSERT INTO delayedq_message ({listed(REVIVED)})
+SELECT {_REVIVED}
+FROM delayedq_finishedmessage
+WHERE id = %(id)s AND outcome = %(outcome)s
+ON CONFLICT DO NOTHING
+RETURNING id
+"""
+DELETE = "DELETE FROM delayedq_message WHERE id = %(id)s RETURNING id"
+DELETE_ENDED = "DELETE FROM delayedq_finishedmessage WHERE id = %(id)s RETURNING id"
+
+# A loose scan of the index of keys.
+KEYED_KINDS = """
+WITH RECURSIVE name (kind) AS (
+    SELECT min(kind) FROM delayedq_message WHERE key IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(kind) FROM delayedq_message AS message WHERE key IS NOT NULL AND message.kind > name.kind)
+    FROM name WHERE kind IS NOT NULL
+)
+SELECT kind FROM name WHERE kind IS NOT NULL
+"""

@@ -1,0 +1,223 @@
+"""The statements of the store on SQLite. Times are texts in UTC, as Django writes them."""
+
+from __future__ import annotations
+
+from delayedq.store import columns, registry_sql
+from delayedq.store.columns import history, listed
+from delayedq.store.offers import CONFLICT, INSERT, RETURNING
+
+JOURNAL_MODE = "PRAGMA journal_mode"
+FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+DATA_VERSION = "PRAGMA data_version"
+
+# Offers ---------------------------------------------------------------------------------------------------------------
+
+_OFFER = f"""
+{INSERT}
+VALUES (
+    %(queue)s, %(kind)s, %(key)s, %(priority)s, %(max_attempts)s, %(payload)s, %(metadata)s,
+    %(scheduled_at)s, %(scheduled_at)s, %(now)s, 0, 0
+)
+{{conflict}}
+{RETURNING}
+"""
+OFFER = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
+
+# Looking --------------------------------------------------------------------------------------------------------------
+
+# A loose scan of the due index: one probe per queue, and one per priority in it.
+_ALL_LANES = """
+WITH RECURSIVE name (queue) AS (
+    SELECT min(queue) FROM delayedq_message
+    UNION ALL
+    SELECT (SELECT min(queue) FROM delayedq_message AS message WHERE message.queue > name.queue)
+    FROM name WHERE queue IS NOT NULL
+),
+lane (queue, priority) AS (
+    SELECT queue, (SELECT min(priority) FROM delayedq_message AS message WHERE message.queue = name.queue)
+    FROM name WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT queue, (
+        SELECT min(priority) FROM delayedq_message AS message
+        WHERE message.queue = lane.queue AND message.priority > lane.priority
+    )
+    FROM lane WHERE priority IS NOT NULL
+)
+"""
+LANES = f"{_ALL_LANES} SELECT queue, priority FROM lane WHERE priority IS NOT NULL ORDER BY queue, priority"
+
+_NOT_PAUSED = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+
+# Then one probe per lane for its first free row.
+SCAN = f"""
+{_ALL_LANES}
+SELECT queue, priority, first_at FROM (
+    SELECT queue, priority, (
+        SELECT scheduled_at FROM delayedq_message AS message
+        WHERE message.queue = lane.queue AND message.priority = lane.priority
+            AND (message.lease_token IS NULL OR message.leased_until <= %(now)s)
+        ORDER BY scheduled_at LIMIT 1
+    ) AS first_at
+    FROM lane WHERE priority IS NOT NULL AND {_NOT_PAUSED}
+)
+WHERE first_at IS NOT NULL
+"""
+
+PEEK = f"""
+SELECT scheduled_at FROM delayedq_message
+WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s
+    AND (lease_token IS NULL OR leased_until <= %(now)s) AND {_NOT_PAUSED}
+ORDER BY scheduled_at LIMIT 1
+"""
+
+# Claiming -------------------------------------------------------------------------------------------------------------
+
+# One range of the due index. Leases count as expired that had run out when the claim began to wait for the write lock:
+# who could not renew one because somebody held that lock may do so first.
+_DUE = f"""
+SELECT id FROM delayedq_message
+WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= %(now)s
+    AND (lease_token IS NULL OR leased_until <= %(expired_by)s) AND {_NOT_PAUSED}
+ORDER BY scheduled_at, id
+"""
+IS_DUE = f"{_DUE} LIMIT 1"
+
+_CLAIM = f"""
+UPDATE delayedq_message
+SET lease_token = %(token)s, leased_until = %(until)s, leased_by = %(worker)s, attempt = attempt + 1
+WHERE {{which}}
+RETURNING {listed(columns.CLAIMED)}
+"""
+CLAIM = _CLAIM.format(which=f"id IN ({_DUE} LIMIT %(limit)s)")
+
+# JSON in which every escape of a character stands for its own letters, those of a backslash for two control
+# characters: SQLite's texts end at a NUL, which a payload may hold.
+_READABLE = r"replace(replace({}, '\\', '\b\f'), '\u', '\\u')"
+
+# The conditions are an object of values by path; the type tells true from 1, and null from nothing.
+_MATCHES = f"""
+CASE WHEN json_valid({_READABLE.format("payload")}) THEN NOT EXISTS (
+    SELECT 1 FROM json_each({_READABLE.format("%(conditions)s")}) AS wanted
+    WHERE json_type({_READABLE.format("payload")}, wanted.key) IS NOT wanted.type
+        OR json_extract({_READABLE.format("payload")}, wanted.key) IS NOT wanted.value
+) ELSE 0 END
+"""
+_DUE_MATCHING = _DUE.replace("ORDER BY", f"AND {_MATCHES}\nORDER BY")
+IS_DUE_MATCHING = f"{_DUE_MATCHING} LIMIT 1"
+CLAIM_MATCHING = _CLAIM.format(which=f"id IN ({_DUE_MATCHING} LIMIT %(limit)s)")
+
+CLAIM_UNCHANGED = _CLAIM.format(
+    which="id = %(id)s AND generation = %(generation)s AND (lease_token IS NULL OR leased_until <= %(expired_by)s)"
+)
+
+# Settling -------------------------------------------------------------------------------------------------------------
+
+HISTORY = f"INSERT INTO delayedq_finishedmessage ({listed(columns.HISTORY)})"
+
+# Its parameters: when it ended and when it started, the attempts not to count, the outcome, its result, its errors.
+_RECORD = history(
+    finished_at="%s",
+    started_at="%s",
+    attempts="attempt - %s",
+    outcome="%s",
+    result="%s",
+    errors="coalesce(%s, errors)",
+)
+RECORD = f"""
+{HISTORY}
+SELECT {_RECORD}
+FROM delayedq_message
+WHERE id = %s AND lease_token = %s AND generation = %s
+"""
+IS_HELD = """
+SELECT id FROM delayedq_message WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
+"""
+DELETE = "DELETE FROM delayedq_message WHERE id = %s AND lease_token = %s AND generation = %s"
+
+GIVE_BACK = """
+UPDATE delayedq_message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - %(refund)s,
+    scheduled_at = coalesce(%(scheduled_at)s, scheduled_at), errors = coalesce(%(errors)s, errors),
+    metadata = coalesce(%(metadata)s, metadata)
+WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
+RETURNING id
+"""
+
+DISCARD = """
+DELETE FROM delayedq_message WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation = %(generation)s
+RETURNING id
+"""
+
+REARM = """
+UPDATE delayedq_message SET lease_token = NULL, leased_until = NULL, leased_by = NULL
+WHERE id = %(id)s AND lease_token = %(lease_token)s AND generation <> %(generation)s
+RETURNING id
+"""
+
+# A message's id comes from AUTOINCREMENT; an attempt whose message was replaced takes one that no message ever has.
+RESERVE_IDS = "UPDATE sqlite_sequence SET seq = seq + %(count)s WHERE name = 'delayedq_message' RETURNING seq"
+
+_GIVEN = dict.fromkeys(columns.HISTORY, "%s") | {"outcome": "'superseded'", "result": "NULL"}
+RECORD_SUPERSEDED = f"{HISTORY} VALUES ({listed(columns.HISTORY, **_GIVEN)})"
+
+# Taking back ----------------------------------------------------------------------------------------------------------
+
+_RECORD_CANCELLED = f"""
+{HISTORY}
+SELECT {history(finished_at="%(now)s", errors="{errors}")}
+FROM delayedq_message
+WHERE {{which}}
+RETURNING id
+"""
+RECORD_UNSCHEDULED = _RECORD_CANCELLED.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
+RECORD_WITHDRAWN = _RECORD_CANCELLED.format(
+    which="id = %(id)s AND lease_token IS NULL AND attempt = 0", errors="%(errors)s"
+)
+RECORD_ALL = _RECORD_CANCELLED.format(which="queue = %(queue)s", errors="errors")
+DELETE_BY_ID = "DELETE FROM delayedq_message WHERE id = %s"
+DELETE_BY_KEY = "DELETE FROM delayedq_message WHERE kind = %s AND key = %s"
+
+# Holding --------------------------------------------------------------------------------------------------------------
+
+# Changes nothing. Transactions that do not begin as writers wait here, and not after they have read the clock; and it
+# proves that renewals go through, if there is none to make.
+WRITE_LOCK = "UPDATE delayedq_message SET leased_until = NULL WHERE id = 0"
+
+RENEW = """
+UPDATE delayedq_message SET leased_until = max(leased_until, %(until)s)
+WHERE id = %(id)s AND lease_token = %(lease_token)s
+RETURNING id
+"""
+
+# A message that was replaced meanwhile has no attempt to give back.
+RELEASE = """
+UPDATE delayedq_message
+SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = max(attempt - 1, 0)
+WHERE id = %s AND lease_token = %s
+"""
+
+# History --------------------------------------------------------------------------------------------------------------
+
+FINISHED = "SELECT id FROM delayedq_finishedmessage WHERE id = %(id)s"
+
+#: What others need stays (`retention`).
+UNNEEDED = " AND finished_at >= coalesce(({needed}), '')"
+PRUNABLE = """
+SELECT id FROM delayedq_finishedmessage
+WHERE finished_at < %(before)s AND outcome <> 'failed'{unneeded}
+ORDER BY finished_at LIMIT %(limit)s
+"""
+PRUNE = f"DELETE FROM delayedq_finishedmessage WHERE id IN ({PRUNABLE}) RETURNING id"
+
+# Workers ------------------------------------------------------------------------------------------------------------
+
+_TEXT = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', {})"
+HEARTBEAT = f"""
+{registry_sql.INSERT}
+SELECT {", ".join(f"json_extract(given.value, '$.{name}')" for name in registry_sql.GIVEN)},
+    {_TEXT.format("clock.moment, '-' || json_extract(given.value, '$.age') || ' seconds'")},
+    {_TEXT.format("clock.moment")}
+FROM json_each(%(workers)s) AS given, (SELECT coalesce(%(now)s, 'now') AS moment) AS clock
+WHERE true
+{registry_sql.ON_CONFLICT}
+"""

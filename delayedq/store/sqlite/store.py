@@ -1,0 +1,338 @@
+"""The store on SQLite: one writer at a time, so each verb that writes is one short transaction.
+
+A transaction begins with its first write, or with BEGIN IMMEDIATE where the database's OPTIONS say so: it never reads
+first and then waits for the write lock with a stale snapshot. Whatever may find nothing to do reads outside of a
+transaction first, so an idle worker never locks the file. Time is the host's, which is the database's here.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from delayedq.store import columns, retention
+from delayedq.store.base import Store
+from delayedq.store.claims import in_lane_order, new_token
+from delayedq.store.database import retry_on_deadlock
+from delayedq.store.offers import offered
+from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
+from delayedq.store.sqlite import sql
+from delayedq.store.sqlite.listener import SQLiteListener
+from delayedq.store.sqlite.values import instant, text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from delayedq.store.listener import Listener
+    from delayedq.store.protocol import Condition, Finish, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.renewals import Held
+    from delayedq.store.sqlite.database import SQLiteDatabase
+
+OPTIONS_HINT = (
+    'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
+    '"init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;"}.'
+)
+
+
+class SQLiteStore(Store):
+    database: SQLiteDatabase
+
+    def listener(self) -> Listener:
+        return SQLiteListener(self.alias)
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:
+        found = []
+        if self.database.connection.settings_dict.get("OPTIONS", {}).get("transaction_mode") != "IMMEDIATE":
+            problem = "On SQLite, transactions that read before they write may fail with 'database is locked'."
+            found.append(Flaw("delayedq.W001", problem, OPTIONS_HINT))
+        if connect and not self._is_in_memory():
+            mode = self.database.rows(sql.JOURNAL_MODE)[0][0]
+            if mode != "wal":
+                problem = f"SQLite's journal mode is {mode}: readers and workers block each other."
+                found.append(Flaw("delayedq.W002", problem, OPTIONS_HINT))
+        return found
+
+    def _is_in_memory(self) -> bool:
+        return not self.database.rows(sql.FILE)[0][0]
+
+    # Offers
+
+    def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered:
+        moment = self.database.now()
+        parameters = {name: getattr(offer, name) for name in columns.OFFER}
+        parameters["scheduled_at"] = text(offer.scheduled_at or moment)
+        parameters["now"] = text(moment)
+        rows = self.database.rows(sql.OFFER[on_conflict], parameters)
+        return offered((*rows[0][:4], instant(rows[0][4])) if rows else None)
+
+    def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        at_once = self.at(self.now())
+        return [at_once._offer_one(offer, on_conflict) for offer in offers]  # noqa: SLF001 - the same store
+
+    # The life of a lease
+
+    def scan(self, queues: Collection[str] | None = None) -> list[LaneHead]:
+        moment = self.database.now()
+        rows = self.database.rows(sql.SCAN, {"now": text(moment)})
+        return [_lane_head(*row, moment=moment) for row in rows if queues is None or row[0] in queues]
+
+    def lanes(self) -> list[Lane]:
+        return [Lane(*row) for row in self.database.rows(sql.LANES)]
+
+    def peek(self, lanes: Sequence[Lane]) -> list[LaneHead]:
+        moment = self.database.now()
+        return [
+            _lane_head(lane.queue, lane.priority, first_at, moment=moment)
+            for lane in lanes
+            for (first_at,) in self.database.rows(sql.PEEK, {**_lane(lane), "now": text(moment)})
+        ]
+
+    @retry_on_deadlock
+    def settle_and_claim(
+        self,
+        transitions: Sequence[Transition],
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None = None,
+        *,
+        expired: bool = True,
+    ) -> SettledAndClaimed:
+        expired_by = self._expired_by(expired=expired)
+        if not transitions:
+            return SettledAndClaimed(self._claim(lanes, limit, lease, worker, token, expired_by), Settled())
+        with self.database.atomic():
+            settled = self.settle(transitions, worker)
+            return SettledAndClaimed(self._claim(lanes, limit, lease, worker, token, expired_by), settled)
+
+    def claim(
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None = None,
+        *,
+        expired: bool = True,
+    ) -> list[Claimed]:
+        return self._claim(lanes, limit, lease, worker, token, self._expired_by(expired=expired))
+
+    def _expired_by(self, *, expired: bool = True) -> str:
+        """By when a lease must have run out to be claimed; "": none is."""
+        return text(self.database.now()) if expired else ""
+
+    def _claim(
+        self,
+        lanes: Sequence[Lane],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+        token: int | None,
+        expired_by: str,
+    ) -> list[Claimed]:
+        claimed: list[Claimed] = []
+        if lanes := self._due(lanes, expired_by) if limit > 0 else []:
+            with self.database.atomic():
+                # A lease begins when there is nothing more to wait for.
+                parameters = {**_leased(self.database.now(), lease, worker, token), "expired_by": expired_by}
+                for lane in lanes:
+                    if len(claimed) < limit:
+                        claimed += self._claim_lane(lane, {**parameters, "limit": limit - len(claimed)})
+        return in_lane_order(claimed, lanes)
+
+    def _due(self, lanes: Sequence[Lane], expired_by: str) -> list[Lane]:
+        parameters = {"now": text(self.database.now()), "expired_by": expired_by}
+        return [lane for lane in lanes if self.database.rows(sql.IS_DUE, {**_lane(lane), **parameters})]
+
+    def _claim_lane(self, lane: Lane, parameters: dict[str, Any]) -> list[Claimed]:
+        return [_claimed(row) for row in self.database.rows(sql.CLAIM, {**_lane(lane), **parameters})]
+
+    def claim_matching(
+        self,
+        lane: Lane,
+        conditions: Sequence[Condition],
+        limit: int,
+        lease: timedelta,
+        worker: str,
+    ) -> list[Claimed]:
+        asked = text(self.database.now())
+        matching = {**_lane(lane), "conditions": _conditions(conditions), "now": asked, "expired_by": asked}
+        if not self.database.rows(sql.IS_DUE_MATCHING, matching):
+            return []
+        with self.database.atomic():
+            parameters = {**matching, **_leased(self.database.now(), lease, worker), "limit": limit}
+            rows = self.database.rows(sql.CLAIM_MATCHING, parameters)
+        return in_lane_order(map(_claimed, rows), [lane])
+
+    def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
+        wanted = {"id": id_, "generation": generation, "expired_by": self._expired_by()}
+        with self.database.atomic():
+            parameters = {**wanted, **_leased(self.database.now(), lease, worker)}
+            rows = self.database.rows(sql.CLAIM_UNCHANGED, parameters)
+        return _claimed(rows[0]) if rows else None
+
+    def _finish(self, finishes: Sequence[Finish]) -> set[int]:
+        moment = self.database.now()
+        recorded = self.database.many(sql.RECORD, (_record(finish, moment) for finish in finishes))
+        if recorded < len(finishes):
+            finishes = [finish for finish in finishes if self.database.rows(sql.IS_HELD, _lease(finish.claimed))]
+        self.database.many(sql.DELETE, (_fence(finish.claimed) for finish in finishes))
+        return {finish.claimed.id for finish in finishes}
+
+    def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
+        moment = self.database.now()
+        settled = set()
+        for back in returns:
+            parameters = {
+                "refund": 0 if back.charged else 1,
+                "scheduled_at": _due_again(back, moment),
+                "errors": back.errors,
+                "metadata": back.metadata,
+                **_lease(back.claimed),
+            }
+            settled |= self.database.ids(sql.GIVE_BACK, parameters)
+        return settled
+
+    def _discard(self, claims: Sequence[Claimed]) -> set[int]:
+        return {row[0] for claimed in claims for row in self.database.rows(sql.DISCARD, _lease(claimed))}
+
+    def _rearm(self, claims: Sequence[Claimed]) -> set[int]:
+        return {row[0] for claimed in claims for row in self.database.rows(sql.REARM, _lease(claimed))}
+
+    def _record_superseded(self, ran: Sequence[Finish | GiveBack], worker: str) -> None:
+        moment = self.database.now()
+        last = self.database.rows(sql.RESERVE_IDS, {"count": len(ran)})[0][0]
+        self.database.many(
+            sql.RECORD_SUPERSEDED,
+            (_superseded(id_, t, worker, moment) for id_, t in enumerate(ran, start=last - len(ran) + 1)),
+        )
+
+    def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
+        with self.database.atomic():
+            self.database.write(sql.WRITE_LOCK)
+            until = text(self.database.now() + lease)
+            return {
+                (id_, token): None
+                for id_, token in held
+                if not self.database.rows(sql.RENEW, {"id": id_, "lease_token": token, "until": until})
+            }
+
+    # No row is ever locked: the whole file is, and a renewal waits for it.
+
+    def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None: ...
+
+    def _forget_locked(self, held: Collection[Held]) -> None: ...
+
+    def _forget_expired(self) -> None: ...
+
+    def release(self, held: Sequence[tuple[int, int]]) -> None:
+        with self.database.atomic():
+            self.database.many(sql.RELEASE, held)
+
+    def _unschedule(self, kind: str, key: str) -> bool:
+        parameters = {"kind": kind, "key": key}
+        with self.database.atomic():
+            recorded = self.database.rows(sql.RECORD_UNSCHEDULED, parameters)
+            if recorded:
+                self.database.many(sql.DELETE_BY_KEY, [(kind, key)])
+        return bool(recorded)
+
+    def _drop_all(self, queue: str) -> int:
+        with self.database.atomic():
+            recorded = self.database.rows(sql.RECORD_ALL, {"queue": queue})
+            self.database.many(sql.DELETE_BY_ID, recorded)
+        return len(recorded)
+
+    def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
+        parameters = {"errors": errors, "now": text(self.database.now())}
+        with self.database.atomic():
+            rows = [row for id_ in ids for row in self.database.rows(sql.RECORD_WITHDRAWN, {**parameters, "id": id_})]
+            self.database.many(sql.DELETE_BY_ID, rows)
+        return {row[0] for row in rows}
+
+    # History
+
+    def finished(self, ids: Iterable[int]) -> set[int]:
+        return {row[0] for id_ in ids for row in self.database.rows(sql.FINISHED, {"id": id_})}
+
+    def prune(self, older_than: timedelta, limit: int) -> int:
+        unneeded, parameters = retention.unneeded(self.alias, sql.UNNEEDED)
+        parameters |= {"before": text(self.database.now() - older_than)}
+        # Reading comes first: it takes no write lock, and mostly nothing is to be deleted.
+        if not self.database.rows(sql.PRUNABLE.format(unneeded=unneeded), parameters | {"limit": 1}):
+            return 0
+        return len(self.database.rows(sql.PRUNE.format(unneeded=unneeded), parameters | {"limit": limit}))
+
+
+def _lane(lane: Lane) -> dict[str, Any]:
+    return {
+        "queue": lane.queue,
+        "priority": lane.priority,
+        "watermark": "" if lane.watermark is None else text(lane.watermark),
+    }
+
+
+def _leased(moment: datetime, lease: timedelta, worker: str, token: int | None = None) -> dict[str, Any]:
+    return {"token": token or new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
+
+
+def _conditions(conditions: Sequence[Condition]) -> str:
+    """An object of values by path. The values are JSON already, and the names in the paths need no quotes."""
+    return "{" + ",".join(f'"$.{".".join(path)}":{value}' for path, value in conditions) + "}"
+
+
+def _lane_head(queue: str, priority: int, stored: str, *, moment: datetime) -> LaneHead:
+    first_at = instant(stored)
+    return LaneHead(queue, priority, first_at, (first_at - moment).total_seconds())
+
+
+def _claimed(row: tuple[Any, ...]) -> Claimed:
+    return Claimed._make([*row[:9], *map(instant, row[9:12]), *row[12:]])
+
+
+def _fence(claimed: Claimed) -> tuple[int, int, int]:
+    return claimed.id, claimed.token, claimed.generation
+
+
+def _lease(claimed: Claimed) -> dict[str, int]:
+    return {"id": claimed.id, "lease_token": claimed.token, "generation": claimed.generation}
+
+
+def _due_again(back: GiveBack, moment: datetime) -> str | None:
+    if back.until is not None:
+        return text(back.until)
+    return None if back.delay is None else text(moment + timedelta(seconds=back.delay))
+
+
+def _ago(moment: datetime, seconds: float | None) -> str | None:
+    return None if seconds is None else text(moment - timedelta(seconds=seconds))
+
+
+def _record(finish: Finish, moment: datetime) -> tuple[Any, ...]:
+    times = _ago(moment, finish.finished), _ago(moment, finish.started)
+    unstarted = int(finish.started is None)
+    return (*times, unstarted, finish.outcome, finish.result, finish.errors, *_fence(finish.claimed))
+
+
+def _superseded(id_: int, ran: Finish | GiveBack, worker: str, moment: datetime) -> tuple[Any, ...]:
+    claimed = ran.claimed
+    return (
+        id_,
+        _ago(moment, ran.finished),
+        _ago(moment, ran.started),
+        text(claimed.scheduled_at),
+        text(claimed.scheduled_at_initially),
+        text(claimed.created_at),
+        claimed.priority,
+        claimed.attempt,
+        claimed.max_attempts,
+        claimed.queue,
+        claimed.kind,
+        claimed.key,
+        worker,
+        claimed.payload,
+        claimed.metadata,
+        ran.errors or claimed.errors,
+    )

@@ -1,0 +1,248 @@
+"""Test backends that need no database: they take all options, schedule by key, and check as production does."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from asgiref.sync import async_to_sync
+from django.db import transaction
+from django.tasks import TaskResult, TaskResultStatus
+from django.tasks.backends.base import BaseTaskBackend
+from django.tasks.exceptions import TaskResultDoesNotExist
+from django.tasks.signals import task_enqueued
+
+from delayedq import clock, results
+from delayedq.core.lifecycle import AskedSnooze, Returned, is_final
+from delayedq.core.serialization import load_call, loads
+from delayedq.scheduling import Scheduled
+from delayedq.store.offers import check, check_key
+from delayedq.store.protocol import Claimed, Offer, OfferOutcome, OnConflict
+from delayedq.task_defaults import read_options
+from delayedq.tasks import Task
+from delayedq.testing.assertions import ScheduledMessage
+from delayedq.worker.attempt import Attempt
+from delayedq.worker.executor import aexecute, execute
+from delayedq.worker.shared_leases import SharedLeases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from datetime import datetime
+
+    from delayedq.scheduling import Call
+    from delayedq.worker.executor import AttemptResult
+
+    AnyTask = Task[..., Any]
+    AnyResult = TaskResult[..., Any]
+
+
+class _Kept(NamedTuple):
+    """A message that waits in memory."""
+
+    task: AnyTask
+    offer: Offer
+    at: datetime
+    result: AnyResult
+
+
+class DummyBackend(BaseTaskBackend):
+    """Keeps messages in memory and runs none. `results` lists them in the order of their creation.
+
+    Keys, policies and refusals are those of production, so `scheduled()` and `assert_scheduled()` work with it.
+
+        TASKS = {"default": {"BACKEND": "delayedq.testing.DummyBackend"}}
+    """
+
+    task_class = Task
+    supports_defer = True
+    supports_async_task = True
+    supports_get_result = True
+    supports_priority = True
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.defaults, _ = read_options(alias, self.options)
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all messages."""
+        self._ids = count(1)
+        self._waiting: dict[str, _Kept] = {}
+        self.results: list[AnyResult] = []
+
+    def messages(self, task: AnyTask) -> list[ScheduledMessage]:
+        """The messages of a task that wait."""
+        return [
+            ScheduledMessage(
+                kept.at, kept.offer.key, kept.offer.queue, kept.offer.priority, 0, *load_call(kept.offer.payload)
+            )
+            for kept in self._waiting.values()
+            if kept.task.func is task.func
+        ]
+
+    # Ways in
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        self.validate_task(task)
+        return self._create(task, self._checked(task.offer(args, kwargs, when=task.run_after)))
+
+    def schedule(
+        self,
+        task: AnyTask,
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        when: datetime,
+        key: str | None,
+        on_conflict: OnConflict,
+    ) -> Scheduled:
+        self.validate_task(task)
+        offer = self._checked(task.offer(args, kwargs, when=when, key=key))
+        for id_, kept in self._waiting.items():
+            if key is not None and (kept.offer.kind, kept.offer.key) == (offer.kind, key):
+                return Scheduled(self._replace(id_, kept, task, offer, on_conflict), id_)
+        return Scheduled(OfferOutcome.CREATED, self._create(task, offer).id)
+
+    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
+        self.validate_task(task)
+        offers = [self._checked(offer) for offer in task.offers(calls, task.run_after)]
+        return [Scheduled(OfferOutcome.CREATED, self._create(task, offer).id) for offer in offers]
+
+    def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:  # noqa: ARG002 - all at once
+        return len(self.enqueue_many(task, calls))
+
+    def unschedule(self, task: AnyTask, key: str) -> bool:
+        self.validate_task(task)
+        check_key(key)
+        for id_, kept in self._waiting.items():
+            if (kept.offer.kind, kept.offer.key) == (task.module_path, key):
+                del self._waiting[id_]
+                object.__setattr__(kept.result, "status", TaskResultStatus.FAILED)
+                return True
+        return False
+
+    def get_result(self, result_id: str) -> AnyResult:
+        for result in self.results:
+            if result.id == result_id:
+                return result
+        raise TaskResultDoesNotExist(result_id)
+
+    @staticmethod
+    def _checked(offer: Offer) -> Offer:
+        check(offer)
+        return offer
+
+    def _create(self, task: AnyTask, offer: Offer) -> AnyResult:
+        now = clock.now()
+        id_ = next(self._ids)
+        ready = TaskResultStatus.READY
+        result = results.make(task, id_, ready, *load_call(offer.payload), self.alias, enqueued_at=now)
+        self.results.append(result)
+        self._waiting[result.id] = _Kept(task, offer, offer.scheduled_at or now, result)
+        task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def _replace(self, id_: str, kept: _Kept, task: AnyTask, offer: Offer, policy: OnConflict) -> OfferOutcome:
+        new, old = cast("datetime", offer.scheduled_at), kept.at
+        times = {
+            OnConflict.REPLACE: new,
+            OnConflict.KEEP: old,
+            OnConflict.PRESERVE_TIME: old,
+            OnConflict.EARLIEST: min(old, new),
+            OnConflict.LATEST: max(old, new),
+        }
+        at = times[policy]
+        if policy is OnConflict.KEEP or (
+            at == old and offer._replace(scheduled_at=None) == kept.offer._replace(scheduled_at=None)
+        ):
+            return OfferOutcome.IGNORED
+        result = results.make(
+            task,
+            int(id_),
+            TaskResultStatus.READY,
+            *load_call(offer.payload),
+            self.alias,
+            enqueued_at=kept.result.enqueued_at,
+        )
+        self.results[self.results.index(kept.result)] = result
+        self._waiting[id_] = _Kept(task, offer, at, result)
+        return OfferOutcome.UPDATED
+
+
+class ImmediateBackend(DummyBackend):
+    """Runs what is due at once, in the calling thread, with production's executor; what is due later waits.
+
+    Failed attempts are repeated at once, up to `max_attempts`, whatever the backoff. A task that snoozes waits.
+
+        TASKS = {"default": {"BACKEND": "delayedq.testing.ImmediateBackend"}}
+    """
+
+    def __init__(self, alias: str, params: dict[str, Any]) -> None:
+        super().__init__(alias, params)
+        self._shared_leases = SharedLeases(64)
+
+    def _create(self, task: AnyTask, offer: Offer) -> AnyResult:
+        result = super()._create(task, offer)
+        self._run_if_due(result.id)
+        return result
+
+    def _replace(self, id_: str, kept: _Kept, task: AnyTask, offer: Offer, policy: OnConflict) -> OfferOutcome:
+        outcome = super()._replace(id_, kept, task, offer, policy)
+        self._run_if_due(id_)
+        return outcome
+
+    def _run_if_due(self, id_: str) -> None:
+        kept = self._waiting[id_]
+        if kept.at > clock.now():
+            return
+        del self._waiting[id_]
+        for attempt in range(1, kept.offer.max_attempts + 1):
+            ended = self._attempt(kept, attempt)
+            _record(kept.result, ended)
+            if isinstance(ended.outcome, AskedSnooze):
+                snoozed = ended.outcome.until or clock.now() + cast("Any", ended.outcome.delay)
+                self._waiting[id_] = kept._replace(at=snoozed)
+                return
+            if is_final(ended.outcome, attempt, kept.offer.max_attempts):
+                results.end(kept.result, ended.outcome, None, None)
+                _set_value(kept.result, ended)
+                return
+
+    def _attempt(self, kept: _Kept, number: int) -> AttemptResult:
+        offer, created_at = kept.offer, cast("datetime", kept.result.enqueued_at)
+        initially = offer.scheduled_at or created_at
+        claimed = Claimed(
+            int(kept.result.id), number, 0, offer.queue, offer.kind, offer.key, offer.priority, number,
+            offer.max_attempts, kept.at, initially, created_at, offer.payload, offer.metadata, None,
+        )  # fmt: skip
+        slot = self._shared_leases.hold(claimed.id, claimed.token)
+        attempt = Attempt(claimed, kept.task, "immediate", self._shared_leases, slot)
+        try:
+            if not attempt.threaded:
+                return async_to_sync(aexecute)(attempt)
+            return _together(attempt) if attempt.task.exactly_once else execute(attempt)
+        finally:
+            self._shared_leases.drop(slot)
+
+
+def _together(attempt: Attempt) -> AttemptResult:
+    """In one transaction, which is rolled back if the task fails."""
+    with transaction.atomic():
+        ended = execute(attempt)
+        if not isinstance(ended.outcome, Returned):
+            transaction.set_rollback(True)
+    return ended
+
+
+def _record(result: AnyResult, ended: AttemptResult) -> None:
+    now = clock.now()
+    if result.started_at is None:
+        object.__setattr__(result, "started_at", now)
+    object.__setattr__(result, "last_attempted_at", now)
+    result.worker_ids.append(ended.attempt.worker)
+    if ended.error is not None:
+        result.errors.append(results.task_error(ended.error))
+
+
+def _set_value(result: AnyResult, ended: AttemptResult) -> None:
+    if isinstance(ended.outcome, Returned) and ended.outcome.result is not None:
+        object.__setattr__(result, "_return_value", loads(ended.outcome.result))

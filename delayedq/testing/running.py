@@ -1,0 +1,235 @@
+"""Run what is due in the calling thread: production's store, executor and decisions, without a worker around them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from asgiref.sync import async_to_sync
+from django.db import Error, connections, transaction
+
+from delayedq.clock import chosen
+from delayedq.conf import get_settings
+from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised
+from delayedq.core.serialization import load_call
+from delayedq.cron.beat import Beats
+from delayedq.cron.definitions import definitions_in
+from delayedq.exceptions import CannotRun, UnknownTask, WorkerVanished
+from delayedq.store import default_store, store_for
+from delayedq.store.protocol import BARE, Lane
+from delayedq.tasks import task_at
+from delayedq.testing.moving import Clock, moment_of
+from delayedq.worker.attempt import Attempt
+from delayedq.worker.executor import AttemptResult, aexecute, execute, execute_exactly_once
+from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.transitions import announce, decision, transition, vanished
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from delayedq.core.lifecycle import Decision
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Claimed, LaneHead, Settled
+
+WORKER = "run_due"
+#: A test that needs more attempts than this says so; without a limit, a task that asks for itself again never ends.
+MOST = 10_000
+
+
+class AttemptReport(NamedTuple):
+    """One attempt that `run_due` has made.
+
+    outcome: "succeeded", "failed", "cancelled", "retry", "snoozed", "superseded" (the message was replaced while it
+    ran) or "lease lost" (it was cancelled while it ran). error: what the attempt raised.
+    """
+
+    outcome: str
+    task: str
+    args: list[Any]
+    kwargs: dict[str, Any]
+    key: str | None
+    queue: str
+    attempt: int
+    message_id: int
+    error: BaseException | None = None
+
+
+def run_due(
+    queue: str | None = None,
+    limit: int | None = None,
+    *,
+    raise_failures: bool = True,
+    follow: bool = True,
+    using: str | None = None,
+) -> list[AttemptReport]:
+    """Run the tasks that are due, one after another, in this thread and on its connection; returns the attempts.
+
+    queue: only this one. limit: at most this many attempts. follow: also run what these tasks enqueue, if it is due.
+    raise_failures: raise the error of the first attempt that fails, after it is recorded. using: the alias of the
+    database; None asks the routers.
+
+    It works inside of `TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
+    in it, and the `on_commit` callbacks that it adds are called after it. What waits for a retry is due later: move the
+    `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without a limit.
+    """
+    runner = _Runner(default_store() if using is None else store_for(using), queue, raise_failures=raise_failures)
+    return runner.run(limit, follow=follow)
+
+
+def run_until(
+    when: datetime | str,
+    queue: str | None = None,
+    *,
+    raise_failures: bool = True,
+    using: str | None = None,
+) -> list[AttemptReport]:
+    """Play everything up to `when`: move the clock from one due time to the next, place cron ticks, run what is due.
+
+    Needs a `clock`, which shows `when` afterwards. Returns the attempts in order. For the arguments see `run_due`.
+    Raises RuntimeError without a clock, ValueError for a time that is past.
+
+        with clock("2026-01-01", "America/New_York"):
+            attempts = run_until("2027-01-01")
+    """
+    moving = _clock()
+    end, attempts = moment_of(when, moving().tzinfo), []
+    if end < moving():
+        raise ValueError(f"run_until({when!r}): the clock shows {moving()} already.")
+    runner = _Runner(default_store() if using is None else store_for(using), queue, raise_failures=raise_failures)
+    beats = Beats(runner.store, definitions_in(runner.store))
+    while True:
+        beats.beat()
+        attempts += runner.run(None, follow=True)
+        retention = get_settings().RETENTION
+        if retention is not None:
+            runner.store.prune(retention, MOST)
+        following = [head.first_at for head in runner.heads() if moving() < head.first_at <= end]
+        moving.move_to(min(following, default=end))
+        if not following:
+            return attempts
+
+
+def _clock() -> Clock:
+    from delayedq import clock
+
+    source = clock._chosen[-1] if chosen() else None  # noqa: SLF001 - its other half
+    if not isinstance(source, Clock):
+        raise RuntimeError("run_until() moves the clock: call it within `with delayedq.testing.clock(...)`.")  # noqa: TRY004
+    return source
+
+
+class _Runner:
+    def __init__(self, store: Store, queue: str | None, *, raise_failures: bool) -> None:
+        self.store = store
+        self._queues = None if queue is None else [queue]
+        self._raise_failures = raise_failures
+        self._shared_leases = SharedLeases(MOST)
+
+    def heads(self) -> list[LaneHead]:
+        """The first message of each lane of tasks, the highest priority first, due or not."""
+        heads = [head for head in self.store.scan(self._queues) if BARE not in head.queue]
+        return sorted(heads, key=lambda head: (-head.priority, head.first_at))
+
+    def run(self, limit: int | None, *, follow: bool) -> list[AttemptReport]:
+        attempts: list[AttemptReport] = []
+        most = MOST if limit is None else limit
+        while len(attempts) < most and (claims := self._claim(1 if follow else most)):
+            attempts += [self._attempt(claimed) for claimed in claims]
+            if not follow:
+                break
+        if limit is None and len(attempts) >= MOST:
+            last = attempts[-1].task
+            raise RuntimeError(f"{MOST:,} attempts, and {last} is due again; give run_due() a limit, or follow=False.")
+        return attempts
+
+    def _claim(self, limit: int) -> list[Claimed]:
+        lanes = [Lane(head.queue, head.priority) for head in self.heads() if head.due_in <= 0]
+        return self.store.claim(lanes[:1] if limit == 1 else lanes, limit, get_settings().LEASE, WORKER)
+
+    def _attempt(self, claimed: Claimed) -> AttemptReport:
+        slot = self._shared_leases.hold(claimed.id, claimed.token)
+        try:
+            ended = _timed(self._run(claimed, slot))
+            decided = decision(ended)
+            settled = ended.settled or self.store.settle([transition(ended, decided, ended.finished)], WORKER)
+        finally:
+            self._shared_leases.drop(slot)
+        if ended.error is not None and claimed.id not in settled.lost:
+            announce(ended, decided)
+        if self._raise_failures and ended.error is not None and isinstance(ended.outcome, Raised | Impossible):
+            raise ended.error
+        return _report(ended, decided, settled)
+
+    def _run(self, claimed: Claimed, slot: int) -> AttemptResult:
+        try:
+            attempt = Attempt(claimed, task_at(claimed.kind), WORKER, self._shared_leases, slot)
+        except UnknownTask as error:
+            nobody: Any = None
+            return _refused(Attempt(claimed, nobody, WORKER, self._shared_leases, slot), error)
+        if claimed.attempt > claimed.max_attempts and (times := vanished(claimed)):
+            return _refused(attempt, WorkerVanished(f"Its worker vanished in {times} of its attempts."))
+        with as_committed():
+            if iscoroutinefunction(attempt.task.func):
+                return async_to_sync(aexecute)(attempt)
+            return execute_exactly_once(attempt, nullcontext()) if attempt.task.exactly_once else execute(attempt)
+
+
+def _timed(ended: AttemptResult) -> AttemptResult:
+    """While a test has chosen the moment, an attempt takes no time."""
+    if chosen() is None or ended.started is None:
+        return ended
+    return ended._replace(started=ended.finished)
+
+
+def _refused(attempt: Attempt, error: Exception) -> AttemptResult:
+    return AttemptResult(attempt, Impossible(), None, time.monotonic(), error)
+
+
+def _report(ended: AttemptResult, decided: Decision, settled: Settled) -> AttemptReport:
+    claimed = ended.attempt.claimed
+    try:
+        args, kwargs = load_call(claimed.payload)
+    except CannotRun:
+        args, kwargs = [], {}
+    outcome = _outcome(ended, decided, settled)
+    return AttemptReport(
+        outcome, claimed.kind, args, kwargs, claimed.key, claimed.queue, claimed.attempt, claimed.id, ended.error
+    )
+
+
+def _outcome(ended: AttemptResult, decided: Decision, settled: Settled) -> str:
+    if ended.attempt.id in settled.lost:
+        return "lease lost"
+    if ended.attempt.id in settled.superseded:
+        return "superseded"
+    if decided.outcome is not None:
+        return decided.outcome.value
+    return "snoozed" if isinstance(ended.outcome, AskedSnooze | NotStarted) else "retry"
+
+
+@contextmanager
+def as_committed() -> Iterator[None]:
+    """As if what is done here was committed: in a test's transaction, a savepoint, and `on_commit` callbacks called."""
+    with ExitStack() as stack:
+        for connection in connections.all(initialized_only=True):
+            if connection.in_atomic_block:
+                stack.enter_context(_savepoint(connection))
+        yield
+
+
+@contextmanager
+def _savepoint(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    waiting, connection.run_on_commit = connection.run_on_commit, []
+    try:
+        # If a statement has failed in it, it can't be released: Django rolls it back, and says so by an error.
+        with suppress(Error), transaction.atomic(using=connection.alias):
+            yield
+    finally:
+        added, connection.run_on_commit = connection.run_on_commit, waiting
+    for each in added:
+        each[1]()

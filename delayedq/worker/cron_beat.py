@@ -1,0 +1,66 @@
+"""The thread that keeps the ticks of the settings' schedules placed ahead of time; each worker process has one."""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from django.db import Error, connections
+
+from delayedq.cron.beat import Beats
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from delayedq.cron.definitions import Definition
+    from delayedq.store.base import Store
+    from delayedq.worker.outage import Outage
+
+#: Seconds between two beats; ticks are placed ten times as far ahead.
+EVERY = 60.0
+#: Seconds until the next try, while the database is away.
+RETRY = 5.0
+
+
+class CronBeat(threading.Thread):
+    """`begin` judges missed ticks before anything is claimed; then the thread beats about once a minute."""
+
+    def __init__(self, store: Store, definitions: Mapping[str, Definition], outage: Outage) -> None:
+        super().__init__(name="delayedq-beat", daemon=True)
+        self._store = store
+        self._beats = Beats(store, definitions)
+        self._outage = outage
+        self._stopped = threading.Event()
+        self._pause = 0.0
+
+    def begin(self, *, wait: bool) -> None:
+        """Start; with `wait`, after a first beat in the calling thread, so that missed ticks are placed before.
+
+        Claims need not wait for it: a tick carries the time at which it counts as missed (`cron.starting`).
+        """
+        if wait:
+            self._beat()
+        self.start()
+
+    def run(self) -> None:
+        while not self._stopped.wait(self._pause):
+            self._beat()
+            connections[self._store.alias].close()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stopped.set()
+        if self.is_alive():
+            self.join()
+
+    def _beat(self) -> None:
+        try:
+            self._beats.beat(going=lambda: not self._stopped.is_set())
+        except Error as error:
+            self._outage.begin(error, "cron")
+            connections[self._store.alias].close()
+            self._pause = RETRY
+        else:
+            self._outage.end("cron")
+            self._pause = EVERY * random.uniform(0.8, 1.0)  # noqa: S311

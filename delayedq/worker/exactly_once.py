@@ -1,0 +1,100 @@
+"""Exactly once: what a task writes into the queue's database and the end of its message commit together, or not at all.
+
+The message is claimed and leased like any other, and no row of the queue is locked while its task runs: the keeper
+renews its lease. The last statement of the transaction ends the message under that lease: nothing commits without it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from django.db import Error, connections, transaction
+
+from delayedq.core.lifecycle import FinalOutcome
+from delayedq.core.pauses import RECONNECTING
+from delayedq.exceptions import LeaseLost
+from delayedq.models import Message
+from delayedq.store import served_store
+from delayedq.store.protocol import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delayedq.core.lifecycle import Returned
+    from delayedq.models import MessageQuerySet
+    from delayedq.store.protocol import Settled
+    from delayedq.worker.attempt import Attempt
+
+logger = logging.getLogger("delayedq")
+
+
+@contextmanager
+def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
+    """A transaction whose last statement is that of `ExactlyOnceCommit.end`. Errors after its commit are logged."""
+    commit = ExactlyOnceCommit(attempt)
+    try:
+        with transaction.atomic(using=commit.alias):
+            transaction.on_commit(commit.confirm, using=commit.alias)
+            yield commit
+    except BaseException:
+        if not commit.committed():
+            raise
+        logger.exception("%r has succeeded, but what followed its commit failed.", attempt)
+
+
+class ExactlyOnceCommit:
+    """One attempt whose effects and end share a transaction. `settled` is None until its end is written."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._store = served_store()
+        self._confirmed = False
+        self.alias = self._store.alias
+        self.settled: Settled | None = None
+
+    def end(self, outcome: Returned, started: float) -> None:
+        """End the message as succeeded; `started` is a moment of `time.monotonic()`.
+
+        Waits for a transaction that has locked it, as long as the lease lasts. Raises LeaseLost. A message that was
+        replaced meanwhile is given back: the replacement is a message of its own, and what this attempt did stands.
+        """
+        age = time.monotonic() - started
+        finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result)
+        settled = self._store.settle_waiting([finish], self._attempt.worker, lambda: self._held().leased().exists())
+        if settled.lost or settled.busy:
+            raise LeaseLost("Its lease ended before it did: what it wrote was rolled back.")
+        self.settled = settled
+
+    def _held(self) -> MessageQuerySet:
+        claimed = self._attempt.claimed
+        return Message.objects.using(self.alias).filter(id=claimed.id, lease_token=claimed.token)
+
+    def _given_back(self) -> bool:
+        """True if a message that was replaced has been given back: it has no history row, but its lease is gone."""
+        return self.settled is not None and bool(self.settled.superseded) and not self._held().exists()
+
+    def confirm(self) -> None:
+        """Called first of all that follows the commit."""
+        self._confirmed = True
+
+    def committed(self) -> bool:
+        """True if the transaction has committed, also if the answer to its COMMIT was lost. Asks the database then."""
+        return self._confirmed or (self.settled is not None and self._recorded())
+
+    def _recorded(self) -> bool:
+        """The connection was lost in the commit: ask what became of the message, as soon as the database answers.
+
+        If the server has not finished the commit yet, the answer is no. That does no harm: the failure that follows
+        is settled under the lease, which the commit takes away.
+        """
+        failures = 0
+        while True:
+            try:
+                connections[self.alias].close()
+                return bool(self._store.finished([self._attempt.id])) or self._given_back()
+            except Error:
+                failures += 1
+                time.sleep(RECONNECTING(failures).total_seconds())

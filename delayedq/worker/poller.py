@@ -1,0 +1,175 @@
+"""The thread that finds out which lanes there are and when they are due, so that no claim waits for a scan.
+
+It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite) and wakes the loop. It has its own connections.
+
+A *peek* reads from the watermarks of the known lanes and is always short: it tells the idle loop how long to sleep. A
+*scan* reads from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
+vacuumed yet make it slow, so periodic scans take at most a twentieth of the time.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from django.db import Error, connections
+
+from delayedq.store.protocol import BARE
+from delayedq.store.wakeup import NOTIFY_WAIT, WakeUpPipe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+    from delayedq.store.base import Store
+    from delayedq.store.listener import Listener
+    from delayedq.worker.lanes import Lanes
+    from delayedq.worker.outage import Outage
+
+logger = logging.getLogger("delayedq")
+
+#: Seconds between the periodic scans of a busy worker, for what its watermarks may have missed.
+BUSY_INTERVAL = 1.0
+#: After a full scan of duration t, wait at least 20 t for the next periodic scan (<= 5 % of time), 5 t if one is
+#: requested.
+ROUTINE_REST, WANTED_REST = 20, 5
+#: After a NOTIFY the loop claims from the lanes it knows before the scan begins.
+YIELD = 0.005
+#: Seconds that a listener has to hear its own notification, and the poll interval of a worker whose listener is deaf.
+PROOF_TIMEOUT, DEAF_INTERVAL = 5.0, 0.5
+#: Seconds before the next try after an error that is not the database's.
+UNEXPECTED_PAUSE = 1.0
+
+
+class Poller(threading.Thread):
+    """Updates `lanes`, and calls `wake` after each scan and peek. `queues` None: all; `poll_interval` in seconds."""
+
+    def __init__(
+        self,
+        store: Store,
+        lanes: Lanes,
+        queues: Collection[str] | None,
+        poll_interval: float,
+        wake: Callable[[], None],
+        outage: Outage,
+    ) -> None:
+        super().__init__(name="delayedq-poller", daemon=True)
+        self._store = store
+        self._lanes = lanes
+        self._queues = queues
+        self._poll_interval = poll_interval
+        self._wake = wake
+        self._outage = outage
+        self._pipe = WakeUpPipe()
+        self._stopping = False
+        #: True if the listener did not hear its own notification within PROOF_TIMEOUT.
+        self.deaf = False
+        self._prove_by = float("inf")
+        self._peek_at = float("inf")
+        self._scan_at = 0.0
+        self._rested_at = 0.0
+        #: A scan that begins before this moment is followed by another: a NOTIFY may have been skipped.
+        self._rescan_until = 0.0
+
+    def ask(self) -> None:
+        """Request a peek, after which the loop is woken; a scan that is due within 5 ms will do too."""
+        if self._scan_at > time.monotonic() + YIELD:
+            self._peek_at = 0.0
+            self._pipe.wake()
+
+    def ask_to_scan(self) -> None:
+        """Request a scan as soon as its rest allows, after which the loop is woken."""
+        if self._scan_at > self._rested_at:
+            self._scan_at = self._rested_at
+            self._pipe.wake()
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._stopping = True
+        self._pipe.wake()
+        self.join()
+        self._pipe.close()
+
+    def run(self) -> None:
+        while not self._stopping:
+            try:
+                self._watch()
+            except Exception as error:
+                if not isinstance(error, Error):
+                    logger.exception("The poller was interrupted; it tries again.", extra={"pid": os.getpid()})
+                pause = self._outage.begin(error, "poller") if isinstance(error, Error) else UNEXPECTED_PAUSE
+                connections[self._store.alias].close()
+                self._pipe.wait(pause)
+        connections[self._store.alias].close()
+
+    def _watch(self) -> None:
+        listener = self._store.listener()
+        try:
+            listener.begin_proof()
+            self._prove_by = time.monotonic() + PROOF_TIMEOUT
+            self._scan_at = 0.0  # offers until now were not heard
+            while not self._stopping:
+                wake_at = min(self._scan_at, self._peek_at, self._prove_by)
+                self._pipe.wait(max(0.0, wake_at - time.monotonic()), listener)
+                heard = listener.heard()
+                self._judge(listener)
+                if heard:
+                    moment = time.monotonic()
+                    self._rescan_until = moment + NOTIFY_WAIT
+                    wait = YIELD if self._lanes.hint() else 0.0
+                    self._scan_at = min(self._scan_at, max(self._rested_at, moment + wait))
+                    self._wake()
+                self._scan_or_peek()
+        finally:
+            listener.close()
+
+    def _judge(self, listener: Listener) -> None:
+        """Say so if the listener is deaf, or hears again; while it is deaf, scans are more frequent."""
+        deaf = not listener.proved and (self.deaf or time.monotonic() >= self._prove_by)
+        if deaf or listener.proved:
+            self._prove_by = float("inf")
+        if deaf is self.deaf or not (deaf or listener.proved):
+            return
+        self.deaf = deaf
+        if deaf:
+            self._scan_at = min(self._scan_at, self._rested_at)
+            logger.warning(
+                "The listener is deaf: it did not hear its own notification, as behind a pooler in transaction mode. "
+                "Messages wait up to %.1f s for a scan. Set DELAYEDQ['LISTENER_DSN'] to the address of PostgreSQL.",
+                self._interval(), extra={"pid": os.getpid()},
+            )  # fmt: skip
+        else:
+            logger.warning("The listener hears notifications again.", extra={"pid": os.getpid()})
+
+    def _interval(self) -> float:
+        """Seconds between two periodic scans of an idle worker."""
+        return min(self._poll_interval, DEAF_INTERVAL) if self.deaf else self._poll_interval
+
+    def _scan_or_peek(self) -> None:
+        moment = time.monotonic()
+        if moment >= self._scan_at:
+            self._scan(moment)
+        elif moment >= self._peek_at:
+            self._peek_at = float("inf")
+            known = self._lanes.known()
+            self._lanes.peeked(self._store.peek(known), time.monotonic())
+            self._wake()
+
+    def _scan(self, moment: float) -> None:
+        self._peek_at = self._scan_at = float("inf")
+        heads = [head for head in self._store.scan(self._queues) if BARE not in head.queue]
+        seen = time.monotonic()
+        took = seen - moment
+        self._lanes.scanned(heads, seen)
+        self._outage.end("poller")
+        busy = any(head.due_in <= 0 for head in heads)
+        self._rested_at = seen + WANTED_REST * took
+        asked = self._scan_at < float("inf")  # during this scan
+        self._scan_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._interval())
+        if asked:
+            self._scan_at = min(self._scan_at, self._rested_at)
+        elif moment < self._rescan_until:
+            self._scan_at = min(self._scan_at, max(self._rested_at, self._rescan_until))
+        self._wake()

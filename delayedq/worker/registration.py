@@ -1,0 +1,95 @@
+"""Keeps the worker registry, which operators see: one statement every 10 s for all processes of a supervisor.
+
+The lease keeper sends it, from what it reads in the shared leases: no task can hold it up.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from delayedq.store import worker_registry
+from delayedq.store.registry import WorkerState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from delayedq.store.base import Store
+    from delayedq.worker.loop import Options
+    from delayedq.worker.shared_leases import SharedLeases
+
+#: Seconds between two heartbeats of the workers.
+EVERY = 10.0
+#: While a process has not registered yet, the keeper checks every 0.5 s; that takes no statement.
+SOON = 0.5
+#: Rows of workers that could not deregister (host crash) are deleted after 1 h; other workers check every 10 min.
+EXPIRE_AFTER = timedelta(hours=1)
+EXPIRE_EVERY = 600.0
+#: At most 100 running messages are named in a row.
+NAMED = 100
+
+
+def worker_name(pid: int) -> str:
+    """The name of a worker process in leases, logs and the registry."""
+    return f"{socket.gethostname()}:{pid}"
+
+
+class Registration:
+    """The part of the lease keeper that writes the registry."""
+
+    def __init__(self, store: Store, all_leases: Sequence[SharedLeases], options: Options, processes: int) -> None:
+        self._registry = worker_registry(store.alias)
+        self._all_leases = all_leases
+        self._options = options
+        self._processes = processes
+        self._known: set[str] = set()
+        self._due = 0.0
+        self._expire_at = 0.0
+
+    def due_in(self) -> float:
+        """Seconds until the next heartbeat is due."""
+        if len(self._known) < self._processes:
+            return SOON
+        return max(0.0, self._due - time.monotonic())
+
+    def update(self) -> None:
+        """Write the heartbeats if they are due, or if a process is new. Raises django.db.Error."""
+        present = [self._state(leases) for leases in self._all_leases if leases.pid]
+        names = {worker.name for worker in present}
+        if present and (names != self._known or time.monotonic() >= self._due):
+            self._registry.heartbeat(present)
+            self._due = time.monotonic() + EVERY
+        self._known = names
+        if time.monotonic() >= self._expire_at:
+            self._registry.expire(EXPIRE_AFTER)
+            self._expire_at = time.monotonic() + EXPIRE_EVERY
+
+    def deregister(self, leases: SharedLeases) -> None:
+        """Delete the row of a process that has ended. Raises django.db.Error."""
+        if leases.pid:
+            self._registry.deregister([worker_name(leases.pid)])
+
+    def _state(self, leases: SharedLeases) -> WorkerState:
+        entries = leases.entries()
+        running = [entry.id for entry in entries if entry.started]
+        return WorkerState(
+            name=worker_name(leases.pid),
+            host=socket.gethostname(),
+            pid=leases.pid,
+            threads=self._options.threads - leases.lost_threads,
+            queues=",".join(self._options.queues or ()),
+            lease=self._options.lease.total_seconds(),
+            age=leases.age(),
+            held=len(entries),
+            running=json.dumps(running[:NAMED]),
+            problems=", ".join(self._problems(leases)),
+        )
+
+    def _problems(self, leases: SharedLeases) -> Iterator[str]:
+        if leases.deaf:
+            yield "deaf listener"
+        if leases.lost_threads:
+            yield f"{leases.lost_threads} of {self._options.threads} threads lost"

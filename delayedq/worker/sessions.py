@@ -1,0 +1,133 @@
+"""The database sessions of a task thread: what one task changes in them must not meet the next one."""
+
+from __future__ import annotations
+
+import re
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+#: Statements that change the session for longer than a transaction, and functions that do.
+_STATEMENT = re.compile(
+    r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|LISTEN|BEGIN|START|PREPARE|DECLARE|USE"
+    r"|LOCK\s+TABLES|ATTACH|PRAGMA\s+\w+\s*=|CREATE\s+((LOCAL|GLOBAL)\s+)?TEMP)",
+    re.IGNORECASE,
+)
+_FUNCTIONS = ("set_config(", "advisory_lock", "get_lock(")
+_LOCAL = re.compile(r"set_config\(\s*'[^']*'\s*,\s*'[^']*'\s*,\s*true\s*\)")
+#: What PostgreSQL reports to its client whenever it changes, from whatever statement: reading it takes no round trip.
+_REPORTED = (
+    b"TimeZone", b"DateStyle", b"IntervalStyle", b"client_encoding", b"application_name", b"is_superuser",
+    b"session_authorization", b"default_transaction_read_only", b"search_path",
+)  # fmt: skip
+
+
+class _Session:
+    """Observes the statements of one connection, as a wrapper of Django's cursors."""
+
+    __slots__ = ("changed", "connection", "reported", "used")
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        connection.execute_wrappers.append(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """The connection is new."""
+        self.used = self.changed = False
+        self.reported = self._report()
+
+    def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        self.used = True
+        self.changed = self.changed or _changes(sql if isinstance(sql, str) else repr(sql))
+        return execute(sql, params, many, context)
+
+    def is_changed(self) -> bool:
+        """True if what the last task ran may have changed the session; a session that it did not use costs nothing."""
+        return self.used and (self.changed or self.reported != self._report())
+
+    def _report(self) -> tuple[bytes | None, ...]:
+        if self.connection.vendor != "postgresql" or self.connection.connection is None:
+            return ()
+        parameter_status = self.connection.connection.pgconn.parameter_status
+        return tuple([parameter_status(name) for name in _REPORTED])
+
+
+def _changes(statement: str) -> bool:
+    """True if it may change the session for longer than its transaction."""
+    if _STATEMENT.match(statement):
+        return True
+    lower = statement.lower()
+    if not any(function in lower for function in _FUNCTIONS):
+        return False
+    lower = _LOCAL.sub("", lower)
+    return any(function in lower for function in _FUNCTIONS)
+
+
+class _Opened(threading.local):
+    """The connections that the current thread has opened. Asking Django for them costs as much as a small task."""
+
+    def __init__(self) -> None:
+        #: None in threads that run no tasks.
+        self.sessions: dict[BaseDatabaseWrapper, _Session] | None = None
+
+
+_opened = _Opened()
+
+
+def observe() -> None:
+    """From now on the connections that the calling thread opens are observed."""
+    _opened.sessions = {}
+
+
+def observed() -> bool:
+    """True if the connections of the calling thread are observed."""
+    return _opened.sessions is not None
+
+
+@receiver(connection_created)
+def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
+    sessions = _opened.sessions
+    if sessions is None:
+        return
+    if connection in sessions:
+        sessions[connection].begin()
+    elif connection in connections.all(initialized_only=True):
+        sessions[connection] = _Session(connection)
+
+
+def restore(*, failed: bool = False) -> None:
+    """After a task: close what it left broken, in a transaction, or with another session than it found.
+
+    After one that has `failed`, the connections that it used are checked. Raises django.db.Error.
+    """
+    for connection, session in [*(_opened.sessions or {}).items()]:
+        if connection.in_atomic_block or not connection.autocommit or session.is_changed():
+            _drop(connection)
+            continue
+        if failed and session.used:
+            connection.errors_occurred = True
+        session.used = False
+        if connection.errors_occurred:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _drop(connection: BaseDatabaseWrapper) -> None:
+    """The next use opens another one. Also a pool must not hand this session to others, so it is closed for good."""
+    if _opened.sessions is not None:
+        connection.execute_wrappers.remove(_opened.sessions.pop(connection))
+    if connection.vendor == "postgresql" and connection.connection is not None:
+        with suppress(Exception):
+            connection.connection.close()
+    connection.close()
+    if connection in connections.all(initialized_only=True):
+        del connections[connection.alias]

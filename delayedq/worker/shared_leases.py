@@ -1,0 +1,174 @@
+"""Which messages a worker process holds, in memory that it shares with the lease keeper.
+
+The keeper is another process, so that no task can starve it, and it outlives the worker: the shared leases are all that
+remains of a process that was killed. The worker writes an entry; the keeper only reads it, and may set its `lost` word.
+A 64-bit word is written atomically; an entry that changes between two reads is recognised by its token.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from typing import NamedTuple
+
+#: How many messages one process may hold at once, beside one per thread.
+CAPACITY = 8192
+_WORD = 8
+_FREE, _HELD, _STARTED = 0, 1, 2
+#: The words about the process, behind the columns.
+_HEARTBEAT, _TURNED, _PID, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _CLAIMS = range(8)
+#: How many claims are remembered: one is under way, and the one before may not be entered yet.
+_REMEMBERED = 4
+_EVER = 2**63 - 1
+
+
+class Entry(NamedTuple):
+    slot: int
+    id: int
+    token: int
+    started: bool
+
+
+class SharedLeases:
+    """Four columns of 64-bit words: id, token, state, and the token whose lease was lost.
+
+    And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
+    started, how many of its threads are lost, whether its listener is deaf, until when it may claim expired leases (the
+    keeper writes this one), and the tokens of its latest claims.
+    """
+
+    def __init__(self, capacity: int = CAPACITY) -> None:
+        memory = memoryview(mmap.mmap(-1, (4 * capacity + _CLAIMS + _REMEMBERED) * _WORD)).cast("q")
+        self.capacity = capacity
+        self._process = memory[4 * capacity :]
+        self._process[_CLAIM_EXPIRED_UNTIL] = _EVER  # there may be no keeper
+        self._claims = 0
+        self.heartbeat()
+        self._ids, self._tokens, self._states, self._lost = (
+            memory[column * capacity : (column + 1) * capacity] for column in range(4)
+        )
+        self._free = list(range(capacity - 1, -1, -1))
+
+    # The worker's side
+
+    def register(self, pid: int) -> None:
+        """The process of this id uses it from now on."""
+        self._process[_STARTED_AT] = _milliseconds()
+        self.heartbeat()
+        self._process[_PID] = pid
+
+    def turn(self) -> None:
+        """The loop has turned. (The monotonic clock is the same in all processes of a machine.)"""
+        self._process[_TURNED] = _milliseconds()
+
+    def heartbeat(self) -> None:
+        """The loop has turned, and gives out work: it does not wait for the database."""
+        self._process[_TURNED] = self._process[_HEARTBEAT] = _milliseconds()
+
+    def announce(self, token: int) -> None:
+        """A claim with this token is about to be sent: what it leases is ours before we know what it is."""
+        self._process[_CLAIMS + self._claims % _REMEMBERED] = token
+        self._claims += 1
+
+    def report(self, *, lost_threads: int, deaf: bool) -> None:
+        """What is wrong with the process, for the registry."""
+        self._process[_LOST_THREADS], self._process[_DEAF] = lost_threads, deaf
+
+    def farewell(self) -> None:
+        """The process ends, and nothing that it claimed is unknown to the keeper."""
+        for word in range(_CLAIMS, _CLAIMS + _REMEMBERED):
+            self._process[word] = 0
+
+    def hold(self, id_: int, token: int) -> int:
+        """Enter a claimed message; returns its slot."""
+        slot = self._free.pop()
+        self._ids[slot] = id_
+        self._tokens[slot] = token
+        self._states[slot] = _HELD
+        return slot
+
+    def start(self, slot: int) -> None:
+        self._states[slot] = _STARTED
+
+    def drop(self, slot: int) -> None:
+        """Free the slot of a settled message."""
+        self._states[slot] = _FREE
+        self._free.append(slot)
+
+    def is_lost(self, slot: int, token: int) -> bool:
+        return self._lost[slot] == token
+
+    def may_claim_expired(self) -> bool:
+        """Have renewals gone through lately? Otherwise the leases of other workers may have expired unrenewed."""
+        return _milliseconds() < self._process[_CLAIM_EXPIRED_UNTIL]
+
+    # The keeper's side
+
+    @property
+    def pid(self) -> int:
+        """The id of the process that uses it; 0 if there is none."""
+        return self._process[_PID]
+
+    def age(self) -> float:
+        """Seconds since that process started."""
+        return (_milliseconds() - self._process[_STARTED_AT]) / 1000
+
+    def entries(self) -> list[Entry]:
+        states = self._states.tolist()
+        return [
+            Entry(slot, self._ids[slot], self._tokens[slot], state == _STARTED)
+            for slot, state in enumerate(states)
+            if state != _FREE
+        ]
+
+    def silent_for(self) -> float:
+        """Seconds since the loop last gave out work."""
+        return (_milliseconds() - self._process[_HEARTBEAT]) / 1000
+
+    @property
+    def turned(self) -> int:
+        """A number that is another one after each turn of the loop, a millisecond apart."""
+        return self._process[_TURNED]
+
+    @property
+    def lost_threads(self) -> int:
+        """How many threads of the process are lost."""
+        return self._process[_LOST_THREADS]
+
+    @property
+    def deaf(self) -> bool:
+        """True if the listener of the process hears nothing."""
+        return bool(self._process[_DEAF])
+
+    def claims(self) -> list[int]:
+        """The tokens of the latest claims, also of one that may still be under way."""
+        return [token for token in self._process[_CLAIMS : _CLAIMS + _REMEMBERED].tolist() if token]
+
+    def take_away(self, entry: Entry) -> bool:
+        """Tell the worker not to start this; False if it has started meanwhile.
+
+        The worker writes "started" and then reads "lost"; the keeper writes "lost" and then reads "started". So at
+        least one of them sees what the other wrote.
+        """
+        self.report_lost(entry)
+        return self._states[entry.slot] != _STARTED
+
+    def let_claim_expired(self, seconds: float) -> None:
+        """Allow it for this many seconds from now; 0 forbids it."""
+        self._process[_CLAIM_EXPIRED_UNTIL] = _milliseconds() + int(seconds * 1000)
+
+    def report_lost(self, entry: Entry) -> None:
+        """Tell the worker that this lease is lost."""
+        self._lost[entry.slot] = entry.token
+
+    def clear(self) -> None:
+        """Empty it for the next process."""
+        self._process[_PID] = 0
+        self.report(lost_threads=0, deaf=False)
+        self.farewell()
+        for slot in range(self.capacity):
+            self._states[slot] = _FREE
+
+
+def _milliseconds() -> int:
+    return int(time.monotonic() * 1000)

@@ -1,0 +1,171 @@
+"""The thread that makes the loop's round trips to the database.
+
+During the round trip of one batch the loop hands out the batch before and collects the results for the next: the
+database and this process work at the same time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from django.db import DataError, Error, IntegrityError, connections
+
+from delayedq.store.claims import new_token
+from delayedq.store.protocol import Settled, SettledAndClaimed
+from delayedq.worker.transitions import decision, transition
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from datetime import timedelta
+
+    from delayedq.core.lifecycle import Decision
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Lane, Transition
+    from delayedq.worker.executor import AttemptResult
+
+logger = logging.getLogger("delayedq")
+
+NOTHING = SettledAndClaimed([], Settled())
+
+
+@dataclass(slots=True, eq=False)
+class RoundTrip:
+    """Settles `results`, and claims up to `room` messages from the planned lanes."""
+
+    results: list[AttemptResult]
+    planned: Sequence[Lane]
+    room: int
+    #: May it claim messages whose lease has run out?
+    expired: bool = True
+    #: When the loop sent it, it began and it ended: moments of `time.monotonic()`.
+    asked_at: float = field(default_factory=time.monotonic)
+    began: float = 0.0
+    ended_at: float = 0.0
+    #: Set when its statement is about to be sent, and when all is done.
+    sending: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event = field(default_factory=threading.Event)
+    # Filled in by the store thread.
+    decisions: list[Decision] = field(default_factory=list)
+    #: The store's answer. After an error, messages that may be settled or not are `busy`.
+    answer: SettledAndClaimed = NOTHING
+    #: Ids of messages whose end the database refuses: they are left to their leases.
+    unstorable: set[int] = field(default_factory=set)
+    error: BaseException | None = None
+
+    def concluded(self) -> list[tuple[AttemptResult, Decision]]:
+        """The results that need no other round trip, with what was decided; once it is done."""
+        busy = self.answer.settled.busy
+        return [pair for pair in zip(self.results, self.decisions, strict=False) if pair[0].attempt.id not in busy]
+
+
+class StoreThread(threading.Thread):
+    """Makes one round trip after the other, on a connection of its own; `wake` is called after each.
+
+    `announce` is called with the token of a claim before its statement is sent.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        lease: timedelta,
+        worker: str,
+        wake: Callable[[], None],
+        announce: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        super().__init__(name="delayedq-store", daemon=True)
+        self._store = store
+        self._lease = lease
+        self._announce = announce
+        #: Messages (ids) that may have been settled by a round trip whose answer never came.
+        self._unsure: set[int] = set()
+        self._worker = worker
+        self._wake = wake
+        self._round_trips: SimpleQueue[RoundTrip | None] = SimpleQueue()
+
+    def send(self, round_trip: RoundTrip) -> None:
+        """Make this round trip as soon as the one before is done."""
+        self._round_trips.put(round_trip)
+
+    def stop(self) -> None:
+        """End the thread, and wait for it."""
+        self._round_trips.put(None)
+        self.join()
+
+    def run(self) -> None:
+        while (round_trip := self._round_trips.get()) is not None:
+            try:
+                self._make(round_trip)
+            except BaseException as error:  # noqa: BLE001  the loop raises it, or tries again
+                self._fail(round_trip, error, [one.attempt.id for one in round_trip.results])
+            round_trip.ended_at = time.monotonic()
+            round_trip.done.set()
+            self._wake()
+        connections[self._store.alias].close()
+
+    def _fail(self, round_trip: RoundTrip, error: BaseException, unsure: Collection[int]) -> None:
+        round_trip.error = error
+        self._unsure.update(unsure)
+        settled = round_trip.answer.settled
+        round_trip.answer = SettledAndClaimed([], settled._replace(busy=settled.busy.union(unsure)))
+        with suppress(Exception):
+            connections[self._store.alias].close()
+
+    def _make(self, round_trip: RoundTrip) -> None:
+        round_trip.began = time.monotonic()
+        round_trip.decisions = [decision(result) for result in round_trip.results]
+        transitions = [
+            transition(result, decided, round_trip.began)
+            for result, decided in zip(round_trip.results, round_trip.decisions, strict=True)
+        ]
+        token = new_token()
+        if round_trip.planned:
+            self._announce(token)
+        round_trip.sending.set()
+        try:
+            round_trip.answer = self._store.settle_and_claim(
+                transitions,
+                round_trip.planned,
+                round_trip.room,
+                self._lease,
+                self._worker,
+                token=token,
+                expired=round_trip.expired,
+            )
+        except (DataError, IntegrityError):
+            if not transitions:
+                raise
+            round_trip.planned = ()
+            self._settle_singly(round_trip, transitions)
+        settled = round_trip.answer.settled
+        round_trip.answer = round_trip.answer._replace(settled=settled._replace(lost=self._really_lost(settled.lost)))
+        if round_trip.error is None:
+            self._unsure.clear()
+
+    def _really_lost(self, lost: frozenset[int]) -> frozenset[int]:
+        """Without the messages that an earlier round trip has settled, although its answer never came."""
+        unsure = lost & self._unsure
+        try:
+            return lost - self._store.finished(unsure) if unsure else lost
+        except Error:
+            return lost - unsure
+
+    def _settle_singly(self, round_trip: RoundTrip, transitions: Sequence[Transition]) -> None:
+        """The database refuses one of these: settle each in a statement of its own."""
+        for position, one in enumerate(transitions):
+            try:
+                answer = self._store.settle([one], self._worker)
+            except (DataError, IntegrityError):
+                logger.exception("The end of message %s can't be stored.", one.claimed.id)
+                round_trip.unstorable.add(one.claimed.id)
+            except Error as error:
+                self._fail(round_trip, error, [later.claimed.id for later in transitions[position:]])
+                return
+            else:
+                settled = (before | now for before, now in zip(round_trip.answer.settled, answer, strict=True))
+                round_trip.answer = SettledAndClaimed([], Settled(*settled))

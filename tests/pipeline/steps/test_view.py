@@ -1,0 +1,90 @@
+"""Database and lake as one view: each message once, at every moment of an archive."""
+
+from __future__ import annotations
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from delayedq.models import FinishedMessage
+from delayedq.pipeline.models import ArchiveBatch
+from delayedq.pipeline.opening import Pipeline
+from delayedq.pipeline.spark import register
+from delayedq.pipeline.spark.lake import Lake
+from delayedq.pipeline.steps.archive import Archiving
+from delayedq.pipeline.steps.view import viewed
+from tests.pipeline.given import NOW, history
+
+ONE_STORE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+EACH = list(range(1, 7))
+
+
+@pytest.fixture
+def pipeline(spark, store, address, tmp_path):
+    register(spark)
+    return Pipeline(spark, store, address, address, lambda line: None, str(tmp_path / "lake"))
+
+
+@pytest.fixture
+def archiving(spark, store, address, tmp_path):
+    """Makes an `Archiving` of this database and lake."""
+    return lambda **changes: Archiving(spark, store, address, str(tmp_path / "lake"), **changes)
+
+
+def seen(pipeline):
+    with viewed(pipeline) as view:
+        return sorted(row.id for row in view.messages.select("id").collect())
+
+
+@pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
+def test_at_each_step_of_an_archive_every_message_is_there_once(pipeline, archiving):
+    history(6)
+    found = []
+
+    list(archiving(tell=lambda batch: found.append(seen(pipeline))).run(NOW, batch_rows=4))
+
+    assert found == [EACH] * 6  # two batches, three steps each
+    assert seen(pipeline) == EACH
+
+
+@pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
+def test_an_archive_that_runs_between_the_two_reads_hides_no_message(pipeline, archiving, monkeypatch):
+    history(4)
+    list(archiving().run(NOW))
+    history(2, first=5)
+    real, archives = Lake.published, [archiving()]
+
+    def published(self):
+        while archives:
+            list(archives.pop().run(NOW))
+        return real(self)
+
+    monkeypatch.setattr(Lake, "published", published)
+    assert seen(pipeline) == EACH
+    assert not FinishedMessage.objects.exists()
+
+
+@ONE_STORE
+def test_what_a_restored_database_holds_again_is_seen_once(pipeline, archiving):
+    history(6)
+    backup = list(FinishedMessage.objects.all())
+    list(archiving().run(NOW))
+    FinishedMessage.objects.bulk_create(backup)
+    ArchiveBatch.objects.all().delete()
+
+    assert seen(pipeline) == EACH
+
+
+@ONE_STORE
+def test_a_report_without_a_lake_reads_the_database(spark, store, address, tmp_path, capsys):
+    history(6)
+    lake, output = str(tmp_path / "none"), str(tmp_path / "report")
+
+    call_command("run_pipeline", "report", "--lake", lake, "--output", output)
+
+    told = capsys.readouterr().out
+    assert f"There is no lake at {lake} yet" in told
+    assert "report.html" in told
+    with pytest.raises(CommandError, match="not allowed with"):
+        call_command("run_pipeline", "report", "--no-lake", "--only-lake")
+    call_command("run_pipeline", "report", "--no-lake", "--output", output)
+    assert "no lake" not in capsys.readouterr().out

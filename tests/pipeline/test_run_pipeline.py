@@ -1,0 +1,153 @@
+"""`run_pipeline` as a process and as a task, and the address that it gives to executors."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from django.core.management import call_command
+
+from delayedq.core.lifecycle import FinalOutcome
+from delayedq.exceptions import InvalidOption, PipelineError
+from delayedq.models import Message
+from delayedq.pipeline import address as addressing
+from delayedq.pipeline import tasks
+from delayedq.pipeline.spark.connecting import connect
+from delayedq.store.protocol import Finish, Lane
+from delayedq.tasks import current_attempt
+from tests.pipeline.given import history
+
+ONE_DATABASE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
+
+def test_the_address_leads_to_the_database_while_it_is_needed_and_only_us(alias):
+    with addressing.address_of(alias) as address:
+        path = Path(address.reference.removeprefix("file:"))
+        assert path.stat().st_mode & 0o077 == 0
+        with connect(address) as connection:
+            assert connection.rows("SELECT count(*) FROM delayedq_message") == [(0,)]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "parameters", "url"),
+    [
+        (
+            "postgresql",
+            {"dbname": "a b", "user": "me@x", "password": "p/:?", "host": "/run/pg", "port": 5433, "context": None},
+            "postgresql://me%40x:p%2F%3A%3F@/a%20b?host=%2Frun%2Fpg&port=5433",
+        ),
+        ("postgresql", {"service": "queue"}, "postgresql:///?service=queue"),
+        (
+            "mysql",
+            {"database": "q", "user": "me", "password": "p@", "host": "db", "port": 3307, "charset": "utf8mb4"},
+            "mysql://me:p%40@db:3307/q?",
+        ),
+        (
+            "mysql",
+            {"database": "q", "user": "me", "unix_socket": "/run/m"},
+            "mysql://me@localhost/q?unix_socket=%2Frun%2Fm",
+        ),
+    ],
+    ids=["postgresql", "service", "mysql", "socket"],
+)
+def test_django_s_settings_as_a_url(monkeypatch, vendor, parameters, url):
+    connection = SimpleNamespace(vendor=vendor, get_connection_params=lambda: parameters)
+    monkeypatch.setattr(addressing, "connections", {"default": connection})
+
+    assert addressing.url_of("default") == url
+
+
+def test_ssl_options_that_fit_into_no_url_are_said(monkeypatch):
+    connection = SimpleNamespace(vendor="mysql", get_connection_params=lambda: {"ssl": {"ca": "x"}})
+    monkeypatch.setattr(addressing, "connections", {"default": connection})
+
+    with pytest.raises(InvalidOption, match="--address"):
+        addressing.url_of("default")
+
+
+@ONE_DATABASE
+def test_archive_and_report_tell_what_they_do(spark, store, tmp_path, capsys):
+    history(20)
+    lake = ("--lake", str(tmp_path / "lake"))
+
+    call_command("run_pipeline", "archive", *lake, "--older-than", "0s")
+    assert "20 messages are in the lake, 20 rows deleted" in capsys.readouterr().out
+    call_command("run_pipeline", "archive", *lake)
+    assert "Nothing ended before" in capsys.readouterr().out
+
+    history(5, first=100, days=1)
+    call_command("run_pipeline", "report", *lake, "--output", str(tmp_path / "report"))
+    assert "report.html" in capsys.readouterr().out
+    assert (tmp_path / "report" / "report.html").stat().st_size > 1000
+
+
+@ONE_DATABASE
+def test_without_activation_and_after_a_lake_that_was_not_made_to_the_end(java, environment, store, tmp_path):
+    """As systemd and cron start it: the python3 of PATH is another one, which has no delayedq."""
+    other = tmp_path / "bin" / "python3"
+    other.parent.mkdir()
+    other.write_text("#!/bin/sh\nexit 1\n")
+    other.chmod(0o755)
+    path = os.pathsep.join([str(other.parent), str(Path(shutil.which("java")).parent), "/usr/bin", "/bin"])
+    environment = {name: value for name, value in environment.items() if name not in {"PYSPARK_PYTHON", "VIRTUAL_ENV"}}
+    lake = tmp_path / "lake"
+    (lake / "about").mkdir(parents=True)
+    history(3)
+    command = [sys.executable, "-m", "django", "run_pipeline", "archive", "--older-than", "0s", "--lake", str(lake)]
+
+    done = subprocess.run(
+        command, env=environment | {"PATH": path}, capture_output=True, text=True, check=False, timeout=540
+    )
+
+    assert "3 messages are in the lake, 3 rows deleted" in done.stdout, done.stderr[-3000:]
+
+
+# Steps as tasks
+
+
+@pytest.fixture
+def held():
+    """As if a worker ran this test as a task. `lease_lost` may be set."""
+    message = SimpleNamespace(lease_lost=False)
+    token = current_attempt.set(message)
+    yield message
+    current_attempt.reset(token)
+
+
+@ONE_DATABASE
+def test_a_step_is_scheduled_once_until_it_has_ended(store):
+    for _ in range(2):
+        tasks.schedule_step(["archive"])
+    tasks.schedule_step(["report", "--output", "/srv/report"])
+
+    assert sorted(Message.objects.values_list("key", flat=True)) == ["archive", "report"]
+    assert set(Message.objects.values_list("kind", flat=True)) == {"delayedq.pipeline.tasks.run_step"}
+
+    [archive, _] = store.claim([Lane("default", 0)], 2, timedelta(minutes=1), "w")
+    assert tasks.schedule_step(["archive"]) == "ignored"
+    store.settle([Finish(archive, FinalOutcome.SUCCEEDED, started=0.0, finished=0.0)], "w")
+    assert tasks.schedule_step(["archive"]) == "created"
+
+
+def test_a_step_runs_as_a_process_and_returns_what_that_told(held, settings):
+    settings.LANGUAGE_CODE = "de"  # overridden settings do not know their module
+    assert "usage:" in tasks.run_step(["archive", "--help"])
+
+
+def test_a_step_that_fails_says_why(held):
+    with pytest.raises(PipelineError, match="invalid choice: 'archiv'"):
+        tasks.run_step(["archiv"])
+
+
+def test_a_step_whose_lease_was_lost_is_ended(held):
+    held.lease_lost = True
+
+    with pytest.raises(PipelineError, match="lease was lost"):
+        tasks.run_step(["archive", "--help"])

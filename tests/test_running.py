@@ -1,0 +1,46 @@
+"""How pytest runs: in how many processes, as `addopts` asks xdist for `auto`, and how fast the tests start others."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.conftest import pytest_xdist_auto_num_workers as processes_for
+
+FILE = str(Path(__file__))
+FOLDER = str(Path(__file__).parent)
+#: Django was imported by pytest before `pytest_configure`; this process compiles it if need be, and asks another.
+ASK = """
+import subprocess, sys
+import django.db.models
+sys.exit(subprocess.call([sys.executable, "-c", "import django, os; print(os.path.exists(django.__cached__))"]))
+"""
+
+
+@pytest.mark.parametrize("args", [[FILE], [f"{FILE}::test_a"], [f"{FILE}::test_a[b::c]"], [FILE, __file__]])
+def test_files_and_single_tests_run_in_one_process(args):
+    assert processes_for(SimpleNamespace(args=args)) == 0
+
+
+@pytest.mark.parametrize("args", [[FOLDER], [FOLDER, FILE]])
+def test_folders_run_in_as_many_processes_as_xdist_finds_cores(args):
+    assert processes_for(SimpleNamespace(args=args)) is None
+
+
+def test_the_whole_suite_is_a_folder(pytestconfig):
+    """Without arguments pytest runs what `testpaths` names."""
+    names = pytestconfig.getini("testpaths")
+
+    assert names
+    assert processes_for(SimpleNamespace(args=[str(pytestconfig.rootpath / name) for name in names])) is None
+
+
+def test_a_process_that_a_test_starts_finds_what_it_imports_compiled():
+    """Also where Python was told to write no bytecode."""
+    started = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
+
+    assert started.stdout == "True\n"

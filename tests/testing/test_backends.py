@@ -1,0 +1,163 @@
+"""The test backends: all options, keys and refusals of production, without a database."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.tasks import default_task_backend
+from django.tasks import task as django_task
+from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
+from django.tasks.signals import task_finished
+
+from delayedq import Retry, Snooze
+from delayedq.exceptions import InvalidKey, InvalidTime, NotStorable, PayloadTooLarge
+from delayedq.tasks import registered
+from delayedq.testing import clock, scheduled
+from tests.app import tasks
+
+DUMMY, IMMEDIATE = "delayedq.testing.DummyBackend", "delayedq.testing.ImmediateBackend"
+START = datetime(2026, 3, 8, 6, 55, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LATER = datetime(2040, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(params=[DUMMY, IMMEDIATE])
+def backend(request, settings):
+    settings.TASKS = {"default": {"BACKEND": request.param, "QUEUES": []}}
+    return default_task_backend
+
+
+@pytest.fixture
+def dummy(settings):
+    settings.TASKS = {"default": {"BACKEND": DUMMY, "QUEUES": []}}
+    return default_task_backend
+
+
+@pytest.fixture
+def immediate(settings):
+    settings.TASKS = {"default": {"BACKEND": IMMEDIATE, "QUEUES": []}}
+    return default_task_backend
+
+
+def add(a, b):
+    return a + b
+
+
+def play(body, **options):
+    tasks.bodies["backends"] = body
+    return tasks.play.using(**options).enqueue("backends")
+
+
+def raising(error):
+    def body():
+        raise error
+
+    return body
+
+
+def test_all_options_are_accepted(backend):
+    try:
+        made = django_task(
+            max_attempts=3, backoff=HOUR, timeout=HOUR, metadata={"a": 1}, exactly_once=True, priority=7
+        )(add)
+        assert (made.max_attempts, made.backoff) == (3, HOUR)
+    finally:
+        registered.pop("tests.testing.test_backends.add", None)
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "outcome", "args", "at"),
+    [
+        ("replace", "updated", [2], LATER - HOUR),
+        ("keep", "ignored", [1], LATER),
+        ("preserve_time", "updated", [2], LATER),
+        ("earliest", "updated", [2], LATER - HOUR),
+        ("latest", "updated", [2], LATER),
+    ],
+)
+def test_two_offers_of_a_key_are_one_message(backend, on_conflict, outcome, args, at):
+    first = tasks.remind.schedule_at(LATER, 1, key="a")
+    second = tasks.remind.schedule_at(LATER - HOUR, 2, key="a", on_conflict=on_conflict)
+    assert (first.outcome, second.outcome, second.id) == ("created", outcome, first.id)
+    (message,) = scheduled(tasks.remind)
+    assert (message.args, message.at) == (args, at)
+    assert len(backend.results) == 1
+
+
+def test_the_same_offer_again_is_ignored(backend):
+    assert tasks.remind.schedule_at(LATER, 1, key="a").outcome == "created"
+    assert tasks.remind.schedule_at(LATER, 1, key="a").outcome == "ignored"
+    assert tasks.echo.schedule_at(LATER, 1, key="a").outcome == "created"
+    assert tasks.remind.unschedule(key="a")
+    assert not tasks.remind.unschedule(key="a")
+    assert tasks.remind.schedule_at(LATER, 1, key="a").outcome == "created"
+
+
+def test_many_are_enqueued(dummy):
+    assert [one.outcome for one in tasks.remind.enqueue_many([((1,), {}), ((2,), {})])] == ["created", "created"]
+    assert tasks.remind.enqueue_bulk(((number,), {}) for number in range(3)) == 3
+    assert len(scheduled(tasks.remind)) == 5
+
+
+def test_what_is_wrong_is_refused_as_in_production(backend, settings):
+    for error, wrong in (
+        (NotStorable, lambda: tasks.echo.enqueue(object())),
+        (TypeError, lambda: tasks.depart.enqueue(1, 2, 3)),
+        (InvalidTime, lambda: tasks.echo.schedule_at(datetime(2040, 1, 1))),  # noqa: DTZ001
+        (InvalidKey, lambda: tasks.echo.schedule_at(LATER, key="")),
+        (InvalidKey, lambda: tasks.echo.unschedule(key="")),
+    ):
+        with pytest.raises(error):
+            wrong()
+    settings.DELAYEDQ = {"MAX_PAYLOAD_BYTES": 10}
+    with pytest.raises(PayloadTooLarge):
+        tasks.echo.enqueue("x" * 20)
+    settings.TASKS = {"default": {**settings.TASKS["default"], "QUEUES": ["other"]}}
+    with pytest.raises(InvalidTask):
+        tasks.echo.schedule_at(LATER)
+
+
+def test_dummy_runs_nothing(dummy):
+    ran = []
+    result = play(lambda: ran.append(1))
+    assert (result.status, ran, dummy.results) == ("READY", [], [result])
+    assert dummy.get_result(result.id) is result
+    dummy.clear()
+    with pytest.raises(TaskResultDoesNotExist):
+        dummy.get_result(result.id)
+
+
+def test_immediate_runs_what_is_due(immediate):
+    result = tasks.remind.enqueue(7, gate="B7")
+    assert (result.status, result.return_value, result.attempts) == ("SUCCESSFUL", "7 at B7", 1)
+    assert result.enqueued_at <= result.started_at <= result.finished_at
+    assert tasks.aecho.enqueue(START).return_value == {"args": [START], "kwargs": {}}
+    assert tasks.count_attempts.enqueue().return_value == 1
+    assert scheduled(tasks.remind) == []
+
+
+def test_immediate_keeps_what_is_due_later(immediate):
+    ran = []
+    tasks.bodies["later"] = lambda: ran.append(1)
+    with clock(START) as now:
+        tasks.play.schedule_at(START + HOUR, "later", key="a")
+        assert (len(scheduled(tasks.play)), ran) == (1, [])
+        now.advance(HOUR)
+        tasks.play.schedule_at(START, "later", key="a")
+    assert (scheduled(tasks.play), ran) == ([], [1])
+
+
+def test_immediate_repeats_what_fails(immediate):
+    finished = []
+    task_finished.connect(receiver := lambda task_result, **_: finished.append(task_result.status))
+    try:
+        result = play(raising(ValueError("no fuel")), max_attempts=3)
+        assert (result.status, result.attempts, len(result.errors)) == ("FAILED", 3, 3)
+        assert play(raising(Retry("busy", delay=HOUR)), max_attempts=2).attempts == 2
+        assert finished == ["FAILED", "FAILED"]
+        snoozed = play(raising(Snooze(HOUR)))
+    finally:
+        task_finished.disconnect(receiver)
+    assert snoozed.status == "READY"
+    assert len(scheduled(tasks.play)) == 1

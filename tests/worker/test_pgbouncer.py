@@ -1,0 +1,92 @@
+"""Workers behind a real PgBouncer in transaction mode: all works, but nothing is heard without a direct address."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from django.db import connections
+
+from delayedq.models import FinishedMessage, Worker
+from tests.app import chores
+from tests.app.models import Mark
+from tests.missing import missing
+from tests.worker.conftest import eventually
+
+pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+INI = """
+[databases]
+* = host={postgresql}
+[pgbouncer]
+listen_port = 6432
+unix_socket_dir = {directory}
+pool_mode = transaction
+default_pool_size = 5
+auth_type = trust
+auth_file = {directory}/users
+ignore_startup_parameters = options
+"""
+
+
+@pytest.fixture
+def pooler(connection):
+    """The directory of the socket of a PgBouncer with 5 server connections."""
+    program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    if not Path(program).exists():
+        missing("pgbouncer")
+    settings = connection.settings_dict
+    with tempfile.TemporaryDirectory(prefix="pgb-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o777)
+        Path(directory, "users").write_text(f'"{settings["USER"]}" ""')
+        Path(directory, "ini").write_text(INI.format(postgresql=settings["HOST"], directory=directory))
+        # It does not run as root: take the user who may reach the socket of the server.
+        user = ["-u", Path(settings["HOST"]).owner()] if os.getuid() == 0 else []
+        arguments = [program, "-q", *user, f"{directory}/ini"]
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        try:
+            eventually(lambda: Path(directory, ".s.PGSQL.6432").exists() or process.poll() is not None)
+            assert process.poll() is None, process.stdout.read()
+            yield directory
+        finally:
+            process.kill()
+            sys.stdout.write(process.communicate()[0].decode())
+
+
+def test_a_deaf_listener_is_reported_and_messages_do_not_wait_for_long(workers, pooler):
+    one = workers(poll=60, POOLER=pooler)
+    eventually(lambda: Worker.objects.filter(problems="deaf listener").exists())
+    began = time.monotonic()
+    for number in range(5):
+        chores.note.enqueue(f"{number}")
+        eventually(lambda number=number: Mark.objects.filter(name=f"{number}").exists())
+    assert time.monotonic() - began < 30, "a scan every 0.5 s, not every minute"
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0, output
+    assert output.count("The listener is deaf") == 1
+    assert "LISTENER_DSN" in output
+    assert FinishedMessage.objects.succeeded().count() == 5
+
+
+def test_with_a_direct_address_it_hears(workers, pooler):
+    settings = connections["postgresql"].settings_dict
+    dsn = f"host={settings['HOST']} user={settings['USER']} dbname={settings['NAME']}"
+    one = workers(poll=60, POOLER=pooler, LISTENER_DSN=dsn)
+    one.ready()
+    for number in range(5):
+        chores.note.enqueue(f"{number}")
+        eventually(lambda number=number: Mark.objects.filter(name=f"{number}").exists(), 30)
+    time.sleep(6)  # longer than a listener has to prove itself
+    assert not Worker.objects.exclude(problems="").exists()
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0, output
+    assert "deaf" not in output

@@ -1,0 +1,102 @@
+"""What remains of a worker that was killed."""
+
+from __future__ import annotations
+
+import os
+
+from delayedq.worker.shared_leases import Entry, SharedLeases
+
+
+def seen(leases):
+    return {(entry.id, entry.token, entry.started) for entry in leases.entries()}
+
+
+def test_what_is_held_is_seen_until_it_is_dropped():
+    leases = SharedLeases(8)
+    first, second = leases.hold(1, 11), leases.hold(2, 22)
+    leases.start(second)
+    assert seen(leases) == {(1, 11, False), (2, 22, True)}
+    leases.drop(second)
+    assert seen(leases) == {(1, 11, False)}
+    leases.drop(first)
+    assert seen(leases) == set()
+
+
+def test_without_a_keeper_expired_leases_may_be_claimed_and_else_while_it_says_so():
+    shared_leases = SharedLeases(1)
+    assert shared_leases.may_claim_expired()
+    shared_leases.let_claim_expired(0)
+    assert not shared_leases.may_claim_expired()
+    shared_leases.let_claim_expired(60)
+    assert shared_leases.may_claim_expired()
+
+
+def test_a_slot_is_used_again_and_begins_anew():
+    leases = SharedLeases(1)
+    for number in range(5):
+        slot = leases.hold(number, number * 10)
+        assert seen(leases) == {(number, number * 10, False)}
+        leases.start(slot)
+        leases.drop(slot)
+
+
+def test_all_slots_can_be_held_and_the_largest_numbers_fit():
+    leases = SharedLeases(100)
+    for number in range(100):
+        leases.hold(2**63 - 1 - number, 2**63 - 1 - number)
+    assert len(seen(leases)) == 100
+
+
+def test_a_lost_lease_is_known_by_its_token():
+    leases = SharedLeases(8)
+    slot, other = leases.hold(1, 11), leases.hold(2, 22)
+    assert not leases.is_lost(slot, 11)
+    (entry,) = (entry for entry in leases.entries() if entry.id == 1)
+    leases.report_lost(entry)
+    assert leases.is_lost(slot, 11)
+    assert not leases.is_lost(other, 22)
+
+
+def test_a_report_that_comes_too_late_does_not_meet_the_next_message_in_the_slot():
+    leases = SharedLeases(1)
+    slot = leases.hold(1, 11)
+    (late,) = leases.entries()
+    leases.drop(slot)
+    assert leases.hold(2, 22) == slot
+    leases.report_lost(late)
+    assert not leases.is_lost(slot, 22)
+
+
+def test_a_report_about_one_attempt_does_not_meet_the_next_attempt_of_the_message():
+    leases = SharedLeases(1)
+    slot = leases.hold(1, 11)
+    leases.report_lost(Entry(slot, 1, 11, started=True))
+    leases.drop(slot)
+    leases.hold(1, 12)
+    assert not leases.is_lost(slot, 12)
+
+
+def test_another_process_sees_it_and_can_answer():
+    leases = SharedLeases(8)
+    slot = leases.hold(7, 77)
+    pid = os.fork()
+    if pid == 0:
+        (entry,) = leases.entries()
+        leases.report_lost(entry)
+        os._exit(0 if entry == (slot, 7, 77, False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert leases.is_lost(slot, 77)
+
+
+def test_what_a_killed_process_held_is_still_there_until_it_is_cleared():
+    leases = SharedLeases(8)
+    pid = os.fork()
+    if pid == 0:
+        leases.start(leases.hold(7, 77))
+        leases.hold(8, 77)
+        os._exit(9)
+    os.waitpid(pid, 0)
+    assert seen(leases) == {(7, 77, True), (8, 77, False)}
+    leases.clear()
+    assert seen(leases) == set()
+    assert len({leases.hold(number, 1) for number in range(8)}) == 8
