@@ -7,6 +7,7 @@ poll returns.
 from __future__ import annotations
 
 from delayedq.queue.batch import Batch
+from delayedq.queue.browsing import Browsing
 from delayedq.queue.delayed import CONFIRMATION, DelayedQueue, ReplyQueue
 from delayedq.queue.envelope import UNCHANGED, DeliveryType, Envelope
 from delayedq.queue.leases import Acknowledgement, History
@@ -25,6 +26,7 @@ __all__ = [
     "Batch",
     "BatchedMessage",
     "BatchedReply",
+    "Browsing",
     "DelayedQueue",
     "DeliveryType",
     "Envelope",

@@ -9,6 +9,8 @@ from delayedq.conf import get_settings
 from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from delayedq.exceptions import InvalidQueue
 from delayedq.queue.address import REPLY, Address
+from delayedq.queue.declared import declare
+from delayedq.queue.filters import Filter
 from delayedq.queue.leases import History, Leases, check_duration
 from delayedq.queue.serializers import JSON
 from delayedq.queue.watch import ring
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from delayedq.queue.serializers import Serializer
-    from delayedq.store.protocol import Condition
 
 
 class Base[P]:
@@ -56,8 +57,9 @@ class Base[P]:
             history=History(history),
             clock=clock,
         )
+        declare(self.address.queue, declared)
         self._poll_interval = poll_interval
-        self._conditions: tuple[Condition, ...] = ()
+        self._filter = Filter()
 
     @property
     def name(self) -> str:

@@ -16,11 +16,11 @@ from asgiref.sync import sync_to_async
 from django.db import DataError, Error, connections, transaction
 
 from delayedq.core.backoff import as_backoff
+from delayedq.core.conditions import meets
 from delayedq.exceptions import InvalidQueue, QueueClosed, WorkerVanished
 from delayedq.queue.base import Base
 from delayedq.queue.batch import Batch
 from delayedq.queue.envelope import Envelope
-from delayedq.queue.filters import conditions
 from delayedq.queue.leases import Settlement, check_duration, consumer
 from delayedq.queue.reading import waiting
 from delayedq.queue.watch import Watch, ring
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.core.backoff import Backoff
+    from delayedq.models import Message
     from delayedq.store.protocol import Claimed
 
 #: The shortest wait in seconds: messages that are due but locked must not cause a busy loop.
@@ -98,14 +99,21 @@ class Consumer[P](Base[P]):
             yield envelope
 
     def filter(self, **wanted: Any) -> Self:
-        """Return a view of this queue that polls only messages with these values: `payload__region="eu"`.
+        """Return a view of this queue that polls, counts and browses only messages that meet all conditions.
 
-        A value is compared with the whole value at the path in the payload (JSON). A poll reads all due messages that
-        don't match, so use it if most messages match, or few wait. Closing the view closes the queue, and vice versa.
-        Raises InvalidQueue for a wrong name, or if payloads are not JSON; NotStorable for a value without a JSON form.
+        `payload__region="eu"`: the value at this path in the payload (JSON) is the whole of this one; `__in` takes
+        several. `payload__size__width__gte=3` (`__gt`, `__lt`, `__lte`): it is a number in this range.
+        `key__startswith="UA1545"`: the key begins so, case-sensitively; for payloads of any type.
+
+        A poll reads all due messages that don't match, so use it if most messages match, or few wait; if at most 1,000
+        have a key of the prefix, only those. Closing the view closes the queue, and vice versa.
+        Raises InvalidQueue for wrong names and values, or if payloads are not JSON; NotStorable for a value without a
+        JSON form.
+
+            contacts.filter(payload__region__in=["eu", "us"], payload__age__gte=18).try_poll()
         """
         view = copy.copy(self)
-        view._conditions = (*self._conditions, *conditions(self.address.serializer, wanted))  # noqa: SLF001 - a copy
+        view._filter = self._filter.narrowed(self.address.serializer, wanted)  # noqa: SLF001 - a copy
         return view
 
     # Claiming
@@ -124,10 +132,10 @@ class Consumer[P](Base[P]):
         if limit <= 0:
             return []
         try:
-            return self.leases.claim(limit, self._conditions, lease)
+            return self.leases.claim(limit, self._filter, lease)
         except DataError:
             self._set_aside_unreadable()
-            return self.leases.claim(limit, self._conditions, lease)
+            return self.leases.claim(limit, self._filter, lease)
 
     def _open(self, claims: Sequence[Claimed], lease: timedelta) -> list[Envelope[P]]:
         envelopes: list[Envelope[P]] = []
@@ -158,11 +166,19 @@ class Consumer[P](Base[P]):
         """Set aside messages whose payload is not JSON: the database could not evaluate the filter on them."""
         lease = self.leases.duration()
         for message in waiting(self.leases).iterator():
-            try:
-                self.address.read(message.payload, message.metadata)
-            except ValueError as reason:
-                if claimed := self.leases.store.claim_unchanged(message.id, message.generation, lease, consumer()):
-                    self.leases.set_aside({claimed: reason})
+            reason = self._flaw(message)
+            if reason is None:
+                continue
+            if claimed := self.leases.store.claim_unchanged(message.id, message.generation, lease, consumer()):
+                self.leases.set_aside({claimed: reason})
+
+    def _flaw(self, message: Message) -> ValueError | None:
+        """Why its payload can't be read, or is no JSON to a database: Python reads NaN."""
+        try:
+            self.address.read(message.payload, message.metadata)
+        except ValueError as reason:
+            return reason
+        return None if meets(message.payload, ()) else ValueError(f"The payload is no JSON: {message.payload[:40]!r}")
 
     # Waiting
 

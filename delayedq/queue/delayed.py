@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.exceptions import QueueClosed
 from delayedq.queue.async_versions import async_version
+from delayedq.queue.browsing import Browsing, Readings
 from delayedq.queue.consumer import Consumer
-from delayedq.queue.filters import meets
 from delayedq.queue.leases import History, check_duration
 from delayedq.queue.producer import Producer
 from delayedq.queue.reading import Reading, live, waiting
@@ -16,7 +16,6 @@ from delayedq.queue.replies import expiry, reply_name, sweep
 from delayedq.store.offers import check_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import timedelta
 
     from django.db.models import QuerySet
@@ -74,22 +73,25 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
 
     def count(self) -> int:
         """The number of messages that are not leased, due or not (of those that pass the filter)."""
-        return sum(1 for _ in self.browse()) if self._conditions else waiting(self.leases).count()
+        return sum(1 for _ in self.browse()) if self._filter else waiting(self.leases).count()
 
-    def browse(self) -> Iterator[P]:
-        """Iterate over the payloads of the messages that are not leased, by due time, without changing them.
+    def browse(self, after: str | None = None) -> Browsing[P]:
+        """Iterate over the payloads of the messages that are not leased, in the order of claims; it changes nothing.
 
-        Messages that can't be read are left out; a poll makes them dead letters.
+        The highest of the queue's priorities comes first, in each the message that is due first; those of the future
+        too. Messages that can't be read are left out; a poll makes them dead letters.
+
+        after: the `cursor` of an earlier browse(): go on behind the message that it handed out last.
+        Raises InvalidQueue for any other text.
+
+            page = contacts.browse(after=request.GET.get("after"))
+            rows = [(reading.key, reading.payload) for reading in islice(page.readings, 50)]
+            link = {"after": page.cursor}
         """
-        messages = waiting(self.leases).iterator()
-        return self._payloads((message.payload, message.metadata) for message in messages)
+        return Browsing(Readings(self.address, self.leases, self._filter, after))
 
-    def _payloads(self, stored: Iterator[tuple[str, str | None]]) -> Iterator[P]:
-        for payload, metadata in stored:
-            with suppress(ValueError):
-                content = self.address.read(payload, metadata)
-                if meets(content.payload, self._conditions):
-                    yield content.payload
+    #: `async for payload in queue.abrowse()`: the same object, which is iterated either way.
+    abrowse = browse
 
     def history(self) -> QuerySet[FinishedMessage]:
         """A QuerySet of the ended messages of this queue; see `History` for which are kept."""

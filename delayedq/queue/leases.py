@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from delayedq.queue.filters import Filter
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Claimed, Condition, Settled, Transition
+    from delayedq.store.protocol import Claimed, Settled, Transition
 
 
 class History(StrEnum):
@@ -99,13 +100,14 @@ class Leases:
     def lanes(self, watermark: datetime | None = None) -> list[Lane]:
         return [Lane(self.queue, priority, watermark) for priority in self.priorities]
 
-    def claim(self, limit: int, conditions: Sequence[Condition], lease: timedelta) -> list[Claimed]:
-        if not conditions:
+    def claim(self, limit: int, chosen: Filter, lease: timedelta) -> list[Claimed]:
+        if not chosen:
             return self.store.claim(self.lanes(), limit, lease, consumer())
         claimed: list[Claimed] = []
         for lane in self.lanes():
             if len(claimed) < limit:
-                claimed += self.store.claim_matching(lane, conditions, limit - len(claimed), lease, consumer())
+                room, (conditions, keys) = limit - len(claimed), (chosen.conditions, chosen.keys)
+                claimed += self.store.claim_matching(lane, conditions, room, lease, consumer(), keys)
         return claimed
 
     def settle(self, ends: Sequence[Settlement], until: float) -> dict[int, Acknowledgement]:

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from delayedq.models import Message, MessageQuerySet
     from delayedq.queue.address import Content
     from delayedq.queue.leases import Leases
+    from delayedq.store.bare_queues import Browsed
 
 
 class Reading[P]:
-    """The result of read(): a message that is not leased."""
+    """What read() returns, and browse() goes through: a message, without leasing it."""
 
-    def __init__(self, leases: Leases, message: Message, content: Content[P]) -> None:
+    def __init__(self, leases: Leases, message: Message | Browsed, content: Content[P]) -> None:
         self._leases = leases
         self._generation = message.generation
         self._answer: Acknowledgement | None = None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from django.db import transaction
 
+from delayedq.store.bare_queues import BareQueues
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offering import Offering
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
     from delayedq.store.database import Database
     from delayedq.store.listener import Listener
-    from delayedq.store.protocol import Claimed, Condition, Flaw, Lane, LaneHead, Transition
+    from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Transition
 
 
-class Store(Offering, Renewals):
+class Store(Offering, Renewals, BareQueues):
     """A database that holds the queue. One object per database alias; threads share it, connections are theirs.
 
     Every verb may raise django.db.Error.
@@ -117,16 +118,6 @@ class Store(Offering, Renewals):
     ) -> list[Claimed]:
         """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id.
         None of a paused queue. `token`: one that was announced. `expired` False: none that was claimed before.
-        """
-
-    @abstractmethod
-    def claim_matching(
-        self, lane: Lane, conditions: Sequence[Condition], limit: int, lease: timedelta, worker: str
-    ) -> list[Claimed]:
-        """`claim`, but only messages that meet all conditions; reads every due message that does not.
-
-        For bare queues, which can't be paused: it does not look whether this one is.
-        Raises django.db.DataError if it meets a payload that is no JSON, on stores that can't pass over it.
         """
 
     @abstractmethod

@@ -167,16 +167,6 @@ class Discard(NamedTuple):
 Transition = Finish | GiveBack | Discard
 
 
-class Condition(NamedTuple):
-    """The payload, which is JSON, has this value at the end of this path of names (ASCII identifiers).
-
-    `value` is canonical JSON, as `delayedq.core.serialization` writes it; equal values have equal texts.
-    """
-
-    path: tuple[str, ...]
-    value: str
-
-
 class Settled(NamedTuple):
     """The ids for which a transition found something else than its own lease.
 

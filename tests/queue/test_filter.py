@@ -46,9 +46,24 @@ def test_a_filter_takes_what_matches_and_leaves_the_rest(queue):
         ([1, {"b": 2}], [[1, {"b": 2}]], [[1], [{"b": 2}, 1]]),
         ({"b": 2, "c": 3}, [{"c": 3, "b": 2}], [{"b": 2}]),
         (2**53 + 1, [2**53 + 1], [2**53]),
+        (2**64 + 1, [2**64 + 1], [2**64, 2**64 + 2, float(2**64)]),
         (datetime(2026, 1, 1, tzinfo=UTC), [datetime(2026, 1, 1, tzinfo=UTC)], ["2026-01-01T00:00:00+00:00"]),
     ],
-    ids=["int", "one", "true", "null", "empty", "quotes", "unicode", "nul", "list", "object", "large", "datetime"],
+    ids=[
+        "int",
+        "one",
+        "true",
+        "null",
+        "empty",
+        "quotes",
+        "unicode",
+        "nul",
+        "list",
+        "object",
+        "large",
+        "larger",
+        "datetime",
+    ],
 )
 def test_a_value_matches_the_same_value_alone(queue, wanted, matching, others):
     fill(queue, **{f"yes{n}": {"x": value} for n, value in enumerate(matching)})

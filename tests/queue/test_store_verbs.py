@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from django.test.utils import CaptureQueriesContext
 
+from delayedq.core.conditions import Condition
 from delayedq.exceptions import InvalidKey
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Condition, Discard, Lane, Settled
+from delayedq.store.protocol import Discard, Lane, Settled
 from tests.store.given import (
     LANE,
     LEASE,
@@ -25,7 +26,7 @@ from tests.store.given import (
     succeed,
 )
 
-EU = Condition(("region",), '"eu"')
+EU = Condition(("region",), ('"eu"',))
 
 
 def bare(key=None, payload="{}", **fields):

@@ -146,38 +146,25 @@ def heads(lanes: int) -> str:
 # Claiming -----------------------------------------------------------------------------------------------------------
 
 _CLAIM = {"lease_token": "%(token)s", "key": KEY, "attempt": "attempt + 1"}
-_CLAIMABLE = f"""
+CLAIMABLE_WHERE = f"""
 SELECT {listed(columns.CLAIMED, **_CLAIM)}
 FROM delayedq_message FORCE INDEX ({{index}})
 WHERE {{which}} AND (lease_token IS NULL OR %(expired)s AND {expired("delayedq_message")})
 {{order}}
 FOR UPDATE SKIP LOCKED
 """
-_LANE = f"""
+LANE = f"""
 queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= {NOW}
     AND {_NOT_PAUSED}
 """
-_IN_ORDER = "ORDER BY scheduled_at, id LIMIT %(limit)s"
+IN_ORDER = "ORDER BY scheduled_at, id LIMIT %(limit)s"
 
 # One range of the due index. A row that another transaction has locked is passed over, so that no claim waits.
-CLAIMABLE = _CLAIMABLE.format(index="delayedq_due", which=_LANE, order=_IN_ORDER)
+CLAIMABLE = CLAIMABLE_WHERE.format(index="delayedq_due", which=LANE, order=IN_ORDER)
 
-CLAIMABLE_UNCHANGED = _CLAIMABLE.format(index="PRIMARY", which="id = %(id)s AND generation = %(generation)s", order="")
-
-_READABLE = "REPLACE(REPLACE(payload, %(backslash)s, %(controls)s), %(escape)s, %(letters)s)"
-# As texts: MariaDB compares two JSON strings as if one of them had no quotes.
-_MATCHES = f"""
-CONCAT(JSON_EXTRACT({_READABLE}, %(path_{{number}})s), '') COLLATE utf8mb4_bin
-    = CONCAT(JSON_EXTRACT(%(value_{{number}})s, '$'), '') COLLATE utf8mb4_bin
-"""
-
-
-def claimable_matching(conditions: int) -> str:
-    """Messages whose payload is JSON and has, at the end of each path, its value."""
-    matches = " AND ".join(_MATCHES.format(number=number) for number in range(conditions)) or "TRUE"
-    which = f"{_LANE} AND CASE WHEN JSON_VALID({_READABLE}) THEN {matches} ELSE FALSE END"
-    return _CLAIMABLE.format(index="delayedq_due", which=which, order=_IN_ORDER)
-
+CLAIMABLE_UNCHANGED = CLAIMABLE_WHERE.format(
+    index="PRIMARY", which="id = %(id)s AND generation = %(generation)s", order=""
+)
 
 LEASE = f"""
 UPDATE {IDS} {BY_ID}

@@ -12,25 +12,26 @@ a known key locks the gap beside that key until its transaction ends: until then
 from __future__ import annotations
 
 from itertools import batched
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from delayedq.conf import get_settings
 from delayedq.store import retention
+from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.mysql import sql
+from delayedq.store.mysql import bare_sql, sql
 from delayedq.store.mysql.database import ROWS
 from delayedq.store.mysql.listener import MySQLListener
 from delayedq.store.mysql.offers import offer_one, offer_run, runs
 from delayedq.store.mysql.values import (
     check_year,
     claimed_from,
-    conditions_of,
     fence,
     given_back,
     instant,
     length,
+    matching_of,
     microseconds,
     packets,
     place,
@@ -44,9 +45,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
     from delayedq.store.mysql.database import MySQLDatabase
-    from delayedq.store.protocol import Claimed, Condition, Finish, GiveBack, Offer, Offered, OnConflict
+    from delayedq.store.protocol import Claimed, Finish, GiveBack, Offer, Offered, OnConflict
     from delayedq.store.renewals import Held
 
 ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ COMMITTED.'
@@ -54,6 +56,8 @@ PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PA
 
 
 class MySQLStore(Store):
+    page: ClassVar[str] = bare_sql.PAGE
+    keys: ClassVar[str] = bare_sql.KEYS
     database: MySQLDatabase
 
     def listener(self) -> Listener:
@@ -134,17 +138,15 @@ class MySQLStore(Store):
         places = [{**place(lane), "expired": expired} for lane in lanes]
         return self._claim(sql.CLAIMABLE, places, limit, lease, worker, token) if lanes else []
 
-    @retry_on_deadlock
-    def claim_matching(
-        self,
-        lane: Lane,
-        conditions: Sequence[Condition],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-    ) -> list[Claimed]:
-        wanted = {**place(lane), **conditions_of(conditions), "expired": True}
-        return self._claim(sql.claimable_matching(len(conditions)), [wanted], limit, lease, worker)
+    def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
+        wanted = {**matching_of(matching), "expired": True}
+        if not matching.by_key:
+            return self._claim(bare_sql.claimable_matching(matching), [wanted], limit, lease, worker)
+        ids = [row[0] for row in self.database.rows(bare_sql.few_matching(matching), {**wanted, "limit": FEW})]
+        # One after the other where others were faster: nothing is locked that is not claimed.
+        some = [ids[:limit], *([id_] for id_ in ids[limit:])] if ids else []
+        places = [{**wanted, "ids": chunk} for chunk in some]
+        return self._claim(bare_sql.claimable_few(matching), places, limit, lease, worker)
 
     @retry_on_deadlock
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.protocol import Condition, Finish, GiveBack, Lane
+    from delayedq.store.bare_queues import Matching
+    from delayedq.store.protocol import Finish, GiveBack, Lane
 
 #: A statement takes at most this many characters: each may need four bytes, and a packet holds 16 MB.
 CHARACTERS = 2_000_000
@@ -81,12 +82,15 @@ def place(lane: Lane) -> dict[str, Any]:
 _ESCAPES = {"backslash": r"\\", "controls": r"\b\f", "escape": r"\u", "letters": r"\\u"}
 
 
-def conditions_of(conditions: Sequence[Condition]) -> dict[str, str]:
-    """For `sql.claimable_matching`. The names in a path need no quotes."""
-    parameters = dict(_ESCAPES)
-    for number, (path, value) in enumerate(conditions):
-        parameters[f"path_{number}"] = f"$.{'.'.join(path)}"
-        parameters[f"value_{number}"] = _readable(value)
+def matching_of(matching: Matching) -> dict[str, Any]:
+    """For `bare_sql`. The names in a path need no quotes."""
+    parameters = {**_ESCAPES, **place(matching.lane), **(matching.keys._asdict() if matching.keys else {})}
+    for number, condition in enumerate(matching.conditions):
+        parameters[f"path_{number}"] = f"$.{'.'.join(condition.path)}"
+        parameters[f"exact_{number}"] = condition.has_int_bound
+        parameters[f"bound_{number}"] = next(iter(condition.values), None)
+        values = enumerate(map(_readable, condition.values))
+        parameters |= {f"value_{number}_{index}": value for index, value in values}
     return parameters
 
 

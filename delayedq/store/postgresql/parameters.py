@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import timedelta
 
-    from delayedq.store.protocol import Claimed, Condition, Finish, GiveBack, Lane, Offer
+    from delayedq.store.bare_queues import Matching
+    from delayedq.store.protocol import Claimed, Finish, GiveBack, Lane, Offer
 
 
 def of_offer(offer: Offer) -> dict[str, Any]:
@@ -57,12 +58,17 @@ def of_lease(lease: timedelta, worker: str, token: int | None = None) -> dict[st
     return {"token": token or new_token(), "lease": lease, "worker": worker}
 
 
-def of_conditions(conditions: Sequence[Condition]) -> dict[str, list[str]]:
-    """Names are ASCII identifiers, so a path is an array as PostgreSQL writes it."""
-    return {
-        "paths": ["{" + ",".join(f'"{name}"' for name in condition.path) + "}" for condition in conditions],
-        "values": [condition.value for condition in conditions],
-    }
+def of_matching(matching: Matching) -> dict[str, Any]:
+    """For `bare_sql.claim_matching`. Names are ASCII identifiers, so a path is an array as PostgreSQL writes it."""
+    parameters = {**matching.lane._asdict(), **(matching.keys._asdict() if matching.keys else {})}
+    for number, condition in enumerate(matching.conditions):
+        parameters |= {
+            f"path_{number}": "{" + ",".join(f'"{name}"' for name in condition.path) + "}",
+            f"values_{number}": list(condition.values),
+            f"bound_{number}": next(iter(condition.values), None),
+            f"exact_{number}": condition.has_int_bound,
+        }
+    return parameters
 
 
 def of_held(held: Collection[tuple[int, int]]) -> dict[str, Any]:

@@ -106,7 +106,7 @@ PEEK = f"SELECT {_LANE_HEAD} FROM {_LANES} CROSS JOIN LATERAL {_HEAD} WHERE {_NO
 
 CLAIMED = listed(f"message.{name}" for name in columns.CLAIMED)
 
-_LEASE = f"""
+LEASE = f"""
 UPDATE delayedq_message AS message
 SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(worker)s, attempt = message.attempt + 1
 """
@@ -115,7 +115,7 @@ SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(wor
 # future are never visited. ARRAY() is evaluated once: the limit is exact, and the update goes by primary key whatever
 # the statistics say. `{settled}` makes the statement settle first, if it also settles.
 _CLAIM = f"""
-{_LEASE}
+{LEASE}
 WHERE message.id = ANY(ARRAY(
     SELECT head.id
     FROM {_LANES}
@@ -135,34 +135,8 @@ RETURNING {CLAIMED}
 """
 CLAIM = _CLAIM.format(settled="")
 
-# A JSON text in which every escape of a character stands for its own letters, those of a backslash for two control
-# characters: PostgreSQL refuses to read texts with a NUL or half a surrogate pair, which a payload may hold.
-_READABLE = r"replace(replace({}, '\\', '\b\f'), '\u', '\\u')"
-
-# Equal values have equal texts. A scalar subquery, which the planner evaluates after all that is cheaper.
-_MATCHES = f"""(
-    SELECT bool_and(({_READABLE.format("due.payload")}::json #> wanted.path::text[])::text
-        IS NOT DISTINCT FROM {_READABLE.format("wanted.value")})
-    FROM unnest(%(paths)s::text[], %(values)s::text[]) AS wanted (path, value)
-)"""
-
-CLAIM_MATCHING = f"""
-{_LEASE}
-WHERE message.id = ANY(ARRAY(
-    SELECT due.id FROM delayedq_message AS due
-    WHERE due.queue = %(queue)s AND due.priority = %(priority)s
-        AND due.scheduled_at >= coalesce(%(watermark)s::timestamptz, '-infinity') AND due.scheduled_at <= {NOW}
-        AND {unleased("due")}
-        AND {_MATCHES}
-    ORDER BY due.scheduled_at, due.id
-    LIMIT %(limit)s
-    FOR UPDATE SKIP LOCKED
-))
-RETURNING {CLAIMED}
-"""
-
 CLAIM_UNCHANGED = f"""
-{_LEASE}
+{LEASE}
 WHERE message.id = %(id)s AND message.generation = %(generation)s
     AND {unleased("message")}
 RETURNING {CLAIMED}

@@ -13,16 +13,16 @@ from delayedq.store import retention
 from delayedq.store.base import Store
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
-from delayedq.store.postgresql import offers_sql, sql
+from delayedq.store.postgresql import bare_sql, offers_sql, sql
 from delayedq.store.postgresql.listener import PostgreSQLListener
 from delayedq.store.postgresql.parameters import (
     numbers,
-    of_conditions,
     of_finishes,
     of_held,
     of_lanes,
     of_lease,
     of_leases,
+    of_matching,
     of_offer,
     of_offers,
     of_returns,
@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import timedelta
 
+    from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
     from delayedq.store.postgresql.database import PostgreSQLDatabase
-    from delayedq.store.protocol import Condition, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.protocol import GiveBack, Offer, OnConflict, Transition
     from delayedq.store.renewals import Held
 
 
@@ -59,6 +60,8 @@ ISOLATION_HINT = (
 
 class PostgreSQLStore(Store):
     can_notify: ClassVar[bool] = True
+    page: ClassVar[str] = bare_sql.PAGE
+    keys: ClassVar[str] = bare_sql.KEYS
     database: PostgreSQLDatabase
 
     def __init__(self, database: PostgreSQLDatabase) -> None:
@@ -139,13 +142,11 @@ class PostgreSQLStore(Store):
         rows = self.database.batch(sql.CLAIM, parameters)
         return in_lane_order(map(Claimed._make, rows), lanes)
 
-    def claim_matching(
-        self, lane: Lane, conditions: Sequence[Condition], limit: int, lease: timedelta, worker: str
-    ) -> list[Claimed]:
-        parameters = {**lane._asdict(), **of_conditions(conditions), **of_lease(lease, worker), "limit": limit}
+    def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
+        parameters = {**of_matching(matching), **of_lease(lease, worker), "limit": limit}
         with self.database.atomic():  # a payload that can't be read must not break the caller's
-            rows = self.database.rows(sql.CLAIM_MATCHING, parameters)
-        return in_lane_order(map(Claimed._make, rows), [lane])
+            rows = self.database.rows(bare_sql.claim_matching(matching), parameters)
+        return in_lane_order(map(Claimed._make, rows), [matching.lane])
 
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
         parameters = {"id": id_, "generation": generation, **of_lease(lease, worker)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.utils import timezone
@@ -12,7 +13,7 @@ from delayedq.store.sqlite import sql
 from delayedq.store.sqlite.values import instant, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
     from django.db import OperationalError
@@ -38,6 +39,11 @@ class SQLiteDatabase(Database):
         moment="%({})s",
     )
 
+    def __init__(self, alias: str) -> None:
+        super().__init__(alias)
+        #: The connection of each thread that knows a function, by the name of that.
+        self._defined = local()
+
     def _clock(self) -> datetime:
         return timezone.now()
 
@@ -55,3 +61,14 @@ class SQLiteDatabase(Database):
             cursor.executemany(statement, list(rows))
             changed: int = cursor.rowcount
         return changed
+
+    def define(self, name: str, function: Callable[..., Any]) -> None:
+        """Let the statements of this thread's connection call a function of constants under this name.
+
+        SQLite refuses to define it again while a statement runs: that is done once for each connection.
+        """
+        self.connection.ensure_connection()
+        connection = self.connection.connection
+        if getattr(self._defined, name, None) is not connection:
+            connection.create_function(name, function.__code__.co_argcount, function, deterministic=True)
+            setattr(self._defined, name, connection)

@@ -82,31 +82,15 @@ ORDER BY scheduled_at, id
 """
 IS_DUE = f"{_DUE} LIMIT 1"
 
-_CLAIM = f"""
+LEASE = f"""
 UPDATE delayedq_message
 SET lease_token = %(token)s, leased_until = %(until)s, leased_by = %(worker)s, attempt = attempt + 1
 WHERE {{which}}
 RETURNING {listed(columns.CLAIMED)}
 """
-CLAIM = _CLAIM.format(which=f"id IN ({_DUE} LIMIT %(limit)s)")
+CLAIM = LEASE.format(which=f"id IN ({_DUE} LIMIT %(limit)s)")
 
-# JSON in which every escape of a character stands for its own letters, those of a backslash for two control
-# characters: SQLite's texts end at a NUL, which a payload may hold.
-_READABLE = r"replace(replace({}, '\\', '\b\f'), '\u', '\\u')"
-
-# The conditions are an object of values by path; the type tells true from 1, and null from nothing.
-_MATCHES = f"""
-CASE WHEN json_valid({_READABLE.format("payload")}) THEN NOT EXISTS (
-    SELECT 1 FROM json_each({_READABLE.format("%(conditions)s")}) AS wanted
-    WHERE json_type({_READABLE.format("payload")}, wanted.key) IS NOT wanted.type
-        OR json_extract({_READABLE.format("payload")}, wanted.key) IS NOT wanted.value
-) ELSE 0 END
-"""
-_DUE_MATCHING = _DUE.replace("ORDER BY", f"AND {_MATCHES}\nORDER BY")
-IS_DUE_MATCHING = f"{_DUE_MATCHING} LIMIT 1"
-CLAIM_MATCHING = _CLAIM.format(which=f"id IN ({_DUE_MATCHING} LIMIT %(limit)s)")
-
-CLAIM_UNCHANGED = _CLAIM.format(
+CLAIM_UNCHANGED = LEASE.format(
     which="id = %(id)s AND generation = %(generation)s AND (lease_token IS NULL OR leased_until <= %(expired_by)s)"
 )
 

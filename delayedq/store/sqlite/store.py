@@ -8,15 +8,17 @@ transaction first, so an idle worker never locks the file. Time is the host's, w
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
+from delayedq.core.conditions import as_text, from_text, meets
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
 from delayedq.store.claims import in_lane_order, new_token
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offers import offered
 from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
-from delayedq.store.sqlite import sql
+from delayedq.store.sqlite import bare_sql, sql
 from delayedq.store.sqlite.listener import SQLiteListener
 from delayedq.store.sqlite.values import instant, text
 
@@ -24,8 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
+    from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
-    from delayedq.store.protocol import Condition, Finish, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.protocol import Finish, GiveBack, Offer, OnConflict, Transition
     from delayedq.store.renewals import Held
     from delayedq.store.sqlite.database import SQLiteDatabase
 
@@ -36,6 +39,8 @@ OPTIONS_HINT = (
 
 
 class SQLiteStore(Store):
+    page: ClassVar[str] = bare_sql.PAGE
+    keys: ClassVar[str] = bare_sql.KEYS
     database: SQLiteDatabase
 
     def listener(self) -> Listener:
@@ -149,22 +154,16 @@ class SQLiteStore(Store):
     def _claim_lane(self, lane: Lane, parameters: dict[str, Any]) -> list[Claimed]:
         return [_claimed(row) for row in self.database.rows(sql.CLAIM, {**_lane(lane), **parameters})]
 
-    def claim_matching(
-        self,
-        lane: Lane,
-        conditions: Sequence[Condition],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-    ) -> list[Claimed]:
+    def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
+        self.database.define(bare_sql.MEETS, _meets)
         asked = text(self.database.now())
-        matching = {**_lane(lane), "conditions": _conditions(conditions), "now": asked, "expired_by": asked}
-        if not self.database.rows(sql.IS_DUE_MATCHING, matching):
+        matching_rows = {**_matching(matching), "now": asked, "expired_by": asked}
+        if not self.database.rows(bare_sql.due_matching(matching), {**matching_rows, "limit": 1}):
             return []
         with self.database.atomic():
-            parameters = {**matching, **_leased(self.database.now(), lease, worker), "limit": limit}
-            rows = self.database.rows(sql.CLAIM_MATCHING, parameters)
-        return in_lane_order(map(_claimed, rows), [lane])
+            parameters = {**matching_rows, **_leased(self.database.now(), lease, worker), "limit": limit}
+            rows = self.database.rows(bare_sql.claim_matching(matching), parameters)
+        return in_lane_order(map(_claimed, rows), [matching.lane])
 
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
         wanted = {"id": id_, "generation": generation, "expired_by": self._expired_by()}
@@ -278,9 +277,16 @@ def _leased(moment: datetime, lease: timedelta, worker: str, token: int | None =
     return {"token": token or new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
 
 
-def _conditions(conditions: Sequence[Condition]) -> str:
-    """An object of values by path. The values are JSON already, and the names in the paths need no quotes."""
-    return "{" + ",".join(f'"$.{".".join(path)}":{value}' for path, value in conditions) + "}"
+def _matching(matching: Matching) -> dict[str, Any]:
+    keys = matching.keys._asdict() if matching.keys else {}
+    return {**_lane(matching.lane), **keys, "conditions": as_text(matching.conditions)}
+
+
+_conditions = lru_cache(from_text)
+
+
+def _meets(payload: str, conditions: str) -> bool:
+    return meets(payload, _conditions(conditions))
 
 
 def _lane_head(queue: str, priority: int, stored: str, *, moment: datetime) -> LaneHead:
