@@ -21,6 +21,7 @@ from django.db.models import F
 
 from delayedq.core.edits import Place
 from delayedq.models import Edit, EditedMessage, Message
+from delayedq.queue.declared import declared
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Seen
 from delayedq.store.protocol import BARE
@@ -46,6 +47,11 @@ RUNNING = "running"
 ENDED = "ended"
 AS_WANTED = "already as requested"
 BARE_QUEUE = "in a bare queue"
+#: By what this process knows of the queue.
+UNDECLARED = (
+    "in a bare queue whose consumers poll the priorities {declared} and not {priority}, "
+    "as far as this process knows: declare it where the queue is made, by DelayedQueue(priorities=...)"
+)
 MEANWHILE = "changed meanwhile"
 KEY_TAKEN = "their key was taken"
 
@@ -193,13 +199,26 @@ def _moves(seen: Sequence[Seen], change: Change, as_of: datetime, rank: int, ski
         draw = random.random()  # noqa: S311 - spreads load, guards nothing
         place = Place(one.scheduled_at, one.queue, one.priority)
         changed = change(place, as_of, rank + len(moves), draw)
-        if BARE in one.queue and changed.queue != one.queue:
-            skipped[BARE_QUEUE] += 1
+        if BARE in one.queue and (refusal := _refusal(place, changed)):
+            skipped[refusal] += 1
         elif changed == place:
             skipped[AS_WANTED] += 1
         else:
             moves.append(Move(one, *changed))
     return moves
+
+
+def _refusal(place: Place, changed: Place) -> str:
+    """Why a message of a bare queue can't be moved so; empty: it can.
+
+    Its consumers poll one queue, at the priorities that it declares: nobody would find the message elsewhere.
+    """
+    priorities = declared(place.queue)
+    if changed.queue != place.queue:
+        return BARE_QUEUE
+    if changed.priority == place.priority or changed.priority in priorities:
+        return ""
+    return UNDECLARED.format(declared=", ".join(map(str, priorities)), priority=changed.priority)
 
 
 # Records

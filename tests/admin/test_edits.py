@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from django.utils import timezone
 
+from delayedq import DelayedQueue
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import edits, selecting
 from tests.admin.given import (
@@ -181,6 +182,21 @@ def test_a_message_of_a_bare_queue_stays_in_it(operator, store):
     (note,) = do(operator, "queue", bare, queue="slow")
     assert "1 in a bare queue" in note
     assert live(bare).queue == "q|Payload"
+
+
+def test_a_message_of_a_bare_queue_gets_a_priority_that_its_queue_declares_and_no_other(operator, store):
+    declaring = DelayedQueue("alerts", priorities=[10, -10])
+    for queue in (declaring, DelayedQueue("alerts", priorities=[3]), DelayedQueue("plain")):
+        queue.offer_or_update("a", 1)
+    alert, plain = (Message.objects.get(queue=f"{name}|json").id for name in ("alerts", "plain"))
+
+    (note,) = do(operator, "priority", alert, priority="7")
+    assert "1 in a bare queue whose consumers poll the priorities 10, 3, 0, -10 and not 7" in note
+    (note,) = do(operator, "priority", alert, plain, priority="-10")
+    assert "1 message changed, 1 skipped" in note
+    assert "poll the priorities 0 and not -10" in note
+    assert (live(alert).priority, live(plain).priority) == (-10, 0)
+    assert declaring.try_poll().key == "a"
 
 
 def test_an_action_returns_to_the_list_with_its_filters(operator, store):
