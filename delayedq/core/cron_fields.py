@@ -6,9 +6,11 @@ croniter parses the fields and says which days match, so L, W and # have its mea
 - H and R are computed here from the seed. croniter's own R is random at each parse, so no two workers would agree; and
   its H takes minute and hour from one number, so 20,000 names share 240 times of day. H for the day of the month may be
   the 31st, as in croniter; H(1-28) exists in every month.
-- Where both day fields are given, a day matches if either does, whatever their form. croniter requires both for `mon#1`
-  and `l5`, and ignores the day of the week beside `15w`.
+- Where both day fields are given, that is, are not `*` or `?`, a day matches if either does, whatever their form.
+  croniter requires both for `mon#1`, `l5` and `0-6`, and ignores the day of the week beside `15w`.
 - A step larger than its range is refused: `*/90` in the minutes is hourly in croniter.
+- A range of one value, such as `9-9`, is that value: croniter takes it for the whole range, from 9 round to 9.
+- The steps of a range that wraps go on across its end: `21-6/7` is 21 and 4, in croniter 21 and 5.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -60,15 +62,20 @@ FIELDS = (
     Field("day of the week", "0 to 7, or sun to sat, fri#2 for the second Friday, or L5 for the last", 7),
     Field("second", "0 to 59", 60, values=range(60)),
 )
+MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 HOUR, SECOND = 1, 5
 COUNTS = {5, 6}
 DAY_FIELDS = slice(2, 5)
 EVERY_DAY = "* * *"
+ANY = {"*", "?"}
 #: Between two sets of day fields, either of which may match.
 EITHER = " | "
 
 #: Hour fields that match every nth hour instead of naming hours of the day.
 _OPEN = re.compile(r"\*|[*hr]/\d+", re.ASCII)
+#: A range between two names or numbers, with the step after it.
+_RANGE = re.compile(r"(?:(?<=,)|^)([a-z]{3}|\d{1,9})-([a-z]{3}|\d{1,9})(?:/(\d{1,9}))?(?=,|$)", re.ASCII)
 _STEP = re.compile(r"/(\d{1,9})", re.ASCII)
 _DRAWN = re.compile(r"[hr](\((?P<low>\d{1,4})-(?P<high>\d{1,4})\))?(/(?P<step>\d{1,4}))?", re.ASCII)
 #: Day fields that croniter does not combine with another one as it combines plain numbers.
@@ -146,10 +153,32 @@ def _days(texts: Sequence[str], values: Sequence[list[Any]]) -> str:
     month_day, month, week_day = (
         ",".join(map(str, drawn)) if _is_drawn(text) else text for text, drawn in zip(texts, values, strict=True)
     )
-    restricted = all("*" not in values[position] for position in (0, 2))  # croniter leaves `*` as it is
-    if restricted and _NOT_PLAIN.search(f"{month_day} {week_day}"):
+    are_both_given = not {month_day, week_day} & ANY
+    is_full = any("*" in values[position] for position in (0, 2))  # croniter takes 0-6 for `*`
+    if are_both_given and (is_full or _NOT_PLAIN.search(f"{month_day} {week_day}")):
         return f"{month_day} {month} *{EITHER}* {month} {week_day}"
     return f"{month_day} {month} {week_day}"
+
+
+def _plain_range(field: Field, found: re.Match[str]) -> str:
+    """The same without what croniter reads otherwise: a range of one value, and one that wraps and has a step."""
+    low, high = _ordinal(found[1]), _ordinal(found[2])
+    if low == high:
+        return found[1]
+    step, last = int(found[3] or 1), field.first + field.size - 1
+    if low <= high or step in {0, 1} or not field.first <= high <= low <= last:
+        return found[0]
+    values = range(low, high + field.size + 1, step)
+    return ",".join(str(value if value <= last else value - field.size) for value in values)
+
+
+def _ordinal(text: str) -> int:
+    """Of a number, or of the name of a month or a day of the week; -1 for another name."""
+    if text.isdecimal():
+        return int(text)
+    if text in MONTHS:
+        return MONTHS.index(text) + 1
+    return DAYS.index(text) if text in DAYS else -1
 
 
 def _split(expression: object) -> list[str]:
@@ -168,7 +197,9 @@ def _split(expression: object) -> list[str]:
             f"{expression!r} has {len(texts)} fields; a cron expression has five ({names}), or a sixth, the second. "
             "Years can't be given."
         )
-    return texts
+    for field, text in zip(FIELDS, texts, strict=False):
+        _check_steps(expression, field, text)
+    return [_RANGE.sub(partial(_plain_range, field), text) for field, text in zip(FIELDS, texts, strict=False)]
 
 
 def _expand(expression: str, position: int, text: str, seed: str) -> list[Any]:
@@ -176,7 +207,6 @@ def _expand(expression: str, position: int, text: str, seed: str) -> list[Any]:
     field = FIELDS[position]
     if _is_drawn(text) and not seed:
         raise InvalidSchedule(f"{expression!r} draws its {field.name} from a seed, and there is none.")
-    _check_steps(expression, field, text)
     try:
         return _drawn(field, text, seed) if _is_drawn(text) else _values(position, text)
     except ValueError:

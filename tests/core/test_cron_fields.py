@@ -24,6 +24,32 @@ def times(expression, seed="", days=1):
     ]
 
 
+# Ranges
+
+
+@pytest.mark.parametrize(
+    ("expression", "same"),
+    [
+        ("30-30 * * * *", "30 * * * *"),
+        ("0 9-9 * * *", "0 9 * * *"),
+        ("0 09-9/5,12 * * *", "0 9,12 * * *"),
+        ("0 0 5-5 * *", "0 0 5 * *"),
+        ("0 0 1 feb-2 *", "0 0 1 2 *"),
+        ("0 0 * * fri-5", "0 0 * * fri"),
+        ("0 0 * * * 7-7", "0 0 * * * 7"),
+        ("0 22-2 * * *", "0 22,23,0,1,2 * * *"),
+        ("0 21-6/7 * * *", "0 21,4 * * *"),
+        ("50-10/7,12 * * * *", "50,57,4,12 * * * *"),
+        ("0 0 28-5/2 * *", "0 0 28,30,1,3,5 * *"),
+        ("0 0 1 nov-feb/2 *", "0 0 1 11,1 *"),
+        ("0 0 * * fri-tue/2", "0 0 * * 5,0,2"),
+    ],
+)
+def test_a_range_of_one_value_is_that_value_and_steps_go_on_where_one_wraps(expression, same):
+    """In croniter, 9-9 is every hour, and 21-6/7 is 21 and 5."""
+    assert times(expression, days=90) == times(same, days=90)
+
+
 # What is refused
 
 
@@ -63,6 +89,7 @@ def times(expression, seed="", days=1):
         ("H(5-99) * * * *", "its minute can't be 'h.5-99.', but 0 to 59"),
         ("H(9-5) * * * *", "its minute can't be 'h.9-5.'"),
         ("H/0 * * * *", "its minute can't be 'h/0'"),
+        ("1-1-1 * * * *", "its minute can't be '1-1-1'"),
         ("hourly * * * *", "its minute can't be 'hourly'"),
         ("H,30 * * * *", "its minute can't be 'h,30'"),
     ],
@@ -130,6 +157,9 @@ def test_a_step_as_large_as_its_range_is_not(expression):
         ("1-7 2,5 sun#1", "1-7 2,5 *", "* 2,5 sun#1"),
         ("l * l7", "l * *", "* * l7"),
         ("*/10 * fri#2", "*/10 * *", "* * fri#2"),
+        ("13 * 0-6", "13 * *", "* * 0-6"),
+        ("4w * 3-6,fri,0-6", "4w * *", "* * 0-6"),
+        ("*/1 * fri", "*/1 * *", "* * fri"),
     ],
 )
 def test_of_two_day_fields_either_will_do_whatever_their_form(both, month_day, week_day):
