@@ -26,7 +26,10 @@ class Duration(forms.CharField):
 
     def clean(self, value: Any) -> timedelta | None:
         text = super().clean(value)
-        duration = parse_duration(text) if text else None
+        try:
+            duration = parse_duration(text) if text else None
+        except OverflowError:
+            raise ValidationError("This is longer than all time that can be stored.") from None
         if text and duration is None:
             raise ValidationError("This is no duration; 900 are seconds, 15:00 are minutes, 1 06:00:00 are 30 hours.")
         return duration
@@ -58,6 +61,8 @@ class Json(forms.CharField):
             return json.loads(text) if text else None
         except ValueError as error:
             raise ValidationError(f"This is no JSON: {error}.") from None
+        except RecursionError:
+            raise ValidationError("This is nested too deeply.") from None
 
     def prepare_value(self, value: Any) -> Any:
         return value if value is None or isinstance(value, str) else json.dumps(value)
@@ -72,7 +77,9 @@ class ScheduleForm(forms.Form):
 
     name = forms.CharField(max_length=140)
     task = forms.ChoiceField()
-    cron = forms.CharField(required=False, help_text="Minute, hour, day of the month, month, day of the week.")
+    cron = forms.CharField(
+        required=False, max_length=500, help_text="Minute, hour, day of the month, month, day of the week."
+    )
     timezone = forms.CharField(required=False, help_text="Of the expression, such as Europe/London.")
     every = Duration(required=False, help_text="Instead of an expression: 900 (seconds), 15:00, 1 06:00:00.")
     anchor = Instant(required=False, help_text="What a period counts from, such as 2026-03-08T02:30:00+00:00.")

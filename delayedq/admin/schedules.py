@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ImproperlyConfigured
+from django.db import router, transaction
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 
@@ -82,7 +84,9 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def _named(self, request: HttpRequest) -> Known:
         """The schedule that the address names. Raises Http404."""
         name = request.GET.get("name", "")
-        known = named_schedule(self.store, self._settings(request), name, self.store.now())
+        known = None
+        if "\0" not in name:  # PostgreSQL refuses to look for it
+            known = named_schedule(self.store, self._settings(request), name, self.store.now())
         if known is None:
             raise Http404(f"There is no schedule {visible(name)}.")
         return known
@@ -177,8 +181,9 @@ class ScheduleAdmin(ReadOnlyAdmin):
             said = "Its ticks that have not begun will be taken back. The edit in the log can be undone."
             return self._confirm(request, name, "Delete", said)
         try:
-            self._log(request, name, "Deleted.")
-            recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
+            with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
+                self._log(request, name, "Deleted.")
+                recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
         except DelayedQError as error:
             messages.error(request, str(error))
             return self._back(name)

@@ -168,7 +168,10 @@ def _add_add(add: ArgumentParser) -> None:
 
 def _duration(text: str) -> timedelta:
     """Such as 900, 15:00 or 1 06:00:00. Raises ValueError."""
-    duration = parse_duration(text)
+    try:
+        duration = parse_duration(text)
+    except OverflowError:
+        raise ValueError(text) from None
     if duration is None:
         raise ValueError(text)
     return duration

@@ -69,7 +69,7 @@ def _take_over(periodic: Any, tasks: Mapping[str, str]) -> Taken:
         )
     except (Refused, DelayedQError) as error:
         return Taken(periodic.name, task, REFUSED, str(error))
-    return Taken(periodic.name, task, IMPORTED, said, first, tuple(_notes(periodic)))
+    return Taken(periodic.name, task, IMPORTED, said, first, tuple(_notes(periodic, first)))
 
 
 def _when(periodic: Any) -> tuple[dict[str, Any], str]:
@@ -80,7 +80,7 @@ def _when(periodic: Any) -> tuple[dict[str, Any], str]:
         return _crontab(periodic.crontab)
     if periodic.clocked is not None:
         at = periodic.clocked.clocked_time.replace(microsecond=0)
-        return {"every": DAY, "anchor": at, "start": at, "max_runs": 1}, f"once, at {at}"
+        return {"every": DAY, "anchor": at, "start": at, "end": at}, f"once, at {at}"
     if periodic.solar is not None:
         raise Refused(f"It follows the sun ({periodic.solar.event}), which no schedule here does.")
     raise Refused("It has no interval, crontab or clocked time.")
@@ -112,15 +112,17 @@ def _rest(periodic: Any) -> dict[str, Any]:
         given["starting_deadline"] = timedelta(seconds=periodic.expire_seconds)
     if periodic.start_time is not None and periodic.clocked is None:
         given["start"] = periodic.start_time.replace(microsecond=0)
-    if periodic.expires is not None:
+    if periodic.expires is not None and periodic.clocked is None:
         given["end"] = periodic.expires.replace(microsecond=0)
-    if periodic.one_off:
+    if periodic.one_off and periodic.clocked is None:
         given["max_runs"] = 1
     return given
 
 
-def _notes(periodic: Any) -> list[str]:
+def _notes(periodic: Any, first: datetime | None) -> list[str]:
     notes = []
+    if periodic.clocked is not None and first is None and periodic.enabled:
+        notes.append("its time has passed: it will not run")
     if periodic.interval is not None:
         notes.append("counts from the Unix epoch, not from its last run")
     if periodic.priority is not None:

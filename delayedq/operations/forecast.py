@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models.functions import Mod
 from django.utils import timezone
 
 from delayedq.core.cron import ticks
+from delayedq.core.serialization import loads
 from delayedq.cron.beat import SETTINGS
-from delayedq.cron.definitions import definitions
+from delayedq.cron.definitions import definitions, read_stored
+from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule, Message
 from delayedq.operations.figures import count_ids
 from delayedq.store import operator_store
@@ -32,6 +36,8 @@ MINUTE = timedelta(minutes=1)
 STAMPEDE, STAMPEDE_TIMES = 100, 10
 #: At most this many ticks of one schedule are counted (one per minute makes 10,080 in a week).
 MOST_TICKS = 20_000
+#: Of more schedules of the database than this, a sample is counted.
+MOST_SCHEDULES = 1_000
 
 
 class Ahead(Enum):
@@ -55,12 +61,16 @@ class Minute(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """`one_in`: as in `Figures`. `uncounted`: names of schedules with more than MOST_TICKS ticks, counted in part."""
+    """`one_in`: as in `Figures`. `uncounted`: names of schedules with more than MOST_TICKS ticks, counted in part.
+
+    Of the schedules of the database, one in `schedules_one_in` was counted, for all of them.
+    """
 
     minutes: list[Minute]
     overdue: int
     one_in: float
     uncounted: list[str]
+    schedules_one_in: int
 
     @property
     def due(self) -> int:
@@ -73,13 +83,14 @@ def forecast(store: Store, ahead: Ahead, now: datetime | None = None) -> Forecas
     local = timezone.localtime(moment)
     first = moment - timedelta(minutes=local.minute, seconds=local.second)
     one_in, waiting = _waiting(store.alias, Grid(moment.replace(second=0), first + ahead.value * MINUTE, 60))
-    placed, uncounted = _cron(store.alias, moment, first, ahead)
+    coming = _Coming(moment, first, ahead)
+    schedules_one_in = _count_ticks(store.alias, coming)
     passed = (moment - first) // MINUTE
     minutes = [
-        Minute(first + number * MINUTE, waiting[number - passed] if number >= passed else 0, placed[number])
+        Minute(first + number * MINUTE, waiting[number - passed] if number >= passed else 0, coming.minutes[number])
         for number in range(ahead.value)
     ]
-    return Forecast(minutes, waiting[-1], one_in, uncounted)
+    return Forecast(minutes, waiting[-1], one_in, coming.uncounted, schedules_one_in)
 
 
 def _waiting(alias: str, grid: Grid) -> tuple[float, Counter[int]]:
@@ -92,21 +103,49 @@ def _waiting(alias: str, grid: Grid) -> tuple[float, Counter[int]]:
     return part.scale, Counter(found)
 
 
-def _cron(alias: str, now: datetime, first: datetime, ahead: Ahead) -> tuple[Counter[int], list[str]]:
-    """Ticks to come by minute, and the uncounted schedules. Schedules of bare queues are not in the settings."""
-    known = {s.name: s for s in CronSchedule.objects.using(alias).filter(owner=SETTINGS)}
-    placed: Counter[int] = Counter()
-    uncounted = []
-    for definition in definitions().values():
-        after = _covered(definition, known.get(definition.name), now)
+@dataclass(slots=True)
+class _Coming:
+    """Ticks that are not placed yet, by minute from `first` on."""
+
+    now: datetime
+    first: datetime
+    ahead: Ahead
+    minutes: Counter[int] = field(default_factory=Counter)
+    uncounted: list[str] = field(default_factory=list)
+
+    def add(self, definition: Definition, schedule: CronSchedule | None, weight: int = 1) -> None:
+        after = _covered(definition, schedule, self.now)
         if after is None:
-            continue
-        coming = ticks(definition.schedule, after, first + ahead.value * MINUTE - timedelta(seconds=1))
-        counted = [(tick - first) // MINUTE for tick in islice(coming, MOST_TICKS + 1)]
-        placed.update(counted)
+            return
+        runs = definition.max_runs
+        left = MOST_TICKS + 1 if runs is None else max(0, runs - (schedule.runs if schedule else 0))
+        until = self.first + self.ahead.value * MINUTE - timedelta(seconds=1)
+        coming = islice(ticks(definition.schedule, after, until), min(left, MOST_TICKS + 1))
+        counted = [(tick - self.first) // MINUTE for tick in coming]
+        for minute in counted:
+            self.minutes[minute] += weight
         if len(counted) > MOST_TICKS:
-            uncounted.append(definition.name)
-    return placed, uncounted
+            self.uncounted.append(definition.name)
+
+
+def _count_ticks(alias: str, coming: _Coming) -> int:
+    """Of the settings, and of the database: returns one in how many of these was counted.
+
+    Schedules of bare queues are in neither.
+    """
+    rows = CronSchedule.objects.using(alias).filter(owner=SETTINGS)
+    known = {row.name: row for row in rows.filter(definition=None)}
+    for definition in definitions().values():
+        coming.add(definition, known.get(definition.name))
+    stored = rows.filter(definition__isnull=False, disabled_at=None)
+    one_in = stored.count() // MOST_SCHEDULES + 1
+    sample = stored.annotate(part=Mod("id", one_in)).filter(part=0) if one_in > 1 else stored
+    for row in sample.iterator(MOST_SCHEDULES):
+        with suppress(DelayedQError):  # its page says what is wrong
+            coming.add(
+                replace(read_stored(row.name, loads(row.definition or "")), config_hash=row.config_hash), row, one_in
+            )
+    return one_in
 
 
 def _covered(definition: Definition, schedule: CronSchedule | None, now: datetime) -> datetime | None:

@@ -27,7 +27,7 @@ def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = ""
     """Do `change`, which is about the schedule of this name, and record it, both or neither."""
     store = default_store()
     with transaction.atomic(using=store.alias):
-        before, id_ = _state(store, name)
+        before, id_ = _state(store, name, lock=True)
         result = change()
         after, new_id = _state(store, name)
         if before != after:
@@ -46,7 +46,7 @@ def undo_schedules(store: Store, records: Sequence[EditedMessage]) -> set[int]:
 
 def _undo_one(store: Store, before: dict[str, Any], record: EditedMessage) -> bool:
     name = before["name"]
-    now, _ = _state(store, name)
+    now, _ = _state(store, name, lock=True)
     if now != json.loads(record.after):
         return False
     if not before["exists"]:
@@ -66,9 +66,10 @@ def _restore(name: str, given: dict[str, Any], *, exists: bool, enabled: bool) -
     schedules.update(name, **{**others, **given})
 
 
-def _state(store: Store, name: str) -> tuple[dict[str, Any], int]:
+def _state(store: Store, name: str, *, lock: bool = False) -> tuple[dict[str, Any], int]:
     """What an undo compares and brings back; and the id of the schedule's row, 0 if there is none."""
-    row = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name).first()
+    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name)
+    row = (rows.select_for_update() if lock else rows).first()
     definition = None if row is None or row.definition is None else dumps(loads(row.definition))
     disabled = row is not None and row.disabled_at is not None
     exists = row is not None and (row.definition is not None or disabled)

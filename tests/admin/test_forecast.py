@@ -6,8 +6,9 @@ import pytest
 from django.utils import timezone
 
 from delayedq.admin.heat import LEVELS, heat_map, level
+from delayedq.core.serialization import dumps, loads
 from delayedq.cron.beat import beat
-from delayedq.cron.definitions import definitions
+from delayedq.cron.definitions import definitions, read_stored
 from delayedq.models import CronSchedule, Message
 from delayedq.operations import sizing
 from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampedes
@@ -129,6 +130,41 @@ def test_a_schedule_that_ticks_too_often_is_named(store, cron):
 
     assert found.uncounted == ["restless"]
     assert found.due > 20_000
+
+
+# Schedules of the database
+
+
+def store_schedule(store, name, **fields):
+    """One that was covered until now, as if its next tick were not placed yet."""
+    definition = dumps({**QUARTERLY, **fields})
+    own = read_stored(name, loads(definition))
+    CronSchedule.objects.create(
+        name=name, definition=definition, config_hash=own.config_hash, covered_until=NOW, next_at=NOW
+    )
+
+
+def test_ticks_of_the_schedules_of_the_database_are_counted(store, cron):
+    cron(quarterly=QUARTERLY)
+    store_schedule(store, "own")
+    store_schedule(store, "twice", max_runs=2)
+    found = forecast(store, Ahead.DAY, NOW)
+    assert busy(found)[:3] == [(45, 0, 3), (60, 0, 3), (75, 0, 2)]
+    assert found.schedules_one_in == 1
+
+    CronSchedule.objects.filter(name="own").update(disabled_at=NOW)
+    CronSchedule.objects.filter(name="twice").update(definition='{"task": "elsewhere.run", "cron": "0 * * * *"}')
+    assert busy(forecast(store, Ahead.DAY, NOW))[:2] == [(45, 0, 1), (60, 0, 1)]
+
+
+def test_of_very_many_a_sample_is_counted_for_all(store, cron, monkeypatch, operator):
+    monkeypatch.setattr("delayedq.operations.forecast.MOST_SCHEDULES", 10)
+    for number in range(40):
+        store_schedule(store, f"own {number}")
+    found = forecast(store, Ahead.DAY, NOW)
+    assert found.schedules_one_in == 5
+    assert busy(found)[0] == (45, 0, 40)
+    assert "estimated from one in 5 of them" in text_of(operator.get(FORECAST))
 
 
 # Stampedes

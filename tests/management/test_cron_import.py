@@ -31,6 +31,8 @@ add("nightly", crontab=crontab(minute="30", hour="2"), kwargs='{"value": "v"}', 
 add("working days", crontab=crontab(minute="0", hour="9", day_of_week="mon-fri"), one_off=True)
 add("both days", crontab=crontab(minute="0", hour="9", day_of_month="13", day_of_week="fri"))
 add("once", clocked=later, one_off=True)
+past = ClockedSchedule.objects.create(clocked_time=datetime(2020, 1, 1, 12, tzinfo=UTC))
+add("past", clocked=past, one_off=True)
 add("sunrise", solar=sun)
 add("elsewhere", task="old.app.mark", interval=ten)
 add("unknown", task="old.app.unknown", interval=ten)
@@ -92,6 +94,7 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
     assert "counts from the Unix epoch" in told["every ten minutes"]
     assert "priority 3 of the broker was left out" in told["every ten minutes"]
     assert "disabled, as it was" in told["nightly"]
+    assert "its time has passed" in told["past"], "and it must not run a day later, at the same time"
 
     found = json.loads(project("-c", READ))
     mark = {"task": "tests.app.tasks.mark", "args": ["x"]}
@@ -104,7 +107,14 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
             "every": "1 day, 0:00:00",
             "anchor": "2099-01-01 12:00:00+00:00",
             "start": "2099-01-01 12:00:00+00:00",
-            "max_runs": 1,
+            "end": "2099-01-01 12:00:00+00:00",
+        },
+        "past": {
+            **mark,
+            "every": "1 day, 0:00:00",
+            "anchor": "2020-01-01 12:00:00+00:00",
+            "start": "2020-01-01 12:00:00+00:00",
+            "end": "2020-01-01 12:00:00+00:00",
         },
         "working days": {**mark, "cron": "0 9 * * mon-fri", "timezone": "Europe/London", "max_runs": 1},
     }
