@@ -12,7 +12,9 @@ wrong, and has changed nothing then.
 
 from __future__ import annotations
 
+from collections import Counter
 from difflib import get_close_matches
+from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -20,7 +22,7 @@ from django.core.exceptions import ImproperlyConfigured
 from delayedq.conf import get_settings
 from delayedq.core.serialization import dumps, loads
 from delayedq.cron import changing
-from delayedq.cron.beat import SETTINGS
+from delayedq.cron.beat import CHUNK, SETTINGS
 from delayedq.cron.changing import empty
 from delayedq.cron.definitions import read, read_stored
 from delayedq.cron.placing import lock, together
@@ -32,14 +34,14 @@ from delayedq.store import default_store
 from delayedq.tasks import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.cron.definitions import Definition
     from delayedq.scheduling import Scheduled
     from delayedq.store.base import Store
 
-__all__ = ["create", "delete", "disable", "enable", "get", "run_now", "update"]
+__all__ = ["create", "create_many", "delete", "disable", "enable", "get", "run_now", "update"]
 
 DELETED = "Its schedule was deleted."
 #: How many names are compared with one that is unknown, and how many are told.
@@ -56,25 +58,83 @@ def create(name: str, task: Task[..., Any] | str, *, enabled: bool = True, **opt
     `jitter`, `start`, `end`, `max_runs`. Nothing runs for the past. Its next tick is placed at once.
     """
     given = {"task": _path(task), **_given(options)}
-    definition = read_stored(name, given)
+    definition = _read(name, {**given, "enabled": enabled})
     store = default_store()
 
     def work() -> datetime | None:
         now = store.now()
         row = lock(store, SETTINGS, name, now)
-        if name in get_settings().CRON or row.definition is not None or (row.config_hash and row.retired_at is None):
-            raise InvalidSchedule(f"There is a schedule {name!r} already; change it with update().")
-        row.config_hash, row.covered_until, row.retired_at = "", now, None
-        row.disabled_at = None if enabled else now
+        _begin(row, enabled, now)
         return _save(store, row, given, definition, now, "created")
 
     return together(store, work)
 
 
+def create_many(given: Iterable[Mapping[str, Any]]) -> int:
+    """Add many schedules, all or none, some hundred with a few statements; returns how many.
+
+    Each is a dict with `name`, `task` and what else `create` takes.
+
+        schedules.create_many(
+            {"name": f"digest {user.pk}", "task": send_digest, "cron": "H 8 * * *", "args": [user.pk]} for user in users
+        )
+    """
+    store = default_store()
+    read = [_read_one(one) for one in given]
+    names = Counter(definition.name for _, definition in read)
+    if names and (most := names.most_common(1)[0])[1] > 1:
+        raise InvalidSchedule(f"The name {most[0]!r} is given {most[1]} times.")
+
+    def work() -> None:
+        now = store.now()
+        for some in batched(read, CHUNK):
+            _create_some(store, some, now)
+
+    together(store, work)
+    return len(read)
+
+
+def _read_one(one: Mapping[str, Any]) -> tuple[dict[str, Any], Definition]:
+    if not isinstance(one, dict) or not {"name", "task"} <= one.keys():
+        raise InvalidSchedule(f"Each schedule is a dict with 'name', 'task' and its options, not {one!r}.")
+    given = _given({**one, "task": _path(one["task"])})
+    name = given.pop("name", None)
+    return given, _read(name, given)
+
+
+def _create_some(store: Store, some: Sequence[tuple[dict[str, Any], Definition]], now: datetime) -> None:
+    rows = CronSchedule.objects.using(store.alias).filter(
+        owner=SETTINGS, name__in=[definition.name for _, definition in some]
+    )
+    new = [CronSchedule(owner=SETTINGS, name=definition.name, covered_until=now) for _, definition in some]
+    CronSchedule.objects.using(store.alias).bulk_create(new, ignore_conflicts=True)
+    by_name = {row.name: row for row in rows.select_for_update().order_by("id")}
+    visited = []
+    for given, definition in some:
+        row = by_name[definition.name]
+        _begin(row, definition.enabled, now)
+        row.definition = dumps({key: value for key, value in given.items() if key != "enabled"})
+        tell_changed(store, row.name, "created", 0)
+        if definition.enabled:
+            visited.append(Visited(row, definition))
+    write(store, by_name.values(), "definition")
+    bring_up_to_date(store, visited, now)
+
+
+def _begin(row: CronSchedule, enabled: bool, now: datetime) -> None:
+    """Raises InvalidSchedule if the row is that of another schedule."""
+    is_in_use = row.definition is not None or (row.config_hash and row.retired_at is None)
+    if is_in_use or row.name in get_settings().CRON:
+        raise InvalidSchedule(f"There is a schedule {row.name!r} already; change it with update().")
+    row.config_hash, row.covered_until, row.retired_at, row.runs = "", now, None, 0
+    row.disabled_at = None if enabled else now
+
+
 def update(name: str, **changes: Any) -> datetime | None:
     """Change the keys that are given, as in `create`; None removes a key. Returns when it ticks next.
 
-    A schedule whose times or messages change takes back its future ticks and starts anew, from now.
+    With `enabled` it is disabled or enabled too. A schedule whose times or messages change takes back its future ticks
+    and starts anew, from now.
     """
     store = default_store()
 
@@ -84,7 +144,15 @@ def update(name: str, **changes: Any) -> datetime | None:
         if row.definition is None:
             raise InvalidSchedule(_in_settings(name))
         given = _merged(loads(row.definition), changes)
-        return _save(store, row, given, read_stored(name, given), now, "")
+        definition = _read(name, given)
+        enabled = given.pop("enabled", None)
+        if enabled is False:
+            changing.disable(store, row, now)
+        elif enabled and row.disabled_at is not None:
+            row.disabled_at = None
+            row.covered_until = now
+            tell_changed(store, name, "enabled", 0)
+        return _save(store, row, given, definition, now, "")
 
     return together(store, work)
 
@@ -167,6 +235,17 @@ def definition_of(row: CronSchedule) -> Definition | None:
         return read(row.name, get_settings().CRON[row.name])
     except ImproperlyConfigured as error:
         raise InvalidSchedule(str(error)) from None
+
+
+def _read(name: str, given: Mapping[str, Any]) -> Definition:
+    """Raises InvalidSchedule."""
+    definition = read_stored(name, given)
+    if definition.store.alias != default_store().alias:
+        raise InvalidSchedule(
+            f"Schedule {name!r}['task']: The messages of {given['task']!r} are in the database "
+            f"{definition.store.alias!r}, schedules in {default_store().alias!r}; define it in DELAYEDQ['CRON']."
+        )
+    return definition
 
 
 def _save(

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
+from django.db import IntegrityError
 
 from delayedq import schedules
 from delayedq.cron.beat import Beats
+from delayedq.cron.definitions import Definition
 from delayedq.exceptions import InvalidSchedule
 from delayedq.models import CronSchedule, CronTick, Message
+from delayedq.tasks import registered
 from tests.app.tasks import mark
 from tests.cron.given import beat_at, cancelled, nominal, placed, run_due
 from tests.store.given import together, undone
@@ -139,6 +143,63 @@ def test_created_disabled_it_waits_to_be_enabled(store, now):
     schedules.enable("report")
     assert placed() == [hour(16)]
     assert Message.objects.get().priority == 3
+
+
+def test_enabled_is_a_key_of_update_too(store, now):
+    schedules.create("report", mark, **HOURLY)
+    assert schedules.update("report", enabled=False, priority=3) is None
+    assert placed() == []
+    now[0] = hour(20)
+    beat(store)
+    assert placed() == []
+    assert schedules.update("report", enabled=True) == hour(21)
+    assert placed() == [hour(21)]
+    assert schedules.get("report") == {"task": mark.module_path, "priority": 3, **HOURLY}
+
+
+@pytest.mark.parametrize("enabled", [0, "no", None])
+def test_enabled_is_true_or_false(store, now, enabled):
+    with pytest.raises(InvalidSchedule, match="It is True or False"):
+        schedules.create("report", mark, enabled=enabled, **HOURLY)
+    schedules.create("report", mark, **HOURLY)
+    if enabled is not None:
+        with pytest.raises(InvalidSchedule, match="It is True or False"):
+            schedules.update("report", enabled=enabled)
+
+
+def test_one_whose_task_has_other_defaults_since_a_deploy_ticks_on(store, now, monkeypatch):
+    """It has another fingerprint then; workers of both versions would take each other's ticks back, or place none."""
+    schedules.create("report", mark, misfire="all", **HOURLY)
+    monkeypatch.setitem(registered, mark.module_path, mark.using(priority=7))
+    for number in (16, 17, 18):
+        now[0] = hour(number)
+        beat(store)
+    assert placed() == [hour(16), hour(17), hour(18), hour(19)]
+    assert cancelled() == {}
+
+
+def test_a_task_whose_messages_are_in_another_database_is_refused(store, now, monkeypatch):
+    monkeypatch.setattr(Definition, "store", SimpleNamespace(alias="elsewhere"))
+    with pytest.raises(InvalidSchedule, match="are in the database 'elsewhere'"):
+        schedules.create("report", mark, **HOURLY)
+
+
+def test_a_schedule_that_fails_keeps_no_other_one_from_ticking(store, now, monkeypatch, caplog):
+    """Also if the database refuses what it would write, which is no outage."""
+    for name in ("bad", "good"):
+        schedules.create(name, mark, **HOURLY)
+    tick = Definition.tick
+
+    def refused(self, *args, **options):
+        if self.name == "bad":
+            raise IntegrityError("refused")
+        return tick(self, *args, **options)
+
+    monkeypatch.setattr(Definition, "tick", refused)
+    now[0] = hour(16)
+    beat(store)
+    assert (placed("good"), placed("bad")) == ([hour(16), hour(17)], [hour(16)])
+    assert "The ticks of schedule 'bad' could not be placed" in caplog.text
 
 
 def test_deleted_it_is_gone_with_its_ticks_and_its_name_is_free(store, now):

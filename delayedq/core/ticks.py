@@ -74,13 +74,14 @@ def still_due(
     """Which of `missed` (past ticks that have not begun, in order) still run.
 
     A tick later than `starting_deadline` never runs. Without a deadline the limit of `skip` is SKIP_AFTER, and
-    the other policies have none.
+    the other policies have none. With `once`, a tick that is at most SKIP_AFTER late runs beside the latest.
     """
-    candidates = missed[-1:] if misfire is Misfire.ONCE else missed
+    lateness = {tick: as_utc(now) - as_utc(tick) for tick in missed}
     limit = SKIP_AFTER if misfire is Misfire.SKIP and starting_deadline is None else starting_deadline
-    if limit is None:
-        return list(candidates)
-    return [tick for tick in candidates if as_utc(now) - as_utc(tick) <= limit]
+    found = [tick for tick in missed if limit is None or lateness[tick] <= limit]
+    if misfire is not Misfire.ONCE:
+        return found
+    return [tick for tick in found if tick == missed[-1] or lateness[tick] <= SKIP_AFTER]
 
 
 class Overlap(StrEnum):
@@ -104,13 +105,14 @@ def expires_at(
     """
     limits = []
     if misfire is Misfire.SKIP or starting_deadline is not None:
-        limits.append(_later(due_at, SKIP_AFTER if starting_deadline is None else starting_deadline))
+        limits.append(later(due_at, SKIP_AFTER if starting_deadline is None else starting_deadline))
     if misfire is Misfire.ONCE and following is not None:
         limits.append(max(following, due_at + SKIP_AFTER))
     return min(limits, default=None)
 
 
-def _later(moment: datetime, duration: timedelta) -> datetime:
+def later(moment: datetime, duration: timedelta) -> datetime:
+    """The sum; LATEST if it is beyond that."""
     try:
         return moment + duration
     except OverflowError:

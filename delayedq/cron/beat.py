@@ -12,10 +12,12 @@ comes or goes (`deployed`). Schedules of the database are read from there.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
+from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import Error
+from django.db import InterfaceError, OperationalError
 from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from delayedq.core.serialization import loads
@@ -39,6 +41,9 @@ logger = logging.getLogger("delayedq")
 CHUNK = 500
 #: Names read in one statement.
 NAMES = 5_000
+
+#: What a lost database raises.
+LOST = (OperationalError, InterfaceError)
 
 #: Schedules of the settings and of the database have no owner.
 SETTINGS = ""
@@ -75,7 +80,7 @@ class Beats:
         """Visit all that needs it; ends early when `going` is False.
 
         What fails for one schedule is logged and tried again at the next beat; only the loss of the database ends this
-        one (django.db.Error).
+        one (LOST).
         """
         moment = now or self._store.now()
         if self._deployed.attend(moment):
@@ -97,19 +102,24 @@ class Beats:
         due = rows.annotate(in_settings=ExpressionWrapper(Q(definition=None), output_field=BooleanField()))
         after = Q()
         while True:
-            found = list(due.filter(after).values_list("id", "name", "next_at", "in_settings")[:CHUNK])
-            known = [id_ for id_, name, _, in_settings in found if not in_settings or name in self._own]
+            found = list(due.filter(after).values_list("id", "name", "next_at", "in_settings", "config_hash")[:CHUNK])
+            known = [id_ for id_, name, _, in_settings, _ in found if not in_settings or name in self._own]
+            if any(
+                in_settings and name in self._own and config_hash != self._definitions[name].config_hash
+                for _, name, _, in_settings, config_hash in found
+            ):
+                self._compare = max(self._compare, 1)  # somebody with other settings has enabled it
             if left := [id_ for id_ in known if id_ not in visited]:
                 yield left
             if len(found) < CHUNK:
                 return
-            last_id, _, last_at, _ = found[-1]
+            last_id, _, last_at, *_ = found[-1]
             after = Q(next_at__gt=last_at) | Q(next_at=last_at, id__gt=last_id)
 
     def _visit(self, ids: Collection[int], now: datetime, *, install: bool = False) -> set[int]:
         try:
             return visit(self._store, ids, self._find, now, install=install)
-        except Error:
+        except LOST:
             raise
         except Exception:  # noqa: BLE001  which of them it was, the next one finds
             return self._visit_each(ids, now, install=install)
@@ -120,21 +130,23 @@ class Beats:
         for id_ in ids:
             try:
                 done |= visit(self._store, [id_], self._find, now, install=install)
-            except Error:
+            except LOST:
                 raise
             except Exception:
-                name = CronSchedule.objects.using(self._store.alias).get(id=id_).name
-                logger.exception("The ticks of schedule %r could not be placed.", name)
+                names = CronSchedule.objects.using(self._store.alias).filter(id=id_).values_list("name", flat=True)
+                logger.exception("The ticks of schedule %r could not be placed.", names.first())
         return done
 
     def _find(self, row: CronSchedule) -> Definition | None:
         if row.definition is None:
             return self._definitions[row.name] if row.name in self._own else None
         try:
-            return read_stored(row.name, loads(row.definition))
+            found = read_stored(row.name, loads(row.definition))
         except DelayedQError as error:
             self._log_once(row.name, str(error), "Its ticks are placed by workers that can read it.")
             return None
+        # Workers whose tasks have other defaults would take each other's ticks back: only update() changes the hash.
+        return replace(found, config_hash=row.config_hash) if row.config_hash else found
 
     def _log_once(self, name: str, problem: str, consequence: str) -> None:
         if (name, problem) not in self._logged:
@@ -190,23 +202,23 @@ class Beats:
                 self._log_once(name, problem, "Theirs is in effect while they live, and for DELAYEDQ['CRON_GRACE'].")
 
     def _retire(self, known: Mapping[str, Known], decided: Mapping[str, str], now: datetime) -> None:
-        defined = self._deployed.defined()
         installed = [one for one in known.values() if one.config_hash and one.retired_at is None]
         off = [one.id for one in installed if decided.get(one.name) == DISABLED]
-        gone = [one.id for one in installed if one.name not in defined and one.name not in decided]
+        gone = [one.id for one in installed if one.name not in decided]
         self._stop(off, SWITCHED_OFF, now)
         self._stop(gone, GONE, now)
         self._deployed.forget()
 
     def _stop(self, ids: Sequence[int], reason: str, now: datetime) -> None:
         for some in batched(ids, CHUNK):
-            stop(self._store, some, reason, now, retire=reason is GONE, still=self._is_stopped)
+            still = partial(self._still_stopped, now)
+            stop(self._store, some, reason, now, retire=reason is GONE, still=still)
 
-    def _is_stopped(self, row: CronSchedule, now: datetime) -> bool:
-        """Asked again under the lock of the row: its definition may have come back."""
-        self._deployed.attend(now)
-        decided = self._deployed.decided().get(row.name)
-        return decided == DISABLED or (decided is None and row.name not in self._deployed.defined())
+    def _still_stopped(self, now: datetime, rows: Sequence[CronSchedule]) -> list[CronSchedule]:
+        """Asked again under the lock of the rows: their definition may have come back."""
+        self._deployed.look(now)
+        decided = self._deployed.decided()
+        return [row for row in rows if decided.get(row.name, DISABLED) == DISABLED]
 
 
 def beat(store: Store, definitions: Mapping[str, Definition], *, now: datetime | None = None) -> None:

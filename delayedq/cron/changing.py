@@ -28,15 +28,15 @@ def stop(
     now: datetime,
     *,
     retire: bool,
-    still: Callable[[CronSchedule, datetime], bool],
+    still: Callable[[Sequence[CronSchedule]], list[CronSchedule]],
 ) -> None:
-    """Take back the ticks of these schedules, if they are `still` to be stopped once their rows are locked.
+    """Take back the ticks of those that are `still` to be stopped once their rows are locked.
 
     With `retire`, one that is defined again goes on from where it was; else it begins anew.
     """
 
     def work() -> None:
-        rows = [row for row in lock_each(store, ids) if row.retired_at is None and still(row, now)]
+        rows = still([row for row in lock_each(store, ids) if row.retired_at is None])
         empty(store, rows, reason, now, "retired" if retire else "disabled")
         for row in rows:
             row.covered_until = min(row.covered_until, now)
@@ -58,13 +58,18 @@ def disable(store: Store, row: CronSchedule, now: datetime) -> None:
 
 
 def enable(store: Store, row: CronSchedule, definition: Definition | None, now: datetime) -> None:
-    """Place its ticks again, from now on. The caller has locked the row; None: a worker will find the definition."""
+    """Place its ticks again, from now on. The caller has locked the row; None: a worker will find the definition.
+
+    So it will if that of the settings here is not the one that workers have installed.
+    """
     if row.disabled_at is None:
         return
     row.disabled_at = None
     row.covered_until = row.next_at = now
     tell_changed(store, row.name, "enabled", 0)
-    if definition is not None and definition.enabled:
+    if definition is None or not definition.enabled:
+        write(store, [row])
+    elif row.definition is not None or row.config_hash in {"", definition.config_hash}:
         bring_up_to_date(store, [Visited(row, definition)], now)
     else:
         write(store, [row])

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.dispatch import receiver
 
 from delayedq.conf import get_settings
 from delayedq.core.cron import Cron, Every, Within, as_zone
 from delayedq.core.instants import EPOCH
 from delayedq.core.serialization import dumps
-from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jittered, tick_key
+from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jittered, later, tick_key
 from delayedq.cron.checking import Path, checked_choice, checked_duration, checked_number
 from delayedq.cron.placing import Tick
 from delayedq.exceptions import InvalidSchedule
@@ -55,17 +57,23 @@ class Definition:
     max_runs: int | None = None
     enabled: bool = True
 
-    def tick(self, nominal_at: datetime) -> Tick:
-        """The tick at that instant, with the message to be offered for it."""
-        due_at = jittered(self.name, nominal_at, self.jitter) if self.jitter else nominal_at
+    def due_at(self, nominal_at: datetime) -> datetime:
+        """When the tick at that instant is due: then, or later by its share of the jitter."""
+        return jittered(self.name, nominal_at, self.jitter) if self.jitter else nominal_at
+
+    def tick(self, nominal_at: datetime, *, last: bool = False) -> Tick:
+        """The tick at that instant, with the message to be offered for it; after the `last` one comes no other."""
+        due_at = self.due_at(nominal_at)
         about: dict[str, Any] = {}
-        # A tick that waits for the one before it is not missed because the next one comes.
-        coalesced = self.misfire is Misfire.ONCE and self.overlap is not Overlap.WAIT
-        following = self.schedule.next_after(nominal_at) if coalesced else None
+        following = self.schedule.next_after(nominal_at) if self.misfire is Misfire.ONCE and not last else None
         if limit := expires_at(due_at, following, self.misfire, self.starting_deadline):
-            about |= {"expires_at": limit.astimezone(UTC).isoformat(), "misfire": self.misfire.value}
+            about |= {"expires_at": _text(limit), "misfire": self.misfire.value}
         if self.overlap is not Overlap.ALLOW:
             about["overlap"] = self.overlap.value
+        if self.overlap is Overlap.WAIT and self.starting_deadline is not None:
+            about["starts_by"] = _text(later(due_at, self.starting_deadline))
+        if about and due_at != nominal_at:
+            about["due_at"] = _text(due_at)
         key = tick_key(self.name, self.config_hash, nominal_at)
         return Tick(nominal_at, self._message(nominal_at, about, key=key, scheduled_at=due_at))
 
@@ -80,8 +88,12 @@ class Definition:
         return Scheduled.of(store.offer(self._message(store.now(), {})))
 
     def _message(self, nominal_at: datetime, about: dict[str, Any], **fields: Any) -> Offer:
-        cron = {"schedule": self.name, "nominal_at": nominal_at.astimezone(UTC).isoformat(), **about}
+        cron = {"schedule": self.name, "nominal_at": _text(nominal_at), **about}
         return self.offer._replace(metadata=dumps({**(self.task.metadata or {}), "cron": cron}), **fields)
+
+
+def _text(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat()
 
 
 def definitions() -> dict[str, Definition]:
@@ -102,9 +114,22 @@ def read_stored(name: str, given: Any) -> Definition:
         raise InvalidSchedule(str(error)) from error.__cause__
 
 
+#: What was read of the settings before: thousands of schedules take seconds, and a process that is forked has it too.
+_known: dict[str, tuple[Any, Definition]] = {}
+
+
+@receiver(setting_changed)
+def _forget(**_: object) -> None:
+    _known.clear()
+
+
 def read(name: object, given: Any) -> Definition:
     """One entry of the settings. Raises ImproperlyConfigured, naming the path of what is wrong."""
-    return _read(Path(f"DELAYEDQ['CRON'][{name!r}]"), name, given)
+    if not isinstance(name, str) or get_settings().CRON.get(name) is not given:
+        return _read(Path(f"DELAYEDQ['CRON'][{name!r}]"), name, given)
+    if name not in _known or _known[name][0] is not given:
+        _known[name] = given, _read(Path(f"DELAYEDQ['CRON'][{name!r}]"), name, given)
+    return _known[name][1]
 
 
 def _read(path: Path, name: object, given: Any) -> Definition:
@@ -118,7 +143,7 @@ def _read(path: Path, name: object, given: Any) -> Definition:
         task=task,
         schedule=schedule,
         offer=offer,
-        config_hash=_hash(schedule, offer, policy["overlap"], policy["jitter"]),
+        config_hash=_hash(schedule, offer, policy),
         **policy,
     )
 
@@ -230,10 +255,11 @@ def _offer(path: Path, task: Task[..., Any], given: Mapping[str, Any]) -> Offer:
         return task.offer(args, kwargs, when=None)
 
 
-def _hash(schedule: Cron | Every | Within, offer: Offer, overlap: Overlap, jitter: timedelta) -> str:
+def _hash(schedule: Cron | Every | Within, offer: Offer, policy: Mapping[str, Any]) -> str:
     parts: list[Any] = [_when(schedule), offer.kind, offer.payload, offer.queue, offer.priority]
-    if overlap is not Overlap.ALLOW or jitter:
-        parts += [overlap, jitter.total_seconds()]
+    overlap, jitter, max_runs = policy["overlap"], policy["jitter"], policy["max_runs"]
+    if overlap is not Overlap.ALLOW or jitter or max_runs is not None:
+        parts += [overlap, jitter.total_seconds(), max_runs]
     return config_hash(json.dumps(parts))
 
 

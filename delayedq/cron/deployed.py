@@ -3,15 +3,18 @@
 Two versions of the code run side by side during a deploy, and workers of one database may have different settings for
 good. A worker writes once per beat that its set is in use, whatever its size. Of the sets that are in use the newest
 that has a schedule decides how it is defined; a schedule is retired only when no set has had it for a grace period in
-which a worker was there to see. So no worker takes away what another one defines.
+which workers were there to see. So no worker takes away what another one defines. After a time in which no worker had a
+beat (all were stopped, or the database was away) the grace period begins anew: until then the sets of before count as
+in use, so it does not matter who is back first.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import transaction
+from django.db.models import Case, When
 
 from delayedq.conf import get_settings
 from delayedq.core.ticks import config_hash
@@ -19,13 +22,23 @@ from delayedq.models import CronSettings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from delayedq.cron.definitions import Definition
     from delayedq.store.base import Store
 
 #: Stands for a definition with `enabled` False.
 DISABLED = ""
+#: The digest of the row in which all workers, also those without schedules, say that they are there: its content is
+#: since when they have been so without a longer break.
+PRESENCE = ""
+
+
+class Seen(NamedTuple):
+    id: int
+    digest: str
+    seen_at: datetime
+    #: Of the row of PRESENCE; None for others.
+    since: str | None
 
 
 class Deployed:
@@ -33,56 +46,58 @@ class Deployed:
 
     def __init__(self, store: Store, definitions: Mapping[str, Definition]) -> None:
         self._rows = CronSettings.objects.using(store.alias)
-        self._store = store
         self._own = {name: one.config_hash if one.enabled else DISABLED for name, one in definitions.items()}
         self._content = json.dumps(self._own, sort_keys=True)
         self.digest = config_hash(self._content)
         self._contents: dict[int, dict[str, str]] = {}
-        self._watching_since: datetime | None = None
         self._unused: list[int] = []
-        #: Ids of the sets that may still be in use, the newest first.
+        #: Ids of the sets that are in use, the newest first.
         self.known: tuple[int, ...] = ()
-        #: Of these, the ones that are surely in use.
-        self.live: tuple[int, ...] = ()
 
     def attend(self, now: datetime) -> bool:
         """Say that the own set is in use, and read which others are. True if that has changed."""
-        grace = get_settings().CRON_GRACE
-        self._watching_since = min(self._watching_since or now, now)
-        if self._own:
-            self._heartbeat(now - grace, now)
-        seen = dict(self._rows.order_by("-id").values_list("id", "seen_at"))
-        live = tuple(id_ for id_, at in seen.items() if at > now - grace)
-        known = tuple(id_ for id_, at in seen.items() if max(at, self._watching_since) > now - grace)
-        self._unused = [id_ for id_ in seen if id_ not in known]
-        changed = (live, known) != (self.live, self.known)
-        self.live, self.known = live, known
-        return changed
+        before = self.known
+        seen = self.look(now)
+        if self._own and not self._rows.filter(digest=self.digest).update(seen_at=now):
+            # One that was forgotten returns as the newest: a version that is deployed again decides again.
+            self._rows.bulk_create([self._row(self.digest, self._content, now)], ignore_conflicts=True)
+            seen = self.look(now)
+        self._say_present(seen, now)
+        return self.known != before
 
-    def _heartbeat(self, unused_since: datetime, now: datetime) -> None:
-        """A set that was out of use returns as the newest: a version that is deployed again decides again."""
-        own = self._rows.filter(digest=self.digest)
-        if own.filter(seen_at__gt=unused_since).update(seen_at=now):
-            return
-        with transaction.atomic(using=self._store.alias):
-            own.filter(seen_at__lte=unused_since).delete()
-            self._rows.bulk_create(
-                [CronSettings(digest=self.digest, content=self._content, seen_at=now)], ignore_conflicts=True
-            )
+    def look(self, now: datetime) -> dict[str, Seen]:
+        """Read which sets are in use; returns all rows by digest."""
+        since = Case(When(digest=PRESENCE, then="content"))
+        seen = {row[1]: Seen._make(row) for row in self._rows.order_by("-id").values_list(*Seen._fields[:3], since)}
+        unused_since = now - get_settings().CRON_GRACE
+        sets = [row for row in seen.values() if row.digest != PRESENCE]
+        is_watched = _present_since(seen, now) <= unused_since
+        self.known = tuple(row.id for row in sets if row.seen_at > unused_since or not is_watched)
+        self._unused = [row.id for row in sets if row.id not in self.known]
+        return seen
+
+    def _say_present(self, seen: Mapping[str, Seen], now: datetime) -> None:
+        """Seldom: each process would write this row, and a twentieth of the grace period says as much."""
+        row = seen.get(PRESENCE)
+        if row is None:
+            self._rows.bulk_create([self._row(PRESENCE, now.isoformat(), now)], ignore_conflicts=True)
+        elif now - row.seen_at > get_settings().CRON_GRACE / 20:
+            since = _present_since(seen, now).isoformat()
+            self._rows.filter(id=row.id, seen_at__lt=now).update(seen_at=now, content=since)
+
+    @staticmethod
+    def _row(digest: str, content: str, now: datetime) -> CronSettings:
+        return CronSettings(digest=digest, content=content, seen_at=now)
 
     def decided(self) -> dict[str, str]:
-        """The hash that decides, by the name of each schedule that a live set has; DISABLED for one that is disabled.
+        """The hash that decides, by the name of each schedule that a set in use has; DISABLED for one that is disabled.
 
         Call `attend` before.
         """
         decided: dict[str, str] = {}
-        for id_ in reversed(self.live):
+        for id_ in reversed(self.known):
             decided |= self._content_of(id_)
         return decided
-
-    def defined(self) -> set[str]:
-        """The names of all schedules that a set has that may still be in use."""
-        return {name for id_ in self.known for name in self._content_of(id_)}
 
     def forget(self) -> None:
         """Delete the sets that are not in use any more."""
@@ -93,7 +108,15 @@ class Deployed:
 
     def _content_of(self, id_: int) -> dict[str, str]:
         if id_ not in self._contents:
-            missing = [one for one in {*self.known, *self.live} if one not in self._contents]
+            missing = [one for one in self.known if one not in self._contents]
             for found, content in self._rows.filter(id__in=missing).values_list("id", "content"):
                 self._contents[found] = json.loads(content)
         return self._contents.get(id_, {})
+
+
+def _present_since(seen: Mapping[str, Seen], now: datetime) -> datetime:
+    """Since when workers have had their beats, without a break of half a grace period."""
+    row = seen.get(PRESENCE)
+    if row is None or row.since is None or now - row.seen_at > get_settings().CRON_GRACE / 2:
+        return now
+    return min(datetime.fromisoformat(row.since), now)

@@ -19,10 +19,12 @@ from delayedq.cron.beat import SETTINGS
 from delayedq.cron.telling import tell_missed
 from delayedq.exceptions import Cancel, Snooze
 from delayedq.models import CronSchedule, CronTick, Message
-from delayedq.store import default_store
+from delayedq.store import served_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from django.db.models import QuerySet
 
     from delayedq.store.base import Store
     from delayedq.store.protocol import Claimed
@@ -48,16 +50,19 @@ def check_start(claimed: Claimed, cron: Mapping[str, Any]) -> None:
     """
     if "schedule" not in cron:
         return
-    store = default_store()
-    if claimed.attempt == 1 and "expires_at" in cron and claimed.scheduled_at == claimed.scheduled_at_initially:
-        _check_expired(store, cron)
+    store = served_store()
+    as_placed = claimed.scheduled_at == datetime.fromisoformat(cron.get("due_at", cron["nominal_at"]))
+    if claimed.attempt == 1 and "expires_at" in cron and as_placed:
+        _check_expired(store, cron, "expires_at")
+    elif claimed.attempt == 1 and "starts_by" in cron and _waited(store, claimed, cron):
+        _check_expired(store, cron, "starts_by")
     if "overlap" in cron and not _take_place(store, claimed.id, cron["schedule"]):
         _yield(store, claimed, cron)
 
 
-def _check_expired(store: Store, cron: Mapping[str, Any]) -> None:
+def _check_expired(store: Store, cron: Mapping[str, Any], limit: str) -> None:
     """By the database's clock, which is asked only if that of this host says so."""
-    expires_at = datetime.fromisoformat(cron["expires_at"])
+    expires_at = datetime.fromisoformat(cron[limit])
     if timezone.now() > expires_at and store.now() > expires_at:
         reason = f"It was missed (misfire: {cron.get('misfire')})."
         nominal_at = datetime.fromisoformat(cron["nominal_at"])
@@ -65,11 +70,22 @@ def _check_expired(store: Store, cron: Mapping[str, Any]) -> None:
         raise Cancel(reason)
 
 
+def _waited(store: Store, claimed: Claimed, cron: Mapping[str, Any]) -> bool:
+    """Has it waited for another tick, and not begun? Then it was never due later than `starts_by`: see `_yield`."""
+    if claimed.scheduled_at > datetime.fromisoformat(cron["starts_by"]):
+        return False  # somebody has moved it
+    return not _rows(store, cron["schedule"]).filter(running_id=claimed.id).exists()
+
+
+def _rows(store: Store, schedule: str) -> QuerySet[CronSchedule]:
+    return CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=schedule)
+
+
 def _take_place(store: Store, id_: int, schedule: str) -> bool:
     """True if this message runs for its schedule from now on: no other one has begun and not ended."""
     begun = Q(attempt__gt=0) | Q(lease_token__isnull=False)
     running = Message.objects.using(store.alias).filter(begun, id=OuterRef("running_id"))
-    rows = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=schedule)
+    rows = _rows(store, schedule)
     free = Q(running_id=None) | Q(running_id=id_) | ~Exists(running)
     return bool(rows.filter(free).update(running_id=id_)) or not rows.exists()
 
@@ -81,10 +97,16 @@ def _yield(store: Store, claimed: Claimed, cron: Mapping[str, Any]) -> None:
     elif _other_waits(store, claimed.id, cron["schedule"], nominal_at):
         reason = "Another tick of its schedule waits already (overlap: wait)."
     else:
-        waited = store.now() - claimed.scheduled_at_initially
-        raise Snooze(min(max(waited / 4, SHORTEST), LONGEST))
+        raise Snooze(_pause(store.now(), claimed, cron))
     tell_missed(store, cron["schedule"], nominal_at, nominal_at, reason)
     raise Cancel(reason)
+
+
+def _pause(now: datetime, claimed: Claimed, cron: Mapping[str, Any]) -> timedelta:
+    pause = min(max((now - claimed.scheduled_at_initially) / 4, SHORTEST), LONGEST)
+    if "starts_by" not in cron:
+        return pause
+    return max(min(pause, datetime.fromisoformat(cron["starts_by"]) - now), timedelta())
 
 
 def _other_waits(store: Store, id_: int, schedule: str, nominal_at: datetime) -> bool:

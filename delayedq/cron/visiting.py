@@ -11,13 +11,13 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections
 from django.db.models import F
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Least
 
-from delayedq.core.cron import latest, ticks
+from delayedq.core.cron import SECOND, latest, ticks
 from delayedq.core.ticks import SKIP_AFTER, Misfire, still_due
 from delayedq.cron.placing import prune, together, withdraw
 from delayedq.cron.telling import tell_changed, tell_missed, tell_placed
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 #: How long before they are due ticks are placed.
 AHEAD = timedelta(minutes=10)
+#: A changed definition of the settings begins where the ticks of the one before end, if that was not longer ago: so
+#: long can it take until a worker sees that those with the one before are gone.
+HANDOVER = timedelta(minutes=5)
 #: At most this many ticks of one schedule are placed in one visit.
 MOST = 1_000
 #: A definition that was retired and returns within this time goes on from where it was; else it is new.
@@ -50,20 +53,35 @@ WRITTEN = ("config_hash", "covered_until", "next_at", "runs", "running_id", "dis
 CHANGED = "Its schedule has changed."
 
 
+class Waiting(NamedTuple):
+    """A tick that has come, and whose message no attempt has begun; with jitter, it may be due later."""
+
+    due_at: datetime
+    tick: CronTick
+
+
 @dataclass(slots=True)
 class Visited:
-    """A locked schedule, and its ticks from `next_at` on. `waiting`: those that are due and not begun, by due time."""
+    """A locked schedule, and its ticks from `next_at` on."""
 
     row: CronSchedule
     definition: Definition
     ticks: list[CronTick] = field(default_factory=list)
-    waiting: dict[datetime, CronTick] = field(default_factory=dict)
+    waiting: list[Waiting] = field(default_factory=list)
     new: list[Tick] = field(default_factory=list)
     runs_before: int = 0
+    #: Its next tick.
+    following: datetime | None = None
 
     @property
     def changed(self) -> bool:
         return self.row.config_hash != self.definition.config_hash
+
+    @property
+    def runs_left(self) -> int | None:
+        """How many more ticks it may have; None: any number."""
+        most = self.definition.max_runs
+        return None if most is None else max(0, most - self.row.runs)
 
 
 def visit(store: Store, ids: Collection[int], find: Find, now: datetime, *, install: bool = False) -> set[int]:
@@ -115,11 +133,11 @@ def bring_up_to_date(store: Store, visited: Sequence[Visited], now: datetime) ->
     write(store, [one.row for one in visited])
 
 
-def write(store: Store, rows: Iterable[CronSchedule]) -> None:
-    """In one statement, of which bulk_update would make a CASE for each row."""
+def write(store: Store, rows: Iterable[CronSchedule], *more: str) -> None:
+    """What a visit changes, and `more`, in one statement; bulk_update would make a CASE for each row."""
     with_target = connections[store.alias].features.supports_update_conflicts_with_target
     CronSchedule.objects.using(store.alias).bulk_create(
-        rows, update_conflicts=True, update_fields=WRITTEN, unique_fields=["id"] if with_target else None
+        rows, update_conflicts=True, update_fields=[*WRITTEN, *more], unique_fields=["id"] if with_target else None
     )
 
 
@@ -127,9 +145,10 @@ def write(store: Store, rows: Iterable[CronSchedule]) -> None:
 
 
 def ticks_from(store: Store, rows: Iterable[CronSchedule], now: datetime) -> list[CronTick]:
-    """The ticks of these schedules that may need something: from `next_at` on."""
+    """The ticks of these schedules that may need something, or may not be placed again."""
     found = CronTick.objects.using(store.alias).filter(schedule__in=[row.pk for row in rows])
-    return list(found.filter(nominal_at__gte=Coalesce(F("schedule__next_at"), now)).order_by("nominal_at"))
+    since = Least(Coalesce(F("schedule__next_at"), F("schedule__covered_until")), now)
+    return list(found.filter(nominal_at__gte=since).order_by("nominal_at"))
 
 
 def not_begun(store: Store, found: Iterable[CronTick]) -> dict[int, tuple[datetime, datetime]]:
@@ -153,9 +172,16 @@ def _read_ticks(store: Store, visited: Sequence[Visited], now: datetime) -> dict
         due_at, due_at_first = times[tick.message_id]
         if tick.nominal_at > now and tick.config_hash != one.definition.config_hash:
             of_others[tick.message_id] = tick
-        elif tick.nominal_at <= now and due_at == due_at_first:  # else somebody has put it off
-            one.waiting[due_at] = tick
+        elif tick.nominal_at <= now and not _is_moved(one, tick, due_at, due_at_first):
+            one.waiting.append(Waiting(due_at, tick))
     return of_others
+
+
+def _is_moved(one: Visited, tick: CronTick, due_at: datetime, due_at_first: datetime) -> bool:
+    """Somebody has put it off, or redriven it."""
+    if tick.config_hash != one.definition.config_hash:
+        return due_at != due_at_first
+    return due_at != one.definition.due_at(tick.nominal_at)
 
 
 # Another definition
@@ -165,9 +191,11 @@ def _take_back_changed(store: Store, visited: Sequence[Visited], of_others: dict
     taken_back = take_back_ticks(store, of_others, CHANGED, now)
     for one in visited:
         left = [tick for tick in one.ticks if tick.message_id not in taken_back]
+        number = len(one.ticks) - len(left)
         if one.changed and one.row.config_hash:
-            tell_changed(store, one.row.name, "changed", len(one.ticks) - len(left))
+            tell_changed(store, one.row.name, "changed", number)
         one.ticks = left
+        one.row.runs = max(0, one.row.runs - number)
 
 
 def take_back_ticks(store: Store, by_message: dict[int, CronTick], reason: str, now: datetime) -> set[int]:
@@ -182,15 +210,24 @@ def take_back_ticks(store: Store, by_message: dict[int, CronTick], reason: str, 
 def _install(store: Store, one: Visited, now: datetime) -> None:
     """A new definition starts now. One that returns after it was retired goes on from where it was."""
     row = one.row
-    if one.changed or (row.retired_at is not None and now - row.retired_at > RETURNS):
-        if not row.config_hash or row.retired_at is not None:
+    is_retired = row.retired_at is not None
+    if row.retired_at is not None and now - row.retired_at > RETURNS:
+        row.config_hash, row.runs = "", 0
+    if not row.config_hash or (is_retired and one.changed):
+        if row.definition is None:  # who changes those of the database tells it
             tell_changed(store, row.name, "installed", 0)
-        row.config_hash = one.definition.config_hash
         row.covered_until = now
-        row.runs = one.runs_before = 0
-    elif row.retired_at is not None:
+    elif is_retired:
         tell_changed(store, row.name, "installed again", 0)
-    row.retired_at = None
+    elif one.changed and not _takes_over(row, now):
+        _tell_passed_over(store, one, now, "Its schedule was changed while no worker was there to place it.")
+        row.covered_until = now
+    row.config_hash, row.retired_at = one.definition.config_hash, None
+
+
+def _takes_over(row: CronSchedule, now: datetime) -> bool:
+    """Does a changed definition begin where the ticks end that workers with the one before have placed?"""
+    return row.definition is None and row.covered_until < now <= row.covered_until + HANDOVER
 
 
 # Missed ticks
@@ -198,48 +235,53 @@ def _install(store: Store, one: Visited, now: datetime) -> None:
 
 def _judge(store: Store, visited: Sequence[Visited], now: datetime) -> None:
     """Cancel the ticks that are too late, and plan those that nobody has placed in time and that still run."""
-    late: dict[Misfire, dict[int, tuple[Visited, CronTick]]] = defaultdict(dict)
+    late: dict[Misfire, dict[int, tuple[Visited, Waiting]]] = defaultdict(dict)
     for one in visited:
         definition, row = one.definition, one.row
-        missed = _missed(definition, row.covered_until, now)
-        past = sorted({*missed, *(at for at in one.waiting if at <= now)})  # with jitter, some are due later
+        missed = _missed(one, now)
+        due_at = {at: definition.due_at(at) for at in missed}
+        past = sorted({*due_at.values(), *(tick.due_at for tick in one.waiting if tick.due_at <= now)})
         due = set(still_due(past, definition.misfire, definition.starting_deadline, now))
-        for due_at, tick in one.waiting.items():
-            if due_at <= now and due_at not in due and tick.message_id is not None:
-                late[definition.misfire][tick.message_id] = one, tick
-        _plan(one, [at for at in missed if at in due])
-        _tell_passed_over(store, one, now)
+        for waiting in one.waiting:
+            if waiting.due_at <= now and waiting.due_at not in due and waiting.tick.message_id is not None:
+                late[definition.misfire][waiting.tick.message_id] = one, waiting
+        ended = one.runs_left == 0
+        _plan(one, [at for at in missed if due_at[at] in due])
+        if not ended:
+            reason = f"No worker was there to place it (misfire: {definition.misfire})."
+            _tell_passed_over(store, one, now, reason)
         row.covered_until = max(row.covered_until, missed[-1] if len(missed) == MOST else now)
     for misfire, found in late.items():
         reason = f"It was missed (misfire: {misfire})."
         for id_ in withdraw(store, found, reason, now):
-            one, tick = found[id_]
-            one.waiting = {at: other for at, other in one.waiting.items() if other is not tick}
-            tell_missed(store, one.row.name, tick.nominal_at, tick.nominal_at, reason)
+            one, waiting = found[id_]
+            one.waiting.remove(waiting)
+            tell_missed(store, one.row.name, waiting.tick.nominal_at, waiting.tick.nominal_at, reason)
 
 
-def _missed(definition: Definition, covered_until: datetime, now: datetime) -> list[datetime]:
-    """The ticks since then that may still run: at most MOST, the others come with the next visits."""
+def _missed(one: Visited, now: datetime) -> list[datetime]:
+    """The ticks that nobody has placed and that may still run: at most MOST, the others come with the next visits."""
+    definition, covered_until = one.definition, one.row.covered_until
+    if one.runs_left == 0 or covered_until >= now:
+        return []
     limit = definition.starting_deadline
     if definition.misfire is Misfire.SKIP:
         limit = limit or SKIP_AFTER
     if definition.misfire is Misfire.ONCE:
         last = latest(definition.schedule, covered_until, now)
         return [] if last is None else [last]
-    if limit is not None and now - covered_until > limit:
-        covered_until = now - limit - timedelta(seconds=1)
+    if limit is not None and now - covered_until - definition.jitter > limit:
+        covered_until = now - limit - definition.jitter - SECOND
     return list(islice(ticks(definition.schedule, covered_until, now), MOST))
 
 
-def _tell_passed_over(store: Store, one: Visited, now: datetime) -> None:
-    """Of the ticks that nobody has placed."""
-    first = one.definition.schedule.next_after(one.row.covered_until)
-    if first is None or first > now:
+def _tell_passed_over(store: Store, one: Visited, now: datetime, reason: str) -> None:
+    """Of the ticks that nobody has placed, and that come before the first one that will run."""
+    schedule, covered_until = one.definition.schedule, one.row.covered_until
+    until = min((tick.nominal_at - SECOND for tick in one.new), default=now)
+    if covered_until >= until or (last := latest(schedule, covered_until, until)) is None:
         return
-    running = [tick.nominal_at for tick in one.new]
-    if first not in running:
-        reason = f"No worker was there to place it (misfire: {one.definition.misfire})."
-        tell_missed(store, one.row.name, first, now, reason)
+    tell_missed(store, one.row.name, schedule.next_after(covered_until) or last, last, reason)
 
 
 # Ticks to come
@@ -247,10 +289,10 @@ def _tell_passed_over(store: Store, one: Visited, now: datetime) -> None:
 
 def _plan_ahead(one: Visited, now: datetime) -> None:
     row, schedule = one.row, one.definition.schedule
-    following = schedule.next_after(now)
-    if following is None or row.covered_until < now:
+    one.following = schedule.next_after(now)
+    if one.following is None or row.covered_until < now:
         return
-    until = max(now + AHEAD, following)
+    until = max(now + AHEAD, one.following)
     ahead = list(islice(ticks(schedule, row.covered_until, until), MOST))
     _plan(one, ahead)
     row.covered_until = ahead[-1] if len(ahead) == MOST else max(row.covered_until, until)
@@ -259,13 +301,12 @@ def _plan_ahead(one: Visited, now: datetime) -> None:
 def _plan(one: Visited, instants: Iterable[datetime]) -> None:
     """Those that were never placed, up to `max_runs`."""
     known = {tick.nominal_at for tick in one.ticks}
-    most = one.definition.max_runs
     for at in instants:
         if at in known or at <= one.row.covered_until:
             continue
-        if most is not None and one.row.runs >= most:
+        if one.runs_left == 0:
             return
-        one.new.append(one.definition.tick(at))
+        one.new.append(one.definition.tick(at, last=one.runs_left == 1))
         one.row.runs += 1
 
 
@@ -287,15 +328,13 @@ def _place(store: Store, visited: Sequence[Visited]) -> None:
 
 def _next_at(one: Visited, now: datetime) -> datetime | None:
     """The first tick that a later visit must judge, or place the one after; None if there is none."""
-    waiting = [tick.nominal_at for tick in one.waiting.values()]
-    known = [tick.nominal_at for tick in one.ticks] + [tick.nominal_at for tick in one.new]
+    known = [*(tick.nominal_at for tick in one.ticks), *(tick.nominal_at for tick in one.new)]
+    waiting = [waiting.tick.nominal_at for waiting in one.waiting]
     waiting += [tick.nominal_at for tick in one.new if tick.nominal_at <= now]
     if waiting:
         return min(waiting)
-    most = one.definition.max_runs
-    if most is not None and one.row.runs >= most:
+    if one.runs_left == 0:
         return min((at for at in known if at > now), default=None)
-    following = one.definition.schedule.next_after(now)
-    if following is not None and one.row.covered_until < max(now + AHEAD, following):
+    if one.following is not None and one.row.covered_until < max(now + AHEAD, one.following):
         return now  # there were more than MOST
-    return following
+    return one.following

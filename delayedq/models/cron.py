@@ -53,7 +53,10 @@ class CronSchedule(models.Model):
 
 
 class CronSettings(models.Model):
-    """The schedules in the settings of some workers. Of two that define the same one, the newer (higher id) decides."""
+    """The schedules in the settings of some workers. Of two that define the same one, the newer (higher id) decides.
+
+    One row, with an empty digest, is that of all workers: see `cron.deployed`.
+    """
 
     digest = models.CharField(max_length=HASH_LENGTH, unique=True)
     content = models.TextField(help_text="JSON: the hash of each definition by name; empty for one that is disabled.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from typing import TYPE_CHECKING
 
-from django.db import Error, connections
+from django.db import connections
 
-from delayedq.cron.beat import Beats
+from delayedq.conf import get_settings
+from delayedq.cron.beat import LOST, Beats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.worker.outage import Outage
 
-#: Seconds between two beats; ticks are placed ten times as far ahead.
+logger = logging.getLogger("delayedq")
+
+#: Seconds between two beats, or fewer with a short CRON_GRACE, in which some must fit. Ticks are placed ten times as
+#: far ahead.
 EVERY = 60.0
 #: Seconds until the next try, while the database is away.
 RETRY = 5.0
@@ -57,10 +62,13 @@ class CronBeat(threading.Thread):
     def _beat(self) -> None:
         try:
             self._beats.beat(going=lambda: not self._stopped.is_set())
-        except Error as error:
+        except LOST as error:
             self._outage.begin(error, "cron")
             connections[self._store.alias].close()
             self._pause = RETRY
-        else:
-            self._outage.end("cron")
-            self._pause = EVERY * random.uniform(0.8, 1.0)  # noqa: S311
+            return
+        except Exception:
+            logger.exception("A beat of cron failed; the next one tries again.")
+        self._outage.end("cron")
+        every = min(EVERY, get_settings().CRON_GRACE.total_seconds() / 4)
+        self._pause = every * random.uniform(0.8, 1.0)  # noqa: S311

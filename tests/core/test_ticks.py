@@ -102,7 +102,7 @@ LATE = (180, 120, 60, 1, 0.5)
 @pytest.mark.parametrize(
     ("misfire", "deadline", "late", "due"),
     [
-        (Misfire.ONCE, None, LATE, [0.5]),
+        (Misfire.ONCE, None, LATE, [1, 0.5]),
         (Misfire.ONCE, None, (180, 120), [120]),
         (Misfire.ONCE, 60, (180, 60), [60]),
         (Misfire.ONCE, 60, (180, 60.01), []),

@@ -44,9 +44,9 @@ def beat_at(store, now=NOW, /, **schedules):
 def beat_after_removal(store, now, **schedules):
     """A beat of a worker with these schedules, which has seen for a while that nobody has any others."""
     beats = Beats(store, {name: read(name, given) for name, given in schedules.items()})
-    with override_settings(DELAYEDQ={"CRON_GRACE": timedelta(milliseconds=1)}):
-        beats.beat(now - timedelta(seconds=1))
-        beats.beat(now)
+    with override_settings(DELAYEDQ={"CRON_GRACE": timedelta(seconds=1)}):
+        for seconds in (-1, -0.6, -0.3, 0):
+            beats.beat(now + timedelta(seconds=seconds))
 
 
 def disable(store, name, now):

@@ -38,6 +38,18 @@ def test_a_period(settings):
     assert definitions()["sweep"].schedule == Every(timedelta(minutes=15))
 
 
+def test_what_was_read_is_not_read_again_until_the_settings_change(settings):
+    """10,000 schedules take seconds: the check, the supervisor and its workers share them."""
+    settings.DELAYEDQ = {"CRON": {"report": GOOD}}
+    first = definitions()["report"]
+    assert not cron_errors()
+    assert definitions()["report"] is first
+    settings.TIME_ZONE = "Asia/Kathmandu"
+    assert definitions()["report"].schedule.zone.key == "Asia/Kathmandu"
+    settings.DELAYEDQ = {"CRON": {"report": {**GOOD, "timezone": "UTC"}}}
+    assert definitions()["report"].schedule.zone.key == "UTC"
+
+
 def test_the_hash_is_that_of_what_makes_the_messages():
     one = read("a", DAILY)
     assert read("b", {**DAILY, "misfire": "all", "starting_deadline": timedelta(1), "enabled": False}).config_hash == (

@@ -11,8 +11,23 @@ from delayedq import signals
 from delayedq.cron import beat as beating
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import read
-from delayedq.models import CronSchedule, CronSettings, FinishedMessage
-from tests.cron.given import HOURLY, MINUTELY, NOW, at, beat_at, cancelled, nominal, placed, ran, run_due
+from delayedq.cron.deployed import PRESENCE
+from delayedq.models import CronSchedule, CronSettings, FinishedMessage, Message
+from tests.cron.given import (
+    HOURLY,
+    MINUTELY,
+    NOW,
+    at,
+    beat_after_removal,
+    beat_at,
+    cancelled,
+    disable,
+    enable,
+    nominal,
+    placed,
+    ran,
+    run_due,
+)
 from tests.store.given import undone
 
 ALL = {**MINUTELY, "misfire": "all"}
@@ -76,21 +91,51 @@ def test_the_newer_definition_is_in_effect_and_the_older_one_leaves_it_alone(sto
     assert caplog.text.count("workers with newer settings define it otherwise") == 1
 
 
+def beats(one, first, last):
+    """About once a minute, and at these two moments."""
+    while first < last:
+        one.beat(first)
+        first += timedelta(seconds=55)
+    one.beat(last)
+
+
 def test_a_version_that_is_deployed_again_decides_after_the_grace_period(store):
     old, new = process(store, own=ALL), process(store, own=CHANGED)
     old.beat(NOW)
     new.beat(at())
-    old.beat(at(minutes=5))
+    beats(old, at(seconds=30), at(minutes=9, seconds=59))
     assert CronSchedule.objects.get().config_hash == read("own", CHANGED).config_hash
     old.beat(at(minutes=10, seconds=1))
     assert CronSchedule.objects.get().config_hash == read("own", ALL).config_hash
 
 
+def test_at_a_rollback_no_tick_is_lost_between_the_two_definitions(store):
+    """The ticks that the newer version has placed end before the older one sees that it is gone."""
+    often = {**ALL, "cron": "* * * * * */5"}
+    old, new = process(store, own=often), process(store, own={**often, "args": ["other"]})
+    old.beat(NOW)
+    beats(new, at(), at(minutes=2))
+    now = at(minutes=2, seconds=10)
+    while now < at(minutes=20):
+        old.beat(now)
+        run_due(store, now)
+        now += timedelta(seconds=50)
+
+    assert CronSchedule.objects.get().config_hash == read("own", often).config_hash
+    assert ran() == [at(seconds=5 * number) for number in range(-5, len(ran()) - 5)]
+
+
+def test_a_change_after_an_outage_says_what_nobody_placed(store, caplog):
+    beat_at(store, own=HOURLY)
+    beat_at(store, at(hours=5, minutes=20), own={**HOURLY, "args": ["other"]})
+
+    assert "Its schedule was changed while no worker was there" in caplog.text
+
+
 def test_a_schedule_is_retired_when_nobody_has_it_for_the_grace_period(store, caplog):
     process(store, own=ALL, other=HOURLY).beat(NOW)
     rest = process(store, other=HOURLY)
-    rest.beat(NOW)
-    rest.beat(NOW + GRACE - timedelta(seconds=1))
+    beats(rest, NOW, NOW + GRACE - timedelta(seconds=1))
     assert placed("own")
     with caplog.at_level(logging.INFO, "delayedq"):
         rest.beat(NOW + GRACE + timedelta(seconds=1))
@@ -99,15 +144,14 @@ def test_a_schedule_is_retired_when_nobody_has_it_for_the_grace_period(store, ca
     assert placed("own") == [at(minutes=9)], "which became due just now"
     assert CronSchedule.objects.get(name="own").retired_at is not None
     assert "Schedule 'own' was retired; 0 of its ticks were taken back" in caplog.text
-    assert CronSettings.objects.count() == 1
+    assert CronSettings.objects.exclude(digest=PRESENCE).count() == 1
 
 
 def test_how_many_ticks_a_retired_schedule_lost_is_told(store, caplog):
     process(store, own={**HOURLY, "cron": "0 12 * * *"}).beat(NOW)
     rest = process(store)
     with caplog.at_level(logging.INFO, "delayedq"):
-        for seconds in (0, 601):
-            rest.beat(NOW + timedelta(seconds=seconds))
+        beats(rest, NOW, NOW + timedelta(seconds=601))
 
     assert "Schedule 'own' was retired; 1 of its ticks were taken back" in caplog.text
 
@@ -121,10 +165,91 @@ def test_after_an_outage_of_all_a_worker_without_the_schedule_that_starts_first_
     assert run_due(store, back + timedelta(seconds=5)) == [at(hour) for hour in range(6)]
 
 
+@pytest.mark.parametrize("first", [0, 1], ids=["the older is back first", "the newer is back first"])
+def test_after_a_database_outage_the_older_version_takes_nothing_from_the_newer(store, first):
+    """None of them could have a beat for longer than the grace period, so neither saw that the other is gone."""
+    old, new = process(store, changed=ALL, removed=ALL), process(store, changed=CHANGED, added=ALL)
+    old.beat(NOW)
+    new.beat(NOW + timedelta(seconds=5))
+    back = at(hours=1)
+    for number, one in enumerate([(old, new), (new, old)][first]):
+        one.beat(back + timedelta(seconds=20 * number))
+
+    assert CronSchedule.objects.get(name="changed").config_hash == read("changed", CHANGED).config_hash
+    run_due(store, back + timedelta(seconds=20))
+    for name in ("changed", "removed", "added"):
+        assert run_of(name) == minutes(0, 61), name
+
+
+def test_processes_that_live_for_less_than_the_grace_period_retire_too(store):
+    """As with --max-tasks: what one of them has seen, the next one knows."""
+    process(store, own=ALL, other=HOURLY).beat(NOW)
+    for minute in range(12):
+        process(store, other=HOURLY).beat(at(minutes=minute))
+
+    assert CronSchedule.objects.get(name="own").retired_at is not None
+
+
+def test_many_schedules_are_retired_together(store, connection):
+    process(store, **{f"own {number}": HOURLY for number in range(200)}).beat(NOW)
+    rest = process(store)
+    beats(rest, NOW, NOW + GRACE - timedelta(seconds=1))
+    sent = []
+
+    def counted(execute, sql, *about):
+        sent.append(sql)
+        return execute(sql, *about)
+
+    with connection.execute_wrapper(counted):
+        rest.beat(NOW + GRACE + timedelta(seconds=1))
+    assert len([sql for sql in sent if "cronsettings" in sql]) < 10
+    assert CronSchedule.objects.filter(retired_at=None).count() == 0
+
+
+def test_one_that_was_enabled_by_a_process_with_other_settings_ticks_on(store):
+    """A web server that is deployed later than the workers: theirs stays installed."""
+    new = process(store, own=CHANGED)
+    beats(new, NOW, at(minutes=2))
+    disable(store, "own", at(minutes=2))
+    enable(store, read("own", ALL), at(minutes=2, seconds=10))
+    beats(new, at(minutes=2, seconds=20), at(minutes=5))
+
+    assert placed("own")[-1] > at(minutes=5)
+    assert all("other" in message.payload for message in Message.objects.all())
+
+
+def test_one_that_changed_while_it_was_disabled_is_installed_when_it_is_enabled(store):
+    process(store, own=ALL).beat(NOW)
+    disable(store, "own", NOW)
+    new = process(store, own=CHANGED)
+    new.beat(at())
+    new.beat(at(seconds=1))
+    enable(store, read("own", ALL), at(seconds=10))
+    beats(new, at(seconds=20), at(minutes=5))
+
+    assert CronSchedule.objects.get().config_hash == read("own", CHANGED).config_hash
+    assert placed("own")[-1] > at(minutes=5)
+
+
+def test_ticks_that_were_run_before_their_time_are_not_placed_again(store):
+    """An operator put one forward, and it has begun: the rows of such ticks stay when the others are taken back."""
+    for change in (True, False):
+        beat_at(store, own=ALL)
+        Message.objects.filter(scheduled_at=at(minutes=5)).update(scheduled_at=NOW)
+        run_due(store, NOW)
+        if change:
+            beat_at(store, NOW, own={**HOURLY, "cron": "0 12 * * *"})
+        else:
+            beat_after_removal(store, NOW + timedelta(seconds=5))
+        beat_at(store, at(minutes=2), own=ALL, **{f"new {bool(change)}": HOURLY})
+        beat_at(store, at(minutes=7), own=ALL, **{f"new {bool(change)}": HOURLY})
+        assert at(minutes=8) in placed("own")
+
+
 def test_one_that_comes_back_while_it_is_being_retired_stays(store, monkeypatch):
     own, rest = process(store, own=ALL), process(store)
     own.beat(NOW)
-    rest.beat(NOW)
+    beats(rest, NOW, NOW + GRACE - timedelta(seconds=1))
     back = NOW + GRACE + timedelta(seconds=5)
     stop = beating.stop
 
@@ -190,10 +315,22 @@ def test_signals_tell_of_ticks_and_changes_after_commit(store, alias, received):
     assert received == [
         ("changed", "own", {"change": "installed", "taken_back": 0}),
         ("placed", "own", {"nominal_at": at()}),
-        ("missed", "own", told_missed(at(1), at(hours=5, minutes=20), "No worker was there to place it")),
+        ("missed", "own", told_missed(at(1), at(5), "No worker was there to place it")),
         ("missed", "own", told_missed(at(), at(), "It was missed")),
         ("placed", "own", {"nominal_at": at(6)}),
     ]
+
+
+def test_of_missed_ticks_the_one_that_runs_is_not_told(store, received):
+    beat_at(store, own=HOURLY)
+    del received[:]
+    beat_at(store, at(hours=5, minutes=20), own=HOURLY)
+
+    assert received[0] == (
+        "missed",
+        "own",
+        {"nominal_at": at(1), "until": at(4), "reason": "No worker was there to place it (misfire: once)."},
+    )
 
 
 def told_missed(first, last, reason):

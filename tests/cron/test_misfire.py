@@ -114,6 +114,40 @@ def test_workers_that_are_up_but_busy_pass_over_what_is_too_late(store):
     assert placed() == [at(hours=26)]
 
 
+def test_what_is_less_than_a_minute_late_is_not_missed_with_once(store):
+    """A beat cancelled all but the latest tick of a schedule of every few seconds while its workers were busy."""
+    often = {**MINUTELY, "cron": "* * * * * */10"}
+    beat_at(store, NOW, own=often)
+    beat_at(store, at(minutes=2, seconds=5), own=often)
+
+    assert run_due(store, at(minutes=2, seconds=5)) == [at(minutes=1, seconds=10 * number) for number in range(1, 7)]
+
+
+# Jitter
+
+
+def test_a_tick_that_nobody_placed_and_that_jitter_puts_off_is_judged_by_when_it_is_due(store):
+    schedule = {**MINUTELY, "misfire": "skip", "jitter": timedelta(hours=5)}
+    definition = read("own", schedule)
+    beat_at(store, NOW, own=schedule)
+    back = at(minutes=40)
+    beat_at(store, back, own=schedule)
+
+    missed = [at(minutes=minute) for minute in range(10, 41)]
+    in_time = [one for one in missed if definition.due_at(one) >= back - timedelta(minutes=1)]
+    assert [one for one in placed() if at(minutes=10) <= one <= back] == in_time
+    assert len(in_time) > 20
+
+
+def test_ticks_that_jitter_puts_off_to_one_instant_are_both_judged(store, monkeypatch):
+    monkeypatch.setattr("delayedq.cron.definitions.jittered", lambda *_: at(minutes=5))
+    schedule = {**MINUTELY, "misfire": "skip", "jitter": timedelta(minutes=10)}
+    beat_at(store, NOW, own=schedule)
+    beat_at(store, at(minutes=7), own=schedule)
+
+    assert set(cancelled()) >= {at(minutes=minute) for minute in range(6)}
+
+
 # What never fires for the past
 
 
@@ -137,17 +171,17 @@ def test_a_schedule_that_is_enabled_again_starts_now(store):
     beat_at(store, NOW, hourly=schedule)
     beat_at(store, NOW, hourly={**schedule, "enabled": False})
     assert placed() == []
-    beat_at(store, at(hours=5, minutes=20), hourly=schedule)
+    beat_at(store, at(hours=5, minutes=20), hourly=schedule, new=DAILY)
 
     assert run_due(store, at(hours=5, minutes=20)) == []
-    assert placed() == [at(hours=6)]
+    assert placed("hourly") == [at(hours=6)]
 
 
 @pytest.mark.parametrize("beat_between", [beat_at, beat_after_removal], ids=["not retired", "retired"])
 def test_a_schedule_that_comes_back_goes_on_from_where_it_was(store, beat_between):
     schedule = {**HOURLY, "misfire": "all"}
     beat_at(store, NOW, hourly=schedule)
-    beat_between(store, at(minutes=-20))
+    beat_between(store, NOW + timedelta(seconds=5))
     beat_at(store, at(hours=5, minutes=20), hourly=schedule)
 
     assert run_due(store, at(hours=5, minutes=20)) == [at(hour) for hour in range(6)]

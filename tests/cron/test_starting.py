@@ -7,14 +7,20 @@ from datetime import timedelta
 
 import pytest
 
+from delayedq.core.edits import Spread
 from delayedq.cron.definitions import read
 from delayedq.cron.starting import check_start, must_ask
 from delayedq.exceptions import Cancel, Snooze
-from delayedq.models import CronSchedule, FinishedMessage, Message
+from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome
+from delayedq.operations.edits import begin
+from delayedq.operations.redrive import redrive
+from delayedq.store import operator_store
+from delayedq.store.operator import FIRST, LAST
 from delayedq.store.protocol import GiveBack
 from tests.app.models import Mark
 from tests.cron.given import MINUTELY, NOW, at, beat_at, cancelled, claim_due, metadata_of
-from tests.store.given import retry, settle, succeed, together
+from tests.router import ChosenDatabase
+from tests.store.given import fail, retry, settle, succeed, together
 
 SKIP = {**MINUTELY, "misfire": "all", "overlap": "skip"}
 WAIT = {**SKIP, "overlap": "wait"}
@@ -68,6 +74,21 @@ def test_a_tick_that_has_begun_before_is_not_missed(store):
     (claimed,) = claim_due(store, at())
     settle(store, retry(claimed, delay=0.0), now=at())
     again = next(one for one in claim_due(store, at(seconds=1)) if one.id == claimed.id)
+    start(again)
+
+
+@pytest.mark.parametrize("jitter", [None, timedelta(minutes=3)])
+def test_a_dead_letter_that_is_redriven_runs_however_late(store, alias, jitter):
+    """Its new due time is that of the redrive: hours after the tick expired."""
+    given = {"jitter": jitter} if jitter else {}
+    beat_at(store, store.now() - timedelta(days=1), own={**MINUTELY, "misfire": "skip", **given})
+    first = min(claim_due(store, store.now()), key=lambda claimed: claimed.scheduled_at)
+    settle(store, fail(first), now=store.now())
+    positions = operator_store(alias).keyset_scan_history(LAST, FIRST.at, 10, 10, outcome=Outcome.FAILED).found
+    edit = begin(store, "retry", "all", "")
+    redrive(store, edit, [position.id for position in positions], Spread(store.now(), timedelta()), store.now())
+    (again,) = claim_due(store, store.now() + timedelta(seconds=1))
+    assert (again.id, again.attempt) == (first.id, 1)
     start(again)
 
 
@@ -128,15 +149,71 @@ def test_wait_lets_one_tick_wait_and_cancels_those_after_it(store):
 
 def test_a_tick_that_waits_for_another_one_is_not_missed(store):
     """Neither by a beat, nor because the next one comes."""
-    schedule = {**WAIT, "misfire": "once"}
-    beat_at(store, NOW, own=schedule)
-    one, two = due(store, 2)
+    schedule, now = {**WAIT, "cron": "* * * * * */10", "misfire": "once"}, store.now()
+    beat_at(store, now - timedelta(seconds=20), own=schedule)
+    one, two = claim_due(store, now)
     start(one)
     with pytest.raises(Snooze):
         start(two)
-    settle(store, GiveBack(two, charged=False, delay=1.0), now=at(minutes=1))
-    beat_at(store, at(minutes=5), own=schedule)
+    settle(store, GiveBack(two, charged=False, delay=1.0), now=now)
+    beat_at(store, now + timedelta(minutes=5), own=schedule)
     assert Message.objects.filter(id=two.id).exists()
+
+
+def test_with_once_and_wait_only_the_latest_missed_tick_runs(store):
+    """Those before it could be claimed before a beat had judged them."""
+    beat_at(store, store.now().replace(second=30, microsecond=0) - timedelta(hours=5), own={**WAIT, "misfire": "once"})
+    claims = claim_due(store, store.now())
+    assert len(claims) == 10
+    for claimed in claims:
+        with pytest.raises(Cancel, match="It was missed"):
+            start(claimed)
+
+
+def waiting_since_yesterday(store, **options):
+    """Two ticks of a day ago: one runs, and one waits for it, put off for the last time a moment ago."""
+    beat_at(store, store.now() - timedelta(days=1), own={**WAIT, **options})
+    one, two = sorted(claim_due(store, store.now()), key=lambda claimed: claimed.scheduled_at)[:2]
+    CronSchedule.objects.update(running_id=one.id)
+    return one, two._replace(scheduled_at=two.scheduled_at_initially + timedelta(seconds=40))
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_tick_does_not_wait_beyond_its_deadline(store, ended):
+    one, two = waiting_since_yesterday(store, starting_deadline=timedelta(minutes=5))
+    if ended:
+        settle(store, succeed(one), now=store.now())
+    with pytest.raises(Cancel, match="It was missed"):
+        start(two)
+
+
+def test_a_tick_that_began_after_it_had_waited_is_held_to_no_deadline(store):
+    one, two = waiting_since_yesterday(store, starting_deadline=timedelta(minutes=5))
+    settle(store, succeed(one), now=store.now())
+    CronSchedule.objects.update(running_id=two.id)
+    start(two)
+
+
+def test_it_asks_again_no_later_than_at_its_deadline(store, monkeypatch):
+    monkeypatch.setattr("delayedq.cron.starting.LONGEST", timedelta(hours=1))
+    monkeypatch.setattr("delayedq.cron.starting.SHORTEST", timedelta(hours=1))
+    beat_at(store, store.now() - timedelta(seconds=130), own={**WAIT, "starting_deadline": timedelta(seconds=140)})
+    one, two = sorted(claim_due(store, store.now()), key=lambda claimed: claimed.scheduled_at)[:2]
+    start(one)
+    with pytest.raises(Snooze) as snooze:
+        start(two)
+    assert store.now() + snooze.value.delay <= two.scheduled_at + timedelta(seconds=141)
+
+
+def test_overlap_holds_on_a_database_that_is_not_the_default_one(store, alias, monkeypatch):
+    """A worker of `run_workers --backend`."""
+    monkeypatch.setattr("delayedq.store._served", [alias])
+    beat_at(store, NOW, own=SKIP)
+    one, two = due(store, 2)
+    monkeypatch.setattr(ChosenDatabase, "alias", "default" if alias != "default" else alias)
+    start(one)
+    with pytest.raises(Cancel):
+        start(two)
 
 
 @pytest.mark.parametrize("_again", range(3))

@@ -127,6 +127,25 @@ def test_a_beat_that_loses_the_database_tries_again(store, caplog, monkeypatch):
     assert "the connection was lost" in caplog.text
 
 
+def test_a_beat_that_fails_is_told_and_the_next_one_tries_again(store, caplog, monkeypatch, settings):
+    """The thread ended then, and the worker went on without cron. A short grace period has more beats."""
+    settings.DELAYEDQ = {"CRON_GRACE": timedelta(seconds=0.04)}
+    one = CronBeat(store, {"own": read("own", MINUTELY)}, Outage("test"))
+    failing = iter([ValueError("a bug")])
+    beat_of = Beats.beat
+
+    def fails_once(self, **options):
+        for error in failing:
+            raise error
+        beat_of(self, **options)
+
+    monkeypatch.setattr(Beats, "beat", fails_once)
+    one.begin(wait=True)
+    eventually(Message.objects.exists)
+    one.stop()
+    assert "A beat of cron failed; the next one tries again." in caplog.text
+
+
 def test_a_loop_that_may_run_no_cron_has_no_beat_beside_it(store, options, monkeypatch):
     started = []
 
