@@ -41,7 +41,8 @@ def worker(transactional_db: None) -> Iterator[Loop]:  # noqa: ARG001 - it is ne
     """
     from delayedq.conf import get_settings
     from delayedq.store import served_store
-    from delayedq.worker.loop import Loop, Options
+    from delayedq.worker.loop import Loop
+    from delayedq.worker.options import Options
 
     store = served_store()
     connection: Any = store.database.connection

@@ -18,7 +18,7 @@ from delayedq.signals import (
     worker_started,
     worker_stopped,
 )
-from delayedq.worker.transitions import announce, decision
+from delayedq.worker.transitions import decision, send_signals
 from tests.app import tasks
 from tests.worker.attempts import claimed, playing, run
 
@@ -42,7 +42,7 @@ def heard():
 
 def tell(body, **fields):
     ended = run(playing(body, **fields))
-    announce(ended, decision(ended))
+    send_signals(ended, decision(ended))
     return ended
 
 

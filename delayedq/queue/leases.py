@@ -118,7 +118,7 @@ class Leases:
         answers = self._settle([end.transition for end in ends], until)
         for transition, reason in ends:
             if reason is not None and answers[transition.claimed.id] is Acknowledgement.ACKNOWLEDGED:
-                _announce_failed(transition.claimed, reason)
+                _signal_failure(transition.claimed, reason)
         return answers
 
     def _settle(self, rest: Sequence[Transition], until: float) -> dict[int, Acknowledgement]:
@@ -155,7 +155,7 @@ def consumer() -> str:
     return f"{socket.gethostname()}:{os.getpid()}"[:NAME_LENGTH]
 
 
-def _announce_failed(claimed: Claimed, reason: Exception) -> None:
+def _signal_failure(claimed: Claimed, reason: Exception) -> None:
     error = f"{type(reason).__name__}: {results.text_of(reason)}"
     signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
 

@@ -117,7 +117,8 @@ class Store(Offering, Renewals, BareQueues):
         expired: bool = True,
     ) -> list[Claimed]:
         """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id.
-        None of a paused queue. `token`: one that was announced. `expired` False: none that was claimed before.
+        None of a paused queue. `token`: that of the claim, if it is chosen already. `expired` False: none that was
+        claimed before.
         """
 
     @abstractmethod
@@ -260,7 +261,7 @@ class Store(Offering, Renewals, BareQueues):
     # History
 
     @abstractmethod
-    def finished(self, ids: Iterable[int]) -> set[int]:
+    def in_history(self, ids: Iterable[int]) -> set[int]:
         """Which of these ids have a history row."""
 
     @abstractmethod

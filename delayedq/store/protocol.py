@@ -193,6 +193,17 @@ class Renewed(NamedTuple):
     busy: frozenset[tuple[int, int]] = frozenset()
 
 
+class Released(NamedTuple):
+    """The (id, token) pairs that were not released.
+
+    `lost`: another claim, or nobody, holds the message: there is nothing to release.
+    `busy`: somebody's open transaction has locked the message; nothing was changed, and it is to be released later.
+    """
+
+    lost: frozenset[tuple[int, int]] = frozenset()
+    busy: frozenset[tuple[int, int]] = frozenset()
+
+
 class SettledAndClaimed(NamedTuple):
     claimed: list[Claimed]
     settled: Settled

@@ -1,4 +1,4 @@
-"""Renewing leases, also of messages whose rows somebody's open transaction has locked.
+"""Renewing and releasing leases, also of messages whose rows somebody's open transaction has locked.
 
 A renewal never waits for a row. The lease of a row that is locked is written beside it, into `LockedRenewal`, and every
 claim of an expired lease looks there. That holds only if the renewal was committed before the lease ran out: a claim
@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.protocol import Renewed
+from delayedq.store.protocol import Released, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -44,9 +44,19 @@ class Renewals(ABC):
         kept = self._renew_locked(left, lease, began) if left else set()
         return Renewed(frozenset(skipped.keys() - left.keys()), frozenset(left.keys() - kept))
 
+    @retry_on_deadlock
+    def release(self, held: Collection[Held]) -> Released:
+        """Give back messages (id, token) that were never started, without charge: they are due again at once.
+
+        It waits for no lock of a row: what is locked is in the answer's `busy`. Raises django.db.Error.
+        """
+        skipped = self._release(held) if held else {}
+        busy = frozenset(pair for pair, is_held in skipped.items() if is_held)
+        return Released(frozenset(skipped) - busy, busy)
+
     @abstractmethod
-    def release(self, held: Sequence[Held]) -> None:
-        """Give back messages (id, token) that were never started, without charge."""
+    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
+        """Those of these pairs that were not released, and whether they still hold their message."""
 
     def _renew_locked(self, left: dict[Held, float], lease: timedelta, began: float) -> set[Held]:
         """Those of these pairs whose leases were renewed beside their locked rows; `left` says how long they held."""

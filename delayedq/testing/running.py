@@ -24,7 +24,7 @@ from delayedq.testing.moving import Clock, moment_of
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import AttemptResult, aexecute, execute, execute_exactly_once
 from delayedq.worker.shared_leases import SharedLeases
-from delayedq.worker.transitions import announce, decision, transition, vanished
+from delayedq.worker.transitions import decision, send_signals, transition, vanished
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,7 +160,7 @@ class _Runner:
         finally:
             self._shared_leases.drop(slot)
         if ended.error is not None and claimed.id not in settled.lost:
-            announce(ended, decided)
+            send_signals(ended, decided)
         if self._raise_failures and ended.error is not None and isinstance(ended.outcome, Raised | Impossible):
             raise ended.error
         return _report(ended, decided, settled)

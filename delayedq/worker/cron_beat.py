@@ -53,11 +53,11 @@ class CronBeat(threading.Thread):
             self._beat()
             connections[self._store.alias].close()
 
-    def stop(self) -> None:
-        """End the thread, and wait for it."""
+    def stop(self, patience: float | None = None) -> None:
+        """End the thread, and wait for it, `patience` seconds at most: it may wait for a database that is silent."""
         self._stopped.set()
         if self.is_alive():
-            self.join()
+            self.join(patience)
 
     def _beat(self) -> None:
         try:

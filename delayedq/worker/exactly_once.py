@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from django.db import Error, connections, transaction
 
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.core.pauses import RECONNECTING
+from delayedq.core.retries import RECONNECTING
 from delayedq.exceptions import LeaseLost
 from delayedq.models import Message
 from delayedq.store import served_store
@@ -94,7 +94,7 @@ class ExactlyOnceCommit:
         while True:
             try:
                 connections[self.alias].close()
-                return bool(self._store.finished([self._attempt.id])) or self._given_back()
+                return bool(self._store.in_history([self._attempt.id])) or self._given_back()
             except Error:
                 failures += 1
                 time.sleep(RECONNECTING(failures).total_seconds())

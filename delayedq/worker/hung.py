@@ -52,7 +52,7 @@ class HungWorkers:
                 turned, silence = before.get(pid, (leases.turned, 0.0))
                 silence = silence + gap if turned == leases.turned else 0.0
                 self._silences[pid] = leases.turned, silence
-                if silence >= self._limit and pid not in self.reasons:
+                if silence >= self._limit and pid not in self.reasons and leases.is_alive():
                     self._kill(leases, pid, silence)
 
     def _kill(self, leases: SharedLeases, pid: int, silence: float) -> None:

@@ -2,8 +2,9 @@
 
 It reads from shared memory which messages each worker holds, renews their leases three times per lease, and tells the
 worker which were lost. When a worker has died it releases, uncharged, what that process had not started, so the
-batch-mates of a message that kills its process are not charged for it. What had started is left to its lease. It also
-ends workers that hang, keeps the worker registry, and prunes history.
+batch-mates of a message that kills its process are not charged for it; what a transaction has locked it renews until
+that can be released too. What had started is left to its lease. It also ends workers that hang, keeps the worker
+registry, and prunes history.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
 from delayedq.worker.registration import Registration
 from delayedq.worker.releases import Releases
+from delayedq.worker.shared_releases import SharedReleases
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from multiprocessing.connection import Connection
 
     from delayedq.store.base import Store
-    from delayedq.worker.loop import Options
+    from delayedq.worker.options import Options
     from delayedq.worker.shared_leases import SharedLeases
 
 logger = logging.getLogger("delayedq")
@@ -54,7 +56,7 @@ class WorkerExit(NamedTuple):
     What it had started is left to its lease, unless `all_of_it` is released too, or it is charged for a `reason`.
     """
 
-    worker: int
+    leases_number: int
     all_of_it: bool
     reason: str = ""
 
@@ -73,6 +75,7 @@ class LeaseKeeper:
         options: Options,
         supervisor: Connection,
         processes: int | None = None,
+        shared_releases: SharedReleases | None = None,
     ) -> None:
         self._store = store
         self._all_leases = all_leases
@@ -81,7 +84,7 @@ class LeaseKeeper:
         self._parent = os.getppid()
         self._registration = Registration(store, all_leases, options, processes or len(all_leases))
         self._hung = HungWorkers(store, all_leases, get_settings().HUNG_AFTER)
-        self._releases = Releases(store, options.lease)
+        self._releases = Releases(store, options.lease, shared_releases or SharedReleases())
         # Other keepers wait for a part of the lease until they take what has expired: try again sooner than that.
         self._outage = Outage("The lease keeper", longest_pause=options.lease.total_seconds() / 10)
         self._renew_at = 0.0
@@ -97,20 +100,29 @@ class LeaseKeeper:
             if not self._outage.lasts():
                 self._work()
             self._listen(self._patience())
-        # All workers have ended. If the database is away now, their leases will expire.
-        known = {one.worker for one in self._worker_exits}
+        with suppress(Error):  # if the database is away now, the leases will expire
+            self._release_rest()
+        connections.close_all()
+
+    def _release_rest(self) -> None:
+        """All workers have ended. What is locked is renewed until it can be released."""
+        known = {one.leases_number for one in self._worker_exits}
         others = [number for number in range(len(self._all_leases)) if number not in known]
         self._worker_exits += [WorkerExit(number, all_of_it=False) for number in others]
-        with suppress(Error):
+        self._release_exited()
+        while self._worker_exits or not self._releases.is_over(late=self._orphaned):
+            time.sleep(max(0.0, min(TURN, self._releases.due_in())))
+            if time.monotonic() >= self._renew_at:
+                self._keep()
             self._release_exited()
-        connections.close_all()
+            self._releases.go_on()
 
     def _work(self) -> None:
         try:
             if time.monotonic() >= self._renew_at:
                 self._keep()
             self._release_exited()
-            self._releases.release_late()
+            self._releases.go_on()
             self._registration.update()
             self._prune()
         except Error as error:
@@ -150,19 +162,15 @@ class LeaseKeeper:
 
     def _find_exited(self) -> None:
         """Without a supervisor: which worker processes have ended? The pipe can't tell, as tasks may pass it on."""
-        known = {one.worker for one in self._worker_exits}
+        known = {one.leases_number for one in self._worker_exits}
         workers = {number for number, leases in enumerate(self._all_leases) if leases.pid} - known
-        exited = {number for number in workers if not self._is_alive(self._all_leases[number].pid)}
+        exited = {number for number in workers if not self._runs(self._all_leases[number])}
         self._worker_exits += [WorkerExit(number, all_of_it=False) for number in sorted(exited)]
         self._ended = not workers - exited
 
-    def _is_alive(self, pid: int) -> bool:
-        """One that was killed for hanging runs no task any more, even if nobody reaps it."""
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return pid not in self._hung.reasons
+    def _runs(self, leases: SharedLeases) -> bool:
+        """One that was killed for hanging runs no task any more, even if it does not end."""
+        return leases.is_alive() and leases.pid not in self._hung.reasons
 
     def _keep(self) -> None:
         """Renew three times per lease, and soon again what a transaction has locked."""
@@ -176,11 +184,13 @@ class LeaseKeeper:
 
     def _renew(self) -> bool:
         """Returns whether some are busy. It is sent even if nothing is held: that shows that renewals go through."""
-        held = [(leases, entry) for leases in self._all_leases for entry in leases.entries()]
-        renewed = self._store.renew([(entry.id, entry.token) for _, entry in held], self._lease)
-        for leases, entry in held:
+        entries = [(leases, entry) for leases in self._all_leases for entry in leases.entries()]
+        held = {(entry.id, entry.token) for _, entry in entries} | self._releases.held()
+        renewed = self._store.renew(list(held), self._lease)
+        for leases, entry in entries:
             if (entry.id, entry.token) in renewed.lost:
                 leases.report_lost(entry)
+        self._releases.lost(renewed.lost)
         return bool(renewed.busy)
 
     def _let_claim_expired(self, moment: float) -> None:
@@ -209,10 +219,12 @@ class LeaseKeeper:
         """Release what dead workers held, and tell the supervisor that their shared leases may be used again."""
         while self._worker_exits:
             worker_exit = self._worker_exits[0]
-            leases = self._all_leases[worker_exit.worker]
-            reason = worker_exit.reason or self._hung.reasons.pop(leases.pid, "")
-            self._releases.release_all_of(leases, all_of_it=worker_exit.all_of_it, reason=reason)
+            leases = self._all_leases[worker_exit.leases_number]
+            reason = worker_exit.reason or self._hung.reasons.get(leases.pid, "")
+            if not self._releases.release_all_of(leases, all_of_it=worker_exit.all_of_it, reason=reason):
+                return
             self._registration.deregister(leases)
+            self._hung.reasons.pop(leases.pid, None)
             leases.clear()
             self._worker_exits.pop(0)
             with suppress(OSError):  # the supervisor is gone too
@@ -223,7 +235,14 @@ class LeaseKeeper:
         if retention is None or time.monotonic() < self._prune_at:
             return
         pause_at = time.monotonic() + PRUNE_FOR
-        while self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
-            if time.monotonic() >= pause_at:
-                return  # it goes on in the next turn, which renews first if that is due
+        try:
+            while self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
+                if time.monotonic() >= pause_at:
+                    return  # it goes on in the next turn, which renews first if that is due
+        except Error as error:  # somebody has locked the table; an outage shows in the next renewal
+            logger.warning(
+                "History is not pruned: %s. Next try in %.0f s.", str(error).strip() or repr(error), PRUNE_EVERY,
+                extra={"pid": os.getpid()},
+            )  # fmt: skip
+            connections[self._store.alias].close_if_unusable_or_obsolete()
         self._prune_at = time.monotonic() + PRUNE_EVERY

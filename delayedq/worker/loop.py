@@ -11,8 +11,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from dataclasses import dataclass
-from enum import IntEnum
 from typing import TYPE_CHECKING
 
 from django.db import Error, close_old_connections, connections
@@ -25,22 +23,23 @@ from delayedq.worker.cron_beat import CronBeat
 from delayedq.worker.deploys import DeployGrace
 from delayedq.worker.in_flight import InFlight
 from delayedq.worker.lanes import Lanes
+from delayedq.worker.options import ExitCode
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Poller
 from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
 from delayedq.worker.prefetch import BATCH, Prefetch
 from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.store_thread import RoundTrip, StoreThread
-from delayedq.worker.transitions import announce
+from delayedq.worker.transitions import send_signals
 from delayedq.worker.waiter import Waiter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from delayedq.core.lifecycle import Decision
     from delayedq.store.base import Store
     from delayedq.worker.executor import AttemptResult
+    from delayedq.worker.options import Options
 
 logger = logging.getLogger("delayedq")
 
@@ -50,32 +49,8 @@ HEARTBEAT = 3.0
 STALL = 1.0
 #: Wait at most 5 ms for the store thread to send its statement before unpacking holds the GIL (+20 % throughput).
 HEAD_START = 0.005
-#: After the shutdown timeout, wait at most 1 s for the round trip that is under way; the supervisor waits for 2 s.
+#: At the end, wait at most 1 s for the round trip that is under way, and for threads; the supervisor waits for 2 s.
 LAST_ROUND_TRIP = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """What `run_workers` was told. Durations are timedeltas; `queues` None means all."""
-
-    lease: timedelta
-    poll_interval: timedelta
-    shutdown_timeout: timedelta
-    queues: tuple[str, ...] | None = None
-    threads: int = 4
-    drain: bool = False
-    max_tasks: int | None = None
-    cron: bool = True
-    acknowledge_each: bool = False
-
-
-class Ending(IntEnum):
-    """How a worker process ended: its exit code."""
-
-    DONE = 0  #: drained or stopped
-    RECYCLE = 3  #: it has run `max_tasks` messages
-    GAVE_UP = 4  #: tasks were still running at the end of the shutdown timeout
-    LOST_THREADS = 5  #: half of its threads were lost to tasks that can't be interrupted
 
 
 class Loop:
@@ -98,7 +73,7 @@ class Loop:
         )
         self._beat = CronBeat(store, definitions_in(store), self._outage) if options.cron else None
         self._unsettled: list[AttemptResult] = []
-        self._store_thread = StoreThread(store, options.lease, name, self._waiter.wake, self._leases.announce)
+        self._store_thread = StoreThread(store, options.lease, name, self._waiter.wake, self._leases.remember_claim)
         #: The one in progress.
         self._round_trip: RoundTrip | None = None
         self._busy_until = 0.0
@@ -113,7 +88,7 @@ class Loop:
             self._stop_by = time.monotonic() + self._options.shutdown_timeout.total_seconds()
         self._waiter.wake()
 
-    def run(self, supervisor: int | None = None) -> Ending:
+    def run(self, supervisor: int | None = None) -> ExitCode:
         """Work until stopped, drained, or out of tasks; or until the parent is not `supervisor` (a pid) any more.
 
         Unless it returns DONE or RECYCLE, tasks are still running, and the process must end at once.
@@ -132,11 +107,12 @@ class Loop:
             self._step()
             self._waiter.wait(self._patience())
             self._check(supervisor)
-        self._poller.stop()
-        if self._beat:
-            self._beat.stop()
+        give_up_at = time.monotonic() + LAST_ROUND_TRIP  # what waits for a silent database is left behind
         if self._round_trip is not None:
             self._let_go(self._round_trip)
+        self._poller.stop(max(0.0, give_up_at - time.monotonic()))
+        if self._beat:
+            self._beat.stop(max(0.0, give_up_at - time.monotonic()))
         finished = not self._in_flight.held and self._round_trip is None
         if finished:
             self._leases.farewell()
@@ -145,8 +121,8 @@ class Loop:
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
         if finished:
-            return Ending.RECYCLE if self.exhausted else Ending.DONE
-        return Ending.LOST_THREADS if self._pool.lost else Ending.GAVE_UP
+            return ExitCode.RECYCLE if self.exhausted else ExitCode.DONE
+        return ExitCode.LOST_THREADS if self._pool.lost else ExitCode.GAVE_UP
 
     def _check(self, supervisor: int | None) -> None:
         """Stop if the supervisor is gone, or if so many threads are lost that the process must be replaced."""
@@ -226,14 +202,14 @@ class Loop:
         busy = round_trip.answer.settled.busy
         if busy:
             self._unsettled = [result for result in round_trip.results if result.attempt.id in busy] + self._unsettled
-            self._busy_until = round_trip.began + BUSY_PAUSE
+            self._busy_until = round_trip.began_at + BUSY_PAUSE
         if round_trip.error is not None:
             if not isinstance(round_trip.error, Error):
                 raise round_trip.error
             self._outage.begin(round_trip.error)
             return
         self._outage.end()
-        self._pool.round_trip_took(round_trip.ended_at - round_trip.began)
+        self._pool.round_trip_took(round_trip.ended_at - round_trip.began_at)
         if round_trip.answer.claimed:
             self._claimed += len(round_trip.answer.claimed)
             self._progress = time.monotonic()
@@ -265,6 +241,7 @@ class Loop:
         for message in round_trip.answer.claimed:
             if refused := self._in_flight.take(message):
                 self._unsettled.append(self._deploy_grace.judge(refused))
+        self._forget_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
         if round_trip.answer.settled.superseded or any(decided.outcome is None for _, decided in concluded):
             self._poller.ask_to_scan()  # they are due again, now or soon
@@ -277,7 +254,7 @@ class Loop:
             if result.attempt.id in round_trip.answer.settled.lost:
                 signals.lease_lost.send_robust(result.attempt.kind, claimed=result.attempt.claimed)
             elif result.error is not None and result.attempt.id not in round_trip.unstorable:
-                announce(result, decided)
+                send_signals(result, decided)
             else:
                 continue
             told = True
@@ -293,6 +270,12 @@ class Loop:
             self._in_flight.drop(one.attempt)
         for message in round_trip.answer.claimed:
             self._in_flight.hold(message)
+        self._forget_claim(round_trip)
+
+    def _forget_claim(self, round_trip: RoundTrip) -> None:
+        """What it claimed is in the shared leases; after an error, it may have claimed what we were not told of."""
+        if round_trip.planned and round_trip.error is None:
+            self._leases.forget_claim(round_trip.token)
 
     def _settles_in(self) -> float | None:
         """Seconds until the unsettled results should be sent (again); None if there are none."""

@@ -85,12 +85,13 @@ class Poller(threading.Thread):
             self._scan_at = self._rested_at
             self._pipe.wake()
 
-    def stop(self) -> None:
-        """End the thread, and wait for it."""
+    def stop(self, patience: float | None = None) -> None:
+        """End the thread, and wait for it, `patience` seconds at most: it may wait for a database that is silent."""
         self._stopping = True
         self._pipe.wake()
-        self.join()
-        self._pipe.close()
+        self.join(patience)
+        if not self.is_alive():
+            self._pipe.close()
 
     def run(self) -> None:
         while not self._stopping:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from delayedq.store.base import Store
-    from delayedq.worker.loop import Options
+    from delayedq.worker.options import Options
     from delayedq.worker.shared_leases import SharedLeases
 
 #: Seconds between two heartbeats of the workers.

@@ -4,108 +4,157 @@ from __future__ import annotations
 
 import time
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from delayedq import results
 from delayedq.core.backoff import Exponential
+from delayedq.core.retries import RELEASING, SEARCHING
 from delayedq.exceptions import WorkerHung
 from delayedq.models import Message
 from delayedq.store.protocol import Claimed, GiveBack
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable
     from datetime import timedelta
 
     from delayedq.store.base import Store
+    from delayedq.store.renewals import Held
     from delayedq.worker.shared_leases import Entry, SharedLeases
+    from delayedq.worker.shared_releases import SharedReleases
 
-#: A claim that was under way when its worker died may commit later: seconds until the first search for what it leased.
-#: The next ones wait twice as long each, until the lease is over.
-FIRST_SEARCH = 1.0
 #: How a message that had started in a process that hung waits for its next attempt.
 BACKOFF = Exponential()
 
 
-class _Claims(NamedTuple):
-    """Claims of a dead worker: what they leased is released, except what had started."""
-
-    tokens: list[int]
-    started: frozenset[int]
-    until: float
-    search_at: float
-    pause: float
-
-
 class Releases:
-    """Belongs to the lease keeper. Every verb raises django.db.Error, and may be repeated after that."""
+    """Belongs to the lease keeper. Every verb raises django.db.Error, and may be repeated after that.
 
-    def __init__(self, store: Store, lease: timedelta) -> None:
+    What a transaction has locked stays `held`, to be renewed, until it is free.
+    """
+
+    def __init__(self, store: Store, lease: timedelta, shared: SharedReleases) -> None:
         self._store = store
         self._lease = lease.total_seconds()
-        self._late: list[_Claims] = []
+        self._unreleased = shared.unreleased
+        self._claims = shared.claims
+        #: By worker: what had started in a process that hung, to be charged.
+        self._uncharged: dict[str, list[GiveBack]] = {}
+        #: How often in a row some were busy, and how many searches there were since the last death.
+        self._busy = self._searches = 0
+        self._retry_at = self._search_at = 0.0
 
-    def release(self, entries: Collection[Entry]) -> None:
-        """Give these back uncharged."""
-        if entries:
-            self._store.release([(entry.id, entry.token) for entry in entries])
+    def held(self) -> set[Held]:
+        """Messages (id, token) of dead workers that are not given back yet: nobody may claim them before."""
+        uncharged = [back.claimed for returns in self._uncharged.values() for back in returns]
+        return {*self._unreleased, *((claimed.id, claimed.token) for claimed in uncharged)}
 
-    def release_all_of(self, leases: SharedLeases, *, all_of_it: bool, reason: str) -> None:
-        """Release what a process held that has ended; its shared leases are cleared afterwards.
+    def lost(self, held: Collection[Held]) -> None:
+        """Others have ended these, or hold them."""
+        self._unreleased.discard(held)
 
-        Uncharged: what it had not started, and with `all_of_it` the rest. With a `reason` the rest is charged, and the
-        reason goes into its errors. Otherwise it is left to its lease.
-        """
-        entries = leases.entries()
-        self.release([entry for entry in entries if all_of_it or not entry.started])
-        started = [entry for entry in entries if entry.started]
-        if reason and not all_of_it:
-            self._charge(started, reason, leases.pid)
-        if tokens := leases.claims():
-            moment, ids = time.monotonic(), frozenset(entry.id for entry in started)
-            claims = _Claims(tokens, ids, moment + self._lease, moment + FIRST_SEARCH, FIRST_SEARCH)
-            self._release_claims(claims)
-            self._late.append(claims)
+    def is_over(self, *, late: bool) -> bool:
+        """True if nothing is left to give back; `late`: and no claim may commit any more."""
+        return not (self._unreleased or self._uncharged or (late and self._claims))
 
     def due_in(self) -> float:
-        """Seconds until the next search."""
-        return min((claims.search_at for claims in self._late), default=inf) - time.monotonic()
+        """Seconds until the next try or search."""
+        due = inf
+        if self._unreleased or self._uncharged:
+            due = self._retry_at
+        if self._claims:
+            due = min(due, self._search_at)
+        return due - time.monotonic()
 
-    def release_late(self) -> None:
-        """Release what claims have leased that committed after their worker had died."""
-        for claims in [claims for claims in self._late if claims.search_at <= time.monotonic()]:
-            self._release_claims(claims)
-            self._late.remove(claims)
-            if claims.search_at < claims.until:
-                pause = 2 * claims.pause
-                self._late.append(claims._replace(search_at=time.monotonic() + pause, pause=pause))
+    def go_on(self) -> None:
+        """Try again what was busy, and search for what claims have leased that committed late."""
+        moment = time.monotonic()
+        if (self._unreleased or self._uncharged) and moment >= self._retry_at:
+            self._retry()
+        if self._claims and moment >= self._search_at:
+            self._search(moment)
 
-    def _release_claims(self, claims: _Claims) -> None:
-        """The shared leases may not have them yet. Reads the whole table: lease columns are in no index."""
-        leased = Message.objects.using(self._store.alias).filter(lease_token__in=claims.tokens)
-        found = leased.exclude(id__in=claims.started).values_list("id", "lease_token")
-        if held := [(id_, token) for id_, token in found if token is not None]:
-            self._store.release(held)
+    def release(self, entries: Iterable[Entry]) -> None:
+        """Give these back uncharged; what is locked, as soon as it is free."""
+        self._release({(entry.id, entry.token) for entry in entries})
 
-    def _charge(self, started: Sequence[Entry], reason: str, pid: int) -> None:
-        tokens = {entry.id: entry.token for entry in started}
-        rows = Message.objects.using(self._store.alias).filter(id__in=tokens)
-        claims = [_claimed(row) for row in rows if row.lease_token == tokens[row.id]]
-        worker = f"pid {pid}"
-        returns = [
-            GiveBack(
-                claimed,
-                charged=True,
-                started=0.0,
-                delay=BACKOFF(claimed.attempt).total_seconds(),
-                errors=results.errors_with(claimed, WorkerHung(reason), worker, None),
-            )
-            for claimed in claims
-        ]
-        if returns:
-            self._store.settle(returns, worker)
+    def release_all_of(self, leases: SharedLeases, *, all_of_it: bool, reason: str) -> bool:
+        """Release what a process held that has ended; its shared leases may be cleared afterwards.
+
+        Uncharged: what it had not started, and with `all_of_it` the rest. With a `reason` the rest is charged, and the
+        reason goes into its errors. Otherwise it is left to its lease. Returns False if so much is locked that it can't
+        be remembered elsewhere: call it again later.
+        """
+        entries, tokens = leases.entries(), leases.claims()
+        started = {(entry.id, entry.token) for entry in entries if entry.started and not all_of_it}
+        # A claim of which something was entered is over; of others, more may come.
+        late = set(tokens).difference(entry.token for entry in entries)
+        held = {(entry.id, entry.token) for entry in entries} | self._leased_by(tokens)
+        released = self._release(held - started) and self._expect(late)
+        if reason:
+            self._charge(started, reason)
+        return released
+
+    def _release(self, held: set[Held]) -> bool:
+        """False if some are locked and there is no room to remember them."""
+        if not self._unreleased.has_room_for(held):
+            return not self._store.release(held).busy
+        if held:
+            self._unreleased.add(held)  # before it is tried: neither an error nor the keeper's end loses them
+            self._retry()
+        return True
+
+    def _retry(self) -> None:
+        if held := set(self._unreleased):
+            self._unreleased.discard(held - self._store.release(held).busy)
+        for worker, returns in list(self._uncharged.items()):
+            busy = self._store.settle(returns, worker).busy
+            self._uncharged[worker] = [back for back in returns if back.claimed.id in busy]
+            if not busy:
+                del self._uncharged[worker]
+        self._busy = self._busy + 1 if self._unreleased or self._uncharged else 0
+        self._retry_at = time.monotonic() + RELEASING(max(1, self._busy)).total_seconds()
+
+    def _expect(self, tokens: set[int]) -> bool:
+        """Search for what these claims may lease later; False if there is no room to remember them."""
+        moment = time.monotonic()
+        known = {token for token, _ in self._claims}
+        until = int((moment + self._lease) * 1000)
+        claims = [(token, until) for token in tokens - known]
+        if not self._claims.has_room_for(claims):
+            return False
+        if claims:
+            self._claims.add(claims)
+            self._searches, self._search_at = 1, moment + SEARCHING(1).total_seconds()
+        return True
+
+    def _search(self, moment: float) -> None:
+        """Once more when the lease of a claim is over, and then no more."""
+        if not self._release(self._leased_by(token for token, _ in self._claims)):
+            return
+        self._claims.discard([claim for claim in self._claims if claim[1] <= moment * 1000])
+        self._searches += 1
+        ends = min((until / 1000 for _, until in self._claims), default=inf)
+        self._search_at = min(ends, moment + SEARCHING(self._searches).total_seconds())
+
+    def _leased_by(self, tokens: Iterable[int]) -> set[Held]:
+        """What these claims lease now. Reads the whole table of live messages: lease columns are in no index."""
+        if not (wanted := list(tokens)):
+            return set()
+        rows = Message.objects.using(self._store.alias).filter(lease_token__in=wanted)
+        return {(id_, token) for id_, token in rows.values_list("id", "lease_token") if token is not None}
+
+    def _charge(self, started: set[Held], reason: str) -> None:
+        rows = Message.objects.using(self._store.alias).filter(id__in=[id_ for id_, _ in started])
+        for row in rows:
+            if (row.id, row.lease_token) in started - self.held():
+                self._uncharged.setdefault(row.leased_by or "", []).append(_charged(row, reason))
+        self._retry()
 
 
-def _claimed(row: Message) -> Claimed:
+def _charged(row: Message, reason: str) -> GiveBack:
     fields = {name: getattr(row, name) for name in Claimed._fields if name != "token"}
     assert row.lease_token is not None
-    return Claimed(token=row.lease_token, **fields)
+    claimed = Claimed(token=row.lease_token, **fields)
+    errors = results.errors_with(claimed, WorkerHung(reason), row.leased_by or "", None)
+    delay = BACKOFF(claimed.attempt).total_seconds()
+    return GiveBack(claimed, charged=True, started=0.0, delay=delay, errors=errors)

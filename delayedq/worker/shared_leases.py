@@ -11,12 +11,14 @@ import mmap
 import time
 from typing import NamedTuple
 
+from delayedq.store.processes import find
+
 #: How many messages one process may hold at once, beside one per thread.
 CAPACITY = 8192
 _WORD = 8
 _FREE, _HELD, _STARTED = 0, 1, 2
 #: The words about the process, behind the columns.
-_HEARTBEAT, _TURNED, _PID, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _CLAIMS = range(8)
+_HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _CLAIMS = range(9)
 #: How many claims are remembered: one is under way, and the one before may not be entered yet.
 _REMEMBERED = 4
 _EVER = 2**63 - 1
@@ -33,8 +35,9 @@ class SharedLeases:
     """Four columns of 64-bit words: id, token, state, and the token whose lease was lost.
 
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
-    started, how many of its threads are lost, whether its listener is deaf, until when it may claim expired leases (the
-    keeper writes this one), and the tokens of its latest claims.
+    started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
+    is deaf, until when it may claim expired leases (the keeper writes this one), and the tokens of claims of which not
+    all that they leased is entered.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -54,6 +57,8 @@ class SharedLeases:
     def register(self, pid: int) -> None:
         """The process of this id uses it from now on."""
         self._process[_STARTED_AT] = _milliseconds()
+        process = find(pid)
+        self._process[_BORN_AT] = process.started_at if process else 0
         self.heartbeat()
         self._process[_PID] = pid
 
@@ -65,10 +70,16 @@ class SharedLeases:
         """The loop has turned, and gives out work: it does not wait for the database."""
         self._process[_TURNED] = self._process[_HEARTBEAT] = _milliseconds()
 
-    def announce(self, token: int) -> None:
+    def remember_claim(self, token: int) -> None:
         """A claim with this token is about to be sent: what it leases is ours before we know what it is."""
         self._process[_CLAIMS + self._claims % _REMEMBERED] = token
         self._claims += 1
+
+    def forget_claim(self, token: int) -> None:
+        """All that this claim has leased is entered."""
+        for word in range(_CLAIMS, _CLAIMS + _REMEMBERED):
+            if self._process[word] == token:
+                self._process[word] = 0
 
     def report(self, *, lost_threads: int, deaf: bool) -> None:
         """What is wrong with the process, for the registry."""
@@ -109,6 +120,11 @@ class SharedLeases:
         """The id of the process that uses it; 0 if there is none."""
         return self._process[_PID]
 
+    def is_alive(self) -> bool:
+        """True if that process exists, and is not a zombie, nor another one that was given its id."""
+        process = find(self.pid) if self.pid else None
+        return process is not None and process.started_at == self._process[_BORN_AT]
+
     def age(self) -> float:
         """Seconds since that process started."""
         return (_milliseconds() - self._process[_STARTED_AT]) / 1000
@@ -141,7 +157,7 @@ class SharedLeases:
         return bool(self._process[_DEAF])
 
     def claims(self) -> list[int]:
-        """The tokens of the latest claims, also of one that may still be under way."""
+        """The tokens of claims that may have leased more than is entered: under way, or not answered."""
         return [token for token in self._process[_CLAIMS : _CLAIMS + _REMEMBERED].tolist() if token]
 
     def take_away(self, entry: Entry) -> bool:

@@ -43,9 +43,11 @@ class RoundTrip:
     room: int
     #: May it claim messages whose lease has run out?
     expired: bool = True
+    #: That of its claim.
+    token: int = field(default_factory=new_token)
     #: When the loop sent it, it began and it ended: moments of `time.monotonic()`.
     asked_at: float = field(default_factory=time.monotonic)
-    began: float = 0.0
+    began_at: float = 0.0
     ended_at: float = 0.0
     #: Set when its statement is about to be sent, and when all is done.
     sending: threading.Event = field(default_factory=threading.Event)
@@ -67,7 +69,7 @@ class RoundTrip:
 class StoreThread(threading.Thread):
     """Makes one round trip after the other, on a connection of its own; `wake` is called after each.
 
-    `announce` is called with the token of a claim before its statement is sent.
+    `remember_claim` is called with the token of a claim before its statement is sent.
     """
 
     def __init__(
@@ -76,12 +78,12 @@ class StoreThread(threading.Thread):
         lease: timedelta,
         worker: str,
         wake: Callable[[], None],
-        announce: Callable[[int], None] = lambda _: None,
+        remember_claim: Callable[[int], None] = lambda _: None,
     ) -> None:
         super().__init__(name="delayedq-store", daemon=True)
         self._store = store
         self._lease = lease
-        self._announce = announce
+        self._remember_claim = remember_claim
         #: Messages (ids) that may have been settled by a round trip whose answer never came.
         self._unsure: set[int] = set()
         self._worker = worker
@@ -117,15 +119,14 @@ class StoreThread(threading.Thread):
             connections[self._store.alias].close()
 
     def _make(self, round_trip: RoundTrip) -> None:
-        round_trip.began = time.monotonic()
+        round_trip.began_at = time.monotonic()
         round_trip.decisions = [decision(result) for result in round_trip.results]
         transitions = [
-            transition(result, decided, round_trip.began)
+            transition(result, decided, round_trip.began_at)
             for result, decided in zip(round_trip.results, round_trip.decisions, strict=True)
         ]
-        token = new_token()
         if round_trip.planned:
-            self._announce(token)
+            self._remember_claim(round_trip.token)
         round_trip.sending.set()
         try:
             round_trip.answer = self._store.settle_and_claim(
@@ -134,7 +135,7 @@ class StoreThread(threading.Thread):
                 round_trip.room,
                 self._lease,
                 self._worker,
-                token=token,
+                token=round_trip.token,
                 expired=round_trip.expired,
             )
         except (DataError, IntegrityError):
@@ -151,7 +152,7 @@ class StoreThread(threading.Thread):
         """Without the messages that an earlier round trip has settled, although its answer never came."""
         unsure = lost & self._unsure
         try:
-            return lost - self._store.finished(unsure) if unsure else lost
+            return lost - self._store.in_history(unsure) if unsure else lost
         except Error:
             return lost - unsure
 

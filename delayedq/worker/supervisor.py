@@ -10,38 +10,39 @@ import sys
 import time
 from collections import deque
 from contextlib import contextmanager, suppress
-from datetime import timedelta
+from math import inf
 from multiprocessing import connection as waiting
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
-from delayedq.core.backoff import Exponential
 from delayedq.signals import leave_failures_to_us
 from delayedq.store import served_store
 from delayedq.store.wakeup import WakeUpPipe
 from delayedq.worker.lease_keeper import LeaseKeeper, WorkerExit
 from delayedq.worker.logs import is_full, never_block
-from delayedq.worker.loop import Ending, Loop
+from delayedq.worker.loop import Loop
+from delayedq.worker.options import ExitCode
 from delayedq.worker.registration import worker_name
+from delayedq.worker.restarts import Restarts
 from delayedq.worker.shared_leases import CAPACITY, SharedLeases
+from delayedq.worker.shared_releases import SharedReleases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from multiprocessing.context import ForkProcess
     from types import FrameType
 
-    from delayedq.worker.loop import Options
+    from delayedq.worker.options import Options
 
 logger = logging.getLogger("delayedq")
 
-#: A process that dies within 10 s of its start is replaced after a pause that doubles each time.
-SHORT_LIFE = 10.0
-PAUSES = Exponential(initial=timedelta(seconds=0.5), factor=2, maximum=timedelta(seconds=10))
 #: Seconds after which a thread must yield the GIL: the loop and its poller get their turn beside busy tasks.
 SWITCH_INTERVAL = 0.001
-#: Seconds that a process has to end after the shutdown timeout, and the lease keeper after the last worker.
-LAST_MOMENTS, KEEPER_TIMEOUT = 2.0, 10.0
+#: Seconds that a process has to end after the shutdown timeout, and then the lease keeper, which releases what it held.
+LAST_MOMENTS, FAREWELL = 2.0, 1.0
+#: Seconds that the lease keeper has after the last worker, if no shutdown timeout runs.
+KEEPER_TIMEOUT = 10.0
 #: Shared leases for each process: those of a dead one are released while the next one runs.
 BUFFERS = 2
 
@@ -57,12 +58,14 @@ class Supervisor:
         self._processes = processes
         self._all_leases = [SharedLeases(CAPACITY + options.threads) for _ in range(BUFFERS * processes)]
         self._free = deque(range(BUFFERS * processes))
+        self._shared_releases = SharedReleases()
         #: What the keeper was asked to release and has not answered yet, by the number of the shared leases.
         self._unreleased: dict[int, WorkerExit] = {}
         self._children = [Child(index, self._all_leases, self._free, options) for index in range(processes)]
         self._stop_by: float | None = None
-        self._keeper_at = 0.0
-        self._keeper_deaths = 0
+        self._keeper_restarts = Restarts()
+        #: The keeper has died, and another one is to be started.
+        self._keeper_died = False
         self._pipe = WakeUpPipe()
 
     def run(self) -> int:
@@ -93,21 +96,31 @@ class Supervisor:
             self._keeper_pipe.close()
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # it ends when the supervisor says so, or all workers have ended
-            LeaseKeeper(served_store(), self._all_leases, self._options, far_end, self._processes).run()
+            LeaseKeeper(
+                served_store(), self._all_leases, self._options, far_end, self._processes, self._shared_releases
+            ).run()
             _leave(0)
 
         self._keeper = _fork.Process(target=keep, name="delayedq-lease-keeper")
         with signals_held_back():
             self._keeper.start()
+        self._keeper_restarts.started()
         far_end.close()
 
     def _replace_keeper(self) -> None:
-        self._keeper_deaths += 1
-        self._keeper_at = time.monotonic() + PAUSES(self._keeper_deaths).total_seconds()
-        logger.error(
-            "The lease keeper (pid %s) died (%s); another one starts.",
-            self._keeper.pid, _reason(self._keeper.exitcode or 0), extra={"pid": self._keeper.pid},
-        )  # fmt: skip
+        """Notice that it died, and start another one when that is due."""
+        if not self._keeper_died:
+            self._keeper_died = True
+            logger.error(
+                "The lease keeper (pid %s) died (%s); another starts in %.1f s.",
+                self._keeper.pid, _reason(self._keeper.exitcode or 0), self._keeper_restarts.died(),
+                extra={"pid": self._keeper.pid},
+            )  # fmt: skip
+        if not self._keeper_restarts.due_in():
+            self._start_next_keeper()
+
+    def _start_next_keeper(self) -> None:
+        self._keeper_died = False
         self._keeper_pipe.close()
         self._start_keeper()
         for worker_exit in self._unreleased.values():
@@ -121,13 +134,17 @@ class Supervisor:
         with suppress(EOFError, OSError):
             while self._keeper_pipe.poll():
                 released: WorkerExit = self._keeper_pipe.recv()
-                if self._unreleased.pop(released.worker, None):
-                    self._free.append(released.worker)
+                if self._unreleased.pop(released.leases_number, None):
+                    self._free.append(released.leases_number)
 
     def _dismiss_keeper(self) -> None:
         """The pipe alone would not tell it to end: a child that a task forked may have inherited this end of it."""
+        if not self._keeper.is_alive():
+            self._start_next_keeper()
         self._tell_keeper(None)
-        self._keeper.join(KEEPER_TIMEOUT)
+        patience = time.monotonic() + KEEPER_TIMEOUT
+        while self._keeper.is_alive() and time.monotonic() < min(patience, self._end_by()):
+            self._keeper.join(0.1)  # a signal may come meanwhile
         if self._keeper.is_alive():
             logger.warning("The lease keeper waits for the database; what was not released is left to its lease.")
             self._keeper.kill()
@@ -141,18 +158,28 @@ class Supervisor:
         if self._keeper.is_alive():
             watched += [self._keeper_pipe, self._keeper.sentinel]
         watched += [child.process.sentinel for child in self._children if child.process]
-        ready = waiting.wait(watched, timeout=1.0)
+        ready = waiting.wait(watched, timeout=min([1.0, *self._pauses()]))
         if self._pipe.fileno() in ready:
             self._pipe.clear()
         if self._keeper_pipe in ready:
             self._keeper_answered()
-        if not self._keeper.is_alive() and time.monotonic() >= self._keeper_at:
+        if not self._keeper.is_alive():
             self._replace_keeper()
+
+    def _pauses(self) -> Iterator[float]:
+        """Seconds until a process may be started again, and until those are killed that did not stop."""
+        if self._keeper_died:
+            yield self._keeper_restarts.due_in()
+        for child in self._children:
+            if child.process is None and child.needed and self._free:
+                yield child.restarts.due_in()
+        if self._stop_by is not None:
+            yield max(0.05, self._stop_by - time.monotonic())
 
     def _reap(self) -> None:
         for child in self._children:
             if worker_exit := child.reap():
-                self._unreleased[worker_exit.worker] = worker_exit
+                self._unreleased[worker_exit.leases_number] = worker_exit
                 self._tell_keeper(worker_exit)
 
     # Stopping
@@ -165,6 +192,10 @@ class Supervisor:
         self._stop_by = time.monotonic() + self._options.shutdown_timeout.total_seconds() + LAST_MOMENTS
         for child in self._children:
             child.stop()
+
+    def _end_by(self) -> float:
+        """When the lease keeper, too, must have ended."""
+        return inf if self._stop_by is None else self._stop_by + FAREWELL
 
     def _kill_if_late(self) -> None:
         if self._stop_by is not None and time.monotonic() > self._stop_by:
@@ -181,9 +212,7 @@ class Child:
         self._free = free
         self._number = 0
         self._options = options
-        self._started = 0.0
-        self._start_at = 0.0
-        self._short_lives = 0
+        self.restarts = Restarts()
         self._stopped = False
         self.process: ForkProcess | None = None
         self.needed = True
@@ -191,11 +220,11 @@ class Child:
     def start_if_due(self) -> None:
         """Start a process if there is none, shared leases are free, and the pause is over."""
         with signals_held_back():  # a stop comes before the start, or reaches the child; never in between
-            if self.process is None and self._free and self.needed and time.monotonic() >= self._start_at:
+            if self.process is None and self._free and self.needed and not self.restarts.due_in():
                 self._start()
 
     def _start(self) -> None:
-        self._started = time.monotonic()
+        self.restarts.started()
         self._number = self._free.popleft()
         self.process = _fork.Process(
             target=work,
@@ -225,22 +254,18 @@ class Child:
         self.process = None
         self._judge(code, pid)
         self.needed = not self._stopped
-        reason = f"Worker process {pid} was replaced: its thread was lost." if code == Ending.LOST_THREADS else ""
-        return WorkerExit(self._number, all_of_it=code == Ending.GAVE_UP, reason=reason)
+        reason = f"Worker process {pid} was replaced: its thread was lost." if code == ExitCode.LOST_THREADS else ""
+        return WorkerExit(self._number, all_of_it=code == ExitCode.GAVE_UP, reason=reason)
 
     def _judge(self, code: int, pid: int | None) -> None:
-        if code == Ending.DONE or self._stopped:
+        if code == ExitCode.DONE or self._stopped:
             self._stopped = True
             return
-        if code in {Ending.RECYCLE, Ending.LOST_THREADS}:
+        if code in {ExitCode.RECYCLE, ExitCode.LOST_THREADS}:
             return
-        short = time.monotonic() - self._started < SHORT_LIFE
-        self._short_lives = self._short_lives + 1 if short else 0
-        pause = PAUSES(self._short_lives).total_seconds() if short else 0.0
-        self._start_at = time.monotonic() + pause
         logger.error(
             "Worker process %s (pid %s) died (%s); another starts in %.1f s.",
-            self._index + 1, pid, _reason(code), pause, extra={"pid": pid},
+            self._index + 1, pid, _reason(code), self.restarts.died(), extra={"pid": pid},
         )  # fmt: skip
 
 

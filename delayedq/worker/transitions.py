@@ -44,7 +44,7 @@ def transition(ended: AttemptResult, decided: Decision, now: float) -> Transitio
     return Finish(claimed, decided.outcome, started, finished, None, errors)
 
 
-def announce(ended: AttemptResult, decided: Decision) -> None:
+def send_signals(ended: AttemptResult, decided: Decision) -> None:
     """Send the signal of a message that failed, or will be retried."""
     claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {results.text_of(ended.error)}"
     if decided.outcome is FinalOutcome.FAILED:

@@ -16,7 +16,6 @@ from tests.store.given import (
     claim,
     claim_one,
     history,
-    keys,
     live,
     message,
     outcomes,
@@ -97,50 +96,6 @@ def test_without_now_a_lease_is_renewed_on_the_databases_clock(store):
 
 def test_nothing_to_renew_loses_nothing(store):
     assert store.at(NOW).renew([], LEASE) == Renewed()
-
-
-# Release
-
-
-def test_released_messages_wait_again_uncharged_and_in_their_place(store):
-    store.at(NOW).offer_many([message(key) for key in "abc"])
-    a, b, _ = claim(store, 3)
-    store.release(held(a, b))
-
-    again = claim(store, 3)
-    assert keys(again) == ["a", "b"]
-    assert [claimed.attempt for claimed in again] == [1, 1]
-    assert outcomes() == []
-
-
-def test_releasing_keeps_the_attempts_that_were_made(store):
-    store.at(NOW).offer(message("a"))
-    settle(store, retry(claim_one(store), errors='["one"]'))
-    store.release(held(claim_one(store)))
-
-    row = live("a")
-    assert (row.attempt, row.errors, row.leased_by, row.leased_until) == (1, '["one"]', None, None)
-
-
-def test_releasing_a_replaced_message_keeps_the_replacement_whole(store):
-    store.at(NOW).offer(message("a", "1"))
-    claimed = claim_one(store)
-    store.at(NOW).offer(message("a", "2"))
-    store.release(held(claimed))
-
-    again = claim_one(store)
-    assert (again.payload, again.attempt) == ("2", 1)
-
-
-def test_releasing_what_is_gone_or_nothing_does_nothing(store):
-    store.at(NOW).offer(message("a"))
-    claimed = claim_one(store)
-    settle(store, succeed(claimed))
-    store.release(held(claimed))
-    store.release([])
-
-    assert outcomes() == ["succeeded"]
-    assert not Message.objects.exists()
 
 
 # Unschedule

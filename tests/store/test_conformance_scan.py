@@ -116,6 +116,6 @@ def test_finished_tells_which_messages_have_ended(store):
     settle(store, succeed(claim_one(store)))
     store.at(NOW).unschedule(KIND, "b")
 
-    assert store.finished([*ids.values(), 10**12]) == {ids["a"], ids["b"]}
-    assert store.finished(iter([ids["c"]])) == set()
-    assert store.finished([]) == set()
+    assert store.in_history([*ids.values(), 10**12]) == {ids["a"], ids["b"]}
+    assert store.in_history(iter([ids["c"]])) == set()
+    assert store.in_history([]) == set()

@@ -14,7 +14,7 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.store.mysql import store as mysql_store
 from delayedq.store.mysql import values as mysql_values
 from delayedq.store.mysql.database import UNDONE
-from delayedq.store.protocol import OfferOutcome, OnConflict, Renewed
+from delayedq.store.protocol import OfferOutcome, OnConflict, Released, Renewed
 from tests.store.given import (
     KIND,
     LANE,
@@ -65,7 +65,7 @@ VERBS = {
         keys(store.at(NOW).settle_and_claim([succeed(running)], [LANE], 9, LEASE, "w").claimed) == ["b"]
     ),
     "renew": lambda store, running: store.at(NOW).renew([(running.id, running.token)], LEASE) == Renewed(),
-    "release": lambda store, running: store.release([(running.id, running.token)]) is None,
+    "release": lambda store, running: store.release([(running.id, running.token)]) == Released(),
     "offer_each": lambda store, _: len(store.at(NOW).offer_each([(message("x"), KEEP), (message("y"), REPLACE)])) == 2,
     "drop": lambda store, _: store.drop(KIND, "a", recorded=False) == 0,
     "unschedule": lambda store, _: store.at(NOW).unschedule(KIND, "a"),

@@ -67,7 +67,7 @@ def verbs(store):
         "release": partial(store.release, held),
         "unschedule": partial(store.at(NOW).unschedule, KIND, "key--3"),
         "withdraw": partial(store.at(NOW).withdraw, waiting, None),
-        "finished": partial(store.finished, ended),
+        "in_history": partial(store.in_history, ended),
         "prune": partial(store.at(at(999_999)).prune, LEASE, 5),
     }
 

@@ -298,7 +298,7 @@ def test_history_is_read_by_index_only(store, connection, table):
     history = {name for name in pruned.indexes if "finishedmessage" in name}
     assert (pruned.scanned, len(history)) == (set(), 2), pruned.indexes
     assert pruned.blocks <= 60
-    found = Plan(connection, partial(store.finished, [-1, -2]))
+    found = Plan(connection, partial(store.in_history, [-1, -2]))
     assert (found.scanned, found.indexes) == (set(), {"delayedq_finishedmessage_pkey"})
 
 

@@ -68,7 +68,7 @@ def verbs(store):
         "renew": partial(store.at(NOW).renew, held, LEASE),
         "release": partial(store.release, held),
         "unschedule": partial(store.at(NOW).unschedule, KIND, "key--3"),
-        "finished": partial(store.finished, [1, 2, 3]),
+        "in_history": partial(store.in_history, [1, 2, 3]),
         "prune": partial(store.at(at(999_999)).prune, LEASE, 5),
     }
 

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from delayedq.models import Worker
-from delayedq.worker.loop import Ending, Loop, Options
+from delayedq.worker.loop import Loop
+from delayedq.worker.options import ExitCode, Options
+from tests.store.given import LANE, message
 from tests.worker.exactly_once_tasks import claim_playing
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +39,7 @@ def drain(store, options):
     """Run what is due, in this process."""
 
     def run(chosen=options):
-        return Loop(store, chosen, "test").run() in {Ending.DONE, Ending.RECYCLE}
+        return Loop(store, chosen, "test").run() in {ExitCode.DONE, ExitCode.RECYCLE}
 
     return run
 
@@ -46,6 +48,28 @@ def drain(store, options):
 def claimed(store):
     """Claims a message, keyed "a", of an exactly-once task that does what a test wants."""
     return partial(claim_playing, store)
+
+
+@pytest.fixture
+def claim(store):
+    """Claim `count` messages, and hold them in shared leases."""
+
+    def claim(leases, count=1, lease=timedelta(hours=1), **fields):
+        store.offer_many([message(scheduled_at=None, **fields)] * count)
+        claimed = store.claim([LANE], count, lease, "worker")
+        assert len(claimed) == count
+        return [(one, leases.hold(one.id, one.token)) for one in claimed]
+
+    return claim
+
+
+@pytest.fixture
+def asleep():
+    """The id of a child process that does nothing; if it is killed, it stays a zombie until the end of the test."""
+    child = subprocess.Popen(["sleep", "600"])
+    yield child.pid
+    child.kill()
+    child.wait()
 
 
 class Workers:

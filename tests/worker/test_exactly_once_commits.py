@@ -159,10 +159,10 @@ def test_while_the_database_is_away_it_asks_again(claimed, store, unplug, monkey
             raise OperationalError("could not connect")
         return finished(ids)
 
-    pauses, finished = [], store.finished
+    pauses, finished = [], store.in_history
     message = claimed(write_and(lambda: unplug(after)))
     with pytest.MonkeyPatch.context() as outage:  # `unplug` undoes its own changes alone
-        outage.setattr(store, "finished", stay_away)
+        outage.setattr(store, "in_history", stay_away)
         outage.setattr(exactly_once, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic))
         ended = run(message)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import signal
 import threading
-from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
@@ -13,62 +14,16 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Finish, Lane
-from delayedq.worker import lease_keeper
-from delayedq.worker.lease_keeper import LeaseKeeper, WorkerExit
-from delayedq.worker.loop import Options
+from delayedq.store.protocol import Finish
+from delayedq.worker import hung, lease_keeper, shared_leases
+from delayedq.worker.lease_keeper import LeaseKeeper
 from delayedq.worker.shared_leases import SharedLeases
 from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE
 from tests.worker.conftest import eventually
+from tests.worker.keepers import LANE, LONG, Keeping, keeping, options
 
 LEASE = timedelta(seconds=0.6)
-LONG = timedelta(hours=1)
-LANE = [Lane("mail", 0)]
-
-
-def options(lease):
-    return Options(lease=lease, poll_interval=LONG, shutdown_timeout=LONG)
-
-
-class Keeping:
-    """A keeper in a thread of its own, and the supervisor's end of its pipe."""
-
-    def __init__(self, store, *all_leases, lease=LONG):
-        self.pipe, self.far_end = multiprocessing.Pipe()
-        self.keeper = LeaseKeeper(store, all_leases, options(lease), self.far_end)
-        self.thread = threading.Thread(target=self.keeper.run, name="keeper")
-
-    def release_exited(self, leases, *, all_of_it=False):
-        self.pipe.send(WorkerExit(leases, all_of_it))
-        assert self.pipe.poll(PATIENCE), "It was not released."
-        assert self.pipe.recv() == WorkerExit(leases, all_of_it)
-
-
-@contextmanager
-def keeping(*args, **options):
-    kept = Keeping(*args, **options)
-    kept.thread.start()
-    try:
-        yield kept
-    finally:
-        kept.pipe.close()
-        kept.thread.join(PATIENCE)
-        kept.far_end.close()
-        assert not kept.thread.is_alive()
-
-
-@pytest.fixture
-def claim(store):
-    """Claim `count` messages, and hold them in shared leases."""
-
-    def claim(leases, count=1, lease=LONG, **fields):
-        store.offer_many([message(scheduled_at=None, **fields)] * count)
-        claimed = store.claim(LANE, count, lease, "worker")
-        assert len(claimed) == count
-        return [(one, leases.hold(one.id, one.token)) for one in claimed]
-
-    return claim
 
 
 def until(claimed):
@@ -101,8 +56,8 @@ def test_what_is_held_later_is_renewed_too_and_what_was_dropped_is_not(store, cl
 
 
 def test_expired_leases_may_be_claimed_only_while_renewals_go_through(store, monkeypatch):
-    shared_leases, away = SharedLeases(8), threading.Event()
-    shared_leases.let_claim_expired(0)
+    leases, away = SharedLeases(8), threading.Event()
+    leases.let_claim_expired(0)
     renew = type(store).renew
 
     def renew_unless_away(*args):
@@ -111,23 +66,23 @@ def test_expired_leases_may_be_claimed_only_while_renewals_go_through(store, mon
         return renew(*args)
 
     monkeypatch.setattr(type(store), "renew", renew_unless_away)
-    with keeping(store, shared_leases, lease=timedelta(seconds=2)):
-        eventually(shared_leases.may_claim_expired)
+    with keeping(store, leases, lease=timedelta(seconds=2)):
+        eventually(leases.may_claim_expired)
         away.set()
-        eventually(lambda: not shared_leases.may_claim_expired())
+        eventually(lambda: not leases.may_claim_expired())
         away.clear()
-        eventually(shared_leases.may_claim_expired)
+        eventually(leases.may_claim_expired)
 
 
 def test_after_an_interruption_others_may_renew_before_expired_leases_are_claimed(store):
-    shared_leases = SharedLeases(8)
-    shared_leases.let_claim_expired(0)
-    keeper = Keeping(store, shared_leases, lease=timedelta(seconds=60)).keeper
+    leases = SharedLeases(8)
+    leases.let_claim_expired(0)
+    keeper = Keeping(store, leases, lease=timedelta(seconds=60)).keeper
     may_claim = []
     for moment in (1000, 1020, 1080, 1100, 1131):
-        shared_leases.let_claim_expired(0)
+        leases.let_claim_expired(0)
         keeper._let_claim_expired(moment)
-        may_claim.append(shared_leases.may_claim_expired())
+        may_claim.append(leases.may_claim_expired())
     assert may_claim == [False, True, False, True, False]
 
 
@@ -221,6 +176,32 @@ def test_when_the_supervisor_is_gone_all_that_was_not_started_is_given_back(stor
         assert Message.objects.leased().count() == 1
 
 
+def test_an_orphaned_keeper_ends_although_nobody_waits_for_its_dead_worker(store, claim, asleep):
+    leases = SharedLeases(8)
+    claim(leases)
+    leases.register(asleep)
+    with keeping(store, leases) as kept:
+        kept.pipe.close()
+        eventually(lambda: kept.keeper._orphaned)
+        assert kept.thread.is_alive()
+        os.kill(asleep, signal.SIGKILL)
+        kept.thread.join(PATIENCE)
+        assert not kept.thread.is_alive()
+    assert list(attempts().values()) == [0]
+
+
+def test_a_process_that_was_given_the_id_of_a_dead_worker_is_not_killed(store, asleep, monkeypatch):
+    monkeypatch.setattr(hung, "SHORTEST_LIMIT", 0.0)
+    leases = SharedLeases(8)
+    leases.register(asleep)
+    workers = hung.HungWorkers(store, [leases], timedelta(0))
+    monkeypatch.setattr(shared_leases, "find", lambda _: None)
+    workers.end()
+    workers.end()
+    assert workers.reasons == {}
+    os.kill(asleep, 0)
+
+
 # Pruning
 
 
@@ -260,6 +241,23 @@ def test_much_history_is_pruned_in_small_batches_without_a_rest(store, history, 
     monkeypatch.setattr(lease_keeper, "PRUNE_ROWS", 1)
     with keeping(store, lease=LEASE):
         eventually(lambda: left() == {"failed"})
+
+
+def test_a_locked_history_is_pruned_later_and_is_no_outage(store, claim, history, settings, monkeypatch, caplog):
+    settings.DELAYEDQ = {"RETENTION": timedelta(hours=23)}
+    leases = SharedLeases(8)
+    claim(leases)
+
+    def fail(*_):
+        raise OperationalError("canceling statement due to lock timeout")
+
+    with monkeypatch.context() as locked:
+        locked.setattr(type(store), "prune", fail)
+        with keeping(store, leases) as kept:
+            kept.release_exited(0)
+    assert list(attempts().values()) == [0]
+    assert "History is not pruned: canceling statement due to lock timeout. Next try in 60 s." in caplog.text
+    assert "has not answered" not in caplog.text
 
 
 # When the database goes away

@@ -17,7 +17,8 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Offer
 from delayedq.tasks import registered
 from delayedq.worker import loop as loop_module
-from delayedq.worker.loop import Ending, Loop
+from delayedq.worker.loop import Loop
+from delayedq.worker.options import ExitCode
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import chores, tasks
 from tests.app.models import Mark
@@ -32,12 +33,12 @@ class Running:
     def __init__(self, store, options):
         self.leases = SharedLeases(64)
         self.loop = Loop(store, options, "test", self.leases)
-        self.ending = None
+        self.exit_code = None
         self.thread = threading.Thread(target=self._run)
         self.thread.start()
 
     def _run(self):
-        self.ending = self.loop.run()
+        self.exit_code = self.loop.run()
         connections.close_all()
 
     def stop(self):
@@ -115,7 +116,7 @@ def test_what_a_worker_has_ended_is_stored_when_its_time_is_over(store, options,
         running.loop.stop()
         threading.Timer(0.5, go_on.set).start()
         running.thread.join(PATIENCE)
-    assert running.ending is Ending.GAVE_UP
+    assert running.exit_code is ExitCode.GAVE_UP
     assert FinishedMessage.objects.get().kind == tasks.remind.module_path
     assert [entry.id for entry in running.leases.entries()] == [Message.objects.get().id]
     release.set()  # a process would have ended now

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 
+from delayedq.store import processes
+from delayedq.worker import shared_leases
 from delayedq.worker.shared_leases import Entry, SharedLeases
+from tests.worker.conftest import eventually
 
 
 def seen(leases):
@@ -23,12 +27,12 @@ def test_what_is_held_is_seen_until_it_is_dropped():
 
 
 def test_without_a_keeper_expired_leases_may_be_claimed_and_else_while_it_says_so():
-    shared_leases = SharedLeases(1)
-    assert shared_leases.may_claim_expired()
-    shared_leases.let_claim_expired(0)
-    assert not shared_leases.may_claim_expired()
-    shared_leases.let_claim_expired(60)
-    assert shared_leases.may_claim_expired()
+    leases = SharedLeases(1)
+    assert leases.may_claim_expired()
+    leases.let_claim_expired(0)
+    assert not leases.may_claim_expired()
+    leases.let_claim_expired(60)
+    assert leases.may_claim_expired()
 
 
 def test_a_slot_is_used_again_and_begins_anew():
@@ -100,3 +104,31 @@ def test_what_a_killed_process_held_is_still_there_until_it_is_cleared():
     leases.clear()
     assert seen(leases) == set()
     assert len({leases.hold(number, 1) for number in range(8)}) == 8
+
+
+def test_a_zombie_is_not_alive(asleep):
+    leases = SharedLeases(1)
+    assert not leases.is_alive()
+    leases.register(asleep)
+    assert leases.is_alive()
+    os.kill(asleep, signal.SIGKILL)
+    eventually(lambda: not leases.is_alive())
+    os.kill(asleep, 0)  # it is there still, as nobody has waited for it
+
+
+def test_another_process_that_was_given_the_id_of_a_dead_one_is_not_alive(monkeypatch):
+    leases = SharedLeases(1)
+    leases.register(os.getpid())
+    assert leases.is_alive()
+    mine = processes.find(os.getpid())
+    monkeypatch.setattr(shared_leases, "find", lambda _: mine._replace(started_at=mine.started_at + 1))
+    assert not leases.is_alive()
+
+
+def test_a_claim_is_remembered_until_all_of_it_is_entered():
+    leases = SharedLeases(1)
+    leases.remember_claim(11)
+    leases.remember_claim(22)
+    assert leases.claims() == [11, 22]
+    leases.forget_claim(11)
+    assert leases.claims() == [22]

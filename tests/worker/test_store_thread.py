@@ -65,7 +65,7 @@ def test_a_round_trip_ends_what_ran_and_brings_what_is_due(errands):
 
     assert [one.payload for one in round_trip.answer.claimed] == ['{"args":[7]}']
     assert round_trip.error is None
-    assert round_trip.began <= round_trip.ended_at
+    assert round_trip.began_at <= round_trip.ended_at
     assert FinishedMessage.objects.succeeded().count() == 2
 
 

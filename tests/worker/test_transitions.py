@@ -15,7 +15,7 @@ from delayedq.core.limits import ERRORS_KEPT
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, GiveBack
 from delayedq.worker.executor import AttemptResult
-from delayedq.worker.transitions import announce, decision, transition, vanished
+from delayedq.worker.transitions import decision, send_signals, transition, vanished
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed, playing, run, work
 
@@ -148,7 +148,7 @@ def test_an_error_that_can_not_be_printed_does_not_take_the_worker_along(attempt
     ended = raising(Unprintable(), attempt=attempt)
     (error,) = errors(ended)
     assert error["exception"].endswith("Unprintable")
-    announce(ended, decision(ended))
+    send_signals(ended, decision(ended))
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "\N{AIRPLANE}"], ids=ascii)

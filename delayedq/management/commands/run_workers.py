@@ -17,7 +17,7 @@ from delayedq.conf import get_settings
 from delayedq.management.arguments import positive
 from delayedq.store import serve, served_store
 from delayedq.store.protocol import BARE
-from delayedq.worker.loop import Options
+from delayedq.worker.options import Options
 from delayedq.worker.supervisor import Supervisor
 
 if TYPE_CHECKING:

@@ -244,12 +244,15 @@ class MySQLStore(Store):
     def _forget_expired(self) -> None:
         self.database.write(sql.FORGET_EXPIRED)
 
-    @retry_on_deadlock
-    def release(self, held: Sequence[tuple[int, int]]) -> None:
+    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
         with self.database.atomic():
-            self.database.write_to(sql.RELEASE, (id_ for id_, _ in self._free(held)))
+            free = self._free(held)
+            self.database.write_to(sql.RELEASE, (id_ for id_, _ in free))
+            rest = set(held) - free
+            present = set(self.database.rows_of(sql.HELD, {id_ for id_, _ in rest}))
+        return {pair: pair in present for pair in rest}
 
-    def _free(self, held: Sequence[tuple[int, int]]) -> set[tuple[int, int]]:
+    def _free(self, held: Collection[Held]) -> set[Held]:
         """Lock these messages (id, token); those that no other transaction has locked and that carry their token."""
         return set(held) & {(row[0], row[1]) for row in self.database.rows_of(sql.FREE, {id_ for id_, _ in held})}
 
@@ -278,7 +281,7 @@ class MySQLStore(Store):
 
     # History
 
-    def finished(self, ids: Iterable[int]) -> set[int]:
+    def in_history(self, ids: Iterable[int]) -> set[int]:
         return {row[0] for row in self.database.rows_of(sql.FINISHED, ids)}
 
     @retry_on_deadlock

@@ -287,12 +287,18 @@ WHERE renewal.message_id = held.id AND renewal.lease_token = held.token
 """
 FORGET_EXPIRED = f"DELETE FROM delayedq_lockedrenewal WHERE leased_until <= {NOW}"
 
-# A message that was replaced meanwhile has no attempt to give back.
+# What was not released, and whether its row, which is locked then, still carries the token. A message that was replaced
+# meanwhile has no attempt to give back.
 RELEASE = f"""
-UPDATE delayedq_message AS message
-SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
-FROM {_HELD}
-WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
+WITH released AS (
+    UPDATE delayedq_message AS message
+    SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
+    FROM {_HELD}
+    WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
+    RETURNING message.id, held.token
+)
+SELECT id, token, coalesce({_PRESENT} = held.token, false)
+FROM {_HELD} WHERE (id, token) NOT IN (SELECT id, token FROM released)
 """
 
 # The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.

@@ -211,8 +211,9 @@ class PostgreSQLStore(Store):
     def _forget_expired(self) -> None:
         self.database.write(sql.FORGET_EXPIRED)
 
-    def release(self, held: Sequence[tuple[int, int]]) -> None:
-        self.database.write(sql.RELEASE, of_held(held))
+    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
+        rows = self.database.batch(sql.RELEASE, of_held(held))
+        return {(id_, token): is_held for id_, token, is_held in rows}
 
     def _unschedule(self, kind: str, key: str) -> bool:
         return bool(self.database.rows(sql.UNSCHEDULE, {"kind": kind, "key": key}))
@@ -225,7 +226,7 @@ class PostgreSQLStore(Store):
 
     # History
 
-    def finished(self, ids: Iterable[int]) -> set[int]:
+    def in_history(self, ids: Iterable[int]) -> set[int]:
         return self.database.ids(sql.FINISHED, {"ids": list(ids)})
 
     def prune(self, older_than: timedelta, limit: int) -> int:

@@ -177,7 +177,8 @@ RETURNING id
 RELEASE = """
 UPDATE delayedq_message
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = max(attempt - 1, 0)
-WHERE id = %s AND lease_token = %s
+WHERE id = %(id)s AND lease_token = %(lease_token)s
+RETURNING id
 """
 
 # History --------------------------------------------------------------------------------------------------------------

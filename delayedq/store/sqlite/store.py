@@ -226,9 +226,10 @@ class SQLiteStore(Store):
 
     def _forget_expired(self) -> None: ...
 
-    def release(self, held: Sequence[tuple[int, int]]) -> None:
+    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
         with self.database.atomic():
-            self.database.many(sql.RELEASE, held)
+            each = [(pair, self.database.rows(sql.RELEASE, {"id": pair[0], "lease_token": pair[1]})) for pair in held]
+        return {pair: False for pair, released in each if not released}
 
     def _unschedule(self, kind: str, key: str) -> bool:
         parameters = {"kind": kind, "key": key}
@@ -253,7 +254,7 @@ class SQLiteStore(Store):
 
     # History
 
-    def finished(self, ids: Iterable[int]) -> set[int]:
+    def in_history(self, ids: Iterable[int]) -> set[int]:
         return {row[0] for id_ in ids for row in self.database.rows(sql.FINISHED, {"id": id_})}
 
     def prune(self, older_than: timedelta, limit: int) -> int:

@@ -1,0 +1,34 @@
+"""What a worker process is told, and how it says why it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What `run_workers` was told. Durations are timedeltas; `queues` None means all."""
+
+    lease: timedelta
+    poll_interval: timedelta
+    shutdown_timeout: timedelta
+    queues: tuple[str, ...] | None = None
+    threads: int = 4
+    drain: bool = False
+    max_tasks: int | None = None
+    cron: bool = True
+    acknowledge_each: bool = False
+
+
+class ExitCode(IntEnum):
+    """Of a worker process."""
+
+    DONE = 0  #: drained or stopped
+    RECYCLE = 3  #: it has run `max_tasks` messages
+    GAVE_UP = 4  #: tasks were still running at the end of the shutdown timeout
+    LOST_THREADS = 5  #: half of its threads were lost to tasks that can't be interrupted
