@@ -7,6 +7,7 @@ real commits and real connections; `django_db` is for tests of what does not dep
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -127,6 +128,15 @@ def store(alias):
     from delayedq.store import store_for
 
     return store_for(alias)
+
+
+@pytest.fixture
+def asleep():
+    """The id of a child process that does nothing; if it is killed, it stays a zombie until the end of the test."""
+    child = subprocess.Popen(["sleep", "600"])
+    yield child.pid
+    child.kill()
+    child.wait()
 
 
 @pytest.fixture

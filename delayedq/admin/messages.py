@@ -15,7 +15,7 @@ from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS
 from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.texts import about
-from delayedq.models import FinishedMessage, Message, PausedQueue
+from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
 from delayedq.operations.browsing import LARGE, Page, find_live, id_in, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from delayedq.admin.changes import Action, Nothing
     from delayedq.models import Edit
     from delayedq.operations.edits import Progress
+    from delayedq.store.base import Store
 
 
 class Row(NamedTuple):
@@ -64,7 +65,7 @@ class MessageAdmin(BulkAdmin):
         page, count = self._found(asked, now, after)
         context = {
             "filter": asked,
-            "rows": rows(page.rows, now, paused(self.store.alias)),
+            "rows": rows(self.store, page.rows, now),
             "how_many": count,
             **self.paging(request, page, count, now),
         }
@@ -92,9 +93,10 @@ class MessageAdmin(BulkAdmin):
         if message is None:
             return self._ended(id_)
         now = self.store.now()
+        (message,) = with_renewals([message], now, self.store.alias)
         context = {
             "message": message,
-            "row": rows([message], now, paused(self.store.alias))[0],
+            "row": rows(self.store, [message], now)[0],
             "query": "",
             "actions": self.offered_actions(request),
             "answers": explain(message, now),
@@ -114,10 +116,11 @@ class MessageAdmin(BulkAdmin):
         if chosen.ids is None:
             return self._preview_of_all(chosen, now)
         messages = Message.objects.using(self.store.alias).defer(*LARGE)
-        found = list(messages.filter(id__in=chosen.ids).order_by("scheduled_at", "id"))
+        chosen_ones = messages.filter(id__in=chosen.ids).order_by("scheduled_at", "id")
+        found = with_renewals(chosen_ones, now, self.store.alias)
         waiting = [message for message in found if not is_running(message, now)]
         skipped = Counter({RUNNING: len(found) - len(waiting), ENDED: len(set(chosen.ids)) - len(found)})
-        shown = rows(found[:SAMPLE], now, paused(self.store.alias))
+        shown = rows(self.store, found[:SAMPLE], now)
         return Preview(Count(len(waiting), exact=True), reasons(skipped.items()), shown)
 
     def _preview_of_all(self, chosen: Chosen, now: datetime) -> Preview:
@@ -128,7 +131,7 @@ class MessageAdmin(BulkAdmin):
             skipped = [f"{running} {RUNNING}"] if running.number else []
             count = count.without(running)
         shown = live_page(self.store, selection).rows[:SAMPLE]
-        return Preview(count, skipped, rows(shown, now, paused(self.store.alias)))
+        return Preview(count, skipped, rows(self.store, shown, now))
 
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
         which: Ticked | AllOf
@@ -143,8 +146,9 @@ class MessageAdmin(BulkAdmin):
         return reschedule(self.store, edit, which, change, chosen.as_of, after)
 
 
-def rows(messages: Iterable[Message], now: datetime, paused_queues: set[str]) -> list[Row]:
-    return [_row(message, now, paused_queues) for message in messages]
+def rows(store: Store, messages: Iterable[Message], now: datetime) -> list[Row]:
+    paused_queues = paused(store.alias)
+    return [_row(message, now, paused_queues) for message in with_renewals(messages, now, store.alias)]
 
 
 def _row(message: Message, now: datetime, paused_queues: set[str]) -> Row:

@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
 from delayedq.models.history import FinishedMessage, FinishedMessageQuerySet, Outcome
-from delayedq.models.message import Dashboard, LockedRenewal, Message, MessageQuerySet, Now
+from delayedq.models.message import (
+    Dashboard,
+    LockedRenewal,
+    Message,
+    MessageQuerySet,
+    Now,
+    has_run_out,
+    is_free,
+    is_held,
+    with_renewals,
+)
 from delayedq.models.operations import Edit, EditedMessage, PausedQueue, Worker
 
 __all__ = [
@@ -31,4 +41,8 @@ __all__ = [
     "Outcome",
     "PausedQueue",
     "Worker",
+    "has_run_out",
+    "is_free",
+    "is_held",
+    "with_renewals",
 ]

@@ -5,15 +5,19 @@ The lease columns are in no index and in no index predicate, so that on PostgreS
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import models
-from django.db.models import Q, Value, functions
+from django.db.models import Exists, OuterRef, Q, Value, functions
 
 from delayedq import clock
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
     from django.core.checks import CheckMessage
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models.sql.compiler import SQLCompiler
@@ -43,6 +47,47 @@ class PartialUnique(models.UniqueConstraint):
         return "django.db.models.UniqueConstraint", arguments, options
 
 
+def has_run_out(now: datetime | Now) -> Q:
+    """Messages whose lease has run out, and was not renewed beside its row (`LockedRenewal`)."""
+    return Q(lease_token__isnull=False, leased_until__lte=now) & ~_renewed_beside(now)
+
+
+def is_held(now: datetime | Now) -> Q:
+    """Messages whose lease holds, by their row or beside it."""
+    return Q(lease_token__isnull=False) & (Q(leased_until__gt=now) | _renewed_beside(now))
+
+
+def is_free(now: datetime | Now) -> Q:
+    """Messages without a lease, or whose lease has run out."""
+    return Q(lease_token__isnull=True) | has_run_out(now)
+
+
+def _renewed_beside(now: datetime | Now) -> Q:
+    renewals = LockedRenewal.objects.filter(
+        message_id=OuterRef("id"), lease_token=OuterRef("lease_token"), leased_until__gt=now
+    )
+    return Q(Exists(renewals))
+
+
+def with_renewals(messages: Iterable[Message], now: datetime, using: str) -> list[Message]:
+    """The same; where a lease was renewed beside its locked row, a copy whose `leased_until` says until when it holds.
+
+    One query if a lease has run out by its row, else none.
+    """
+    given = list(messages)
+    run_out = [one.pk for one in given if one.leased_until is not None and one.leased_until <= now]
+    beside = LockedRenewal.objects.using(using).in_bulk(run_out) if run_out else {}
+    return [_renewed(one, beside[one.pk]) if one.pk in beside else one for one in given]
+
+
+def _renewed(message: Message, renewal: LockedRenewal) -> Message:
+    if renewal.lease_token != message.lease_token:
+        return message
+    renewed = copy(message)
+    renewed.leased_until = renewal.leased_until
+    return renewed
+
+
 class MessageQuerySet(models.QuerySet["Message"]):
     """Each verb compares with the database's clock."""
 
@@ -56,7 +101,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     def waiting(self) -> Self:
         """No worker holds it: never claimed, given back, or its lease expired."""
-        return self.filter(Q(lease_token__isnull=True) | Q(leased_until__lte=Now()))
+        return self.filter(is_free(Now()))
 
     def leased(self) -> Self:
         """A worker holds it."""
@@ -64,11 +109,11 @@ class MessageQuerySet(models.QuerySet["Message"]):
 
     @staticmethod
     def is_leased() -> Q:
-        return Q(lease_token__isnull=False, leased_until__gt=Now())
+        return is_held(Now())
 
     def expired(self) -> Self:
         """Its worker was killed or froze: the lease expired, and it was not claimed since."""
-        return self.filter(lease_token__isnull=False, leased_until__lte=Now())
+        return self.filter(has_run_out(Now()))
 
     def retrying(self) -> Self:
         """Failed at least once and waits for its next attempt."""

@@ -20,7 +20,7 @@ from django.db import transaction
 from django.db.models import F
 
 from delayedq.core.edits import Place
-from delayedq.models import Edit, EditedMessage, Message
+from delayedq.models import Edit, EditedMessage, Message, is_held
 from delayedq.queue.declared import declared
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Seen
@@ -184,13 +184,13 @@ def _changeable(store: Store, edit: Edit, ids: list[int], as_of: datetime, skipp
     """Those of these messages that no worker holds and no other edit changed after `as_of`; counts the skipped ones."""
     messages = Message.objects.using(store.alias).filter(id__in=ids)
     now, edited = store.now(), edited_since(store, edit, ids, as_of)
-    rows = messages.values_list(*Seen._fields, "lease_token", "leased_until")
+    rows = messages.annotate(is_held=is_held(now)).values_list(*Seen._fields, "is_held")
     read = {row[0]: row for row in rows}
-    running = {id_ for id_, row in read.items() if row[-2] is not None and row[-1] > now}
+    running = {id_ for id_, row in read.items() if row[-1]}
     skipped[ENDED] += len(ids) - len(read)
     skipped[RUNNING] += len(running)
     skipped[MEANWHILE] += len(edited - running)
-    return [Seen._make(read[id_][:-2]) for id_ in ids if id_ in read and id_ not in running | edited]
+    return [Seen._make(read[id_][:-1]) for id_ in ids if id_ in read and id_ not in running | edited]
 
 
 def _moves(seen: Sequence[Seen], change: Change, as_of: datetime, rank: int, skipped: Counter[str]) -> list[Move]:

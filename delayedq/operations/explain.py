@@ -12,9 +12,8 @@ from django.db import connections, transaction
 from django.db.models import Q
 
 from delayedq.exceptions import UnknownTask
-from delayedq.models import FinishedMessage, Message, PausedQueue, Worker
+from delayedq.models import FinishedMessage, Message, PausedQueue, Worker, is_free, with_renewals
 from delayedq.operations.counting import counted
-from delayedq.operations.selecting import unleased
 from delayedq.operations.wording import both, clock, relative
 from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
 from delayedq.store import default_store
@@ -75,6 +74,7 @@ def explain(message: Message | FinishedMessage, now: datetime | None = None) -> 
     moment = now or store.now()
     if isinstance(message, FinishedMessage):
         return [*_ended(store, message, moment)]
+    (message,) = with_renewals([message], moment, store.alias)
     if message.lease_token is not None and message.leased_until and message.leased_until > moment:
         return [*_leased(store, message, moment)]
     return [*Waiting(store, message, moment).answers()]
@@ -230,7 +230,7 @@ class Waiting:
 
     def _due(self, lane: Lane) -> QuerySet[Message]:
         messages = Message.objects.using(self.store.alias).filter(queue=lane.queue, priority=lane.priority)
-        return messages.filter(unleased(self.now), scheduled_at__lte=self.now)
+        return messages.filter(is_free(self.now), scheduled_at__lte=self.now)
 
     def _busy(self, workers: list[Worker]) -> Iterator[Answer]:
         threads, running = sum(w.threads for w in workers), sum(len(running_ids(w)) for w in workers)

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.models import FinishedMessage, Message, Outcome, PausedQueue
+from delayedq.models import FinishedMessage, Message, Outcome, PausedQueue, is_free
 from delayedq.operations.counting import bounded
 from delayedq.operations.pauses import is_pausable
-from delayedq.operations.selecting import unleased
 from delayedq.operations.workers import live_workers, serves
 
 if TYPE_CHECKING:
@@ -103,7 +102,7 @@ def _state(
 
 
 def _waiting(messages: QuerySet[Message], now: datetime) -> QuerySet[Message]:
-    return messages.filter(unleased(now), scheduled_at__lte=now)
+    return messages.filter(is_free(now), scheduled_at__lte=now)
 
 
 def _oldest(due: Iterable[QuerySet[Message]]) -> Iterator[datetime]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from django.db.models import Q
 
 from delayedq.core.instants import MICROSECOND
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage, Message, has_run_out, is_free, is_held
 from delayedq.store.operator import FIRST, LAST, State
 
 if TYPE_CHECKING:
@@ -69,23 +69,18 @@ class Selection:
         return messages.filter(**{name: value for name, value in asked.items() if value is not None})
 
 
-def unleased(now: datetime) -> Q:
-    """Live messages that no worker holds: without a lease, or with one that has expired."""
-    return Q(lease_token__isnull=True) | Q(leased_until__lte=now)
-
-
 def _in_state(state: State | None, now: datetime) -> Q:
     match state:
         case State.DUE:
-            return unleased(now) & Q(scheduled_at__lte=now)
+            return is_free(now) & Q(scheduled_at__lte=now)
         case State.SCHEDULED:
-            return unleased(now) & Q(scheduled_at__gt=now, attempt=0)
+            return is_free(now) & Q(scheduled_at__gt=now, attempt=0)
         case State.RETRYING:
-            return unleased(now) & Q(attempt__gt=0)
+            return is_free(now) & Q(attempt__gt=0)
         case State.RUNNING:
-            return Q(lease_token__isnull=False, leased_until__gt=now)
+            return is_held(now)
         case State.LOST:
-            return Q(lease_token__isnull=False, leased_until__lte=now)
+            return has_run_out(now)
         case None:
             return Q()
 

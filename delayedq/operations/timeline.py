@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
 
-from delayedq.models import EditedMessage, Message
+from delayedq.models import EditedMessage, Message, with_renewals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,14 +33,15 @@ def timeline(store: Store, message: Message | FinishedMessage, now: datetime) ->
         Event(message.created_at, "created"),
         *_attempts(message.errors),
         *_edits(store, message.pk),
-        *(_live(message, now) if isinstance(message, Message) else _ended(message)),
+        *(_live(store, message, now) if isinstance(message, Message) else _ended(message)),
     ]
     if message.scheduled_at_initially != message.scheduled_at:
         events.append(Event(message.scheduled_at_initially, "due at first"))
     return sorted(events, key=lambda event: event.at)
 
 
-def _live(message: Message, now: datetime) -> Iterator[Event]:
+def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
+    (message,) = with_renewals([message], now, store.alias)
     yield Event(message.scheduled_at, "due")
     if message.leased_until is not None:
         holds = "runs" if message.leased_until > now else "was lost: its worker stopped renewing"

@@ -70,7 +70,8 @@ class Envelope[P]:
         self._stands: Callable[[], bool] = stands
         self._committed = False
         self._started = time.monotonic()
-        self._held_until = self._started + lease.total_seconds()
+        #: When the lease ends, by `time.monotonic()`, as of the poll and of each extension that may be rolled back.
+        self._lease_ends: list[tuple[float, Callable[[], bool]]] = [(self._started + lease.total_seconds(), stands)]
         self._headers = content.headers
         self.claimed = claimed
         self.payload = content.payload
@@ -145,13 +146,16 @@ class Envelope[P]:
     def extend(self, lease: timedelta) -> bool:
         """Extend the lease to at least `lease` (timedelta above zero) from now. Returns False if it was not extended.
 
-        Then it was lost, or another transaction locks the message and its lease has run out meanwhile.
+        Then it was lost, or another transaction locks the message and its lease has run out meanwhile. It takes part
+        in the caller's transaction: once that, or its savepoint, is rolled back, the lease ends as it did before.
         Raises InvalidQueue for a wrong `lease`.
         """
         check_duration("lease", lease)
-        kept = self.answer is None and self._leases.renew(self.claimed, lease, self._held_until)
+        kept = self.answer is None and self._leases.renew(self.claimed, lease, self.held_until())
         if kept:
-            self._held_until = max(self._held_until, time.monotonic() + lease.total_seconds())
+            ends, still_stands = time.monotonic() + lease.total_seconds(), until_undone(self._leases.alias)
+            known = self._lease_ends if still_stands is not stands else [(self.held_until(), stands)]
+            self._lease_ends = [*known, (ends, still_stands)]
         return kept
 
     def reply(self, payload: P) -> bool:
@@ -225,7 +229,7 @@ class Envelope[P]:
 
     def held_until(self) -> float:
         """The moment of `time.monotonic()` at which its lease ends."""
-        return self._held_until
+        return max(ends for ends, still_stands in self._lease_ends if still_stands())
 
     def _given_back(self, **fields: Any) -> Settlement:
         # If the message was replaced while leased, this attempt is recorded in the history, with its start.
@@ -254,7 +258,7 @@ class Envelope[P]:
     def _settle(self, end: Settlement) -> Acknowledgement:
         if (known := self.answer) is not None:
             return known
-        answer = self._leases.settle([end], self._held_until)[self.message_id]
+        answer = self._leases.settle([end], self.held_until())[self.message_id]
         self.learn(answer, until_undone(self._leases.alias))
         return answer
 

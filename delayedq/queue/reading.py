@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import Q
-
 from delayedq.queue.async_versions import async_version
 from delayedq.queue.leases import Acknowledgement, consumer
 from delayedq.queue.undo import stands, until_undone
@@ -71,7 +69,6 @@ def live(leases: Leases) -> MessageQuerySet:
 
 def waiting(leases: Leases) -> MessageQuerySet:
     """The messages that are not leased, due or not, ordered by due time."""
-    from delayedq.models import Now  # queues are made before the models are loaded
+    from delayedq.models import Now, is_free  # queues are made before the models are loaded
 
-    expired = Q(leased_until__lte=leases.now() or Now())
-    return live(leases).filter(Q(lease_token__isnull=True) | expired).order_by("scheduled_at", "id")
+    return live(leases).filter(is_free(leases.now() or Now())).order_by("scheduled_at", "id")

@@ -54,7 +54,11 @@ GROUP BY bucket ORDER BY bucket
 FALLING_DUE = """
 SELECT CASE WHEN scheduled_at < {start} THEN -1 ELSE {due_in} END AS bucket, count(*)
 FROM {live}
-WHERE scheduled_at < {end} AND (lease_token IS NULL OR leased_until <= {start})
+WHERE scheduled_at < {end} AND (lease_token IS NULL OR leased_until <= {start} AND NOT EXISTS (
+    SELECT 1 FROM delayedq_lockedrenewal AS renewal
+    WHERE renewal.message_id = message.id AND renewal.lease_token = message.lease_token
+        AND renewal.leased_until > {start}
+))
 GROUP BY bucket ORDER BY bucket
 """
 

@@ -14,14 +14,22 @@ if TYPE_CHECKING:
     from delayedq.store.dialect import Dialect
     from delayedq.store.operator import State
 
-_WAITING = "(lease_token IS NULL OR leased_until <= %(now)s)"
+# Where a transaction has locked a row, its lease is renewed beside it.
+_RENEWED = """EXISTS (
+        SELECT 1 FROM delayedq_lockedrenewal AS renewal
+        WHERE renewal.message_id = walked.id AND renewal.lease_token = walked.lease_token
+            AND renewal.leased_until > %(now)s
+    )"""
+_HELD = f"lease_token IS NOT NULL AND (leased_until > %(now)s OR {_RENEWED})"
+_RUN_OUT = f"lease_token IS NOT NULL AND leased_until <= %(now)s AND NOT {_RENEWED}"
+_WAITING = f"(lease_token IS NULL OR {_RUN_OUT})"
 #: By the value of `operator.State`.
 STATES = {
     "due": f"scheduled_at <= %(now)s AND {_WAITING}",
     "scheduled": f"attempt = 0 AND scheduled_at > %(now)s AND {_WAITING}",
     "retrying": f"attempt > 0 AND {_WAITING}",
-    "running": "lease_token IS NOT NULL AND leased_until > %(now)s",
-    "lost": "lease_token IS NOT NULL AND leased_until <= %(now)s",
+    "running": _HELD,
+    "lost": _RUN_OUT,
 }
 
 _ALONG = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,18 @@ def find(pid: int) -> Process | None:
         return None if Path("/proc/self/stat").exists() else _signalled(pid)
     state, started_at = fields[0], int(fields[19])
     return None if state in _DEAD else Process(started_at, state in _STOPPED)
+
+
+def lives(worker: str | None) -> bool:
+    """True if the worker of this name ("host:pid") is a process that runs on this host, and is not stopped.
+
+    The process may be another one that was given the id.
+    """
+    host, _, pid = (worker or "").rpartition(":")
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    process = find(int(pid))
+    return process is not None and not process.stopped
 
 
 def _signalled(pid: int) -> Process | None:

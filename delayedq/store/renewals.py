@@ -63,6 +63,8 @@ class Renewals(ABC):
         alive = sorted(pair for pair, seconds in left.items() if seconds > 0)
         if not alive or self.database.in_transaction:  # before its commit, nobody would see it
             return set()
+        if self._sweep_at[0] == float("inf"):
+            self.sweep()  # what another process has left
         self._keep_locked(alive, lease)
         took = time.monotonic() - began
         self._sweep_at[0] = began + took + lease.total_seconds()
@@ -73,7 +75,14 @@ class Renewals(ABC):
     def _sweep(self, moment: float) -> None:
         if moment >= self._sweep_at[0]:
             self._sweep_at[0] = float("inf")
-            self._forget_expired()
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Delete what has run out beside the rows, whoever wrote it: also what a process left that was killed.
+
+        Lease keepers do so from time to time. Raises django.db.Error.
+        """
+        self._forget_expired()
 
     @abstractmethod
     def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 EVERY = 10.0
 #: While a process has not registered yet, the keeper checks every 0.5 s; that takes no statement.
 SOON = 0.5
-#: Rows of workers that could not deregister (host crash) are deleted after 1 h; other workers check every 10 min.
+#: Rows of workers that could not deregister (host crash) are deleted after 1 h; other workers check every 10 min. So
+#: they do for renewals beside locked rows that nobody deleted.
 EXPIRE_AFTER = timedelta(hours=1)
 EXPIRE_EVERY = 600.0
 #: At most 100 running messages are named in a row.
@@ -41,6 +42,7 @@ class Registration:
     """The part of the lease keeper that writes the registry."""
 
     def __init__(self, store: Store, all_leases: Sequence[SharedLeases], options: Options, processes: int) -> None:
+        self._store = store
         self._registry = worker_registry(store.alias)
         self._all_leases = all_leases
         self._options = options
@@ -65,6 +67,7 @@ class Registration:
         self._known = names
         if time.monotonic() >= self._expire_at:
             self._registry.expire(EXPIRE_AFTER)
+            self._store.sweep()
             self._expire_at = time.monotonic() + EXPIRE_EVERY
 
     def deregister(self, leases: SharedLeases) -> None:

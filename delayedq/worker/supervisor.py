@@ -139,12 +139,15 @@ class Supervisor:
 
     def _dismiss_keeper(self) -> None:
         """The pipe alone would not tell it to end: a child that a task forked may have inherited this end of it."""
-        if not self._keeper.is_alive():
-            self._start_next_keeper()
-        self._tell_keeper(None)
         patience = time.monotonic() + KEEPER_TIMEOUT
-        while self._keeper.is_alive() and time.monotonic() < min(patience, self._end_by()):
-            self._keeper.join(0.1)  # a signal may come meanwhile
+        self._tell_keeper(None)
+        while time.monotonic() < min(patience, self._end_by()):  # a signal may come meanwhile
+            self._keeper.join(0.1)
+            if self._keeper.exitcode == 0:
+                return
+            if not self._keeper.is_alive():  # what it has not released is left to the next one
+                self._replace_keeper()
+                self._tell_keeper(None)
         if self._keeper.is_alive():
             logger.warning("The lease keeper waits for the database; what was not released is left to its lease.")
             self._keeper.kill()

@@ -8,6 +8,7 @@ from threading import Event
 
 import pytest
 from django.db import transaction
+from django.utils import timezone
 
 from delayedq.models import Message
 from tests.store.given import NOW, together
@@ -54,7 +55,8 @@ def test_what_is_extended_while_it_is_locked_is_nobody_elses(queue, locked):
     envelope = queue.try_poll()
     assert locked.during(lambda: envelope.extend(timedelta(seconds=60)))
     time.sleep(1.6)
-    assert Message.objects.expired().exists()
+    assert Message.objects.get().leased_until < timezone.now()
+    assert Message.objects.leased().exists()
     assert queue.try_poll() is None
     assert envelope.acknowledge() == "superseded"
     assert queue.try_poll().payload == 2

@@ -52,6 +52,24 @@ def test_a_lease_can_be_extended_after_its_end_was_rolled_back(envelope, alias):
     assert envelope.extend(timedelta(seconds=90))
 
 
+def test_an_extension_that_is_rolled_back_leaves_the_lease_as_it_was(envelope, alias):
+    before = envelope.held_until()
+    with transaction.atomic(using=alias):
+        assert envelope.extend(timedelta(hours=1))
+        extended = envelope.held_until()
+        assert extended > before + 3_000
+        with undone(alias):
+            assert envelope.extend(timedelta(hours=9))
+            assert envelope.held_until() > extended + 3_000
+        assert envelope.held_until() == extended
+    assert envelope.held_until() == extended
+    with undone(alias):
+        assert envelope.extend(timedelta(hours=9))
+    assert envelope.held_until() == extended
+    assert envelope.extend(timedelta(hours=9))
+    assert envelope.held_until() > extended + 3_000
+
+
 def test_a_batch_whose_end_was_rolled_back_is_settled_again(queue, alias):
     for key in "ab":
         queue.offer_or_update(key, 1, NOW)

@@ -165,3 +165,23 @@ def test_what_has_run_out_beside_its_row_is_deleted_by_a_later_renewal(store, al
     time.sleep(lease.total_seconds())
     store.renew(pairs(claimed), LEASE)
     assert beside() == {}
+
+
+@pytest.fixture
+def left_behind(store):
+    """By a process that was killed: this one knows nothing of it."""
+    LockedRenewal.objects.create(message_id=10**9, lease_token=1, leased_until=at(30))
+    LockedRenewal.objects.create(message_id=10**9 + 1, lease_token=1, leased_until=at(90))
+
+
+def test_what_a_killed_process_left_beside_rows_is_deleted_when_it_has_run_out(store, left_behind):
+    store.at(at(30)).sweep()
+    assert beside() == {10**9 + 1: at(90)}
+
+
+def test_the_next_renewal_beside_a_locked_row_deletes_it_too(store, alias, running, left_behind):
+    a, _ = running
+    with undone(alias):
+        store.at(NOW).offer(message("a", "2"))
+        assert elsewhere(store.at(at(40)).renew, pairs(a), LEASE) == Renewed()
+    assert beside() == {a.id: at(100), 10**9 + 1: at(90)}

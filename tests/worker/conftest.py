@@ -63,15 +63,6 @@ def claim(store):
     return claim
 
 
-@pytest.fixture
-def asleep():
-    """The id of a child process that does nothing; if it is killed, it stays a zombie until the end of the test."""
-    child = subprocess.Popen(["sleep", "600"])
-    yield child.pid
-    child.kill()
-    child.wait()
-
-
 class Workers:
     """One `run_workers` with all its processes."""
 

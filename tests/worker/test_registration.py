@@ -11,9 +11,10 @@ from datetime import timedelta
 import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from delayedq.conf import Settings
-from delayedq.models import Message, Worker
+from delayedq.models import LockedRenewal, Message, Worker
 from delayedq.worker import lease_keeper
 from delayedq.worker import registration as registration_module
 from delayedq.worker.registration import Registration, worker_name
@@ -147,3 +148,11 @@ def test_a_supervisor_that_was_killed_leaves_no_worker_registered(workers):
     eventually(lambda: Worker.objects.count() == 2)
     running.send(signal.SIGKILL)
     eventually(lambda: not names())
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_renewals_that_a_killed_process_left_beside_locked_rows_are_deleted(registration):
+    LockedRenewal.objects.create(message_id=1, lease_token=1, leased_until=timezone.now() - timedelta(seconds=1))
+    LockedRenewal.objects.create(message_id=2, lease_token=1, leased_until=timezone.now() + timedelta(hours=1))
+    registration.update()
+    assert list(LockedRenewal.objects.values_list("message_id", flat=True)) == [2]

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from django.db import connections, transaction
 from django.utils import timezone
 
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage, Message, Worker
+from delayedq.worker import supervisor
 from tests.app import chores
 from tests.app.models import Mark
 from tests.worker.conftest import eventually
@@ -72,3 +75,54 @@ def test_a_stop_while_a_worker_starts_is_not_forgotten(workers):
         eventually(lambda one=one: len(children(one.process.pid)) == 2)
         one.send(signal.SIGTERM)
         assert one.finish(timeout=20)[0] == 0
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_silent_database_keeps_an_idle_worker_from_ending_for_a_few_seconds_only(workers, alias):
+    one = workers("--shutdown-timeout", "2", poll=0.2)
+    one.ready()
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute("LOCK TABLE delayedq_message IN ACCESS EXCLUSIVE MODE")
+        eventually(lambda: waiting_for_locks(cursor))
+        began = time.monotonic()
+        one.send(signal.SIGTERM)
+        code, output = one.finish()
+        took = time.monotonic() - began
+    assert code == 0, output
+    assert took < 2 + supervisor.LAST_MOMENTS + supervisor.FAREWELL + 1, output
+
+
+def waiting_for_locks(cursor):
+    cursor.execute("SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+    return cursor.fetchone()[0]
+
+
+def test_a_stopped_lease_keeper_has_what_is_left_of_the_shutdown_timeout(workers):
+    one = workers("--shutdown-timeout", "2")
+    one.ready()
+    os.kill(children(one.process.pid)[0], signal.SIGSTOP)
+    began = time.monotonic()
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0, output
+    assert "The lease keeper waits for the database" in output
+    assert time.monotonic() - began < 2 + supervisor.LAST_MOMENTS + supervisor.FAREWELL + 1
+
+
+def test_a_lease_keeper_that_was_killed_at_the_end_is_replaced_for_what_is_left(workers):
+    """Its next one would start after a pause: all workers have ended by then."""
+    one = workers("--shutdown-timeout", "60")
+    chores.nap.enqueue("long", 60)
+    eventually(lambda: marked("long began"))
+    keeper, worker = children(one.process.pid)
+    os.kill(keeper, signal.SIGSTOP)
+    os.kill(worker, signal.SIGKILL)
+    chores.note.enqueue("after")
+    eventually(lambda: marked("after"))
+    one.send(signal.SIGTERM)
+    eventually(lambda: len(children(one.process.pid)) == 1)
+    os.kill(keeper, signal.SIGKILL)
+    code, output = one.finish()
+    assert code == 0, output
+    assert "another starts" in output
+    assert not Worker.objects.exists(), "the killed one was released"

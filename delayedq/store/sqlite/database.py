@@ -9,11 +9,12 @@ from django.utils import timezone
 
 from delayedq.store.database import Database
 from delayedq.store.dialect import BY_ROWS, Dialect
+from delayedq.store.processes import lives
 from delayedq.store.sqlite import sql
 from delayedq.store.sqlite.values import instant, text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from django.db import OperationalError
@@ -47,6 +48,10 @@ class SQLiteDatabase(Database):
     def _clock(self) -> datetime:
         return timezone.now()
 
+    def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        self.define(sql.LIVES, lives, deterministic=False)
+        return super()._rows(statement, parameters)
+
     @property
     def now_parameter(self) -> str:
         return text(self.now())
@@ -62,7 +67,7 @@ class SQLiteDatabase(Database):
             changed: int = cursor.rowcount
         return changed
 
-    def define(self, name: str, function: Callable[..., Any]) -> None:
+    def define(self, name: str, function: Callable[..., Any], *, deterministic: bool = True) -> None:
         """Let the statements of this thread's connection call a function of constants under this name.
 
         SQLite refuses to define it again while a statement runs: that is done once for each connection.
@@ -70,5 +75,5 @@ class SQLiteDatabase(Database):
         self.connection.ensure_connection()
         connection = self.connection.connection
         if getattr(self._defined, name, None) is not connection:
-            connection.create_function(name, function.__code__.co_argcount, function, deterministic=True)
+            connection.create_function(name, function.__code__.co_argcount, function, deterministic=deterministic)
             setattr(self._defined, name, connection)

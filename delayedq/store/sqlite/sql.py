@@ -5,6 +5,7 @@ from __future__ import annotations
 from delayedq.store import columns, registry_sql
 from delayedq.store.columns import history, listed
 from delayedq.store.offers import CONFLICT, INSERT, RETURNING
+from delayedq.store.protocol import BARE
 
 JOURNAL_MODE = "PRAGMA journal_mode"
 FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
@@ -22,6 +23,24 @@ VALUES (
 {RETURNING}
 """
 OFFER = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
+
+# Whose lease ran out --------------------------------------------------------------------------------------------------
+
+#: Tells whether a worker of this name is a process that runs on this host.
+LIVES = "delayedq_lives"
+
+
+def free(expired_by: str) -> str:
+    """Nobody holds it: it has no lease, or one that ran out, and whose worker is not known to live.
+
+    There is one write lock for all, and nothing says who gets it next: a lease keeper may wait for it until the leases
+    of its workers have run out. The function is called only for leases that ran out. Consumers of bare queues have no
+    keeper, and a lease that ran out long ago (`%(unrenewed)s`) was not forgotten for want of a lock.
+    """
+    return f"""(lease_token IS NULL OR leased_until <= {expired_by} AND (
+        leased_until <= %(unrenewed)s OR instr(queue, '{BARE}') > 0 OR NOT {LIVES}(leased_by)
+    ))"""
+
 
 # Looking --------------------------------------------------------------------------------------------------------------
 
@@ -55,7 +74,7 @@ SELECT queue, priority, first_at FROM (
     SELECT queue, priority, (
         SELECT scheduled_at FROM delayedq_message AS message
         WHERE message.queue = lane.queue AND message.priority = lane.priority
-            AND (message.lease_token IS NULL OR message.leased_until <= %(now)s)
+            AND {free("%(now)s")}
         ORDER BY scheduled_at LIMIT 1
     ) AS first_at
     FROM lane WHERE priority IS NOT NULL AND {_NOT_PAUSED}
@@ -66,7 +85,7 @@ WHERE first_at IS NOT NULL
 PEEK = f"""
 SELECT scheduled_at FROM delayedq_message
 WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s
-    AND (lease_token IS NULL OR leased_until <= %(now)s) AND {_NOT_PAUSED}
+    AND {free("%(now)s")} AND {_NOT_PAUSED}
 ORDER BY scheduled_at LIMIT 1
 """
 
@@ -77,7 +96,7 @@ ORDER BY scheduled_at LIMIT 1
 _DUE = f"""
 SELECT id FROM delayedq_message
 WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= %(now)s
-    AND (lease_token IS NULL OR leased_until <= %(expired_by)s) AND {_NOT_PAUSED}
+    AND {free("%(expired_by)s")} AND {_NOT_PAUSED}
 ORDER BY scheduled_at, id
 """
 IS_DUE = f"{_DUE} LIMIT 1"

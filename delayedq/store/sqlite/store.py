@@ -20,7 +20,7 @@ from delayedq.store.offers import offered
 from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
 from delayedq.store.sqlite import bare_sql, sql
 from delayedq.store.sqlite.listener import SQLiteListener
-from delayedq.store.sqlite.values import instant, text
+from delayedq.store.sqlite.values import instant, text, unrenewed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -79,7 +79,7 @@ class SQLiteStore(Store):
 
     def scan(self, queues: Collection[str] | None = None) -> list[LaneHead]:
         moment = self.database.now()
-        rows = self.database.rows(sql.SCAN, {"now": text(moment)})
+        rows = self.database.rows(sql.SCAN, {"now": text(moment), **unrenewed(moment)})
         return [_lane_head(*row, moment=moment) for row in rows if queues is None or row[0] in queues]
 
     def lanes(self) -> list[Lane]:
@@ -90,7 +90,7 @@ class SQLiteStore(Store):
         return [
             _lane_head(lane.queue, lane.priority, first_at, moment=moment)
             for lane in lanes
-            for (first_at,) in self.database.rows(sql.PEEK, {**_lane(lane), "now": text(moment)})
+            for (first_at,) in self.database.rows(sql.PEEK, {**_lane(lane), "now": text(moment), **unrenewed(moment)})
         ]
 
     @retry_on_deadlock
@@ -148,7 +148,8 @@ class SQLiteStore(Store):
         return in_lane_order(claimed, lanes)
 
     def _due(self, lanes: Sequence[Lane], expired_by: str) -> list[Lane]:
-        parameters = {"now": text(self.database.now()), "expired_by": expired_by}
+        moment = self.database.now()
+        parameters = {"now": text(moment), "expired_by": expired_by, **unrenewed(moment)}
         return [lane for lane in lanes if self.database.rows(sql.IS_DUE, {**_lane(lane), **parameters})]
 
     def _claim_lane(self, lane: Lane, parameters: dict[str, Any]) -> list[Claimed]:
@@ -275,7 +276,8 @@ def _lane(lane: Lane) -> dict[str, Any]:
 
 
 def _leased(moment: datetime, lease: timedelta, worker: str, token: int | None = None) -> dict[str, Any]:
-    return {"token": token or new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
+    leased = {"token": token or new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
+    return {**leased, **unrenewed(moment)}
 
 
 def _matching(matching: Matching) -> dict[str, Any]:

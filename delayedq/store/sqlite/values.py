@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+
+#: A lease that ran out 10 minutes ago is claimed although its worker lives: nothing renews it any more.
+UNRENEWED = timedelta(minutes=10)
 
 
 def text(moment: datetime) -> str:
@@ -15,3 +18,8 @@ def instant(stored: Any) -> datetime:
     """The reverse of `text`; columns with a declared type arrive parsed."""
     moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
     return moment.replace(tzinfo=moment.tzinfo or UTC)
+
+
+def unrenewed(moment: datetime) -> dict[str, str]:
+    """The parameter of `sql.free`: leases that had run out by then are nobody's, even if their worker lives."""
+    return {"unrenewed": text(moment - UNRENEWED)}
