@@ -55,7 +55,7 @@ class DeployGrace:
                 extra={"pid": os.getpid(), "queue": attempt.queue, "message_id": attempt.id},
             )  # fmt: skip
         pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, min(refused_for, due_for)))
-        self._lanes.yield_to_others(attempt.queue, attempt.claimed.priority, 2 * pause)
+        self._lanes.yield_to_others(attempt.queue, attempt.claimed.priority, pause)
         return result._replace(outcome=NotStarted(timedelta(seconds=pause)), started=None)
 
     def _refused_for(self, kind: str) -> float:

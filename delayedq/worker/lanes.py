@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from bisect import insort
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import islice
 from threading import Lock
@@ -28,8 +29,10 @@ if TYPE_CHECKING:
 #: A transaction that commits at most 250 ms after its offer is still found without a scan.
 SLACK = timedelta(milliseconds=250)
 
-#: After it gave back what it can't run, a worker claims from that lane 0.25 s later than others.
+#: When a message is due again that a worker gave back because it can't run it, others have 0.25 s to claim it first.
 HANDICAP = 0.25
+#: Such moments that are closer together are one.
+GRAIN = 0.02
 
 #: At most 16 empty lanes are remembered: after a wake-up the loop claims from them without waiting for a scan.
 REMEMBERED = 16
@@ -44,8 +47,8 @@ class _Known:
     misses: int = 0
     #: The due time of the last message that a claim took.
     reached: datetime | None = None
-    #: Until this moment other workers go first.
-    yields_until: float = 0.0
+    #: Moments at which messages are due again that other workers shall claim, in order.
+    yields_at: list[float] = field(default_factory=list)
 
     def advance(self, scheduled_at: datetime, *, has_more: bool) -> None:
         """Messages up to that time were claimed. With a backlog (`has_more`) the watermark drops its 250 ms slack: late
@@ -63,13 +66,26 @@ class _Known:
 
     def expect(self, moment: float, due_in: float) -> None:
         """Due in that many seconds. After claims in vain (its rows are locked), after a growing pause."""
-        if moment < self.yields_until:
-            due_in += HANDICAP
         if due_in > 0:
             self.due, self.misses = moment + due_in, 0
         else:
             pause = 0.0 if self.misses <= 1 else min(1.0, 0.025 * 2 ** min(self.misses, 10))
             self.due = moment + max(due_in, pause)
+
+    def yield_at(self, moment: float, now: float) -> None:
+        """Let other workers go first when that moment comes."""
+        coming = [one for one in self.yields_at if one + HANDICAP > now]
+        if all(abs(one - moment) >= GRAIN for one in coming):
+            insort(coming, moment)
+        self.yields_at = coming
+
+    def claim_at(self, moment: float) -> float:
+        """When to claim from it, if it is `moment` now; infinity: not as far as is known."""
+        due = max(self.due, moment)
+        for first in self.yields_at:
+            if first <= due < first + HANDICAP:
+                due = first + HANDICAP
+        return due
 
 
 class Lanes:
@@ -89,7 +105,7 @@ class Lanes:
                 name = head.queue, head.priority
                 gone = before.pop(name, None)
                 self._lanes[name] = known = _Known(_watermark(head), 0.0, gone.misses if gone else 0)
-                known.yields_until = gone.yields_until if gone else 0.0
+                known.yields_at = gone.yields_at if gone else []
                 known.expect(moment, head.due_in)
             for name, known in islice(before.items(), REMEMBERED):  # the latest come first
                 self._lanes[name] = known
@@ -113,23 +129,25 @@ class Lanes:
 
     def hint(self) -> bool:
         """Something was offered: any lane may be due. Returns whether at least one lane is known."""
-        moment = time.monotonic()
         with self._lock:
             for known in self._lanes.values():
-                known.due = moment + HANDICAP if moment < known.yields_until else 0.0
+                known.due = 0.0
             return bool(self._lanes)
 
     def yield_to_others(self, queue: str, priority: int, seconds: float) -> None:
-        """For a while, let other workers go first in this lane."""
+        """A message of this lane is due again in `seconds`: let other workers go first then."""
+        now = time.monotonic()
         with self._lock:
             if known := self._lanes.get((queue, priority)):
-                known.yields_until = time.monotonic() + seconds
+                known.yield_at(now + seconds, now)
 
     def plan(self) -> list[Lane]:
         """The lanes that are due, higher priorities first; equal ones take turns in being first."""
         moment = time.monotonic()
         with self._lock:
-            due = [Lane(*name, known.watermark) for name, known in self._lanes.items() if known.due <= moment]
+            due = [
+                Lane(*name, known.watermark) for name, known in self._lanes.items() if known.claim_at(moment) <= moment
+            ]
         random.shuffle(due)
         due.sort(key=lambda lane: -lane.priority)
         return due
@@ -152,9 +170,10 @@ class Lanes:
 
     def due_in(self) -> float | None:
         """Seconds until the next message is due; None if none is known."""
+        moment = time.monotonic()
         with self._lock:
-            due = min((known.due for known in self._lanes.values()), default=float("inf"))
-        return None if due == float("inf") else due - time.monotonic()
+            due = min((known.claim_at(moment) for known in self._lanes.values()), default=float("inf"))
+        return None if due == float("inf") else due - moment
 
 
 def _watermark(head: LaneHead) -> datetime:

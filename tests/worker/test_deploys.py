@@ -12,7 +12,7 @@ from django.utils import timezone
 from delayedq.core.lifecycle import Impossible, NotStarted
 from delayedq.exceptions import ArgumentsMismatch, ReferenceGone, UnknownTask
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Lane, LaneHead, Offer
+from delayedq.store.protocol import LaneHead, Offer
 from delayedq.worker import deploys, lanes
 from delayedq.worker.deploys import DeployGrace
 from delayedq.worker.executor import AttemptResult
@@ -86,18 +86,51 @@ def test_what_no_version_can_run_is_set_aside_at_once():
     assert DeployGrace(timedelta(0), Lanes()).judge(unknown) is unknown
 
 
-def test_a_worker_that_gave_back_goes_last_in_that_lane(monkeypatch):
-    known, moment = Lanes(), 50.0
-    monkeypatch.setattr(lanes.time, "monotonic", lambda: moment)
-    known.scanned([LaneHead(queue, 0, timezone.now(), 1.0) for queue in ("default", "other")], moment)
-    known.yield_to_others("default", 0, 60)
-    known.peeked([LaneHead(queue, 0, timezone.now(), 1.0) for queue in ("default", "other")], moment)
-    moment = 51.0
-    assert [lane.queue for lane in known.plan()] == ["other"]
-    known.scanned([LaneHead("default", 0, timezone.now(), 0.0)], moment)
-    assert known.plan() == []
-    moment = 51.0 + lanes.HANDICAP
-    assert [lane[:2] for lane in known.plan()] == [Lane("default", 0)[:2]]
+class Planned:
+    """Which queues are claimed from as time goes on; something is always due in both."""
+
+    def __init__(self, monkeypatch):
+        self.moment = 50.0
+        monkeypatch.setattr(lanes.time, "monotonic", lambda: self.moment)
+        self.known = Lanes()
+        self.scan()
+
+    def scan(self):
+        self.known.scanned([LaneHead(queue, 0, timezone.now(), 0.0) for queue in ("default", "other")], self.moment)
+
+    def at(self, moment):
+        self.moment = moment
+        return {lane.queue for lane in self.known.plan()}
+
+
+def test_a_worker_that_gave_back_goes_last_when_that_message_is_due_again_and_at_no_other_time(monkeypatch):
+    planned, both = Planned(monkeypatch), {"default", "other"}
+    planned.known.yield_to_others("default", 0, 10)
+    assert planned.at(50.0) == planned.at(59.999) == both
+    assert planned.at(60.0) == planned.at(60.0 + lanes.HANDICAP - 0.001) == {"other"}
+    planned.known.hint()
+    assert planned.at(60.1) == {"other"}
+    planned.scan()
+    assert planned.at(60.2) == {"other"}
+    assert planned.at(60.0 + lanes.HANDICAP) == both
+
+
+def test_it_sleeps_until_others_had_their_time(monkeypatch):
+    planned = Planned(monkeypatch)
+    planned.known.scanned([LaneHead("default", 0, timezone.now(), 10.0)], planned.moment)
+    planned.known.yield_to_others("default", 0, 10)
+    assert planned.known.due_in() == pytest.approx(10 + lanes.HANDICAP)
+
+
+def test_each_message_that_it_gave_back_has_its_own_time(monkeypatch):
+    planned = Planned(monkeypatch)
+    for seconds in (30, 10, 10.2, 10.2 + lanes.GRAIN / 2):
+        planned.known.yield_to_others("default", 0, seconds)
+    handicapped = [tenth for tenth in range(900) if planned.at(50 + tenth / 10) == {"other"}]
+    assert handicapped == [100, 101, 102, 103, 104, 300, 301, 302]
+    planned.known.yield_to_others("default", 0, 1)
+    (known,) = [known for (queue, _), known in planned.known._lanes.items() if queue == "default"]
+    assert len(known.yields_at) == 1, "what is over is forgotten"
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
