@@ -22,11 +22,19 @@ _is_async = cache(iscoroutinefunction)
 
 
 class Attempt:
-    """One claimed message on its way through a worker; `current_message()` returns it inside the task."""
+    """One claimed message on its way through a worker; `current_message()` returns it inside the task.
 
-    def __init__(self, claimed: Claimed, task: Task[..., Any], worker: str, leases: SharedLeases, slot: int) -> None:
+    `task` None: it is unknown here, so the attempt never starts, and has no task.
+    """
+
+    task: Task[..., Any]
+
+    def __init__(
+        self, claimed: Claimed, task: Task[..., Any] | None, worker: str, leases: SharedLeases, slot: int
+    ) -> None:
         self.claimed = claimed
-        self.task = task
+        if task is not None:
+            self.task = task
         self.worker = worker
         self.slot = slot
         self._leases = leases

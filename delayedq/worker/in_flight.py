@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted
 from delayedq.exceptions import UnknownTask
-from delayedq.tasks import Task, task_at
+from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import AttemptResult
 from delayedq.worker.transitions import vanished, vanished_error
@@ -47,8 +47,7 @@ class InFlight:
         try:
             attempt = Attempt(claimed, task_at(claimed.kind), self._worker, self._leases, slot)
         except UnknownTask as error:
-            nobody = cast("Task[..., Any]", None)
-            return _refused(Attempt(claimed, nobody, self._worker, self._leases, slot), error)
+            return _refused(Attempt(claimed, None, self._worker, self._leases, slot), error)
         times_vanished = vanished(claimed)
         if attempt.attempt > attempt.max_attempts and times_vanished:
             return _refused(attempt, vanished_error(claimed, times_vanished))

@@ -122,6 +122,7 @@ class LeaseKeeper:
             if time.monotonic() >= self._renew_at:
                 self._keep()
             self._release_exited()
+            self._releases.expect([token for leases in self._all_leases for token in leases.take_given_up()])
             self._releases.go_on()
             self._registration.update()
             self._prune()

@@ -125,7 +125,7 @@ class Loop:
         return ExitCode.LOST_THREADS if self._pool.lost else ExitCode.GAVE_UP
 
     def _check(self, supervisor: int | None) -> None:
-        """Stop if the supervisor is gone, or if so many threads are lost that the process must be replaced."""
+        """Stop if the supervisor is gone, or if half of the threads are lost, and the process must be replaced."""
         if supervisor is not None and os.getppid() != supervisor and not self._stopping:
             logger.warning(
                 "Worker %s stops: its supervisor (pid %s) is gone.", self.name, supervisor, extra={"pid": os.getpid()}
@@ -183,7 +183,7 @@ class Loop:
         round_trip = self._round_trip
         if round_trip is not None:
             if not round_trip.done.is_set():
-                if self._pool.worth_taking() == 0.0:
+                if self._pool.should_take():
                     self._take_ended()
                 return
             self._absorb(round_trip)
@@ -222,13 +222,13 @@ class Loop:
         self._give_back_stalled()
         if not coming:
             self._in_flight.admit_quarantined()
-        if self._pool.worth_taking() == 0.0:
+        if self._pool.should_take():
             self._take_ended()  # which makes room, so that one round trip ends these and claims as many
         room = self._room(coming)
         planned = self._lanes.plan() if room else []
         if planned:
             self._take_ended()
-        if not planned and self._settles_in() != 0.0:
+        if not planned and not self._should_settle():
             return None
         results, self._unsettled = self._unsettled, []
         return RoundTrip(results, planned, room, self._leases.may_claim_expired())
@@ -241,7 +241,7 @@ class Loop:
         for message in round_trip.answer.claimed:
             if refused := self._in_flight.take(message):
                 self._unsettled.append(self._deploy_grace.judge(refused))
-        self._forget_claim(round_trip)
+        self._end_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
         if round_trip.answer.settled.superseded or any(decided.outcome is None for _, decided in concluded):
             self._poller.ask_to_scan()  # they are due again, now or soon
@@ -270,12 +270,16 @@ class Loop:
             self._in_flight.drop(one.attempt)
         for message in round_trip.answer.claimed:
             self._in_flight.hold(message)
-        self._forget_claim(round_trip)
+        self._end_claim(round_trip)
 
-    def _forget_claim(self, round_trip: RoundTrip) -> None:
+    def _end_claim(self, round_trip: RoundTrip) -> None:
         """What it claimed is in the shared leases; after an error, it may have claimed what we were not told of."""
-        if round_trip.planned and round_trip.error is None:
-            self._leases.forget_claim(round_trip.token)
+        if round_trip.planned:
+            end = self._leases.forget_claim if round_trip.error is None else self._leases.give_up_claim
+            end(round_trip.token)
+
+    def _should_settle(self) -> bool:
+        return self._settles_in() == 0.0
 
     def _settles_in(self) -> float | None:
         """Seconds until the unsettled results should be sent (again); None if there are none."""
@@ -322,7 +326,7 @@ class Loop:
         if self._outage.lasts():
             limits.append(self._outage.rest())
         else:
-            limits.append(self._pool.worth_taking())
+            limits.append(self._pool.take_in())
             if self._round_trip is None:
                 limits += [
                     self._progress + STALL - time.monotonic() if self._pool.waiting() else None,

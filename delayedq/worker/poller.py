@@ -66,23 +66,25 @@ class Poller(threading.Thread):
         self._stopping = False
         #: True if the listener did not hear its own notification within PROOF_TIMEOUT.
         self.deaf = False
-        self._prove_by = float("inf")
-        self._peek_at = float("inf")
-        self._scan_at = 0.0
-        self._rested_at = 0.0
+        # Moments of `time.monotonic()`. By this one the listener must have heard itself; infinity: it is not asked.
+        self._proof_ends_at = float("inf")
+        self._next_peek_at = float("inf")
+        #: The next scan that is planned; no scan may begin before `_may_scan_at`, when the last one has rested enough.
+        self._next_scan_at = 0.0
+        self._may_scan_at = 0.0
         #: A scan that begins before this moment is followed by another: a NOTIFY may have been skipped.
-        self._rescan_until = 0.0
+        self._rescan_before = 0.0
 
     def ask(self) -> None:
         """Request a peek, after which the loop is woken; a scan that is due within 5 ms will do too."""
-        if self._scan_at > time.monotonic() + YIELD:
-            self._peek_at = 0.0
+        if self._next_scan_at > time.monotonic() + YIELD:
+            self._next_peek_at = 0.0
             self._pipe.wake()
 
     def ask_to_scan(self) -> None:
         """Request a scan as soon as its rest allows, after which the loop is woken."""
-        if self._scan_at > self._rested_at:
-            self._scan_at = self._rested_at
+        if self._next_scan_at > self._may_scan_at:
+            self._next_scan_at = self._may_scan_at
             self._pipe.wake()
 
     def stop(self, patience: float | None = None) -> None:
@@ -109,18 +111,18 @@ class Poller(threading.Thread):
         listener = self._store.listener()
         try:
             listener.begin_proof()
-            self._prove_by = time.monotonic() + PROOF_TIMEOUT
-            self._scan_at = 0.0  # offers until now were not heard
+            self._proof_ends_at = time.monotonic() + PROOF_TIMEOUT
+            self._next_scan_at = 0.0  # offers until now were not heard
             while not self._stopping:
-                wake_at = min(self._scan_at, self._peek_at, self._prove_by)
+                wake_at = min(self._next_scan_at, self._next_peek_at, self._proof_ends_at)
                 self._pipe.wait(max(0.0, wake_at - time.monotonic()), listener)
                 heard = listener.heard()
                 self._judge(listener)
                 if heard:
                     moment = time.monotonic()
-                    self._rescan_until = moment + NOTIFY_WAIT
+                    self._rescan_before = moment + NOTIFY_WAIT
                     wait = YIELD if self._lanes.hint() else 0.0
-                    self._scan_at = min(self._scan_at, max(self._rested_at, moment + wait))
+                    self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, moment + wait))
                     self._wake()
                 self._scan_or_peek()
         finally:
@@ -128,14 +130,14 @@ class Poller(threading.Thread):
 
     def _judge(self, listener: Listener) -> None:
         """Say so if the listener is deaf, or hears again; while it is deaf, scans are more frequent."""
-        deaf = not listener.proved and (self.deaf or time.monotonic() >= self._prove_by)
+        deaf = not listener.proved and (self.deaf or time.monotonic() >= self._proof_ends_at)
         if deaf or listener.proved:
-            self._prove_by = float("inf")
+            self._proof_ends_at = float("inf")
         if deaf is self.deaf or not (deaf or listener.proved):
             return
         self.deaf = deaf
         if deaf:
-            self._scan_at = min(self._scan_at, self._rested_at)
+            self._next_scan_at = min(self._next_scan_at, self._may_scan_at)
             logger.warning(
                 "The listener is deaf: it did not hear its own notification, as behind a pooler in transaction mode. "
                 "Messages wait up to %.1f s for a scan. Set DELAYEDQ['LISTENER_DSN'] to the address of PostgreSQL.",
@@ -150,27 +152,27 @@ class Poller(threading.Thread):
 
     def _scan_or_peek(self) -> None:
         moment = time.monotonic()
-        if moment >= self._scan_at:
+        if moment >= self._next_scan_at:
             self._scan(moment)
-        elif moment >= self._peek_at:
-            self._peek_at = float("inf")
+        elif moment >= self._next_peek_at:
+            self._next_peek_at = float("inf")
             known = self._lanes.known()
             self._lanes.peeked(self._store.peek(known), time.monotonic())
             self._wake()
 
     def _scan(self, moment: float) -> None:
-        self._peek_at = self._scan_at = float("inf")
+        self._next_peek_at = self._next_scan_at = float("inf")
         heads = [head for head in self._store.scan(self._queues) if BARE not in head.queue]
         seen = time.monotonic()
         took = seen - moment
         self._lanes.scanned(heads, seen)
         self._outage.end("poller")
         busy = any(head.due_in <= 0 for head in heads)
-        self._rested_at = seen + WANTED_REST * took
-        asked = self._scan_at < float("inf")  # during this scan
-        self._scan_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._interval())
+        self._may_scan_at = seen + WANTED_REST * took
+        asked = self._next_scan_at < float("inf")  # during this scan
+        self._next_scan_at = seen + max(ROUTINE_REST * took, BUSY_INTERVAL if busy else self._interval())
         if asked:
-            self._scan_at = min(self._scan_at, self._rested_at)
-        elif moment < self._rescan_until:
-            self._scan_at = min(self._scan_at, max(self._rested_at, self._rescan_until))
+            self._next_scan_at = min(self._next_scan_at, self._may_scan_at)
+        elif moment < self._rescan_before:
+            self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, self._rescan_before))
         self._wake()

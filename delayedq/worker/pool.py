@@ -94,7 +94,11 @@ class Pool:
         """How many attempts wait for a thread, or have one."""
         return self.in_threads - len(self._ended)
 
-    def worth_taking(self) -> float | None:
+    def should_take(self) -> bool:
+        """True if the results should be taken now."""
+        return self.take_in() == 0.0
+
+    def take_in(self) -> float | None:
         """Seconds until the results should be taken: 0 if a batch is full or nothing else is running; None if nothing
         has ended.
         """

@@ -89,10 +89,25 @@ class Releases:
         # A claim of which something was entered is over; of others, more may come.
         late = set(tokens).difference(entry.token for entry in entries)
         held = {(entry.id, entry.token) for entry in entries} | self._leased_by(tokens)
-        released = self._release(held - started) and self._expect(late)
+        released = self._release(held - started) and self.expect(late)
         if reason:
             self._charge(started, reason)
         return released
+
+    def expect(self, tokens: Collection[int]) -> bool:
+        """Search for what these claims may lease later; False if there is no room to remember them."""
+        if not tokens:
+            return True
+        moment = time.monotonic()
+        known = {token for token, _ in self._claims}
+        until = int((moment + self._lease) * 1000)
+        claims = [(token, until) for token in set(tokens) - known]
+        if not self._claims.has_room_for(claims):
+            return False
+        if claims:
+            self._claims.add(claims)
+            self._searches, self._search_at = 1, moment + SEARCHING(1).total_seconds()
+        return True
 
     def _release(self, held: set[Held]) -> bool:
         """False if some are locked and there is no room to remember them."""
@@ -113,19 +128,6 @@ class Releases:
                 del self._uncharged[worker]
         self._busy = self._busy + 1 if self._unreleased or self._uncharged else 0
         self._retry_at = time.monotonic() + RELEASING(max(1, self._busy)).total_seconds()
-
-    def _expect(self, tokens: set[int]) -> bool:
-        """Search for what these claims may lease later; False if there is no room to remember them."""
-        moment = time.monotonic()
-        known = {token for token, _ in self._claims}
-        until = int((moment + self._lease) * 1000)
-        claims = [(token, until) for token in tokens - known]
-        if not self._claims.has_room_for(claims):
-            return False
-        if claims:
-            self._claims.add(claims)
-            self._searches, self._search_at = 1, moment + SEARCHING(1).total_seconds()
-        return True
 
     def _search(self, moment: float) -> None:
         """Once more when the lease of a claim is over, and then no more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from math import inf
 
 from delayedq.core.retries import RESTARTING
 
@@ -11,9 +12,10 @@ SHORT_LIFE = 10.0
 
 
 class Restarts:
-    """Those of one worker, or of the lease keeper: one process after another."""
+    """Those of one worker, or of the lease keeper: one process after another. `longest_pause` is in seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest_pause: float = inf) -> None:
+        self._longest_pause = longest_pause
         self._started_at = self._start_at = 0.0
         self._short_lives = 0
 
@@ -25,6 +27,7 @@ class Restarts:
         moment = time.monotonic()
         self._short_lives = self._short_lives + 1 if moment - self._started_at < SHORT_LIFE else 0
         pause = RESTARTING(self._short_lives).total_seconds() if self._short_lives else 0.0
+        pause = min(pause, self._longest_pause)
         self._start_at = moment + pause
         return pause
 

@@ -21,6 +21,7 @@ _FREE, _HELD, _STARTED = 0, 1, 2
 _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _CLAIMS = range(9)
 #: How many claims are remembered: one is under way, and the one before may not be entered yet.
 _REMEMBERED = 4
+_GIVEN_UP = range(_CLAIMS + _REMEMBERED, _CLAIMS + 2 * _REMEMBERED)
 _EVER = 2**63 - 1
 
 
@@ -36,12 +37,12 @@ class SharedLeases:
 
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
     started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
-    is deaf, until when it may claim expired leases (the keeper writes this one), and the tokens of claims of which not
-    all that they leased is entered.
+    is deaf, until when it may claim expired leases (the keeper writes this one), the tokens of claims of which not all
+    that they leased is entered, and of claims that were given up, as their answer was lost.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
-        memory = memoryview(mmap.mmap(-1, (4 * capacity + _CLAIMS + _REMEMBERED) * _WORD)).cast("q")
+        memory = memoryview(mmap.mmap(-1, (4 * capacity + _CLAIMS + 2 * _REMEMBERED) * _WORD)).cast("q")
         self.capacity = capacity
         self._process = memory[4 * capacity :]
         self._process[_CLAIM_EXPIRED_UNTIL] = _EVER  # there may be no keeper
@@ -80,6 +81,12 @@ class SharedLeases:
         for word in range(_CLAIMS, _CLAIMS + _REMEMBERED):
             if self._process[word] == token:
                 self._process[word] = 0
+
+    def give_up_claim(self, token: int) -> None:
+        """Its answer was lost: what it may have leased is not entered, and the keeper releases it."""
+        free = [word for word in _GIVEN_UP if not self._process[word]]
+        self._process[free[0] if free else _GIVEN_UP[0]] = token
+        self.forget_claim(token)
 
     def report(self, *, lost_threads: int, deaf: bool) -> None:
         """What is wrong with the process, for the registry."""
@@ -158,7 +165,14 @@ class SharedLeases:
 
     def claims(self) -> list[int]:
         """The tokens of claims that may have leased more than is entered: under way, or not answered."""
-        return [token for token in self._process[_CLAIMS : _CLAIMS + _REMEMBERED].tolist() if token]
+        return [token for token in self._process[_CLAIMS : _GIVEN_UP.stop].tolist() if token]
+
+    def take_given_up(self) -> list[int]:
+        """The tokens of the claims that were given up since the last call."""
+        taken = [(word, self._process[word]) for word in _GIVEN_UP if self._process[word]]
+        for word, _ in taken:
+            self._process[word] = 0
+        return [token for _, token in taken]
 
     def take_away(self, entry: Entry) -> bool:
         """Tell the worker not to start this; False if it has started meanwhile.
@@ -182,6 +196,7 @@ class SharedLeases:
         self._process[_PID] = 0
         self.report(lost_threads=0, deaf=False)
         self.farewell()
+        self.take_given_up()
         for slot in range(self.capacity):
             self._states[slot] = _FREE
 

@@ -63,7 +63,8 @@ class Supervisor:
         self._unreleased: dict[int, WorkerExit] = {}
         self._children = [Child(index, self._all_leases, self._free, options) for index in range(processes)]
         self._stop_by: float | None = None
-        self._keeper_restarts = Restarts()
+        # Without a keeper, leases run out.
+        self._keeper_restarts = Restarts(longest_pause=options.lease.total_seconds() / 10)
         #: The keeper has died, and another one is to be started.
         self._keeper_died = False
         self._pipe = WakeUpPipe()

@@ -90,12 +90,12 @@ def test_the_shared_leases_says_what_was_started():
 def test_it_counts_what_it_holds_until_it_is_taken():
     with working(2) as worker:
         assert worker.pool.idle()
-        assert worker.pool.worth_taking() is None
+        assert worker.pool.take_in() is None
         with busy(worker):
             worker.run(attempt_of(tasks.aecho, 7))
             assert (worker.pool.in_threads, worker.pool.in_event_loop) == (1, 0)
             assert not worker.pool.idle()
-            assert worker.pool.worth_taking() is None
+            assert worker.pool.take_in() is None
         worker.ended(1)
         assert (worker.pool.in_threads, worker.pool.in_event_loop) == (0, 0)
         assert worker.pool.idle()
@@ -105,7 +105,7 @@ def test_the_last_end_is_worth_taking_at_once():
     with working(2) as worker:
         worker.pool.submit(attempt_of(tasks.nothing))
         assert worker.woken.wait(PATIENCE)
-        assert worker.pool.worth_taking() == 0.0
+        assert worker.pool.take_in() == 0.0
         assert worker.pool.idle()
         worker.ended(1)
 
@@ -115,10 +115,10 @@ def test_an_end_may_wait_a_moment_for_others_but_not_for_ever(monkeypatch):
     with working(2) as worker, busy(worker):
         worker.pool.submit(attempt_of(tasks.nothing))
         assert worker.woken.wait(PATIENCE)
-        assert 0 < worker.pool.worth_taking() <= PATIENCE
+        assert 0 < worker.pool.take_in() <= PATIENCE
         for _ in range(FLUSH):
             worker.pool.submit(attempt_of(tasks.nothing))
-        while worker.pool.worth_taking():
+        while worker.pool.take_in():
             assert worker.woken.wait(PATIENCE)
         assert len(worker.ended(FLUSH)) >= FLUSH
 
@@ -129,11 +129,11 @@ def test_where_round_trips_take_long_an_end_waits_longer_for_others(monkeypatch)
         worker.pool.submit(attempt_of(tasks.nothing))
         assert worker.woken.wait(PATIENCE)
         time.sleep(2 * pool_module.FLUSH_AFTER)
-        assert worker.pool.worth_taking() == 0.0
+        assert worker.pool.take_in() == 0.0
         worker.pool.round_trip_took(60.0)
-        assert 0.0 < worker.pool.worth_taking() <= PATIENCE
+        assert 0.0 < worker.pool.take_in() <= PATIENCE
         worker.pool.round_trip_took(0.0)
-        assert worker.pool.worth_taking() == 0.0
+        assert worker.pool.take_in() == 0.0
 
 
 def test_what_has_ended_occupies_no_thread():
@@ -152,7 +152,7 @@ def test_each_end_may_be_worth_a_round_trip():
         worker.pool.round_trip_took(60.0)
         worker.pool.submit(attempt_of(tasks.nothing))
         assert worker.woken.wait(PATIENCE)
-        assert worker.pool.worth_taking() == 0.0
+        assert worker.pool.take_in() == 0.0
 
 
 # The event loop

@@ -177,6 +177,16 @@ def test_a_claim_is_searched_for_until_its_lease_is_over(store):
     assert releases.is_over(late=True)
 
 
+def test_what_a_claim_leased_whose_answer_was_lost_is_released(store):
+    leases, token = SharedLeases(8), new_token()
+    store.offer(message(scheduled_at=None))
+    store.claim([LANE], 1, LONG, "worker", token)
+    leases.remember_claim(token)
+    with keeping(store, leases):
+        leases.give_up_claim(token)
+        eventually(lambda: set(rows().values()) == {0})
+
+
 def test_a_death_while_no_claim_was_under_way_reads_no_table(store, claim):
     leases, token = SharedLeases(8), new_token()
     leases.remember_claim(token)

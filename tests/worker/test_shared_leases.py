@@ -132,3 +132,24 @@ def test_a_claim_is_remembered_until_all_of_it_is_entered():
     assert leases.claims() == [11, 22]
     leases.forget_claim(11)
     assert leases.claims() == [22]
+
+
+def test_a_claim_that_was_given_up_is_left_to_the_keeper():
+    leases = SharedLeases(1)
+    for token in (11, 22):
+        leases.remember_claim(token)
+    leases.give_up_claim(11)
+    leases.farewell()
+    assert leases.claims() == [11]
+    assert leases.take_given_up() == [11]
+    assert leases.take_given_up() == leases.claims() == []
+
+
+def test_the_next_process_knows_nothing_of_the_claims_of_the_last():
+    leases = SharedLeases(1)
+    for token in range(1, 9):
+        leases.remember_claim(token)
+        leases.give_up_claim(token)
+    leases.remember_claim(9)
+    leases.clear()
+    assert leases.claims() == []

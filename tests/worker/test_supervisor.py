@@ -89,7 +89,7 @@ def test_a_silent_database_keeps_an_idle_worker_from_ending_for_a_few_seconds_on
         code, output = one.finish()
         took = time.monotonic() - began
     assert code == 0, output
-    assert took < 2 + supervisor.LAST_MOMENTS + supervisor.FAREWELL + 1, output
+    assert took < supervisor.KEEPER_TIMEOUT, output
 
 
 def waiting_for_locks(cursor):
@@ -106,7 +106,7 @@ def test_a_stopped_lease_keeper_has_what_is_left_of_the_shutdown_timeout(workers
     code, output = one.finish()
     assert code == 0, output
     assert "The lease keeper waits for the database" in output
-    assert time.monotonic() - began < 2 + supervisor.LAST_MOMENTS + supervisor.FAREWELL + 1
+    assert time.monotonic() - began < supervisor.KEEPER_TIMEOUT
 
 
 def test_a_lease_keeper_that_was_killed_at_the_end_is_replaced_for_what_is_left(workers):
