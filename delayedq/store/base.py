@@ -19,6 +19,7 @@ from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offering import Offering
 from delayedq.store.offers import check_key, may_be_due_soon
 from delayedq.store.protocol import (
+    ClaimRequest,
     Discard,
     Finish,
     GiveBack,
@@ -105,7 +106,7 @@ class Store(Offering, Renewals, BareQueues):
 
     # Claiming
 
-    @abstractmethod
+    @retry_on_deadlock
     def claim(
         self,
         lanes: Sequence[Lane],
@@ -120,6 +121,10 @@ class Store(Offering, Renewals, BareQueues):
         None of a paused queue. `token`: that of the claim, if it is chosen already. `expired` False: none that was
         claimed before.
         """
+        return self._claim(ClaimRequest(lanes, limit, lease, worker, token, expired))
+
+    @abstractmethod
+    def _claim(self, request: ClaimRequest) -> list[Claimed]: ...
 
     @abstractmethod
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
@@ -143,11 +148,14 @@ class Store(Offering, Renewals, BareQueues):
 
         On PostgreSQL it is one statement if each transition is a Finish; an error after it undoes nothing.
         """
+        return self._settle_and_claim(transitions, ClaimRequest(lanes, limit, lease, worker, token, expired))
+
+    def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
         if not transitions:
-            return SettledAndClaimed(self.claim(lanes, limit, lease, worker, token, expired=expired), Settled())
+            return SettledAndClaimed(self._claim(request), Settled())
         with self.database.atomic():
-            settled = self.settle(transitions, worker)
-            return SettledAndClaimed(self.claim(lanes, limit, lease, worker, token, expired=expired), settled)
+            settled = self.settle(transitions, request.worker)
+            return SettledAndClaimed(self._claim(request), settled)
 
     @retry_on_deadlock
     def settle(self, transitions: Sequence[Transition], worker: str) -> Settled:

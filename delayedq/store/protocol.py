@@ -34,7 +34,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from collections.abc import Sequence
+    from datetime import datetime, timedelta
 
     from delayedq.core.lifecycle import FinalOutcome
 
@@ -94,6 +95,20 @@ class Lane(NamedTuple):
     queue: str
     priority: int
     watermark: datetime | None = None
+
+
+class ClaimRequest(NamedTuple):
+    """What a claim asks for: up to `limit` messages of these lanes, and the lease that it gives them.
+
+    `token`: that of the claim, if it is chosen already. `expired` False: no message that was claimed before.
+    """
+
+    lanes: Sequence[Lane]
+    limit: int
+    lease: timedelta
+    worker: str
+    token: int | None = None
+    expired: bool = True
 
 
 class LaneHead(NamedTuple):

@@ -39,7 +39,7 @@ from delayedq.store.mysql.values import (
     superseded,
 )
 from delayedq.store.offers import in_lock_order
-from delayedq.store.protocol import Flaw, Lane, LaneHead
+from delayedq.store.protocol import ClaimRequest, Flaw, Lane, LaneHead
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -124,53 +124,37 @@ class MySQLStore(Store):
                 heads += [LaneHead(row[0], row[1], instant(row[2]), row[3]) for row in cursor.fetchall()]
         return heads
 
-    @retry_on_deadlock
-    def claim(
-        self,
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> list[Claimed]:
-        places = [{**place(lane), "expired": expired} for lane in lanes]
-        return self._claim(sql.CLAIMABLE, places, limit, lease, worker, token) if lanes else []
+    def _claim(self, request: ClaimRequest) -> list[Claimed]:
+        places = [{**place(lane), "expired": request.expired} for lane in request.lanes]
+        return self._lease(sql.CLAIMABLE, places, request) if request.lanes else []
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
         wanted = {**matching_of(matching), "expired": True}
+        request = ClaimRequest([matching.lane], limit, lease, worker)
         if not matching.by_key:
-            return self._claim(bare_sql.claimable_matching(matching), [wanted], limit, lease, worker)
+            return self._lease(bare_sql.claimable_matching(matching), [wanted], request)
         ids = [row[0] for row in self.database.rows(bare_sql.few_matching(matching), {**wanted, "limit": FEW})]
         # One after the other where others were faster: nothing is locked that is not claimed.
         some = [ids[:limit], *([id_] for id_ in ids[limit:])] if ids else []
         places = [{**wanted, "ids": chunk} for chunk in some]
-        return self._claim(bare_sql.claimable_few(matching), places, limit, lease, worker)
+        return self._lease(bare_sql.claimable_few(matching), places, request)
 
     @retry_on_deadlock
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
         wanted = {"id": id_, "generation": generation, "expired": True}
-        claimed = self._claim(sql.CLAIMABLE_UNCHANGED, [wanted], 1, lease, worker)
+        claimed = self._lease(sql.CLAIMABLE_UNCHANGED, [wanted], ClaimRequest((), 1, lease, worker))
         return claimed[0] if claimed else None
 
-    def _claim(
-        self,
-        statement: str,
-        places: Iterable[Mapping[str, Any]],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-    ) -> list[Claimed]:
+    def _lease(self, statement: str, places: Iterable[Mapping[str, Any]], request: ClaimRequest) -> list[Claimed]:
         """Lock what the statement finds in each place, as long as there is room; then lease it."""
-        parameters = {"token": token or new_token(), "worker": worker, "lease": microseconds(lease)}
+        token = request.token or new_token()
+        parameters = {"token": token, "worker": request.worker, "lease": microseconds(request.lease)}
         claimed: list[Claimed] = []
-        if limit <= 0:
+        if request.limit <= 0:
             return claimed
         with self.database.atomic():
             for where in places:
-                if room := limit - len(claimed):
+                if room := request.limit - len(claimed):
                     claimed += map(claimed_from, self.database.rows(statement, {**parameters, **where, "limit": room}))
             self.database.write_to(sql.LEASE, (one.id for one in claimed), **parameters)
         return claimed

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from delayedq.store.bare_queues import Matching
-    from delayedq.store.protocol import Claimed, Finish, GiveBack, Lane, Offer
+    from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane, Offer
 
 
 def of_offer(offer: Offer) -> dict[str, Any]:
@@ -56,6 +56,11 @@ def of_lanes(lanes: Sequence[Lane]) -> dict[str, Any]:
 
 def of_lease(lease: timedelta, worker: str, token: int | None = None) -> dict[str, Any]:
     return {"token": token or new_token(), "lease": lease, "worker": worker}
+
+
+def of_request(request: ClaimRequest) -> dict[str, Any]:
+    lease = of_lease(request.lease, request.worker, request.token)
+    return {**of_lanes(request.lanes), **lease, "limit": request.limit, "expired": request.expired}
 
 
 def of_matching(matching: Matching) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from delayedq.store.postgresql.parameters import (
     of_matching,
     of_offer,
     of_offers,
+    of_request,
     of_returns,
     of_unkeyed,
 )
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
     from delayedq.store.postgresql.database import PostgreSQLDatabase
-    from delayedq.store.protocol import GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, OnConflict, Transition
     from delayedq.store.renewals import Held
 
 
@@ -126,21 +127,11 @@ class PostgreSQLStore(Store):
     def peek(self, lanes: Sequence[Lane]) -> list[LaneHead]:
         return [LaneHead(*row) for row in self.database.rows(sql.PEEK, of_lanes(lanes))] if lanes else []
 
-    def claim(
-        self,
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> list[Claimed]:
-        if not lanes or limit <= 0:
+    def _claim(self, request: ClaimRequest) -> list[Claimed]:
+        if not request.lanes or request.limit <= 0:
             return []
-        parameters = {**of_lanes(lanes), **of_lease(lease, worker, token), "limit": limit, "expired": expired}
-        rows = self.database.batch(sql.CLAIM, parameters)
-        return in_lane_order(map(Claimed._make, rows), lanes)
+        rows = self.database.batch(sql.CLAIM, of_request(request))
+        return in_lane_order(map(Claimed._make, rows), request.lanes)
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
         parameters = {**of_matching(matching), **of_lease(lease, worker), "limit": limit}
@@ -153,26 +144,16 @@ class PostgreSQLStore(Store):
         rows = self.database.rows(sql.CLAIM_UNCHANGED, parameters)
         return Claimed._make(rows[0]) if rows else None
 
-    def settle_and_claim(
-        self,
-        transitions: Sequence[Transition],
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> SettledAndClaimed:
-        if not transitions or not lanes or limit <= 0 or not all(type(t) is Finish for t in transitions):
-            return super().settle_and_claim(transitions, lanes, limit, lease, worker, token, expired=expired)
-        places = {**of_lanes(lanes), **of_lease(lease, worker, token), "limit": limit, "expired": expired}
-        parameters = {**of_finishes(transitions), **places}  # type: ignore[arg-type]
+    def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
+        nothing = not transitions or not request.lanes or request.limit <= 0
+        if nothing or not all(type(t) is Finish for t in transitions):
+            return super()._settle_and_claim(transitions, request)
+        parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
         rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)
-        claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), lanes)
+        claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), request.lanes)
         missing = _missing(transitions, rows[0][0])
         try:
-            return SettledAndClaimed(claimed, self._settle_rest(missing, worker))
+            return SettledAndClaimed(claimed, self._settle_rest(missing, request.worker))
         except Error:  # what was claimed is committed, and must not be lost with the rest
             return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 

@@ -15,7 +15,6 @@ from delayedq.core.conditions import as_text, from_text, meets
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
 from delayedq.store.claims import in_lane_order, new_token
-from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offers import offered
 from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
 from delayedq.store.sqlite import bare_sql, sql
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
-    from delayedq.store.protocol import Finish, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.protocol import ClaimRequest, Finish, GiveBack, Offer, OnConflict, Transition
     from delayedq.store.renewals import Held
     from delayedq.store.sqlite.database import SQLiteDatabase
 
@@ -93,58 +92,30 @@ class SQLiteStore(Store):
             for (first_at,) in self.database.rows(sql.PEEK, {**_lane(lane), "now": text(moment), **unrenewed(moment)})
         ]
 
-    @retry_on_deadlock
-    def settle_and_claim(
-        self,
-        transitions: Sequence[Transition],
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> SettledAndClaimed:
-        expired_by = self._expired_by(expired=expired)
+    def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
+        expired_by = self._expired_by(expired=request.expired)
         if not transitions:
-            return SettledAndClaimed(self._claim(lanes, limit, lease, worker, token, expired_by), Settled())
+            return SettledAndClaimed(self._claim_expired_by(expired_by, request), Settled())
         with self.database.atomic():
-            settled = self.settle(transitions, worker)
-            return SettledAndClaimed(self._claim(lanes, limit, lease, worker, token, expired_by), settled)
+            settled = self.settle(transitions, request.worker)
+            return SettledAndClaimed(self._claim_expired_by(expired_by, request), settled)
 
-    def claim(
-        self,
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> list[Claimed]:
-        return self._claim(lanes, limit, lease, worker, token, self._expired_by(expired=expired))
+    def _claim(self, request: ClaimRequest) -> list[Claimed]:
+        return self._claim_expired_by(self._expired_by(expired=request.expired), request)
 
     def _expired_by(self, *, expired: bool = True) -> str:
         """By when a lease must have run out to be claimed; "": none is."""
         return text(self.database.now()) if expired else ""
 
-    def _claim(
-        self,
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None,
-        expired_by: str,
-    ) -> list[Claimed]:
+    def _claim_expired_by(self, expired_by: str, request: ClaimRequest) -> list[Claimed]:
         claimed: list[Claimed] = []
-        if lanes := self._due(lanes, expired_by) if limit > 0 else []:
+        if lanes := self._due(request.lanes, expired_by) if request.limit > 0 else []:
             with self.database.atomic():
                 # A lease begins when there is nothing more to wait for.
-                parameters = {**_leased(self.database.now(), lease, worker, token), "expired_by": expired_by}
+                leased = _leased(self.database.now(), request.lease, request.worker, request.token)
                 for lane in lanes:
-                    if len(claimed) < limit:
-                        claimed += self._claim_lane(lane, {**parameters, "limit": limit - len(claimed)})
+                    if room := request.limit - len(claimed):
+                        claimed += self._claim_lane(lane, {**leased, "expired_by": expired_by, "limit": room})
         return in_lane_order(claimed, lanes)
 
     def _due(self, lanes: Sequence[Lane], expired_by: str) -> list[Lane]:
