@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from delayedq.worker.shared_leases import Entry, SharedLeases
     from delayedq.worker.shared_releases import SharedReleases
 
+#: Seconds between two searches, at least.
+TURN = 1.0
 #: How a message that had started in a process that hung waits for its next attempt.
 BACKOFF = Exponential()
 
@@ -105,14 +107,15 @@ class Releases:
         if not self._claims.has_room_for(claims):
             return False
         if claims:
+            soon = moment + SEARCHING(1).total_seconds()
+            self._searches, self._search_at = 1, min(soon, self._search_at) if known else soon
             self._claims.add(claims)
-            self._searches, self._search_at = 1, moment + SEARCHING(1).total_seconds()
         return True
 
     def _release(self, held: set[Held]) -> bool:
         """False if some are locked and there is no room to remember them."""
         if not self._unreleased.has_room_for(held):
-            return not self._store.release(held).busy
+            return not self._give_back(held)
         if held:
             self._unreleased.add(held)  # before it is tried: neither an error nor the keeper's end loses them
             self._retry()
@@ -120,7 +123,7 @@ class Releases:
 
     def _retry(self) -> None:
         if held := set(self._unreleased):
-            self._unreleased.discard(held - self._store.release(held).busy)
+            self._unreleased.discard(held - self._give_back(held))
         for worker, returns in list(self._uncharged.items()):
             busy = self._store.settle(returns, worker).busy
             self._uncharged[worker] = [back for back in returns if back.claimed.id in busy]
@@ -129,14 +132,20 @@ class Releases:
         self._busy = self._busy + 1 if self._unreleased or self._uncharged else 0
         self._retry_at = time.monotonic() + RELEASING(max(1, self._busy)).total_seconds()
 
+    def _give_back(self, held: set[Held]) -> frozenset[Held]:
+        """Wakes idle workers for what is due now; returns what is busy."""
+        released = self._store.release(held)
+        if held - released.lost - released.busy:
+            self._store.notify()
+        return released.busy
+
     def _search(self, moment: float) -> None:
         """Once more when the lease of a claim is over, and then no more."""
-        if not self._release(self._leased_by(token for token, _ in self._claims)):
-            return
-        self._claims.discard([claim for claim in self._claims if claim[1] <= moment * 1000])
+        if self._release(self._leased_by(token for token, _ in self._claims)):
+            self._claims.discard([claim for claim in self._claims if claim[1] <= moment * 1000])
         self._searches += 1
         ends = min((until / 1000 for _, until in self._claims), default=inf)
-        self._search_at = min(ends, moment + SEARCHING(self._searches).total_seconds())
+        self._search_at = min(max(ends, moment + TURN), moment + SEARCHING(self._searches).total_seconds())
 
     def _leased_by(self, tokens: Iterable[int]) -> set[Held]:
         """What these claims lease now. Reads the whole table of live messages: lease columns are in no index."""

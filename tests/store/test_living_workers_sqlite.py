@@ -46,13 +46,15 @@ def test_the_lease_of_a_worker_that_lives_is_not_claimed_when_it_has_run_out(sto
 def test_it_is_claimed_when_the_worker_was_killed(store, worker, asleep):
     hold(store, worker)
     os.kill(asleep, signal.SIGKILL)
-    eventually(lambda: claimed(store) == ["a"])
+    eventually(lambda: not processes.lives(worker))
+    assert claimed(store) == ["a"]
 
 
 def test_it_is_claimed_when_the_worker_is_stopped(store, worker, asleep):
     hold(store, worker)
     os.kill(asleep, signal.SIGSTOP)
-    eventually(lambda: claimed(store) == ["a"])
+    eventually(lambda: not processes.lives(worker))
+    assert claimed(store) == ["a"]
 
 
 def test_it_is_claimed_when_nothing_has_renewed_it_for_long(store, worker):

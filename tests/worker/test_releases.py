@@ -13,6 +13,7 @@ from delayedq.models import Message, Now
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Released
 from delayedq.worker import lease_keeper
+from delayedq.worker import releases as releases_module
 from delayedq.worker.lease_keeper import LeaseKeeper
 from delayedq.worker.releases import Releases
 from delayedq.worker.shared_leases import SharedLeases
@@ -91,6 +92,16 @@ def test_the_next_keeper_releases_what_was_locked_when_the_last_one_was_killed(s
     assert rows() == {free.id: 0, locked.id: 0}
     assert following.held() == set()
     assert following.is_over(late=True)
+
+
+def test_idle_workers_are_woken_for_what_was_released_and_for_nothing_else(store, claim, monkeypatch):
+    leases, notified = SharedLeases(8), []
+    claim(leases, 1, key="a")
+    monkeypatch.setattr(type(store), "notify", lambda self: notified.append(self))
+    release_all_of(store, leases)
+    assert notified == [store]
+    release_all_of(store, leases)
+    assert notified == [store], "it was not held any more"
 
 
 def test_what_others_ended_meanwhile_is_not_held_any_more(store, claim):
@@ -177,12 +188,42 @@ def test_a_claim_is_searched_for_until_its_lease_is_over(store):
     assert releases.is_over(late=True)
 
 
+def test_deaths_in_a_row_do_not_put_the_search_off(store, monkeypatch):
+    moment, leases = 100.0, SharedLeases(8)
+    monkeypatch.setattr(releases_module.time, "monotonic", lambda: moment)
+    releases = Releases(store, LONG, SharedReleases(8, 8))
+    for token in (11, 22, 33):
+        leases.remember_claim(token)
+        assert releases.release_all_of(leases, all_of_it=False, reason="")
+        leases.clear()
+        moment += 0.5
+    assert releases.due_in() < 0
+
+
+@BESIDE_SQLITE
+def test_when_what_a_search_finds_can_not_be_remembered_it_searches_again_and_does_not_spin(store, alias, monkeypatch):
+    leases, token = SharedLeases(8), new_token()
+    leases.remember_claim(token)
+    releases = release_all_of(store, leases, lease=timedelta(0))
+    store.offer(message(scheduled_at=None))
+    (late,) = store.claim([LANE], 1, LONG, "worker", token)
+    with undone(alias), monkeypatch.context() as full:
+        full.setattr(SharedPairs, "has_room_for", lambda *_: False)
+        lock(late)
+        elsewhere(go_on, releases)
+        assert 0 < releases.due_in() <= 2
+        assert rows() == {}
+    go_on(releases)
+    assert rows() == {late.id: 0}
+    assert releases.is_over(late=True)
+
+
 def test_what_a_claim_leased_whose_answer_was_lost_is_released(store):
     leases, token = SharedLeases(8), new_token()
     store.offer(message(scheduled_at=None))
     store.claim([LANE], 1, LONG, "worker", token)
     leases.remember_claim(token)
-    with keeping(store, leases):
+    with keeping(store, leases, lease=timedelta(seconds=2)):
         leases.give_up_claim(token)
         eventually(lambda: set(rows().values()) == {0})
 
