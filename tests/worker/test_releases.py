@@ -97,11 +97,11 @@ def test_the_next_keeper_releases_what_was_locked_when_the_last_one_was_killed(s
 def test_idle_workers_are_woken_for_what_was_released_and_for_nothing_else(store, claim, monkeypatch):
     leases, notified = SharedLeases(8), []
     claim(leases, 1, key="a")
-    monkeypatch.setattr(type(store), "notify", lambda self: notified.append(self))
+    monkeypatch.setattr(type(store), "notify", lambda self: notified.append(self.alias))
     release_all_of(store, leases)
-    assert notified == [store]
+    assert notified == [store.alias]
     release_all_of(store, leases)
-    assert notified == [store], "it was not held any more"
+    assert notified == [store.alias], "it was not held any more"
 
 
 def test_what_others_ended_meanwhile_is_not_held_any_more(store, claim):

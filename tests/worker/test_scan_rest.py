@@ -57,9 +57,9 @@ def rounds(world, watching, durations, *, asked=False):
     for world.takes in durations:
         if asked:
             watching.ask_to_scan()
-        world.moment = max(world.moment, watching._scan_at)
+        world.moment = max(world.moment, watching._next_scan_at)
         watching._scan_or_peek()
-    world.moment = watching._scan_at
+    world.moment = watching._next_scan_at
 
 
 @pytest.mark.parametrize("takes", [0.000_1, 0.01, 1.0, 60.0])
