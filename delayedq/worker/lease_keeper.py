@@ -240,10 +240,13 @@ class LeaseKeeper:
             while self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
-        except Error as error:  # somebody has locked the table; an outage shows in the next renewal
+        except Error as error:
+            connection = connections[self._store.alias]
+            if connection.connection is None or not connection.is_usable():
+                raise  # the database is away
+            # Somebody has locked the table.
             logger.warning(
                 "History is not pruned: %s. Next try in %.0f s.", str(error).strip() or repr(error), PRUNE_EVERY,
                 extra={"pid": os.getpid()},
             )  # fmt: skip
-            connections[self._store.alias].close_if_unusable_or_obsolete()
         self._prune_at = time.monotonic() + PRUNE_EVERY
