@@ -272,6 +272,8 @@ def task(
         @task(queue_name="mail", priority=10)
         async def greet(name: str) -> str: ...
     """
+    if "run_after" in options:
+        raise TypeError("run_after cannot be defined statically with the @task decorator. Use .using(run_after=...).")
 
     def make(func: Callable[..., Any]) -> Task[..., Any]:
         return Task(

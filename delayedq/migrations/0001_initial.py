@@ -278,6 +278,12 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(verbose_name="created")),
                 ("leased_until", models.DateTimeField(blank=True, null=True)),
                 (
+                    "claimed_at",
+                    models.DateTimeField(
+                        blank=True, help_text="When a worker last claimed it.", null=True, verbose_name="claimed"
+                    ),
+                ),
+                (
                     "lease_token",
                     models.BigIntegerField(blank=True, help_text="Fences every write after the claim.", null=True),
                 ),

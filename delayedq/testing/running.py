@@ -123,6 +123,11 @@ def _clock() -> Clock:
     return source
 
 
+def run_claimed(store: Store, claimed: Claimed) -> AttemptReport:
+    """Run one message that was claimed by WORKER, and store how it ended; failures are in the report."""
+    return _Runner(store, None, raise_failures=False).attempt(claimed)
+
+
 class _Runner:
     def __init__(self, store: Store, queue: str | None, *, raise_failures: bool) -> None:
         self.store = store
@@ -139,7 +144,7 @@ class _Runner:
         attempts: list[AttemptReport] = []
         most = MOST if limit is None else limit
         while len(attempts) < most and (claims := self._claim(1 if follow else most)):
-            attempts += [self._attempt(claimed) for claimed in claims]
+            attempts += [self.attempt(claimed) for claimed in claims]
             if not follow:
                 break
         if limit is None and len(attempts) >= MOST:
@@ -151,7 +156,7 @@ class _Runner:
         lanes = [Lane(head.queue, head.priority) for head in self.heads() if head.due_in <= 0]
         return self.store.claim(lanes[:1] if limit == 1 else lanes, limit, get_settings().LEASE, WORKER)
 
-    def _attempt(self, claimed: Claimed) -> AttemptReport:
+    def attempt(self, claimed: Claimed) -> AttemptReport:
         slot = self._shared_leases.hold(claimed.id, claimed.token)
         try:
             ended = _timed(self._run(claimed, slot))
@@ -161,6 +166,8 @@ class _Runner:
             self._shared_leases.drop(slot)
         if ended.error is not None and claimed.id not in settled.lost:
             announce(ended, decided)
+        if isinstance(ended.error, KeyboardInterrupt):  # somebody stops the test
+            raise ended.error
         if self._raise_failures and ended.error is not None and isinstance(ended.outcome, Raised | Impossible):
             raise ended.error
         return _report(ended, decided, settled)

@@ -230,8 +230,9 @@ class _Run:
             self._may_not_start
             or isinstance(error, ArgumentsMismatch)
             or not is_final(outcome, self.attempt.attempt, self.attempt.max_attempts)
+            or self.attempt.lease_lost
         ):
-            pass  # it never began, or another attempt follows, perhaps by another worker
+            pass  # another attempt follows, perhaps by another worker; or the message ends so, and `announce` tells it
         elif wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
             result = self._result or results.running(self.attempt, self.args, self.kwargs)
             results.end(result, outcome, error, value)

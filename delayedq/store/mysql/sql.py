@@ -168,8 +168,8 @@ CLAIMABLE_UNCHANGED = CLAIMABLE_WHERE.format(
 
 LEASE = f"""
 UPDATE {IDS} {BY_ID}
-SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, leased_by = %(worker)s,
-    attempt = attempt + 1
+SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, claimed_at = {NOW},
+    leased_by = %(worker)s, attempt = attempt + 1
 """
 
 # Locking ------------------------------------------------------------------------------------------------------------
