@@ -3,12 +3,14 @@ from typing import Any
 import django.db.models.deletion
 from django.db import migrations, models
 
-# Messages are updated and deleted as fast as they come. Half of each page is left free, so that a claim finds room for
-# its new row version beside the old one (a heap-only update, no index is written); and the table is vacuumed after
-# 2,000 dead rows whatever its size, at full speed, without giving back pages under an exclusive lock.
+# Messages are updated and deleted as fast as they come. More than half of each page is left free, so that a claim finds
+# room for its new row version, which is the longer one, beside the old one (a heap-only update, no index is written: of
+# 30,000 claims all are, with a fillfactor of 50 only 82 %, and 704 instead of 653 bytes of log per message from claim to
+# history). The table is vacuumed after 2,000 dead rows whatever its size, at full speed, without giving back pages under
+# an exclusive lock.
 STORAGE = """
 ALTER TABLE delayedq_message SET (
-    fillfactor = 50,
+    fillfactor = 45,
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
     vacuum_truncate = false

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import async_to_sync
 from django.db import Error, connections, transaction
+from django.tasks import task_backends
 
+from delayedq.backend import DelayedQBackend
 from delayedq.clock import chosen
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised
@@ -75,8 +77,12 @@ def run_due(
 
     It works inside of `TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
     in it, and the `on_commit` callbacks that it adds are called after it. What waits for a retry is due later: move the
-    `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without a limit.
+    `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without a limit, and if
+    no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.
     """
+    if limit is not None and limit < 1:
+        raise ValueError(f"run_due() makes at least 1 attempt; its limit is {limit!r}.")
+    _check_backends()
     runner = _Runner(default_store() if using is None else store_for(using), queue, raise_failures=raise_failures)
     return runner.run(limit, follow=follow)
 
@@ -112,6 +118,16 @@ def run_until(
         moving.move_to(min(following, default=end))
         if not following:
             return attempts
+
+
+def _check_backends() -> None:
+    backends = list(task_backends.all())
+    if not any(isinstance(backend, DelayedQBackend) for backend in backends):
+        names = ", ".join(f"TASKS[{backend.alias!r}] is {type(backend).__qualname__}" for backend in backends)
+        raise RuntimeError(
+            f"run_due() finds nothing in the database: {names or 'TASKS is empty'}. Use "
+            "delayedq.backend.DelayedQBackend in this test; ImmediateBackend runs tasks by itself."
+        )
 
 
 def _clock() -> Clock:
