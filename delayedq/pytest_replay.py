@@ -42,8 +42,7 @@ class ReplayPlugin:
         same, differ, unreadable, left_out = map(sum, zip((0, 0, 0, 0), *counts, strict=True))
         terminalreporter.section(f"delayedq replay of {self._path}")
         terminalreporter.write_line(
-            f"{same:,} messages ended as before, {differ:,} in another way; "
-            f"{unreadable:,} rows can't be read, {left_out:,} were left out."
+            f"{same:,} ended as before, {differ:,} in another way; {unreadable:,} can't be read, {left_out:,} left out."
         )
 
 

@@ -19,7 +19,7 @@ from delayedq.models import Message
 from delayedq.results import path_of, text_of
 from delayedq.store import default_store, store_for
 from delayedq.store.protocol import BARE
-from delayedq.testing.history_files import LIVE, UNREADABLE, Ended, open_history
+from delayedq.testing.history_files import LIVE, Ended, open_history
 from delayedq.testing.moving import clock
 from delayedq.testing.running import WORKER, run_claimed
 
@@ -70,9 +70,9 @@ class ReplayReport:
             if number > EXAMPLES:
                 lines.append(f"    and {number - EXAMPLES:,} more")
         if self.unreadable:
-            lines.append(f"{self.unreadable.total():,} {UNREADABLE}:")
+            lines.append(f"{self.unreadable.total():,} can't be read:")
             lines += [f"    {reason}" for reason in self.unreadable]
-        lines += [f"{number:,} were left out: {reason}." for reason, number in self.left_out.most_common()]
+        lines += [f"{number:,} left out: {reason}." for reason, number in self.left_out.most_common()]
         return "\n".join(lines)
 
     def differs(self, difference: Difference, example: str) -> None:

@@ -169,7 +169,7 @@ def test_what_has_nothing_to_compare_is_left_out(written, change, reason):
     (row,) = ended()
     report = replay(written({**row, **change}))
     assert report
-    assert str(report) == f"0 ended as before, 0 in another way.\n1 were left out: {reason}."
+    assert str(report) == f"0 ended as before, 0 in another way.\n1 left out: {reason}."
 
 
 def test_it_runs_as_the_attempt_that_ended_it(written):
