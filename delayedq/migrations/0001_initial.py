@@ -3,10 +3,9 @@ from typing import Any
 import django.db.models.deletion
 from django.db import migrations, models
 
-# Messages are updated and deleted as fast as they come. More than half of each page is left free, so that a claim finds
-# room for its longer row version beside the old one (a heap-only update, no index is written; with a fillfactor of 50,
-# 82 % of the claims are, and the log takes 704 instead of 653 bytes per message). The table is vacuumed after 2,000 dead
-# rows whatever its size, at full speed, without giving back pages under an exclusive lock.
+# Over half of each page is left free, so that a claim finds room for its longer row version beside the old one (a heap-
+# only update, no index is written; with a fillfactor of 50, 82 % are, and 704 instead of 653 bytes of log per message).
+# Vacuumed after 2,000 dead rows whatever its size, at full speed, without giving back pages under an exclusive lock.
 STORAGE = """
 ALTER TABLE delayedq_message SET (
     fillfactor = 45,
@@ -19,8 +18,7 @@ ALTER TABLE delayedq_message SET (
 # The due index ends with the id, so PostgreSQL may also use it to find rows by their ids alone: from end to end, or by
 # skipping. Where it takes the table for empty, which a queue mostly is, it thinks that as cheap as the primary key, and
 # each settle_and_claim read 100,000 entries (6,600 instead of 33,000 messages per second). The condition, which holds
-# for every row, is implied by any comparison of `queue`: claims may use the index, and statements that know only ids
-# may not.
+# for every row, is implied by any comparison of `queue`: claims may use the index, those that know only ids may not.
 DUE_INDEX = (
     "DROP INDEX delayedq_due",
     "CREATE INDEX delayedq_due ON delayedq_message (queue, priority, scheduled_at, id) WHERE queue IS NOT NULL",
