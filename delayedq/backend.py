@@ -10,12 +10,9 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.core.checks import Error
 from django.db import transaction
-from django.tasks import TaskResult, TaskResultStatus
-from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.exceptions import TaskResultDoesNotExist
-from django.tasks.signals import task_enqueued
 
 from delayedq import results
+from delayedq.compat import BaseTaskBackend, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for

@@ -8,10 +8,8 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, TaskResult, TaskResultStatus
-from django.tasks.base import TaskError
-
 from delayedq import clock
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskError, TaskResult, TaskResultStatus
 from delayedq.core.error_records import known_errors, with_error
 from delayedq.core.lifecycle import Outcome, Returned
 from delayedq.core.serialization import load_call, loads

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.tasks import TaskContext, default_task_backend
-from django.tasks.signals import task_enqueued, task_finished, task_started
 from django.utils import timezone
 
 from delayedq import Cancel, Retry, Snooze
+from delayedq.compat import TaskContext, default_task_backend, task_enqueued, task_finished, task_started
 from delayedq.core.lifecycle import Returned
 from delayedq.models import Message
 from delayedq.store.protocol import GiveBack, Lane

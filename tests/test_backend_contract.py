@@ -10,20 +10,23 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from asgiref.sync import async_to_sync
 from django.db import connections, transaction
-from django.tasks import Task as DjangoTask
-from django.tasks import TaskResultStatus, default_task_backend, task_backends
-from django.tasks import task as django_task
-from django.tasks.exceptions import (
-    InvalidTask,
-    InvalidTaskBackend,
-    TaskResultDoesNotExist,
-    TaskResultMismatch,
-)
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import results
 from delayedq import task as our_task
 from delayedq.backend import DelayedQBackend
+from delayedq.compat import (
+    TASKS_LOGGER,
+    InvalidTask,
+    InvalidTaskBackend,
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    default_task_backend,
+    task_backends,
+)
+from delayedq.compat import Task as DjangoTask
+from delayedq.compat import task as django_task
 from delayedq.exceptions import UnknownTask
 from delayedq.models import Message
 from delayedq.tasks import registered
@@ -226,7 +229,7 @@ class Refusing(DelayedQBackend):
 
 @pytest.mark.parametrize("way", ["schedule_at", "enqueue_many", "enqueue_bulk"])
 def test_a_backend_without_our_verbs_is_named(settings, way):
-    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.dummy.DummyBackend"}}
+    settings.TASKS = {"default": {"BACKEND": f"{TASKS_LOGGER}.backends.dummy.DummyBackend"}}
     with pytest.raises(InvalidTask, match=r"'default' \(DummyBackend\) .* delayedq\.testing"):
         WAYS[way](tasks.echo)
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.checks import run_checks
-from django.tasks import default_task_backend, task_backends
-from django.tasks import task as django_task
 
+from delayedq.compat import default_task_backend, task_backends
+from delayedq.compat import task as django_task
 from delayedq.models import Message
 from delayedq.tasks import registered
 from tests.app import tasks

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
-from django.tasks import TaskResult, TaskResultStatus
-from django.tasks.exceptions import TaskResultDoesNotExist
 
 from delayedq import clock, results
 from delayedq.backend import OfferingBackend
+from delayedq.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from delayedq.core.lifecycle import AskedSnooze, Returned, is_final
 from delayedq.core.serialization import load_call, loads
 from delayedq.scheduling import Scheduled

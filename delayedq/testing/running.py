@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import async_to_sync
 from django.db import Error, connections, transaction
-from django.tasks import task_backends
 
 from delayedq.backend import DelayedQBackend
 from delayedq.clock import chosen
+from delayedq.compat import task_backends
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised
 from delayedq.core.serialization import load_call

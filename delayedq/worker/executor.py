@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError
-from django.tasks import TaskContext
-from django.tasks.signals import task_finished, task_started
 
 from delayedq import results
+from delayedq.compat import TaskContext, task_finished, task_started
 from delayedq.conf import get_settings
 from delayedq.core.atoms import TAG
 from delayedq.core.lifecycle import (

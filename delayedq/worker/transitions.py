@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from django.tasks.signals import task_finished
-
 from delayedq import results, signals
+from delayedq.compat import task_finished
 from delayedq.core.backoff import Exponential
 from delayedq.core.error_records import known_errors
 from delayedq.core.lifecycle import AskedSnooze, Decision, FinalOutcome, NotStarted, Returned, decide

@@ -5,12 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.tasks import default_task_backend
-from django.tasks import task as django_task
-from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
-from django.tasks.signals import task_enqueued, task_finished
 
 from delayedq import Retry, Snooze
+from delayedq.compat import InvalidTask, TaskResultDoesNotExist, default_task_backend, task_enqueued, task_finished
+from delayedq.compat import task as django_task
 from delayedq.exceptions import InvalidKey, InvalidTime, NotStorable, PayloadTooLarge
 from delayedq.tasks import registered
 from delayedq.testing import clock, scheduled

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
-from django.tasks import task_backends
-from django.tasks.exceptions import InvalidTaskBackend
 
 from delayedq.backend import DelayedQBackend
+from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.conf import get_settings
 from delayedq.management.arguments import positive
 from delayedq.store import serve, served_store
