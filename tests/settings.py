@@ -9,6 +9,9 @@ SECRET_KEY = "for tests only"
 TIME_ZONE = "America/New_York"
 USE_TZ = True
 
+#: What Django 6 has by default.
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
 SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
     "timeout": 30,
