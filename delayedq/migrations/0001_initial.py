@@ -96,10 +96,7 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
                 ),
             ],
-            options={
-                "verbose_name_plural": "queues",
-                "permissions": [("pause_queue", "Can pause and resume queues")],
-            },
+            options={"verbose_name_plural": "queues", "permissions": [("pause_queue", "Can pause and resume queues")]},
         ),
         migrations.CreateModel(
             name="Worker",
@@ -110,6 +107,7 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(verbose_name="process id")),
                 ("threads", models.IntegerField()),
                 ("queues", models.TextField(blank=True, help_text="Those it serves, with commas between; empty: all.")),
+                ("excluded_queues", models.TextField(blank=True, default="", help_text="Of all, these are not served.")),
                 ("lease", models.FloatField(help_text="Seconds that a renewal lasts.")),
                 (
                     "held",

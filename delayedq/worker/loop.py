@@ -56,12 +56,14 @@ LAST_ROUND_TRIP = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `run_workers` was told. Durations are timedeltas; `queues` None means all."""
+    """What `run_workers` was told. Durations are timedeltas; `queues` None means all but the `excluded` ones."""
 
     lease: timedelta
     poll_interval: timedelta
     shutdown_timeout: timedelta
     queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    name: str = ""  #: A part of the names of the worker processes; "" for none.
     threads: int = 4
     drain: bool = False
     max_tasks: int | None = None
@@ -86,7 +88,7 @@ class Loop:
         self._store = store
         self._options = options
         self._waiter = Waiter()
-        self._lanes = Lanes()
+        self._lanes = Lanes(options.excluded)
         self._pool = Pool(options.threads, self._waiter.wake, flush=1 if options.acknowledge_each else FLUSH)
         self._prefetch = Prefetch(options.threads)
         self._deploy_grace = DeployGrace(get_settings().DEPLOY_GRACE, self._lanes)
@@ -101,8 +103,7 @@ class Loop:
         self._store_thread = StoreThread(store, options.lease, name, self._waiter.wake, self._leases.announce)
         #: The one in progress.
         self._round_trip: RoundTrip | None = None
-        self._busy_until = 0.0
-        self._claimed = 0
+        self._busy_until, self._claimed = 0.0, 0
         self._progress = time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import connections
 
+from delayedq.compat import TASKS_LOGGER
 from delayedq.core.backoff import Exponential
 from delayedq.signals import leave_failures_to_us
-from delayedq.store import served_store
+from delayedq.store import serve, served_store
 from delayedq.store.wakeup import WakeUpPipe
 from delayedq.worker.lease_keeper import LeaseKeeper, WorkerExit
 from delayedq.worker.logs import is_full, never_block
@@ -27,7 +28,7 @@ from delayedq.worker.registration import worker_name
 from delayedq.worker.shared_leases import CAPACITY, SharedLeases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from multiprocessing.context import ForkProcess
     from types import FrameType
 
@@ -50,41 +51,94 @@ _fork = multiprocessing.get_context("fork")
 
 
 class Supervisor:
-    """Starts `processes` workers and their lease keeper. Needs fork, so it runs on POSIX systems only."""
+    """Starts fleets, one for each database, and stops them together. Needs fork, so it runs on POSIX systems only.
 
-    def __init__(self, options: Options, processes: int) -> None:
-        self._options = options
-        self._processes = processes
-        self._all_leases = [SharedLeases(CAPACITY + options.threads) for _ in range(BUFFERS * processes)]
-        self._free = deque(range(BUFFERS * processes))
-        #: What the keeper was asked to release and has not answered yet, by the number of the shared leases.
-        self._unreleased: dict[int, WorkerExit] = {}
-        self._children = [Child(index, self._all_leases, self._free, options) for index in range(processes)]
+    No fleet waits for another one: a database that is away stops only its own.
+    """
+
+    def __init__(self, fleets: Sequence[Fleet], shutdown_timeout: timedelta) -> None:
+        self._fleets = fleets
+        self._shutdown_timeout = shutdown_timeout
         self._stop_by: float | None = None
-        self._keeper_at = 0.0
-        self._keeper_deaths = 0
         self._pipe = WakeUpPipe()
 
     def run(self) -> int:
         """Supervise until all workers are done; returns the exit code of the command."""
         connections.close_all()  # the children must not share what was opened before
         never_block()
-        self._start_keeper()
+        for fleet in self._fleets:
+            fleet.start_keeper()
         signal.set_wakeup_fd(self._pipe.write_fd, warn_on_full_buffer=False)
         for number in _SIGNALS:
             signal.signal(number, self._stop)
-        while any(child.needed for child in self._children):
-            for child in self._children:
-                child.start_if_due()
+        while any(fleet.is_needed for fleet in self._fleets):
+            for fleet in self._fleets:
+                fleet.start_due()
             self._wait()
-            self._reap()
+            for fleet in self._fleets:
+                fleet.reap()
             self._kill_if_late()
-        self._dismiss_keeper()
+        for fleet in self._fleets:
+            fleet.dismiss_keeper()
+        deadline = time.monotonic() + KEEPER_TIMEOUT
+        for fleet in self._fleets:
+            fleet.await_keeper(deadline)
         return 0
+
+    def _wait(self) -> None:
+        """Sleep until a child ends, a keeper answers, a signal comes, or a restart is due."""
+        watched = [self._pipe.fileno(), *(one for fleet in self._fleets for one in fleet.watched())]
+        ready = waiting.wait(watched, timeout=1.0)
+        if self._pipe.fileno() in ready:
+            self._pipe.clear()
+        for fleet in self._fleets:
+            fleet.attend_keeper(ready)
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        if self._stop_by is not None:  # the second signal
+            self._signal(signal.SIGKILL)
+            os._exit(128 + number)
+        self._stop_by = time.monotonic() + self._shutdown_timeout.total_seconds() + LAST_MOMENTS
+        for fleet in self._fleets:
+            fleet.stop()
+
+    def _kill_if_late(self) -> None:
+        if self._stop_by is not None and time.monotonic() > self._stop_by:
+            self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for fleet in self._fleets:
+            fleet.signal(number)
+
+
+class Fleet:
+    """The `processes` workers of one database, and their lease keeper."""
+
+    def __init__(self, alias: str, options: Options, processes: int) -> None:
+        self._alias = alias
+        self._options = options
+        self._processes = processes
+        self._all_leases = [SharedLeases(CAPACITY + options.threads) for _ in range(BUFFERS * processes)]
+        self._free = deque(range(BUFFERS * processes))
+        #: What the keeper was asked to release and has not answered yet, by the number of the shared leases.
+        self._unreleased: dict[int, WorkerExit] = {}
+        self._children = [Child(index, alias, self._all_leases, self._free, options) for index in range(processes)]
+        self._keeper_at = 0.0
+        self._keeper_deaths = 0
+
+    @property
+    def is_needed(self) -> bool:
+        return any(child.needed for child in self._children)
+
+    def start_due(self) -> None:
+        """Start the workers that are due."""
+        for child in self._children:
+            child.start_if_due()
 
     # The lease keeper
 
-    def _start_keeper(self) -> None:
+    def start_keeper(self) -> None:
+        """Fork it."""
         self._keeper_pipe, far_end = _fork.Pipe()
         for leases in self._all_leases:
             leases.let_claim_expired(0)  # until the keeper has renewed
@@ -93,6 +147,7 @@ class Supervisor:
             self._keeper_pipe.close()
             for number in _SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # it ends when the supervisor says so, or all workers have ended
+            serve(self._alias)
             LeaseKeeper(served_store(), self._all_leases, self._options, far_end, self._processes).run()
             _leave(0)
 
@@ -109,7 +164,7 @@ class Supervisor:
             self._keeper.pid, _reason(self._keeper.exitcode or 0), extra={"pid": self._keeper.pid},
         )  # fmt: skip
         self._keeper_pipe.close()
-        self._start_keeper()
+        self.start_keeper()
         for worker_exit in self._unreleased.values():
             self._tell_keeper(worker_exit)
 
@@ -124,10 +179,13 @@ class Supervisor:
                 if self._unreleased.pop(released.worker, None):
                     self._free.append(released.worker)
 
-    def _dismiss_keeper(self) -> None:
+    def dismiss_keeper(self) -> None:
         """The pipe alone would not tell it to end: a child that a task forked may have inherited this end of it."""
         self._tell_keeper(None)
-        self._keeper.join(KEEPER_TIMEOUT)
+
+    def await_keeper(self, deadline: float) -> None:
+        """Wait until it has ended, at most until this moment of `time.monotonic()`."""
+        self._keeper.join(max(0.0, deadline - time.monotonic()))
         if self._keeper.is_alive():
             logger.warning("The lease keeper waits for the database; what was not released is left to its lease.")
             self._keeper.kill()
@@ -135,21 +193,21 @@ class Supervisor:
 
     # Waiting and reaping
 
-    def _wait(self) -> None:
-        """Sleep until a child ends, the keeper answers, a signal comes, or a restart is due."""
-        watched: list[Any] = [self._pipe.fileno()]
+    def watched(self) -> Iterator[Any]:
+        """What a supervisor waits for."""
         if self._keeper.is_alive():
-            watched += [self._keeper_pipe, self._keeper.sentinel]
-        watched += [child.process.sentinel for child in self._children if child.process]
-        ready = waiting.wait(watched, timeout=1.0)
-        if self._pipe.fileno() in ready:
-            self._pipe.clear()
+            yield from (self._keeper_pipe, self._keeper.sentinel)
+        yield from (child.process.sentinel for child in self._children if child.process)
+
+    def attend_keeper(self, ready: Sequence[object]) -> None:
+        """Hear its answer, if it is `ready`, and replace a keeper that has died."""
         if self._keeper_pipe in ready:
             self._keeper_answered()
         if not self._keeper.is_alive() and time.monotonic() >= self._keeper_at:
             self._replace_keeper()
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
+        """Have what ended workers held be released."""
         for child in self._children:
             if worker_exit := child.reap():
                 self._unreleased[worker_exit.worker] = worker_exit
@@ -157,26 +215,24 @@ class Supervisor:
 
     # Stopping
 
-    def _stop(self, number: int, _frame: FrameType | None) -> None:
-        if self._stop_by is not None:  # the second signal
-            for child in self._children:
-                child.signal(signal.SIGKILL)
-            os._exit(128 + number)
-        self._stop_by = time.monotonic() + self._options.shutdown_timeout.total_seconds() + LAST_MOMENTS
+    def stop(self) -> None:
         for child in self._children:
             child.stop()
 
-    def _kill_if_late(self) -> None:
-        if self._stop_by is not None and time.monotonic() > self._stop_by:
-            for child in self._children:
-                child.signal(signal.SIGKILL)
+    def signal(self, number: int) -> None:
+        """Send a signal to each worker process."""
+        for child in self._children:
+            child.signal(number)
 
 
 class Child:
     """One worker process after another. Each takes shared leases that are `free`."""
 
-    def __init__(self, index: int, all_leases: list[SharedLeases], free: deque[int], options: Options) -> None:
+    def __init__(
+        self, index: int, alias: str, all_leases: list[SharedLeases], free: deque[int], options: Options
+    ) -> None:
         self._index = index
+        self._alias = alias
         self._all_leases = all_leases
         self._free = free
         self._number = 0
@@ -199,7 +255,7 @@ class Child:
         self._number = self._free.popleft()
         self.process = _fork.Process(
             target=work,
-            args=(self._options, self._all_leases[self._number], os.getpid()),
+            args=(self._alias, self._options, self._all_leases[self._number], os.getpid()),
             name=f"delayedq-worker-{self._index + 1}",
         )
         self.process.start()
@@ -254,12 +310,13 @@ def signals_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
-def work(options: Options, leases: SharedLeases, parent: int) -> None:
+def work(alias: str, options: Options, leases: SharedLeases, parent: int) -> None:
     """The body of a worker process."""
+    serve(alias)
     signal.set_wakeup_fd(-1)
-    logging.getLogger("django.tasks").addFilter(leave_failures_to_us)
+    logging.getLogger(TASKS_LOGGER).addFilter(leave_failures_to_us)
     sys.setswitchinterval(SWITCH_INTERVAL)
-    loop = Loop(served_store(), options, worker_name(os.getpid()), leases)
+    loop = Loop(served_store(), options, worker_name(os.getpid(), options.name), leases)
     leases.register(os.getpid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
