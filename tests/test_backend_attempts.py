@@ -8,7 +8,7 @@ import pytest
 from django.utils import timezone
 
 from delayedq import Cancel, Retry, Snooze
-from delayedq.compat import TaskContext, default_task_backend, task_enqueued, task_finished, task_started
+from delayedq.compat import TASKS_LOGGER, TaskContext, default_task_backend, task_enqueued, task_finished, task_started
 from delayedq.core.lifecycle import Returned
 from delayedq.models import Message
 from delayedq.store.protocol import GiveBack, Lane
@@ -253,17 +253,17 @@ def test_a_failed_task_logs_one_error_of_django_at_its_end(store, caplog):
     for _ in range(3):
         again()
         work(store)
-    (record,) = [record for record in caplog.records if record.name == "django.tasks"]
+    (record,) = [record for record in caplog.records if record.name == TASKS_LOGGER]
     assert record.levelname == "ERROR"
     assert "state=FAILED" in record.getMessage()
     assert "ValueError: no fuel" in record.exc_text
 
 
 def test_djangos_lines_are_logged(store, caplog):
-    with caplog.at_level("DEBUG", "django.tasks"):
+    with caplog.at_level("DEBUG", TASKS_LOGGER):
         result = tasks.nothing.enqueue()
         work(store)
-    lines = [record.getMessage() for record in caplog.records if record.name == "django.tasks"]
+    lines = [record.getMessage() for record in caplog.records if record.name == TASKS_LOGGER]
     words = ["enqueued", "state=RUNNING", "state=SUCCESSFUL"]
     assert all(word in line for word, line in zip(words, lines, strict=True))
     assert all(f"id={result.id} " in line and "None" not in line for line in lines)

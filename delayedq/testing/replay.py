@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import connections, transaction
 from django.utils import timezone
 
+from delayedq.compat import TASKS_LOGGER
 from delayedq.conf import get_settings
 from delayedq.core.error_records import known_errors
 from delayedq.exceptions import Cancel, WorkerHung, WorkerVanished
@@ -170,7 +171,7 @@ def _revived(store: Store, ended: Ended) -> Message:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Without a line in the log for each failure: the report tells them."""
-    loggers = [logging.getLogger(name) for name in ("delayedq", "django.tasks")]
+    loggers = [logging.getLogger(name) for name in ("delayedq", TASKS_LOGGER)]
     before = [logger.disabled for logger in loggers]
     for logger in loggers:
         logger.disabled = True
