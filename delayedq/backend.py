@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.checks import Error
 from django.db import transaction
-from django.tasks import TaskResult, TaskResultStatus
-from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.exceptions import TaskResultDoesNotExist
-from django.tasks.signals import task_enqueued
 
 from delayedq import results
+from delayedq.compat import BaseTaskBackend, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from delayedq.scheduling import Call
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Offered, OnConflict
+    from delayedq.store.protocol import Offer, Offered, OnConflict
 
     AnyResult = TaskResult[..., Any]
     AnyTask = Task[..., Any]
@@ -37,14 +35,8 @@ else:
     AnyResult = TaskResult
 
 
-class DelayedQBackend(BaseTaskBackend):
-    """A `django.tasks` backend that stores tasks in the project's database.
-
-    OPTIONS: DATABASE (an alias; default: the database routers decide), and defaults for tasks that do not set them:
-    MAX_ATTEMPTS (int), BACKOFF (timedelta or callable), TIMEOUT (timedelta). `manage.py check` reports wrong ones.
-
-        TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "OPTIONS": {"MAX_ATTEMPTS": 3}}}
-    """
+class OfferingBackend(BaseTaskBackend):
+    """The ways in: each is checked alike, and becomes offers. Where these go is up to the subclass."""
 
     task_class = Task
     supports_defer = True
@@ -55,6 +47,69 @@ class DelayedQBackend(BaseTaskBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self.defaults, self._problems = read_options(alias, self.options)
+
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        self.validate_task(task)
+        result = self._enqueue(task, task.offer(args, kwargs, when=task.run_after), args, kwargs)
+        if wanted(task_enqueued, logging.DEBUG):
+            task_enqueued.send(type(self), task_result=result)
+        return result
+
+    def schedule(
+        self,
+        task: AnyTask,
+        args: Iterable[Any],
+        kwargs: Mapping[str, Any],
+        when: datetime,
+        key: str | None,
+        on_conflict: OnConflict,
+    ) -> Scheduled:
+        self.validate_task(task)
+        return self._offer(task, task.offer(args, kwargs, when=when, key=key), on_conflict)
+
+    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
+        self.validate_task(task)
+        return self._offer_many(task, task.offers(calls, task.run_after))
+
+    def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:
+        self.validate_task(task)
+        if chunk_size < 1:
+            raise ValueError(f"enqueue_bulk() takes a chunk_size of at least 1, not {chunk_size!r}.")
+        return self._offer_bulk(task, task.offers(calls, task.run_after), chunk_size)
+
+    def unschedule(self, task: AnyTask, key: str) -> bool:
+        self.validate_task(task)
+        return self._unschedule(task, key)
+
+    # What a subclass does with them
+
+    @abstractmethod
+    def _enqueue(self, task: AnyTask, offer: Offer, args: Any, kwargs: Any) -> AnyResult:
+        """Store an offer without a key; its result, with the time of its creation as it is stored."""
+
+    @abstractmethod
+    def _offer(self, task: AnyTask, offer: Offer, on_conflict: OnConflict) -> Scheduled: ...
+
+    @abstractmethod
+    def _offer_many(self, task: AnyTask, offers: Iterable[Offer]) -> list[Scheduled]:
+        """All or none."""
+
+    @abstractmethod
+    def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:
+        """All or none, in constant memory."""
+
+    @abstractmethod
+    def _unschedule(self, task: AnyTask, key: str) -> bool: ...
+
+
+class DelayedQBackend(OfferingBackend):
+    """A `django.tasks` backend that stores tasks in the project's database.
+
+    OPTIONS: DATABASE (an alias; default: the database routers decide), and defaults for tasks that do not set them:
+    MAX_ATTEMPTS (int), BACKOFF (timedelta or callable), TIMEOUT (timedelta). `manage.py check` reports wrong ones.
+
+        TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "OPTIONS": {"MAX_ATTEMPTS": 3}}}
+    """
 
     @property
     def store(self) -> Store:
@@ -71,49 +126,34 @@ class DelayedQBackend(BaseTaskBackend):
 
     # Ways in
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        self.validate_task(task)
-        offered = self.store.offer(task.offer(args, kwargs, when=task.run_after))
-        result = results.make(
-            task, offered.id, TaskResultStatus.READY, args, kwargs, self.alias, enqueued_at=self._created_at(offered)
-        )
-        if wanted(task_enqueued, logging.DEBUG):
-            task_enqueued.send(type(self), task_result=result)
-        return result
+    def _enqueue(self, task: AnyTask, offer: Offer, args: Any, kwargs: Any) -> AnyResult:
+        store = self.store
+        offered = store.offer(offer)
+        created_at = self._created_at(store, offered)
+        return results.make(task, offered.id, TaskResultStatus.READY, args, kwargs, self.alias, enqueued_at=created_at)
 
-    def _created_at(self, offered: Offered) -> datetime:
+    @staticmethod
+    def _created_at(store: Store, offered: Offered) -> datetime:
         """As it is stored. MySQL does not return it, so it is read there."""
         from delayedq.models import Message
 
         if offered.created_at is not None:
             return offered.created_at
-        stored = Message.objects.using(self.store.alias).filter(pk__in=[offered.id])
+        stored = Message.objects.using(store.alias).filter(pk__in=[offered.id])
         return stored.values_list("created_at", flat=True).get()
 
-    def schedule(
-        self,
-        task: AnyTask,
-        args: Iterable[Any],
-        kwargs: Mapping[str, Any],
-        when: datetime,
-        key: str | None,
-        on_conflict: OnConflict,
-    ) -> Scheduled:
-        self.validate_task(task)
-        return Scheduled.of(self.store.offer(task.offer(args, kwargs, when=when, key=key), on_conflict))
+    def _offer(self, task: AnyTask, offer: Offer, on_conflict: OnConflict) -> Scheduled:  # noqa: ARG002
+        return Scheduled.of(self.store.offer(offer, on_conflict))
 
-    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
-        self.validate_task(task)
-        return [Scheduled.of(offered) for offered in self.store.offer_many(task.offers(calls, task.run_after))]
+    def _offer_many(self, task: AnyTask, offers: Iterable[Offer]) -> list[Scheduled]:  # noqa: ARG002
+        return [Scheduled.of(offered) for offered in self.store.offer_many(offers)]
 
-    def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:
-        self.validate_task(task)
-        store, offers = self.store, task.offers(calls, task.run_after)
+    def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:  # noqa: ARG002
+        store = self.store
         with transaction.atomic(using=store.alias):
             return sum(len(store.offer_many(chunk)) for chunk in batched(offers, chunk_size))
 
-    def unschedule(self, task: AnyTask, key: str) -> bool:
-        self.validate_task(task)
+    def _unschedule(self, task: AnyTask, key: str) -> bool:
         return self.store.unschedule(task.module_path, key)
 
     # Results

@@ -13,6 +13,7 @@
 - delayedq.W004  MySQL whose packets are too small for a payload (needs `check --database`)
 - delayedq.W007  the messages of a task are in another database than the models of its app
 - delayedq.W008  a schedule in DELAYEDQ["CRON"] has six fields that look like those of Quartz, seconds first
+- delayedq.W010  no backend in TASKS is delayedq's
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from django.core.checks import Error, Warning, register  # noqa: A004
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 
+from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.conf import get_settings
 from delayedq.cron.definitions import read
 from delayedq.models import Message
@@ -85,6 +87,23 @@ def _seconds_first(name: str, definition: Definition) -> list[CheckMessage]:
 @register
 def check_store(**_: Any) -> list[CheckMessage]:
     return _flaws(connect=False)
+
+
+@register
+def check_tasks(**_: Any) -> list[CheckMessage]:
+    """Without TASKS, Django runs each task at once where it is enqueued, and says nothing."""
+    try:
+        backends = [task_backends[alias] for alias in task_backends]
+    except InvalidTaskBackend:  # whatever it is, it is not forgotten
+        return []
+    if any(hasattr(backend, "schedule") for backend in backends):  # ours, and those of `delayedq.testing`
+        return []
+    problem = "No backend in TASKS is delayedq's: tasks are not enqueued to it, and run_workers has nothing to serve."
+    hint = (
+        'Set TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}. If you use bare queues only, '
+        'SILENCED_SYSTEM_CHECKS = ["delayedq.W010"].'
+    )
+    return [Warning(problem, hint=hint, id="delayedq.W010")]
 
 
 @register("database")

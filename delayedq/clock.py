@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from datetime import UTC
 from typing import TYPE_CHECKING
 
 from django.utils import timezone
@@ -16,8 +17,11 @@ _chosen: list[Callable[[], datetime]] = []
 
 
 def chosen() -> datetime | None:
-    """The moment that a test has chosen; None in production, where the database's clock counts."""
-    return _chosen[-1]() if _chosen else None
+    """The moment that a test has chosen; None in production, where the database's clock counts.
+
+    In UTC, as the database's: what is added to a local time moves its wall clock, over an hour that a day may lack.
+    """
+    return _chosen[-1]().astimezone(UTC) if _chosen else None
 
 
 def now() -> datetime:

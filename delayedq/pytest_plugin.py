@@ -1,18 +1,38 @@
-"""Fixtures for pytest; they need pytest-django. Installed with delayedq as the plugin `delayedq`."""
+"""Fixtures and an option for pytest; they need pytest-django. Installed with delayedq as the plugin `delayedq`."""
 
 from __future__ import annotations
 
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from delayedq import pytest_replay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from delayedq.testing import AttemptReport, Clock
     from delayedq.worker.loop import Loop
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("delayedq").addoption(
+        "--delayedq-replay",
+        metavar="FILE",
+        type=Path,
+        help="In place of tests, run the ended messages of FILE (JSON lines, Parquet, or a lake) with the code of "
+        "today, each in a transaction that is rolled back, and fail if some end in another way.",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path: Path | None = config.getoption("--delayedq-replay")
+    if path is not None:
+        pytest_replay.check(config, path)
+        config.pluginmanager.register(pytest_replay.ReplayPlugin(path.absolute()), "delayedq-replay")
 
 
 @pytest.fixture

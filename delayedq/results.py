@@ -8,10 +8,8 @@ from dataclasses import MISSING, dataclass, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.tasks import TaskResult, TaskResultStatus
-from django.tasks.base import TaskError
-
 from delayedq import clock
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskError, TaskResult, TaskResultStatus
 from delayedq.core.error_records import known_errors, with_error
 from delayedq.core.lifecycle import Outcome, Returned
 from delayedq.core.serialization import load_call, loads
@@ -33,7 +31,7 @@ TEXT_LENGTH = 2_000
 TRACEBACK_LENGTH = 20_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # equal as Django says
 class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say that TaskResult is frozen
     """A TaskResult whose arguments keep their types (datetime, UUID, ...): Django's would normalize them to JSON."""
 
@@ -70,13 +68,40 @@ def end(result: AnyResult, outcome: Outcome, error: BaseException | None, value:
     object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED)
 
 
+def not_started(attempt: Attempt, outcome: Outcome, error: BaseException | None, *, counted: bool) -> AnyResult:
+    """The result of a message that a worker ends and could not start: its task is unknown, its workers vanished, ...
+
+    counted: the claim that ends it counts as an attempt.
+    """
+    claimed = attempt.claimed
+    task = _task(claimed, attempt.task.backend if attempt.task else DEFAULT_TASK_BACKEND_ALIAS)
+    starts, attempts = _starts(claimed.errors), claimed.attempt - 1 + counted
+    result = make(
+        task,
+        claimed.id,
+        TaskResultStatus.FAILED,
+        *_arguments(claimed.payload),
+        task.backend,
+        enqueued_at=claimed.created_at,
+        started_at=starts[0] if starts else None,
+        last_attempted_at=starts[-1] if starts else None,
+        errors=errors(claimed.errors),
+        worker_ids=workers(claimed.errors, attempts, attempt.worker if counted else ""),
+    )
+    end(result, outcome, error, None)
+    return result
+
+
 def of_live(message: Message, backend: str, *, leased: bool) -> AnyResult:
     """The result of a live message. `leased`: its lease has not expired.
 
-    The start of a first attempt that still runs is not stored, so `started_at` is None until it has ended.
+    An attempt that has not ended started when it was claimed, to within the second or so that it may have waited for a
+    thread; one that has ended started when its error record says.
     """
     args, kwargs = _arguments(message.payload)
     starts = _starts(message.errors)
+    if message.lease_token is not None and message.claimed_at is not None:
+        starts.append(message.claimed_at)
     return make(
         _task(message, backend),
         message.id,
@@ -85,7 +110,7 @@ def of_live(message: Message, backend: str, *, leased: bool) -> AnyResult:
         kwargs,
         backend,
         enqueued_at=message.created_at,
-        started_at=_first_start(message.errors),
+        started_at=starts[0] if starts else None,
         last_attempted_at=starts[-1] if starts else None,
         errors=errors(message.errors),
         worker_ids=workers(message.errors, message.attempt, message.leased_by or ""),
@@ -144,7 +169,7 @@ def make(
     )
 
 
-def _task(message: Message | FinishedMessage, backend: str) -> Task[..., Any]:
+def _task(message: Message | FinishedMessage | Claimed, backend: str) -> Task[..., Any]:
     try:
         task = task_at(message.kind)
     except UnknownTask:
@@ -196,8 +221,11 @@ def errors(stored: str | None) -> list[TaskError]:
 
 
 def workers(stored: str | None, attempts: int, last: str) -> list[str]:
-    """The name of the worker of each attempt; "" for attempts whose process died without recording it."""
-    known = [record["worker"] for record in json.loads(stored)] if stored else []
+    """The name of the worker of each attempt; "" for attempts whose process died without recording it.
+
+    A worker that gave the message up without starting it has recorded an error, but made no attempt.
+    """
+    known = [record.get("worker") or "" for record in known_errors(stored) if record["attempt"] <= attempts]
     if last and len(known) < attempts:
         known.append(last)
     return [""] * (attempts - len(known)) + known

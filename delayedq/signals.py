@@ -28,6 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal, receiver
 
+from delayedq.compat import TASKS_LOGGER
+
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -44,7 +46,7 @@ tick_placed = Signal()
 tick_missed = Signal()
 schedule_changed = Signal()
 
-_django_logger = logging.getLogger("django.tasks")
+_django_logger = logging.getLogger(TASKS_LOGGER)
 
 
 def wanted(signal: Signal, level: int) -> bool:

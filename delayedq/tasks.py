@@ -12,12 +12,10 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from asgiref.sync import sync_to_async
-from django.tasks import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_QUEUE_NAME
-from django.tasks import Task as DjangoTask
-from django.tasks.base import DEFAULT_TASK_PRIORITY
-from django.tasks.exceptions import InvalidTask
 
 from delayedq import clock
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
+from delayedq.compat import Task as DjangoTask
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import check_fit, parameter_names, signature_of
 from delayedq.exceptions import NotStorable, UnknownTask
@@ -30,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
 
-    from django.tasks import TaskResult
-
+    from delayedq.compat import TaskResult
     from delayedq.core.backoff import Backoff
     from delayedq.scheduling import Scheduled, Scheduler, StoredOptions
     from delayedq.worker.attempt import Attempt
@@ -272,6 +269,8 @@ def task(
         @task(queue_name="mail", priority=10)
         async def greet(name: str) -> str: ...
     """
+    if "run_after" in options:
+        raise TypeError("run_after cannot be defined statically with the @task decorator. Use .using(run_after=...).")
 
     def make(func: Callable[..., Any]) -> Task[..., Any]:
         return Task(

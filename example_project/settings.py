@@ -102,6 +102,7 @@ STATIC_URL = "static/"
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    # django.tasks logs two lines at INFO per message: too many for a busy worker.
-    "loggers": {"django.tasks": {"level": "WARNING"}},
+    # The tasks framework logs two lines at INFO per message: too many for a busy worker. (On Django 5.2 it is the
+    # package django-tasks, whose logger has another name.)
+    "loggers": {"django.tasks": {"level": "WARNING"}, "django_tasks": {"level": "WARNING"}},
 }

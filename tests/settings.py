@@ -2,10 +2,15 @@
 
 from importlib.util import find_spec
 
+from delayedq.compat import TASKS_LOGGER
+
 SECRET_KEY = "for tests only"
 #: Not UTC, so that a time which loses its zone on the way shows.
 TIME_ZONE = "America/New_York"
 USE_TZ = True
+
+#: What Django 6 has by default.
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 SQLITE_OPTIONS = {
     "transaction_mode": "IMMEDIATE",
@@ -75,6 +80,6 @@ STATIC_URL = "static/"
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
 
 # Django logs two lines per task: as quiet as a site that runs millions of them.
-LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.tasks": {"level": "ERROR"}}}
+LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {TASKS_LOGGER: {"level": "ERROR"}}}
 
 TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "QUEUES": []}}

@@ -10,12 +10,18 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.contrib.auth.models import Group
 from django.dispatch import Signal
-from django.tasks import TaskResultStatus, default_task_backend
-from django.tasks.exceptions import TaskResultDoesNotExist, TaskResultMismatch
-from django.tasks.signals import task_enqueued, task_finished, task_started
 
 from delayedq import Cancel, Retry, Snooze, current_message
 from delayedq.backend import DelayedQBackend
+from delayedq.compat import (
+    TaskResultDoesNotExist,
+    TaskResultMismatch,
+    TaskResultStatus,
+    default_task_backend,
+    task_enqueued,
+    task_finished,
+    task_started,
+)
 from delayedq.exceptions import ReferenceGone
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Lane

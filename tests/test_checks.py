@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connections
 
+from delayedq.compat import TASKS_LOGGER
 from delayedq.store import store_for
 from tests.router import ChosenDatabase
 
@@ -135,3 +136,20 @@ def test_payloads_that_may_exceed_a_packet_are_w004_and_only_asked_for_with_the_
     settings.DELAYEDQ = {"MAX_PAYLOAD_BYTES": 8_400_000}
     assert found() == []
     assert found([alias]) == ["delayedq.W004"]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "ids"),
+    [
+        ({}, ["delayedq.W010"]),
+        ({"default": {"BACKEND": f"{TASKS_LOGGER}.backends.immediate.ImmediateBackend"}}, ["delayedq.W010"]),
+        ({"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}, []),
+        ({"default": {"BACKEND": "delayedq.testing.DummyBackend"}}, []),
+        ({"default": {"BACKEND": f"{TASKS_LOGGER}.backends.dummy.DummyBackend"}}, ["delayedq.W010"]),
+    ],
+    ids=["empty", "missing", "ours", "testing", "others"],
+)
+def test_a_project_whose_tasks_go_elsewhere_is_w010(settings, tasks, ids):
+    """Where TASKS is missing, the framework has its immediate backend."""
+    settings.TASKS = tasks
+    assert [message.id for message in messages() if message.id == "delayedq.W010"] == ids

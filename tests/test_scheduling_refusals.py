@@ -8,8 +8,8 @@ from datetime import UTC, date, datetime, timedelta, timezone
 import pytest
 from django.contrib.auth.models import Group
 from django.db import transaction
-from django.tasks.exceptions import InvalidTask
 
+from delayedq.compat import InvalidTask
 from delayedq.exceptions import DelayedQError, InvalidKey, InvalidMessage, InvalidTime, NotStorable, PayloadTooLarge
 from delayedq.models import Message
 from tests.app import tasks

@@ -7,9 +7,9 @@ import os
 from datetime import timedelta
 
 import pytest
-from django.tasks.signals import task_enqueued, task_finished, task_started
 
 from delayedq import Cancel, Retry, Snooze
+from delayedq.compat import TASKS_LOGGER, task_enqueued, task_finished, task_started
 from delayedq.signals import (
     lease_lost,
     message_failed,
@@ -166,7 +166,7 @@ def test_a_lost_lease_and_the_life_of_a_worker_are_logged(caplog):
 
 @pytest.fixture
 def django_logs(request):
-    logger = logging.getLogger("django.tasks")
+    logger = logging.getLogger(TASKS_LOGGER)
     before = logger.level
     logger.setLevel(request.param)
     yield

@@ -9,11 +9,11 @@ import sys
 from datetime import timedelta
 
 import pytest
-from django.tasks import Task as DjangoTask
-from django.tasks import task as django_task
-from django.tasks.exceptions import InvalidTask
 
 from delayedq import Task, current_message, task
+from delayedq.compat import InvalidTask
+from delayedq.compat import Task as DjangoTask
+from delayedq.compat import task as django_task
 from delayedq.core.backoff import Constant, Exponential
 from delayedq.exceptions import UnknownTask
 from delayedq.models import Message

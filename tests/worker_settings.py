@@ -14,6 +14,9 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
 if "POOLER" in os.environ:  # the directory of the socket of a PgBouncer
     DATABASES["default"] |= {"HOST": os.environ["POOLER"], "PORT": "6432", "DISABLE_SERVER_SIDE_CURSORS": True}
+if "SECOND_DATABASE_URL" in os.environ:  # that of a second backend
+    DATABASES["second"] = environ.Env().db_url("SECOND_DATABASE_URL")
+    TASKS |= {"second": {**TASKS["default"], "OPTIONS": {"DATABASE": "second"}}}  # noqa: F405
 DATABASE_ROUTERS = []
 DELAYEDQ = {
     "POLL_INTERVAL": timedelta(seconds=float(os.environ.get("POLL_INTERVAL", "2"))),

@@ -192,11 +192,18 @@ def _worker_rows(store: Store, now: datetime) -> list[WorkerRow]:
     return [_worker_row(worker, current[worker.name], now) for worker in workers]
 
 
+def _served(worker: Worker) -> str:
+    """The queues that it serves, in words."""
+    if worker.excluded_queues:
+        return f"all but {visible(worker.excluded_queues.replace(',', ', '))}"
+    return visible(worker.queues.replace(",", ", ")) or "all"
+
+
 def _worker_row(worker: Worker, current: list[Message], now: datetime) -> WorkerRow:
     return WorkerRow(
         name=visible(worker.name),
         is_alive=is_alive(worker, now),
-        queues=visible(worker.queues.replace(",", ", ")) or "all",
+        queues=_served(worker),
         threads=worker.threads,
         problems=visible(worker.problems),
         held=worker.held,

@@ -7,8 +7,8 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
-from django.tasks.exceptions import InvalidTask
 
+from delayedq.compat import InvalidTask
 from delayedq.exceptions import DelayedQError, InvalidSchedule
 
 if TYPE_CHECKING:

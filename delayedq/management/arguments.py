@@ -2,11 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from argparse import ArgumentTypeError
+from datetime import timedelta
+
+from delayedq.store.protocol import BARE
+
+UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
 def positive(text: str) -> int:
     """A whole number over 0. Raises ArgumentTypeError for anything else."""
-    if not text.isdecimal() or int(text) == 0:
+    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
         raise ArgumentTypeError(f"{text!r} is not a whole number over 0")
     return int(text)
+
+
+def seconds(text: str) -> timedelta:
+    """A number of seconds over 0, as in 2.5. Raises ArgumentTypeError for anything else."""
+    try:
+        duration = timedelta(seconds=float(text))
+    except (ValueError, OverflowError):
+        duration = timedelta()
+    if duration <= timedelta():
+        raise ArgumentTypeError(f"{text!r} is not a number of seconds over 0")
+    return duration
+
+
+def age(text: str) -> timedelta:
+    """A number with its unit, as in 30d, 1.5h or 0s. Raises ArgumentTypeError for anything else."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", text)
+    if not match:
+        raise ArgumentTypeError(f"{text!r} is no age: write a number and one of s, m, h, d and w, as in 30d or 12h")
+    try:
+        return timedelta(**{UNITS[match[2]]: float(match[1])})
+    except OverflowError:
+        raise ArgumentTypeError(f"{text!r} is too long: an age is at most 999999999d") from None
+
+
+def queue_names(text: str) -> tuple[str, ...] | None:
+    """Names of queues of tasks with commas between; None for "*", which is all. Raises ArgumentTypeError."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise ArgumentTypeError("name at least one queue, or leave it out for all")
+    if bare := [name for name in names if BARE in name]:
+        raise ArgumentTypeError(f"{bare[0]!r} is a bare queue: its messages are no tasks")
+    return None if names == ("*",) else names
+
+
+def worker_name(text: str) -> str:
+    """A part of a worker's name. Raises ArgumentTypeError for what a log or a page could not show as it is."""
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text):
+        raise ArgumentTypeError(f"{text!r} is no name: use 1 to 100 letters, digits, dots, dashes and underscores")
+    return text

@@ -13,6 +13,7 @@ from django.utils.dateparse import parse_duration
 from delayedq import schedules
 from delayedq.cron.definitions import definitions
 from delayedq.exceptions import DelayedQError
+from delayedq.management import tables
 from delayedq.management.arguments import positive
 from delayedq.operations import schedule_edits
 from delayedq.operations.known_schedules import all_schedules, named_schedule
@@ -110,7 +111,6 @@ class CronVerbs:
         self._out.write(f"{name} is added{f'; it ticks first at {first.isoformat()}' if first else ''}.")
 
     def _show(self, options: dict[str, Any]) -> None:
-        tables = _tables()
         console = tables.console_on(self._out, no_color=options["no_color"], force_color=options["force_color"])
         store, defined = default_store(), definitions()
         now = store.now()
@@ -127,18 +127,8 @@ class CronVerbs:
 
         tasks = dict(given.split("=", 1) for given in options["task"] if "=" in given)
         taken = celery_beat.take_over(tasks, dry_run=options["dry_run"])
-        tables = _tables()
         console = tables.console_on(self._out, no_color=options["no_color"], force_color=options["force_color"])
         tables.show_imported(console, taken, dry_run=options["dry_run"])
-
-
-def _tables() -> Any:
-    try:
-        from delayedq.management import tables  # needs the extra "cli"
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        raise CommandError(f"{missing} is missing: pip install 'delayedq[cli]'.") from None
-    return tables
 
 
 def _known(name: str, defined: dict[str, Definition]) -> Definition:

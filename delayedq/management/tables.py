@@ -1,18 +1,26 @@
-"""Tables of schedules and their ticks, for a terminal or, with lines of any length, for a file."""
+"""Tables of schedules and their ticks, for a terminal or, with lines of any length, for a file.
+
+With colours if rich is installed (the extra `cli`), else in plain text.
+"""
 
 from __future__ import annotations
 
 from datetime import UTC
+from importlib.util import find_spec
 from itertools import islice
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from delayedq.operations.schedules import changes, describe, disabled_by_hand, zone_of
 from delayedq.store import default_store
+
+if TYPE_CHECKING or find_spec("rich"):
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+else:
+    from delayedq.management.plain import SIMPLE_HEAD, Console, Table, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,7 +46,7 @@ def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False
     """A console on a stream: as wide as the terminal, or UNLIMITED if the stream is not one."""
     return Console(
         file=stream,
-        width=None if stream.isatty() else UNLIMITED,
+        width=get_terminal_size().columns if stream.isatty() else UNLIMITED,
         color_system=None if no_color else "auto",
         force_terminal=force_color or None,
         markup=False,

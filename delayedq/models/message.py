@@ -131,6 +131,7 @@ class Message(models.Model):
     scheduled_at_initially = models.DateTimeField(help_text="When it was asked to start.")
     created_at = models.DateTimeField("created")
     leased_until = models.DateTimeField(null=True, blank=True)
+    claimed_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last claimed it.")
     lease_token = models.BigIntegerField(null=True, blank=True, help_text="Fences every write after the claim.")
     generation = models.IntegerField(default=0, help_text="How often the keyed message was replaced.")
     priority = models.SmallIntegerField(default=0, help_text="-100 to 100; higher runs first.")

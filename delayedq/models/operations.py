@@ -32,6 +32,7 @@ class Worker(models.Model):
     pid = models.IntegerField("process id")
     threads = models.IntegerField()
     queues = models.TextField(blank=True, help_text="Those it serves, with commas between; empty: all.")
+    excluded_queues = models.TextField(blank=True, default="", help_text="Of all, these are not served.")
     lease = models.FloatField(help_text="Seconds that a renewal lasts.")
     held = models.IntegerField(default=0, help_text="How many messages it had claimed when it was last seen.")
     running = models.TextField(default="[]", help_text="JSON: the ids of those it had started then.")

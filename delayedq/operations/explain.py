@@ -62,15 +62,19 @@ class Answer(NamedTuple):
     message_id: int | None = None
 
 
-def explain(message: Message | FinishedMessage, now: datetime | None = None) -> list[Answer]:
-    """Why a message does not run: at least one answer, the most important first. `now`: default the store's clock.
+def explain(
+    message: Message | FinishedMessage, now: datetime | None = None, store: Store | None = None
+) -> list[Answer]:
+    """Why a message does not run: at least one answer, the most important first.
+
+    `now`: default the store's clock. `store`: where it is; None: in the default one.
 
     For an ended message, the answer says how and when it ended.
 
         for answer in explain(Message.objects.get(id=4711)):
             print(answer.text)
     """
-    store = default_store()
+    store = store or default_store()
     moment = now or store.now()
     if isinstance(message, FinishedMessage):
         return [*_ended(store, message, moment)]

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE
 
+if TYPE_CHECKING:
+    from delayedq.store.base import Store
 
-def pause(queue: str, by: str = "") -> bool:
+
+def pause(queue: str, by: str = "", store: Store | None = None) -> bool:
     """Stop workers from claiming from this queue, from the commit on; False if it was already paused.
 
-    `by`: the name of a user, for display. Raises InvalidQueue for a bare queue and for a name of the wrong length.
+    `by`: the name of a user, for display. `store`: where the queue is; None: the default one. Raises InvalidQueue
+    for a bare queue and for a name of the wrong length.
     """
-    _check(queue)
-    store = default_store()
+    check_name(queue)
+    store = store or default_store()
     fields = {"paused_at": store.now(), "paused_by": by}
     _, paused = PausedQueue.objects.using(store.alias).get_or_create(queue=queue, defaults=fields)
     if paused:
@@ -23,9 +29,9 @@ def pause(queue: str, by: str = "") -> bool:
     return paused
 
 
-def resume(queue: str) -> bool:
-    """Let workers claim from this queue again, from the commit on; False if it was not paused."""
-    store = default_store()
+def resume(queue: str, store: Store | None = None) -> bool:
+    """Let workers claim from this queue again, from the commit on; False if it was not paused. `store`: as above."""
+    store = store or default_store()
     resumed, _ = PausedQueue.objects.using(store.alias).filter(queue=queue).delete()
     if resumed:
         store.notify_after_commit()
@@ -37,7 +43,8 @@ def is_pausable(queue: str) -> bool:
     return BARE not in queue
 
 
-def _check(queue: str) -> None:
+def check_name(queue: str) -> None:
+    """Raises InvalidQueue for what can't be paused."""
     if not queue.strip() or len(queue) > NAME_LENGTH:
         raise InvalidQueue(f"The name of a queue has 1 to {NAME_LENGTH} characters.")
     if not is_pausable(queue):

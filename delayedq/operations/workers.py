@@ -39,7 +39,9 @@ def is_alive(worker: Worker, now: datetime) -> bool:
 
 def serves(worker: Worker, queue: str) -> bool:
     """Whether the worker claims from this queue. None does from a bare queue."""
-    return BARE not in queue and (not worker.queues or queue in worker.queues.split(","))
+    if BARE in queue or queue in worker.excluded_queues.split(","):
+        return False
+    return not worker.queues or queue in worker.queues.split(",")
 
 
 def running_ids(worker: Worker) -> list[int]:

@@ -104,7 +104,8 @@ class ArchiveBatch(models.Model):
     @classmethod
     def open_cutoff(cls) -> QuerySet[ArchiveBatch, datetime]:
         """The cutoff of the open batch: one row, or none."""
-        return cls.objects.filter(is_open=True).values_list("cutoff", flat=True)
+        # On SQLite Django 5.2 would write `= True` as the bare column, for which no index is used.
+        return cls.objects.filter(is_open__in=[True]).values_list("cutoff", flat=True)
 
     @classmethod
     def moved(cls, lake: str) -> QuerySet[ArchiveBatch]:

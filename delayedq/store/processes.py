@@ -35,11 +35,11 @@ def find(pid: int) -> Process | None:
 
 
 def lives(worker: str | None) -> bool:
-    """True if the worker of this name ("host:pid") is a process that runs on this host, and is not stopped.
+    """True if the worker of this name is a process that runs on this host, and is not stopped.
 
-    The process may be another one that was given the id.
+    Names are "host:pid" or "name@host:pid". The process may be another one that was given the id.
     """
-    host, _, pid = (worker or "").rpartition(":")
+    host, _, pid = (worker or "").rpartition("@")[2].rpartition(":")
     if host != socket.gethostname() or not pid.isdecimal():
         return False
     process = find(int(pid))

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class WorkerState(NamedTuple):
-    """A worker process that lives. `lease` and `age` are in seconds, `queues` has commas between, and "" means all.
+    """A worker process that lives. `lease` and `age` are in seconds. `queues` has commas between, and "" means all but
+    those of `excluded_queues`, which has them too.
 
     `held` is how many messages it has claimed, and `running` a JSON list of the ids of those that have started.
     `problems`: what is wrong with it, in words; "" if nothing is.
@@ -29,6 +30,7 @@ class WorkerState(NamedTuple):
     held: int = 0
     running: str = "[]"
     problems: str = ""
+    excluded_queues: str = ""
 
 
 class WorkerRegistry:

@@ -6,12 +6,18 @@ statement that deletes: nothing can change between asking and deleting.
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from django.db import router
+from django.db.models import Q, Subquery, Value
+from django.db.models.functions import Coalesce
+
+from delayedq.core.limits import EARLIEST
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -42,11 +48,23 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
     """
     sql = ""
     parameters: dict[str, Any] = {}
+    for query in _needed(alias):
+        subselect, values = query.query.get_compiler(using=alias).as_sql()
+        names = [f"needed_{number}" for number in range(len(parameters), len(parameters) + len(values))]
+        named = subselect.replace("%%", "%%%%") % tuple(f"%({name})s" for name in names)
+        sql += condition.format(needed=named)
+        parameters |= dict(zip(names, values, strict=True))
+    return sql, parameters
+
+
+def unneeded_condition(alias: str) -> Q | None:
+    """The same as a condition on `FinishedMessage`, for what operators delete; None if nothing is registered."""
+    conditions = [Q(finished_at__gte=Coalesce(Subquery(query), Value(EARLIEST))) for query in _needed(alias)]
+    return reduce(and_, conditions) if conditions else None
+
+
+def _needed(alias: str) -> Iterator[QuerySet[Any, datetime]]:
+    """The queries whose tables are in this database."""
     for query in (needed() for needed in _NEEDED):
         if router.allow_migrate_model(alias, query.model):
-            subselect, values = query.query.get_compiler(using=alias).as_sql()
-            names = [f"needed_{number}" for number in range(len(parameters), len(parameters) + len(values))]
-            named = subselect.replace("%%", "%%%%") % tuple(f"%({name})s" for name in names)
-            sql += condition.format(needed=named)
-            parameters |= dict(zip(names, values, strict=True))
-    return sql, parameters
+            yield query

@@ -11,6 +11,7 @@ from delayedq.core.signatures import signature_of
 from delayedq.queue import DelayedQueue
 from delayedq.queue.reading import live
 from delayedq.store import default_store
+from delayedq.store.offers import check_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -42,6 +43,8 @@ def scheduled(target: Target) -> list[ScheduledMessage]:
     """The live messages of a task, or of a bare queue, ordered by due time; due or not, leased or not."""
     if isinstance(target, DelayedQueue):
         return [_bare(target, message) for message in live(target.leases).order_by("scheduled_at", "id")]
+    if not hasattr(target, "get_backend"):
+        raise TypeError(f"What is scheduled belongs to a task or a DelayedQueue, not to {target!r}.")
     backend: Any = target.get_backend()
     if hasattr(backend, "messages"):  # one of `delayedq.testing.backends`
         return sorted(backend.messages(target), key=lambda message: message.at)
@@ -85,18 +88,39 @@ def assert_scheduled(
 
         assert_scheduled(remind, args=[7], key="a", at=departure, within=timedelta(minutes=1))
     """
-    wanted = _Wanted(target, args, kwargs, payload, key, at, within, queue)
     there = scheduled(target)
+    wanted = _Wanted(target, args, kwargs, payload, key, at, within, queue)
     found = [message for message in there if not wanted.misses(message)]
     if len(found) == count or (count is None and found):
         return found
-    expected = "a message" if count is None else f"{count} message(s)"
-    raise AssertionError(f"Expected {expected} of {wanted}; {len(found)} found.\n{wanted.compared(there)}")
+    raise AssertionError(f"Expected {_number(count)} of {wanted}; {len(found)} found.\n{wanted.compared(there)}")
 
 
-def assert_not_scheduled(target: Target, **wanted: Any) -> None:
-    """Raise AssertionError if there is a live message like this. Takes what `assert_scheduled` takes, but no count."""
-    assert_scheduled(target, **wanted, count=0)
+def assert_not_scheduled(
+    target: Target,
+    *,
+    args: Iterable[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    payload: Any = ...,
+    key: str | None = None,
+    at: datetime | None = None,
+    within: timedelta | None = None,
+    queue: str | None = None,
+) -> None:
+    """Raise AssertionError if there is a live message like this; see `assert_scheduled`."""
+    assert_scheduled(
+        target, args=args, kwargs=kwargs, payload=payload, key=key, at=at, within=within, queue=queue, count=0
+    )
+
+
+def _number(count: int | None) -> str:
+    match count:
+        case None | 1:
+            return "a message" if count is None else "1 message"
+        case 0:
+            return "no message"
+        case _:
+            return f"{count} messages"
 
 
 class _Wanted:
@@ -114,6 +138,8 @@ class _Wanted:
         self._target = target
         self._fields = {"key": key, "queue": queue}
         self._arguments = None if args is None and kwargs is None else self._bound(args or (), kwargs or {})
+        if payload is not ... and not isinstance(target, DelayedQueue):
+            raise TypeError("A task has arguments: compare with args= and kwargs=, not with payload.")
         self._payload = payload
         self._earliest, self._latest = _range(at, within)
 
@@ -121,7 +147,17 @@ class _Wanted:
         if isinstance(self._target, DelayedQueue):
             raise TypeError("A bare queue has payloads: compare with payload=, not with args or kwargs.")
         signature = signature_of(self._target.func, self._target.takes_context)
-        return dict(signature.bind_partial(*args, **kwargs).arguments)
+        try:
+            return dict(signature.bind_partial(*args, **kwargs).arguments)
+        except TypeError as error:
+            raise TypeError(f"{self._target.name}: {error}") from None
+
+    def _stored(self, message: ScheduledMessage) -> dict[str, Any]:
+        """The arguments of a message; of one that does not fit the function any more, those that have names."""
+        try:
+            return self._bound(message.args or (), message.kwargs or {})
+        except TypeError:
+            return dict(message.kwargs or {})
 
     def misses(self, message: ScheduledMessage) -> list[str]:
         """What this message has that is not wanted: one line for each."""
@@ -130,10 +166,10 @@ class _Wanted:
             if wanted is not None and getattr(message, name) != wanted:
                 lines.append(_diff(name, wanted, getattr(message, name)))
         if self._arguments is not None:
-            has = self._bound(message.args or (), message.kwargs or {})
+            has = self._stored(message)
             for name, wanted in self._arguments.items():
                 if name not in has or has[name] != wanted:
-                    lines.append(_diff(f"argument {name}", wanted, has.get(name, "(its default)")))
+                    lines.append(_diff(f"argument {name}", wanted, has.get(name, _DEFAULT)))
         if self._payload is not ... and message.payload != self._payload:
             lines.append(_diff("payload", self._payload, message.payload))
         if not self._earliest <= message.at <= self._latest:
@@ -149,7 +185,7 @@ class _Wanted:
         return "\n".join([*difference, "Scheduled are:", *(f"  {message}" for message in there)])
 
     def _when(self) -> str:
-        return f"{self._earliest.isoformat()} to {self._latest.isoformat()}"
+        return f"{'' if self._earliest == _FIRST else f'{self._earliest.isoformat()} '}to {self._latest.isoformat()}"
 
     def __str__(self) -> str:
         name = repr(self._target) if isinstance(self._target, DelayedQueue) else self._target.module_path
@@ -159,16 +195,33 @@ class _Wanted:
         }
         if self._payload is not ...:
             given["payload"] = self._payload
+        if self._latest != _LAST:
+            given["at"] = self._when()
         return f"{name} with {given}" if given else name
+
+
+class _Default:
+    def __repr__(self) -> str:
+        return "(its default)"
+
+
+_DEFAULT = _Default()
 
 
 def _diff(name: str, wanted: object, found: object) -> str:
     return f"  {name}: expected {wanted!r}\n  {' ' * len(name)}  found    {found!r}"
 
 
+#: What any time lies between.
+_FIRST, _LAST = (moment.replace(tzinfo=UTC) for moment in (datetime.min, datetime.max))  # noqa: DTZ901
+
+
 def _range(at: datetime | None, within: timedelta | None) -> tuple[datetime, datetime]:
-    earliest, latest = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    if at is not None:
+        check_time(at)
+    if not isinstance(within, timedelta | None):
+        raise TypeError(f"within is a timedelta, not {within!r}.")
     if at is not None:
         near = timedelta(seconds=1) if within is None else within
-        return at - near, at + near
-    return (earliest, latest) if within is None else (earliest, clock.now() + within)
+        return at.astimezone(UTC) - near, at.astimezone(UTC) + near
+    return (_FIRST, _LAST) if within is None else (_FIRST, clock.now() + within)

@@ -7,29 +7,26 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from asgiref.sync import async_to_sync
 from django.db import transaction
-from django.tasks import TaskResult, TaskResultStatus
-from django.tasks.backends.base import BaseTaskBackend
-from django.tasks.exceptions import TaskResultDoesNotExist
-from django.tasks.signals import task_enqueued
 
 from delayedq import clock, results
+from delayedq.backend import OfferingBackend
+from delayedq.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from delayedq.core.lifecycle import AskedSnooze, Returned, is_final
 from delayedq.core.serialization import load_call, loads
 from delayedq.scheduling import Scheduled
 from delayedq.store.offers import check, check_key
-from delayedq.store.protocol import Claimed, Offer, OfferOutcome, OnConflict
-from delayedq.task_defaults import read_options
-from delayedq.tasks import Task
+from delayedq.store.protocol import Claimed, OfferOutcome, OnConflict
 from delayedq.testing.assertions import ScheduledMessage
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute
 from delayedq.worker.shared_leases import SharedLeases
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from delayedq.scheduling import Call
+    from delayedq.store.protocol import Offer
+    from delayedq.tasks import Task
     from delayedq.worker.executor import AttemptResult
 
     AnyTask = Task[..., Any]
@@ -45,7 +42,7 @@ class _Kept(NamedTuple):
     result: AnyResult
 
 
-class DummyBackend(BaseTaskBackend):
+class DummyBackend(OfferingBackend):
     """Keeps messages in memory and runs none. `results` lists them in the order of their creation.
 
     Keys, policies and refusals are those of production, so `scheduled()` and `assert_scheduled()` work with it.
@@ -53,15 +50,8 @@ class DummyBackend(BaseTaskBackend):
         TASKS = {"default": {"BACKEND": "delayedq.testing.DummyBackend"}}
     """
 
-    task_class = Task
-    supports_defer = True
-    supports_async_task = True
-    supports_get_result = True
-    supports_priority = True
-
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
-        self.defaults, _ = read_options(alias, self.options)
         self.clear()
 
     def clear(self) -> None:
@@ -82,36 +72,27 @@ class DummyBackend(BaseTaskBackend):
 
     # Ways in
 
-    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
-        self.validate_task(task)
-        return self._create(task, self._checked(task.offer(args, kwargs, when=task.run_after)))
+    def _enqueue(self, task: AnyTask, offer: Offer, args: Any, kwargs: Any) -> AnyResult:  # noqa: ARG002
+        check(offer)
+        return self._keep(task, offer)
 
-    def schedule(
-        self,
-        task: AnyTask,
-        args: Iterable[Any],
-        kwargs: Mapping[str, Any],
-        when: datetime,
-        key: str | None,
-        on_conflict: OnConflict,
-    ) -> Scheduled:
-        self.validate_task(task)
-        offer = self._checked(task.offer(args, kwargs, when=when, key=key))
+    def _offer(self, task: AnyTask, offer: Offer, on_conflict: OnConflict) -> Scheduled:
+        check(offer)
         for id_, kept in self._waiting.items():
-            if key is not None and (kept.offer.kind, kept.offer.key) == (offer.kind, key):
+            if offer.key is not None and (kept.offer.kind, kept.offer.key) == (offer.kind, offer.key):
                 return Scheduled(self._replace(id_, kept, task, offer, on_conflict), id_)
-        return Scheduled(OfferOutcome.CREATED, self._create(task, offer).id)
+        return Scheduled(OfferOutcome.CREATED, self._keep(task, offer).id)
 
-    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
-        self.validate_task(task)
-        offers = [self._checked(offer) for offer in task.offers(calls, task.run_after)]
-        return [Scheduled(OfferOutcome.CREATED, self._create(task, offer).id) for offer in offers]
+    def _offer_many(self, task: AnyTask, offers: Iterable[Offer]) -> list[Scheduled]:
+        checked = list(offers)
+        for offer in checked:
+            check(offer)
+        return [Scheduled(OfferOutcome.CREATED, self._keep(task, offer).id) for offer in checked]
 
-    def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:  # noqa: ARG002 - all at once
-        return len(self.enqueue_many(task, calls))
+    def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:  # noqa: ARG002 - all at once
+        return len(self._offer_many(task, offers))
 
-    def unschedule(self, task: AnyTask, key: str) -> bool:
-        self.validate_task(task)
+    def _unschedule(self, task: AnyTask, key: str) -> bool:
         check_key(key)
         for id_, kept in self._waiting.items():
             if (kept.offer.kind, kept.offer.key) == (task.module_path, key):
@@ -126,20 +107,16 @@ class DummyBackend(BaseTaskBackend):
                 return result
         raise TaskResultDoesNotExist(result_id)
 
-    @staticmethod
-    def _checked(offer: Offer) -> Offer:
-        check(offer)
-        return offer
-
-    def _create(self, task: AnyTask, offer: Offer) -> AnyResult:
+    def _keep(self, task: AnyTask, offer: Offer) -> AnyResult:
         now = clock.now()
-        id_ = next(self._ids)
-        ready = TaskResultStatus.READY
-        result = results.make(task, id_, ready, *load_call(offer.payload), self.alias, enqueued_at=now)
+        result = self._result(task, next(self._ids), offer, now)
         self.results.append(result)
         self._waiting[result.id] = _Kept(task, offer, offer.scheduled_at or now, result)
-        task_enqueued.send(type(self), task_result=result)
         return result
+
+    def _result(self, task: AnyTask, id_: int, offer: Offer, enqueued_at: datetime | None) -> AnyResult:
+        ready = TaskResultStatus.READY
+        return results.make(task, id_, ready, *load_call(offer.payload), self.alias, enqueued_at=enqueued_at)
 
     def _replace(self, id_: str, kept: _Kept, task: AnyTask, offer: Offer, policy: OnConflict) -> OfferOutcome:
         new, old = cast("datetime", offer.scheduled_at), kept.at
@@ -155,14 +132,7 @@ class DummyBackend(BaseTaskBackend):
             at == old and offer._replace(scheduled_at=None) == kept.offer._replace(scheduled_at=None)
         ):
             return OfferOutcome.IGNORED
-        result = results.make(
-            task,
-            int(id_),
-            TaskResultStatus.READY,
-            *load_call(offer.payload),
-            self.alias,
-            enqueued_at=kept.result.enqueued_at,
-        )
+        result = self._result(task, int(id_), offer, kept.result.enqueued_at)
         self.results[self.results.index(kept.result)] = result
         self._waiting[id_] = _Kept(task, offer, at, result)
         return OfferOutcome.UPDATED
@@ -180,15 +150,22 @@ class ImmediateBackend(DummyBackend):
         super().__init__(alias, params)
         self._shared_leases = SharedLeases(64)
 
-    def _create(self, task: AnyTask, offer: Offer) -> AnyResult:
-        result = super()._create(task, offer)
+    def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        result = super().enqueue(task, args, kwargs)
         self._run_if_due(result.id)
         return result
 
-    def _replace(self, id_: str, kept: _Kept, task: AnyTask, offer: Offer, policy: OnConflict) -> OfferOutcome:
-        outcome = super()._replace(id_, kept, task, offer, policy)
-        self._run_if_due(id_)
-        return outcome
+    def _offer(self, task: AnyTask, offer: Offer, on_conflict: OnConflict) -> Scheduled:
+        scheduled = super()._offer(task, offer, on_conflict)
+        if scheduled.outcome is not OfferOutcome.IGNORED:
+            self._run_if_due(cast("str", scheduled.id))
+        return scheduled
+
+    def _offer_many(self, task: AnyTask, offers: Iterable[Offer]) -> list[Scheduled]:
+        many = super()._offer_many(task, offers)
+        for scheduled in many:
+            self._run_if_due(cast("str", scheduled.id))
+        return many
 
     def _run_if_due(self, id_: str) -> None:
         kept = self._waiting[id_]
@@ -198,6 +175,8 @@ class ImmediateBackend(DummyBackend):
         for attempt in range(1, kept.offer.max_attempts + 1):
             ended = self._attempt(kept, attempt)
             _record(kept.result, ended)
+            if isinstance(ended.error, KeyboardInterrupt):  # somebody stops the test
+                raise ended.error
             if isinstance(ended.outcome, AskedSnooze):
                 snoozed = ended.outcome.until or clock.now() + cast("Any", ended.outcome.delay)
                 self._waiting[id_] = kept._replace(at=snoozed)

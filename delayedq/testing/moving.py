@@ -66,8 +66,11 @@ def clock(when: datetime | str | None = None, tz: tzinfo | str | None = None) ->
 
 
 def moment_of(when: Any, zone: tzinfo | None) -> datetime:
-    """An aware datetime. Raises ValueError for a text that is no time."""
-    moment = datetime.fromisoformat(when) if isinstance(when, str) else when
+    """An aware datetime. Raises ValueError for a text that is no time, TypeError for what is none at all."""
+    try:
+        moment = datetime.fromisoformat(when) if isinstance(when, str) else when
+    except ValueError:
+        raise ValueError(f"{when!r} is no time; write it as in '2026-03-08 06:55'.") from None
     if not isinstance(moment, datetime):
         raise TypeError(f"A moment is a datetime or an ISO text, not {when!r}.")
     return moment if moment.tzinfo else timezone.make_aware(moment, zone)

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import async_to_sync
 from django.db import Error, connections, transaction
 
+from delayedq.backend import DelayedQBackend
 from delayedq.clock import chosen
+from delayedq.compat import task_backends
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised
 from delayedq.core.serialization import load_call
@@ -75,8 +77,12 @@ def run_due(
 
     It works inside of `TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
     in it, and the `on_commit` callbacks that it adds are called after it. What waits for a retry is due later: move the
-    `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without a limit.
+    `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without a limit, and if
+    no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.
     """
+    if limit is not None and limit < 1:
+        raise ValueError(f"run_due() makes at least 1 attempt; its limit is {limit!r}.")
+    _check_backends()
     runner = _Runner(default_store() if using is None else store_for(using), queue, raise_failures=raise_failures)
     return runner.run(limit, follow=follow)
 
@@ -114,6 +120,16 @@ def run_until(
             return attempts
 
 
+def _check_backends() -> None:
+    backends = list(task_backends.all())
+    if not any(isinstance(backend, DelayedQBackend) for backend in backends):
+        names = ", ".join(f"TASKS[{backend.alias!r}] is {type(backend).__qualname__}" for backend in backends)
+        raise RuntimeError(
+            f"run_due() finds nothing in the database: {names or 'TASKS is empty'}. Use "
+            "delayedq.backend.DelayedQBackend in this test; ImmediateBackend runs tasks by itself."
+        )
+
+
 def _clock() -> Clock:
     from delayedq import clock
 
@@ -121,6 +137,11 @@ def _clock() -> Clock:
     if not isinstance(source, Clock):
         raise RuntimeError("run_until() moves the clock: call it within `with delayedq.testing.clock(...)`.")  # noqa: TRY004
     return source
+
+
+def run_claimed(store: Store, claimed: Claimed) -> AttemptReport:
+    """Run one message that was claimed by WORKER, and store how it ended; failures are in the report."""
+    return _Runner(store, None, raise_failures=False).attempt(claimed)
 
 
 class _Runner:
@@ -139,7 +160,7 @@ class _Runner:
         attempts: list[AttemptReport] = []
         most = MOST if limit is None else limit
         while len(attempts) < most and (claims := self._claim(1 if follow else most)):
-            attempts += [self._attempt(claimed) for claimed in claims]
+            attempts += [self.attempt(claimed) for claimed in claims]
             if not follow:
                 break
         if limit is None and len(attempts) >= MOST:
@@ -151,7 +172,7 @@ class _Runner:
         lanes = [Lane(head.queue, head.priority) for head in self.heads() if head.due_in <= 0]
         return self.store.claim(lanes[:1] if limit == 1 else lanes, limit, get_settings().LEASE, WORKER)
 
-    def _attempt(self, claimed: Claimed) -> AttemptReport:
+    def attempt(self, claimed: Claimed) -> AttemptReport:
         slot = self._shared_leases.hold(claimed.id, claimed.token)
         try:
             ended = _timed(self._run(claimed, slot))
@@ -161,6 +182,8 @@ class _Runner:
             self._shared_leases.drop(slot)
         if ended.error is not None and claimed.id not in settled.lost:
             send_signals(ended, decided)
+        if isinstance(ended.error, KeyboardInterrupt):  # somebody stops the test
+            raise ended.error
         if self._raise_failures and ended.error is not None and isinstance(ended.outcome, Raised | Impossible):
             raise ended.error
         return _report(ended, decided, settled)

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.db import InterfaceError, OperationalError
-from django.tasks import TaskContext
-from django.tasks.signals import task_finished, task_started
 
 from delayedq import results
+from delayedq.compat import TaskContext, task_finished, task_started
 from delayedq.conf import get_settings
 from delayedq.core.atoms import TAG
 from delayedq.core.lifecycle import (
@@ -230,8 +229,9 @@ class _Run:
             self._may_not_start
             or isinstance(error, ArgumentsMismatch)
             or not is_final(outcome, self.attempt.attempt, self.attempt.max_attempts)
+            or self.attempt.lease_lost
         ):
-            pass  # it never began, or another attempt follows, perhaps by another worker
+            pass  # another attempt follows, perhaps by another worker; or `send_signals` tells that the message ended
         elif wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
             result = self._result or results.running(self.attempt, self.args, self.kwargs)
             results.end(result, outcome, error, value)

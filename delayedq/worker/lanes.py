@@ -18,10 +18,10 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import BARE, Lane
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from delayedq.store.protocol import Claimed, LaneHead
@@ -89,13 +89,21 @@ class _Known:
 
 
 class Lanes:
-    """Shared by the loop, which plans and advances, and the poller, which scans and peeks."""
+    """Shared by the loop, which plans and advances, and the poller, which scans and peeks.
 
-    def __init__(self) -> None:
+    `excluded`: queues that this worker does not serve.
+    """
+
+    def __init__(self, excluded: Collection[str] = ()) -> None:
+        self._excluded = excluded
         self._lanes: dict[tuple[str, int], _Known] = {}
         self._lock = Lock()
         #: Number of scans so far.
         self.scans = 0
+
+    def serves(self, queue: str) -> bool:
+        """Bare queues are polled by the application's own code."""
+        return BARE not in queue and queue not in self._excluded
 
     def scanned(self, heads: Sequence[LaneHead], moment: float) -> None:
         """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""

@@ -61,7 +61,7 @@ class Loop:
         self._store = store
         self._options = options
         self._waiter = Waiter()
-        self._lanes = Lanes()
+        self._lanes = Lanes(options.excluded)
         self._pool = Pool(options.threads, self._waiter.wake, flush=1 if options.acknowledge_each else FLUSH)
         self._prefetch = Prefetch(options.threads)
         self._deploy_grace = DeployGrace(get_settings().DEPLOY_GRACE, self._lanes)
@@ -76,8 +76,7 @@ class Loop:
         self._store_thread = StoreThread(store, options.lease, name, self._waiter.wake, self._leases.remember_claim)
         #: The one in progress.
         self._round_trip: RoundTrip | None = None
-        self._busy_until = 0.0
-        self._claimed = 0
+        self._busy_until, self._claimed = 0.0, 0
         self._progress = time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")

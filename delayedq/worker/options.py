@@ -12,12 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `run_workers` was told. Durations are timedeltas; `queues` None means all."""
+    """What `run_workers` was told. Durations are timedeltas; `queues` None means all but the `excluded` ones."""
 
     lease: timedelta
     poll_interval: timedelta
     shutdown_timeout: timedelta
     queues: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+    name: str = ""  #: A part of the names of the worker processes; "" for none.
     threads: int = 4
     drain: bool = False
     max_tasks: int | None = None

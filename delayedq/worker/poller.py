@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from django.db import Error, connections
 
-from delayedq.store.protocol import BARE
 from delayedq.store.wakeup import NOTIFY_WAIT, WakeUpPipe
 
 if TYPE_CHECKING:
@@ -162,7 +161,7 @@ class Poller(threading.Thread):
 
     def _scan(self, moment: float) -> None:
         self._next_peek_at = self._next_scan_at = float("inf")
-        heads = [head for head in self._store.scan(self._queues) if BARE not in head.queue]
+        heads = [head for head in self._store.scan(self._queues) if self._lanes.serves(head.queue)]
         seen = time.monotonic()
         took = seen - moment
         self._lanes.scanned(heads, seen)

@@ -33,9 +33,13 @@ EXPIRE_EVERY = 600.0
 NAMED = 100
 
 
-def worker_name(pid: int) -> str:
-    """The name of a worker process in leases, logs and the registry."""
-    return f"{socket.gethostname()}:{pid}"
+def worker_name(pid: int, name: str = "") -> str:
+    """The name of a worker process in leases, logs and the registry; `name` is what `run_workers --name` was given.
+
+    >>> worker_name(4711, "mail")
+    'mail@host:4711'
+    """
+    return f"{name}@{socket.gethostname()}:{pid}" if name else f"{socket.gethostname()}:{pid}"
 
 
 class Registration:
@@ -73,23 +77,27 @@ class Registration:
     def deregister(self, leases: SharedLeases) -> None:
         """Delete the row of a process that has ended. Raises django.db.Error."""
         if leases.pid:
-            self._registry.deregister([worker_name(leases.pid)])
+            self._registry.deregister([self._name(leases)])
 
     def _state(self, leases: SharedLeases) -> WorkerState:
         entries = leases.entries()
         running = [entry.id for entry in entries if entry.started]
         return WorkerState(
-            name=worker_name(leases.pid),
+            name=self._name(leases),
             host=socket.gethostname(),
             pid=leases.pid,
             threads=self._options.threads - leases.lost_threads,
             queues=",".join(self._options.queues or ()),
+            excluded_queues=",".join(self._options.excluded),
             lease=self._options.lease.total_seconds(),
             age=leases.age(),
             held=len(entries),
             running=json.dumps(running[:NAMED]),
             problems=", ".join(self._problems(leases)),
         )
+
+    def _name(self, leases: SharedLeases) -> str:
+        return worker_name(leases.pid, self._options.name)
 
     def _problems(self, leases: SharedLeases) -> Iterator[str]:
         if leases.deaf:

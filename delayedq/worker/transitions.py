@@ -6,10 +6,12 @@ import logging
 from typing import TYPE_CHECKING
 
 from delayedq import results, signals
+from delayedq.compat import task_finished
 from delayedq.core.backoff import Exponential
 from delayedq.core.error_records import known_errors
 from delayedq.core.lifecycle import AskedSnooze, Decision, FinalOutcome, NotStarted, Returned, decide
-from delayedq.exceptions import WorkerHung, WorkerVanished
+from delayedq.exceptions import ArgumentsMismatch, WorkerHung, WorkerVanished
+from delayedq.signals import wanted
 from delayedq.store.protocol import Finish, GiveBack
 
 if TYPE_CHECKING:
@@ -45,7 +47,14 @@ def transition(ended: AttemptResult, decided: Decision, now: float) -> Transitio
 
 
 def send_signals(ended: AttemptResult, decided: Decision) -> None:
-    """Send the signal of a message that failed, or will be retried."""
+    """Send the signal of a message that failed, or will be retried; and `task_finished` if its task could not start.
+
+    The executor sends `task_finished` for what has run, in the thread of the task.
+    """
+    could_not_start = ended.started is None or isinstance(ended.error, ArgumentsMismatch)
+    if could_not_start and decided.outcome is not None and wanted(task_finished, logging.ERROR):
+        result = results.not_started(ended.attempt, ended.outcome, ended.error, counted=ended.started is not None)
+        task_finished.send_robust(type(result.task.get_backend()), task_result=result)
     claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {results.text_of(ended.error)}"
     if decided.outcome is FinalOutcome.FAILED:
         signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error, exception=ended.error)

@@ -169,8 +169,15 @@ def test_a_silent_worker_is_marked(store, operator):
 
 def test_queues_count_the_workers_that_serve_them(store, operator):
     offer(store)
-    worker_registry(store.alias).heartbeat([worker("a"), worker("b", queues="mail"), worker("c", queues="other")])
+    other = [worker("c", queues="other"), worker("d", excluded_queues="sms,mail")]
+    worker_registry(store.alias).heartbeat([worker("a"), worker("b", queues="mail"), *other])
     assert rows(operator)["mail"].workers == 2
+
+
+def test_a_worker_is_shown_with_the_queues_that_it_does_not_serve(store, operator):
+    worker_registry(store.alias).heartbeat([worker("quick@host:7", excluded_queues="slow,bulk")])
+    (row,) = operator.get(QUEUES).context["workers"]
+    assert (row.name, row.queues) == ("quick@host:7", "all but slow, bulk")
 
 
 # Pausing

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -14,35 +13,23 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone
 
-from delayedq.cron.beat import beat
-from delayedq.cron.definitions import read
-from delayedq.models import CronTick, FinishedMessage, Message
-from delayedq.store import default_store
-from delayedq.store.protocol import Lane
-from delayedq.tasks import task_at
-from delayedq.testing import clock
-from delayedq.worker.attempt import Attempt
-from delayedq.worker.shared_leases import SharedLeases
-from delayedq.worker.transitions import decision, transition
+from delayedq.models import CronTick, FinishedMessage
+from delayedq.testing import assert_scheduled, clock, run_until, scheduled
 from example_project import settings as example
 from example_project.flights import departures, tasks
 from example_project.flights.models import LEAD, Delivery, Flight, Report
 from example_project.flights.tasks import remind, report, sweep
-from tests.store.given import LEASE, fail, settle
 from tests.worker.attempts import attempt_of, run
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from django.test import Client
-
-    from delayedq.store.base import Store
+    from pytest_django.fixtures import SettingsWrapper
 
 ROOT = Path(__file__).parents[2]
 NEW_YORK = ZoneInfo("America/New_York")
 ALL_SCHEDULES = example.DELAYEDQ["CRON"]
-SCHEDULES = {name: ALL_SCHEDULES[name] for name in ("report", "sweep")}
-STEP = timedelta(minutes=5)
 DAY, HOUR, MINUTE = timedelta(days=1), timedelta(hours=1), timedelta(minutes=1)
 NOON = datetime(2013, 3, 9, 17, tzinfo=UTC)
 
@@ -51,30 +38,15 @@ def midnight(day: date) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=NEW_YORK).astimezone(UTC)
 
 
-def work(store: Store, now: datetime) -> list[Attempt]:
-    """Run the messages that are due then, as a worker would."""
-    leases = SharedLeases(10)
-    with clock(now):
-        claims = store.claim([Lane("default", 0)], 10, LEASE, "worker")
-        attempts = [Attempt(one, task_at(one.kind), "worker", leases, leases.hold(one.id, one.token)) for one in claims]
-        for attempt in attempts:
-            ended = run(attempt)
-            store.settle([transition(ended, decision(ended), time.monotonic())], "worker")
-    return attempts
-
-
-def live_through(store: Store, day: date) -> dict[str, list[datetime]]:
+def live_through(day: date) -> dict[str, list[datetime]]:
     """Run from midnight to midnight in New York; returns when each schedule ran, checked to be its nominal time."""
-    definitions = {name: read(name, given) for name, given in SCHEDULES.items()}
-    now, end = midnight(day), midnight(day + DAY)
-    beat(store, definitions, now=now - STEP)
+    with clock(midnight(day) - MINUTE):
+        run_until(midnight(day + DAY) - MINUTE)
+    ended = {row.pk: row for row in FinishedMessage.objects.all()}
     ran = defaultdict(list)
-    while now < end:
-        beat(store, definitions, now=now)
-        for attempt in work(store, now):
-            assert attempt.nominal_at == now
-            ran[str(attempt.schedule)].append(now)
-        now += STEP
+    for tick in CronTick.objects.filter(message_id__in=ended).select_related("schedule").order_by("nominal_at"):
+        assert ended[tick.message_id].started_at == tick.nominal_at
+        ran[tick.schedule.name].append(tick.nominal_at)
     return ran
 
 
@@ -90,9 +62,10 @@ def live_through(store: Store, day: date) -> dict[str, list[datetime]]:
     ids=["spring", "autumn", "neither"],
 )
 def test_on_every_day_the_report_runs_once_and_the_sweep_every_15_minutes(
-    store: Store, day: date, reported_at: datetime, sweeps: int
+    alias: str, settings: SettingsWrapper, day: date, reported_at: datetime, sweeps: int
 ) -> None:
-    ran = live_through(store, day)
+    settings.DELAYEDQ = {"CRON": {name: ALL_SCHEDULES[name] for name in ("report", "sweep")}}
+    ran = live_through(day)
 
     assert ran["report"] == [reported_at]
     assert list(Report.objects.values_list("day", flat=True)) == [day - DAY]
@@ -183,8 +156,7 @@ def test_the_admin_shows_reports_and_changes_none(admin_client: Client) -> None:
 
 
 def reminders() -> dict[str | None, datetime]:
-    messages = Message.objects.filter(kind=remind.module_path)
-    return dict(messages.values_list("key", "scheduled_at"))
+    return {message.key: message.at for message in scheduled(remind)}
 
 
 @pytest.fixture
@@ -199,16 +171,19 @@ def coming(make_flight: Callable[..., Flight]) -> Flight:
 def test_a_missing_reminder_is_scheduled_once(coming: Flight) -> None:
     assert [sweep(), sweep()] == [1, 0]
 
-    assert reminders() == {coming.code: coming.remind_at}
-    assert Message.objects.get().payload == remind.offer((coming.pk,), {}, when=None).payload
+    assert_scheduled(remind, args=[coming.pk], key=coming.code, at=coming.remind_at, count=1)
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_reminder_that_failed_is_scheduled_again_for_the_last_known_time(coming: Flight) -> None:
+@pytest.mark.django_db
+def test_a_reminder_that_failed_is_scheduled_again_for_the_last_known_time(
+    coming: Flight, monkeypatch: pytest.MonkeyPatch
+) -> None:
     later = coming.scheduled_departure + HOUR
     departures.move(coming, later)
-    (claimed,) = default_store().at(later).claim([Lane("reminders", 0)], 1, LEASE, "worker")
-    settle(default_store(), fail(claimed), now=later)
+    with clock(), monkeypatch.context() as broken:
+        broken.setattr(Delivery.objects, "create", lambda **_: 1 // 0)
+        attempts = run_until(later, raise_failures=False)
+    assert [attempt.outcome for attempt in attempts] == ["retry"] * 4 + ["failed"]
 
     assert sweep() == 1
     assert reminders() == {coming.code: later - LEAD}

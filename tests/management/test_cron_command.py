@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from django.core.management.base import CommandError
 
-from delayedq import management
 from delayedq import schedules as in_database
 from delayedq.cron.definitions import read
 from delayedq.models import CronTick, FinishedMessage, Message
@@ -194,18 +193,6 @@ def test_system_checks_report_invalid_settings(environment):
     assert ended.returncode == 1
     assert "SystemCheckError" in ended.stderr
     assert "DELAYEDQ['CRON']['report']['timezone']" in ended.stderr
-
-
-def test_a_missing_extra_is_named_and_run_works_without_it(alias, schedules, monkeypatch):
-    schedules(report=REPORT)
-    monkeypatch.setitem(sys.modules, "rich.box", None)
-    monkeypatch.delitem(sys.modules, "delayedq.management.tables", raising=False)
-    monkeypatch.delattr(management, "tables", raising=False)
-
-    with pytest.raises(CommandError, match=r"rich is missing: pip install 'delayedq\[cli\]'"):
-        cron("list")
-    cron("run", "report")
-    assert Message.objects.count() == 1
 
 
 def test_the_list_marks_schedules_that_an_operator_disabled(store, now, schedules):

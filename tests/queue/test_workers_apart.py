@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
-from django.tasks.exceptions import InvalidTask
 
+from delayedq.compat import InvalidTask
 from tests.app.tasks import remind
 from tests.store.given import NOW
 from tests.worker.test_poller import watching

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 
 import pytest
 
 from delayedq.store import processes
 from delayedq.store.protocol import BARE, Lane
 from delayedq.store.sqlite.values import UNRENEWED
+from delayedq.worker.registration import worker_name
 from tests.store.given import LANE, LEASE, NOW, at, claim, keys, message
 from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
 
-@pytest.fixture
-def worker(asleep):
+@pytest.fixture(params=["", "mail"], ids=["unnamed", "named"])
+def worker(asleep, request):
     """The name of a worker whose process lives."""
-    return f"{socket.gethostname()}:{asleep}"
+    return worker_name(asleep, request.param)
 
 
 def hold(store, worker, queue="mail"):

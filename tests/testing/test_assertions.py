@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from delayedq import DelayedQueue
+from delayedq.exceptions import InvalidTime
+from delayedq.models import Message
 from delayedq.testing import assert_not_scheduled, assert_scheduled, clock, scheduled
 from tests.app import tasks
 
@@ -69,15 +72,81 @@ def test_messages_are_compared_by_what_is_given(flights, wanted, count):
             assert_scheduled(tasks.remind, **wanted)
 
 
-def test_a_failure_shows_the_nearest_miss_and_what_is_there(flights):
+NINE = "args [9], kwargs {}, key None, at 2026-03-08T06:55:00+00:00, queue 'slow'"
+SEVEN = "args [7], kwargs {'gate': 'B7'}, key 'a', at 2026-03-08T07:55:00+00:00, queue 'default'"
+EIGHT = "args [8], kwargs {}, key None, at 2026-03-08T08:55:00+00:00, queue 'default'"
+AROUND = "2026-03-08T07:54:59+00:00 to 2026-03-08T07:55:01+00:00"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected", "nearest", "differences"),
+    [
+        (
+            {"args": [7], "key": "b", "kwargs": {"gate": "B7"}},
+            "a message of tests.app.tasks.remind with {'flight_id': 7, 'gate': 'B7', 'key': 'b'}; 0 found",
+            SEVEN,
+            ["  key: expected 'b'", "       found    'a'"],
+        ),
+        (
+            {"args": [9], "at": START + HOUR},
+            f"a message of tests.app.tasks.remind with {{'flight_id': 9, 'at': '{AROUND}'}}; 0 found",
+            NINE,
+            [f"  at: expected {AROUND}", "      found    2026-03-08T06:55:00+00:00"],
+        ),
+        (
+            {"within": HOUR / 2, "key": "a"},
+            "a message of tests.app.tasks.remind with {'key': 'a', 'at': 'to 2026-03-08T07:25:00+00:00'}; 0 found",
+            NINE,
+            ["  key: expected 'a'", "       found    None"],
+        ),
+        (
+            {"args": [8], "kwargs": {"gate": "C"}},
+            "a message of tests.app.tasks.remind with {'flight_id': 8, 'gate': 'C'}; 0 found",
+            EIGHT,
+            ["  argument gate: expected 'C'", "                 found    (its default)"],
+        ),
+        ({"count": 2}, "2 messages of tests.app.tasks.remind; 3 found", None, []),
+        ({"count": 0}, "no message of tests.app.tasks.remind; 3 found", None, []),
+    ],
+    ids=["key", "at", "within", "arguments", "count", "none"],
+)
+def test_a_failure_shows_the_nearest_miss_and_what_is_there(flights, wanted, expected, nearest, differences):
     with pytest.raises(AssertionError) as failure:
-        assert_scheduled(tasks.remind, args=[7], key="b", kwargs={"gate": "B7"})
-    text = str(failure.value)
-    assert text.startswith(
-        "Expected a message of tests.app.tasks.remind with {'flight_id': 7, 'gate': 'B7', 'key': 'b'}; 0 found."
-    )
-    assert "differs in:\n  key: expected 'b'\n       found    'a'\nScheduled are:\n" in text
-    assert text.count("args [") == 4
+        assert_scheduled(tasks.remind, **wanted)
+    assert str(failure.value).splitlines() == [
+        f"Expected {expected}.",
+        *([f"The nearest is {nearest}; it differs in:"] if nearest else []),
+        *differences,
+        "Scheduled are:",
+        *(f"  {message}" for message in (NINE, SEVEN, EIGHT)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("target", "wanted", "error", "text"),
+    [
+        (tasks.remind, {"args": [1, 2, 3]}, TypeError, "remind: too many positional arguments"),
+        (tasks.remind, {"kwargs": {"gat": "B7"}}, TypeError, "remind: got an unexpected keyword argument 'gat'"),
+        (tasks.remind, {"payload": 7}, TypeError, "A task has arguments: compare with args= and kwargs="),
+        (tasks.remind, {"at": datetime(2026, 3, 8)}, InvalidTime, "must be aware"),  # noqa: DTZ001
+        (tasks.remind, {"at": "2026-03-08"}, InvalidTime, "A time is a datetime, not '2026-03-08'"),
+        (tasks.remind, {"within": 5}, TypeError, "within is a timedelta, not 5"),
+        ("remind", {}, TypeError, "a task or a DelayedQueue, not to 'remind'"),
+        (tasks.remind.func, {}, TypeError, "a task or a DelayedQueue, not to <function remind"),
+    ],
+    ids=["too many", "unknown", "payload", "naive", "text", "number", "no task", "function"],
+)
+def test_what_can_not_be_compared_is_refused(alias, target, wanted, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        assert_not_scheduled(target, **wanted)
+
+
+def test_a_message_whose_arguments_no_longer_fit_is_compared_and_shown(alias):
+    tasks.remind.enqueue(7, gate="B7")
+    Message.objects.update(payload='{"args":[7],"kwargs":{"gate":"B7","seat":1}}')
+    assert_scheduled(tasks.remind, kwargs={"gate": "B7"})
+    with pytest.raises(AssertionError, match=r"args \[7\], kwargs {'gate': 'B7', 'seat': 1}"):
+        assert_scheduled(tasks.remind, key="a")
 
 
 def test_a_failure_shows_that_nothing_is_there(flights):

@@ -5,17 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.tasks import default_task_backend
-from django.tasks import task as django_task
-from django.tasks.exceptions import InvalidTask, TaskResultDoesNotExist
-from django.tasks.signals import task_finished
 
 from delayedq import Retry, Snooze
+from delayedq.compat import InvalidTask, TaskResultDoesNotExist, default_task_backend, task_enqueued, task_finished
+from delayedq.compat import task as django_task
 from delayedq.exceptions import InvalidKey, InvalidTime, NotStorable, PayloadTooLarge
 from delayedq.tasks import registered
 from delayedq.testing import clock, scheduled
 from tests.app import tasks
 
+OURS = "delayedq.backend.DelayedQBackend"
 DUMMY, IMMEDIATE = "delayedq.testing.DummyBackend", "delayedq.testing.ImmediateBackend"
 START = datetime(2026, 3, 8, 6, 55, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -135,6 +134,30 @@ def test_immediate_runs_what_is_due(immediate):
     assert tasks.aecho.enqueue(START).return_value == {"args": [START], "kwargs": {}}
     assert tasks.count_attempts.enqueue().return_value == 1
     assert scheduled(tasks.remind) == []
+
+
+def test_ctrl_c_stops_the_test(immediate):
+    with pytest.raises(KeyboardInterrupt):
+        play(raising(KeyboardInterrupt()))
+
+
+def test_only_enqueue_sends_the_signal_as_in_production(immediate):
+    sent = []
+    task_enqueued.connect(receiver := lambda task_result, **_: sent.append((task_result.id, task_result.status)))
+    try:
+        result = tasks.remind.enqueue(7)
+        tasks.remind.enqueue_many([((7,), {})])
+        tasks.remind.schedule_at(START, 7)
+    finally:
+        task_enqueued.disconnect(receiver)
+    assert sent == [(result.id, "READY")]
+
+
+@pytest.mark.parametrize("backend", [OURS, DUMMY])
+def test_chunks_have_a_size(settings, backend):
+    settings.TASKS = {"default": {"BACKEND": backend, "QUEUES": []}}
+    with pytest.raises(ValueError, match="chunk_size of at least 1, not 0"):
+        tasks.remind.enqueue_bulk([((7,), {})], chunk_size=0)
 
 
 def test_immediate_keeps_what_is_due_later(immediate):

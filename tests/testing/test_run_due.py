@@ -127,6 +127,25 @@ def test_a_queue_and_a_limit(in_test_case):
     assert run_due() == []
 
 
+@pytest.mark.parametrize("limit", [0, -1])
+def test_a_limit_under_one_is_refused(limit):
+    with pytest.raises(ValueError, match=f"at least 1 attempt; its limit is {limit}"):
+        run_due(limit=limit)
+
+
+@pytest.mark.parametrize("name", ["DummyBackend", "ImmediateBackend"])
+def test_a_test_backend_is_named_rather_than_nothing_run(settings, name):
+    settings.TASKS = {"default": {"BACKEND": f"delayedq.testing.{name}"}}
+    with pytest.raises(RuntimeError, match=rf"TASKS\['default'\] is {name}\. Use delayedq\.backend\.DelayedQBackend"):
+        run_due()
+
+
+def test_ctrl_c_stops_the_test(in_test_case):
+    play(raising(KeyboardInterrupt()))
+    with pytest.raises(KeyboardInterrupt):
+        run_due(raise_failures=False)
+
+
 def test_a_higher_priority_goes_first(in_test_case):
     tasks.remind.using(priority=-5).enqueue(1)
     tasks.remind.using(priority=5).enqueue(2)
@@ -273,10 +292,11 @@ def test_everything_up_to_a_moment_is_played_in_order(in_test_case, settings):
 
 
 def test_a_year_of_a_daily_schedule(in_test_case, settings):
+    """Moments are local ones with changes of clocks among them, over which delayedq counts as its database does."""
     settings.DELAYEDQ = {
-        "CRON": {"daily": {"task": "tests.app.tasks.nothing", "cron": "30 2 * * *", "timezone": "UTC"}}
+        "CRON": {"daily": {"task": "tests.app.tasks.nothing", "cron": "30 2 * * *", "timezone": "America/New_York"}}
     }
-    with clock("2026-01-01", "UTC"):
+    with clock("2026-01-01", "America/New_York"):
         assert len(run_until("2027-01-01")) == 365
 
 

@@ -10,11 +10,11 @@ from types import SimpleNamespace
 import pytest
 from django.contrib.auth.models import Permission
 from django.db import IntegrityError, transaction
-from django.tasks.exceptions import InvalidTask
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq import Cancel, Retry, Snooze, current_message, task
+from delayedq.compat import InvalidTask
 from delayedq.core.lifecycle import AskedCancel, AskedRetry, AskedSnooze, Impossible, Raised, Returned
 from delayedq.exceptions import InvalidKey, LeaseLost, NotStorable
 from delayedq.models import FinishedMessage, Message

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 from django.db import OperationalError, transaction
-from django.tasks.signals import task_finished
 
 from delayedq import current_message
+from delayedq.compat import task_finished
 from delayedq.core.lifecycle import Raised, Returned
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Settled

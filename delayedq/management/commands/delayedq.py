@@ -1,27 +1,34 @@
-"""`manage.py delayedq`: explain a message, pause and resume queues, show and run schedules."""
+"""`manage.py delayedq`: explain a message, pause and resume queues, prune history, show and run schedules."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError, ProgrammingError
 
 from delayedq.exceptions import InvalidQueue
+from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
+from delayedq.management.pruning import add_prune, run_prune
+from delayedq.management.queues import check_queues, known_queues, near
 from delayedq.operations.browsing import find_ended, find_live
 from delayedq.operations.explain import explain
-from delayedq.operations.pauses import pause, resume
+from delayedq.operations.pauses import check_name, pause, resume
 from delayedq.operations.wording import printable
-from delayedq.store import default_store
+from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Callable
+
     from django.core.management.base import CommandParser
 
     from delayedq.models import FinishedMessage, Message
 
 
 class Command(BaseCommand):
-    help = "Explains why a message does not run, pauses and resumes queues, shows and runs schedules."
+    help = "Explains why a message does not run, pauses and resumes queues, prunes history, shows and runs schedules."
     requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -32,39 +39,73 @@ class Command(BaseCommand):
             ("pause", "Stop workers from claiming from a queue."),
             ("resume", "Let workers claim from it again."),
         ):
-            subjects.add_parser(verb, help=said).add_argument("queue", metavar="QUEUE")
+            of_queue = subjects.add_parser(verb, help=said)
+            of_queue.add_argument("queue", metavar="QUEUE")
+            _add_backend(of_queue)
+        pruned = subjects.add_parser("prune", help="Delete old history now, also dead letters.")
+        add_prune(pruned)
+        _add_backend(pruned)
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
     def handle(self, *, subject: str, **options: Any) -> None:
-        match subject:
-            case "explain":
-                self._explain(options["message"])
-            case "pause":
-                self._pause(options["queue"])
-            case "resume":
-                self._resume(options["queue"])
-            case _:
-                CronVerbs(self.stdout).do(options)
-
-    def _explain(self, text: str) -> None:
-        store = default_store()
-        messages: list[Message | FinishedMessage] = [*find_live(store, text), *find_ended(store, text)]
-        if not messages:
-            raise CommandError(f"There is no live message with the id or key {text!r}, and no ended one with that id.")
-        for message in messages:
-            name = f"{message.kind} {message.key}" if message.key else message.kind
-            self.stdout.write(f"#{message.pk} {printable(name)}")
-            for answer in explain(message):
-                self.stdout.write(f"  {printable(answer.text)}")
-
-    def _pause(self, queue: str) -> None:
+        verbs: dict[str, Callable[[dict[str, Any]], None]] = {
+            "explain": self._explain,
+            "pause": self._pause,
+            "resume": self._resume,
+            "prune": self._prune,
+            "cron": CronVerbs(self.stdout).do,
+        }
         try:
-            paused = pause(queue)
+            verbs[subject](options)
+        except (OperationalError, ProgrammingError):
+            for store in all_stores():  # forgotten migrations are the likely reason
+                check_tables(store)
+            raise
+
+    def _explain(self, options: dict[str, Any]) -> None:
+        text: str = options["message"]
+        found = False
+        for store in all_stores():
+            messages: list[Message | FinishedMessage] = [*find_live(store, text), *find_ended(store, text)]
+            for message in messages:
+                found = True
+                name = f"{message.kind} {message.key}" if message.key else message.kind
+                self.stdout.write(f"#{message.pk} {printable(name)}")
+                for answer in explain(message, store=store):
+                    self.stdout.write(f"  {printable(answer.text)}")
+        if not found:
+            raise CommandError(f"There is no live message with the id or key {text!r}, and no ended one with that id.")
+
+    def _pause(self, options: dict[str, Any]) -> None:
+        queue: str = options["queue"]
+        store, backends = chosen_store(options["backend"])
+        try:
+            check_name(queue)
+            check_queues([queue], backends, self.stderr)
+            paused = pause(queue, store=store)
         except InvalidQueue as error:
             raise CommandError(str(error)) from None
-        self.stdout.write(f"{queue} {'is paused' if paused else 'was already paused'}.")
+        self.stdout.write(f"{printable(queue)} {'is paused' if paused else 'was already paused'}.")
 
-    def _resume(self, queue: str) -> None:
-        if not resume(queue):
-            raise CommandError(f"{queue} is not paused.")
-        self.stdout.write(f"{queue} is resumed.")
+    def _resume(self, options: dict[str, Any]) -> None:
+        queue: str = options["queue"]
+        store, _ = chosen_store(options["backend"])
+        if not resume(queue, store=store):
+            others = ", ".join(sorted(map(printable, store.paused())))
+            raise CommandError(f"{queue!r} is not paused; {f'paused: {others}' if others else 'no queue is'}.")
+        self.stdout.write(f"{printable(queue)} is resumed.")
+
+    def _prune(self, options: dict[str, Any]) -> None:
+        store, backends = chosen_store(options["backend"])
+        found = run_prune(store, self.stdout, options)
+        queue: str | None = options["queue"]
+        if queue is not None and not found and BARE not in queue:
+            known = known_queues([queue], backends)
+            if queue not in known:
+                self.stderr.write(f"Warning: no task and no message has the queue {queue!r}{near(queue, known)}")
+
+
+def _add_backend(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--backend", metavar="NAME", help="In the database of this backend of TASKS, if they have several."
+    )

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
-from django.tasks import task_backends
-from django.tasks.exceptions import InvalidTaskBackend
 
-from delayedq.backend import DelayedQBackend
 from delayedq.conf import get_settings
-from delayedq.management.arguments import positive
-from delayedq.store import serve, served_store
-from delayedq.store.protocol import BARE
+from delayedq.management.arguments import positive, queue_names, seconds, worker_name
+from delayedq.management.backends import backends, by_database, check_tables
+from delayedq.management.queues import check_queues
+from delayedq.store import store_for
+from delayedq.worker.fleet import Fleet
 from delayedq.worker.options import Options
 from delayedq.worker.supervisor import Supervisor
 
@@ -30,89 +29,100 @@ class Command(BaseCommand):
     help = "Runs the messages of the queue until it is stopped (SIGTERM or Ctrl-C; a second one kills)."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--queues", type=_names, metavar="A,B", help="Serve these queues only (default: all).")
+        parser.add_argument("--queues", type=queue_names, metavar="A,B", help="Serve these queues only (default: all).")
+        parser.add_argument(
+            "--exclude-queues", type=queue_names, default=(), metavar="A,B", help="Serve all queues but these."
+        )
         parser.add_argument(
             "--backend",
-            type=_backend,
+            action="append",
+            default=[],
             metavar="NAME",
-            help="Serve the database of this backend of TASKS.",
+            help="Serve the database of this backend of TASKS; may be repeated (default: all of delayedq's).",
         )
-        parser.add_argument("--processes", type=positive, default=1, metavar="N", help="Worker processes (1).")
+        parser.add_argument(
+            "--name", type=worker_name, help="A name for these workers in the admin, the logs and leases."
+        )
+        parser.add_argument(
+            "--processes", type=positive, default=1, metavar="N", help="Worker processes, for each database (1)."
+        )
         parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Threads in each process (4).")
         parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
         parser.add_argument("--max-tasks", type=positive, metavar="N", help="Replace a process after N messages.")
         parser.add_argument("--no-cron", action="store_false", dest="cron", help="Leave DELAYEDQ['CRON'] to others.")
         parser.add_argument(
-            "--lease", type=_seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
+            "--lease", type=seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
         )
         parser.add_argument(
             "--shutdown-timeout",
-            type=_seconds,
+            type=seconds,
             default=timedelta(seconds=25),
             metavar="S",
             help="Seconds that running tasks have to finish when stopped (25).",
         )
 
     def handle(self, **options: Any) -> None:
-        if options["backend"]:
-            serve(options["backend"].store.alias)
-        _check_database(served_store())
-        settings = get_settings()
-        chosen = Options(
-            lease=options["lease"] or settings.LEASE,
-            poll_interval=settings.POLL_INTERVAL,
-            shutdown_timeout=options["shutdown_timeout"],
-            queues=options["queues"],
-            threads=options["threads"],
-            drain=options["drain"],
-            max_tasks=options["max_tasks"],
-            cron=options["cron"],
-            acknowledge_each=settings.ACKNOWLEDGE == "each",
-        )
-        queues = ", ".join(chosen.queues) if chosen.queues else "all queues"
+        served = backends(options["backend"])
+        by_alias = by_database(served)
+        for alias in by_alias:
+            _check_database(store_for(alias))
+        chosen = _options(options)
+        check_queues([*(chosen.queues or ()), *chosen.excluded], served, self.stderr)
+        chosen = _without_excluded(chosen)
         processes: int = options["processes"]
-        self.stdout.write(f"delayedq: {processes} process(es) of {chosen.threads} thread(s) serve {queues}.")
+        for alias, ours in by_alias.items():
+            where = f" of {', '.join(one.alias for one in ours)} in {alias!r}" if len(by_alias) > 1 else ""
+            said = f"{processes} process(es) of {chosen.threads} thread(s) serve {_queues(chosen)}{where}."
+            self.stdout.write(f"delayedq: {said}")
         self.stdout.flush()
-        if code := Supervisor(chosen, processes).run():
+        fleets = [Fleet(alias, chosen, processes) for alias in by_alias]
+        if code := Supervisor(fleets, chosen.shutdown_timeout).run():
             sys.exit(code)
 
 
+def _options(given: dict[str, Any]) -> Options:
+    if given["exclude_queues"] is None:
+        raise CommandError("--exclude-queues '*' leaves no queue to serve.")
+    settings = get_settings()
+    return Options(
+        lease=given["lease"] or settings.LEASE,
+        poll_interval=settings.POLL_INTERVAL,
+        shutdown_timeout=given["shutdown_timeout"],
+        queues=given["queues"],
+        excluded=given["exclude_queues"],
+        name=given["name"] or "",
+        threads=given["threads"],
+        drain=given["drain"],
+        max_tasks=given["max_tasks"],
+        cron=given["cron"],
+        acknowledge_each=settings.ACKNOWLEDGE == "each",
+    )
+
+
+def _without_excluded(options: Options) -> Options:
+    """Queues that are named, less those that are excluded, are named; then none is excluded."""
+    if options.queues is None:
+        return options
+    left = tuple(queue for queue in options.queues if queue not in options.excluded)
+    if not left:
+        raise CommandError("--exclude-queues has all queues of --queues: none is left to serve.")
+    return replace(options, queues=left, excluded=())
+
+
+def _queues(options: Options) -> str:
+    if options.queues:
+        return ", ".join(options.queues)
+    return f"all queues but {', '.join(options.excluded)}" if options.excluded else "all queues"
+
+
 def _check_database(store: Store) -> None:
-    """Raises CommandError where worker processes could not see the messages of this one."""
+    """Raises CommandError where worker processes could not see the messages of this one, or find no tables."""
     connection = connections[store.alias]
     if connection.in_atomic_block:
         problem = "run_workers was called inside a transaction, which worker processes don't see and would close."
     elif connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]  # of SQLite's
         problem = f"The database {store.alias!r} is in memory, where worker processes don't see it."
     else:
+        check_tables(store)
         return
     raise CommandError(f"{problem} In tests use delayedq.testing.run_due().")
-
-
-def _backend(name: str) -> DelayedQBackend:
-    try:
-        backend = task_backends[name]
-    except InvalidTaskBackend as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if not isinstance(backend, DelayedQBackend):
-        raise argparse.ArgumentTypeError(f"TASKS[{name!r}] is no backend of delayedq")
-    return backend
-
-
-def _names(text: str) -> tuple[str, ...] | None:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise argparse.ArgumentTypeError("name at least one queue, or leave it out for all")
-    if bare := [name for name in names if BARE in name]:
-        raise argparse.ArgumentTypeError(f"{bare[0]!r} is a bare queue: its messages are no tasks")
-    return None if names == ("*",) else names
-
-
-def _seconds(text: str) -> timedelta:
-    try:
-        duration = timedelta(seconds=float(text))
-    except (ValueError, OverflowError):
-        duration = timedelta()
-    if duration <= timedelta():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds over 0")
-    return duration

@@ -168,8 +168,8 @@ CLAIMABLE_UNCHANGED = CLAIMABLE_WHERE.format(
 
 LEASE = f"""
 UPDATE {IDS} {BY_ID}
-SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, leased_by = %(worker)s,
-    attempt = attempt + 1
+SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECOND, claimed_at = {NOW},
+    leased_by = %(worker)s, attempt = attempt + 1
 """
 
 # Locking ------------------------------------------------------------------------------------------------------------
@@ -325,8 +325,9 @@ HEARTBEAT = f"""
 SELECT {registry_sql.COLUMNS}, clock.moment - INTERVAL given.age * 1e6 MICROSECOND, clock.moment
 FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     name {VARCHAR} PATH '$.name', host {VARCHAR} PATH '$.host', pid INT PATH '$.pid', threads INT PATH '$.threads',
-    queues {_LONGTEXT} PATH '$.queues', lease DOUBLE PATH '$.lease', held INT PATH '$.held',
-    running {_LONGTEXT} PATH '$.running', problems {_LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
+    queues {_LONGTEXT} PATH '$.queues', excluded_queues {_LONGTEXT} PATH '$.excluded_queues',
+    lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {_LONGTEXT} PATH '$.running',
+    problems {_LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
 )) AS given, (SELECT {NOW} AS moment) AS clock
 ON DUPLICATE KEY UPDATE {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
 """

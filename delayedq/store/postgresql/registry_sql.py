@@ -9,8 +9,8 @@ HEARTBEAT = f"""
 {registry_sql.INSERT}
 SELECT {registry_sql.COLUMNS}, clock.moment - given.age * interval '1 second', clock.moment
 FROM json_to_recordset(%(workers)s::json) AS given (
-    name text, host text, pid int, threads int, queues text, lease float8, held int, running text, problems text,
-    age float8
+    name text, host text, pid int, threads int, queues text, excluded_queues text, lease float8, held int, running text,
+    problems text, age float8
 ), (SELECT {NOW} AS moment) AS clock
 {registry_sql.ON_CONFLICT}
 """

@@ -1,10 +1,10 @@
 """The statements of the store on PostgreSQL.
 
 All of them take `now`: NULL means the server's clock, and the planner folds the coalesce away. What a claim writes
-(lease_token, leased_until, leased_by, attempt) is in no index, so a claim is a heap-only update. Where rows are joined
-with arrays of ids and tokens, they are first found by the array of a subquery, which the planner takes for short: that
-leaves it no way but the primary key (it read 50,000 rows without statistics from end to end: 8 ms instead of 1 ms for
-512 acks).
+(lease_token, leased_until, claimed_at, leased_by, attempt) is in no index, so a claim is a heap-only update. Where rows
+are joined with arrays of ids and tokens, they are first found by the array of a subquery, which the planner takes for
+short: that leaves it no way but the primary key (it read 50,000 rows without statistics from end to end: 8 ms instead
+of 1 ms for 512 acks).
 
 A worker never waits for a row that another transaction has locked, say by offering its key again: SKIP LOCKED passes
 it over, and it is settled later. So no user's transaction can stop a worker, and the two can't deadlock.
@@ -108,7 +108,8 @@ CLAIMED = listed(f"message.{name}" for name in columns.CLAIMED)
 
 LEASE = f"""
 UPDATE delayedq_message AS message
-SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, leased_by = %(worker)s, attempt = message.attempt + 1
+SET lease_token = %(token)s, leased_until = {NOW} + %(lease)s, claimed_at = {NOW}, leased_by = %(worker)s,
+    attempt = message.attempt + 1
 """
 
 # Each lane is one range of the due index, probed in the given order until the limit is reached, so that rows of the

@@ -103,7 +103,8 @@ IS_DUE = f"{_DUE} LIMIT 1"
 
 LEASE = f"""
 UPDATE delayedq_message
-SET lease_token = %(token)s, leased_until = %(until)s, leased_by = %(worker)s, attempt = attempt + 1
+SET lease_token = %(token)s, leased_until = %(until)s, claimed_at = %(now)s, leased_by = %(worker)s,
+    attempt = attempt + 1
 WHERE {{which}}
 RETURNING {listed(columns.CLAIMED)}
 """

@@ -1,0 +1,90 @@
+"""The backends of TASKS that are delayedq's, and the databases that have their messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.core.management.base import CommandError
+from django.db import DEFAULT_DB_ALIAS, Error, connections
+
+from delayedq.backend import DelayedQBackend
+from delayedq.compat import InvalidTaskBackend, task_backends
+from delayedq.store import default_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from delayedq.store.base import Store
+
+SETTING = 'TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}'
+
+
+def backends(names: Iterable[str] = ()) -> list[DelayedQBackend]:
+    """Those with these names in TASKS; without names all that are delayedq's. Raises CommandError if there are none."""
+    known = {backend.alias: backend for backend in _ours()}
+    if not known:
+        raise CommandError(f"No backend of TASKS is delayedq's, so there is nothing to serve. Set {SETTING}.")
+    for name in names:
+        if name not in known:
+            raise CommandError(f"TASKS has no backend {name!r} of delayedq; it has {', '.join(known)}.")
+    return [known[name] for name in dict.fromkeys(names)] or list(known.values())
+
+
+def all_stores() -> list[Store]:
+    """The stores of all backends of delayedq; without one, that of the bare queues."""
+    return [ours[0].store for ours in by_database(_ours()).values()] or [default_store()]
+
+
+def by_database(chosen: Iterable[DelayedQBackend]) -> dict[str, list[DelayedQBackend]]:
+    """Backends by the alias of the database that has their messages."""
+    found: dict[str, list[DelayedQBackend]] = {}
+    for backend in chosen:
+        found.setdefault(backend.store.alias, []).append(backend)
+    return found
+
+
+def chosen_store(name: str | None) -> tuple[Store, list[DelayedQBackend]]:
+    """The store of this backend, and all backends that use it; None: the only one there is.
+
+    Without a backend in TASKS it is that of the bare queues. Raises CommandError if there are several databases, and
+    for an unknown name.
+    """
+    if name is not None:
+        (backend,) = backends([name])
+        return backend.store, by_database(backends())[backend.store.alias]
+    found = by_database(_ours())
+    if not found:
+        return default_store(), []
+    if len(found) > 1:
+        told = "; ".join(f"{', '.join(one.alias for one in ours)} on {alias!r}" for alias, ours in found.items())
+        raise CommandError(f"The backends of TASKS have several databases ({told}). Choose with --backend NAME.")
+    ((ours),) = found.values()
+    return ours[0].store, ours
+
+
+def check_tables(store: Store) -> None:
+    """Raises CommandError if the database has not all tables of the queue. One that does not answer is not judged."""
+    from django.apps import apps
+
+    wanted = {model._meta.db_table for model in apps.get_app_config("delayedq").get_models()}  # noqa: SLF001
+    try:
+        missing = wanted - set(connections[store.alias].introspection.table_names())
+    except Error:
+        connections[store.alias].close()
+        return
+    if missing:
+        which = "" if store.alias == DEFAULT_DB_ALIAS else f" --database {store.alias}"
+        raise CommandError(
+            f"The database {store.alias!r} has no table {min(missing)}. Create the tables: run manage.py migrate{which}"
+        )
+
+
+def _ours() -> list[DelayedQBackend]:
+    return [backend for backend in map(_backend, task_backends) if isinstance(backend, DelayedQBackend)]
+
+
+def _backend(name: str) -> object:
+    try:
+        return task_backends[name]
+    except InvalidTaskBackend as error:
+        raise CommandError(f"TASKS[{name!r}]: {error}") from None

@@ -1,0 +1,73 @@
+"""`manage.py delayedq prune`: delete old history, and dead letters, which workers keep for ever."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandError
+from django.db import Error
+from django.utils.timezone import localtime
+
+from delayedq.core.limits import EARLIEST
+from delayedq.management.arguments import age
+from delayedq.operations.pruning import prune
+from delayedq.operations.wording import printable
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from datetime import datetime, timedelta
+
+    from django.core.management.base import OutputWrapper
+
+    from delayedq.store.base import Store
+
+
+def add_prune(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--older-than", type=age, metavar="AGE", help="What ended longer ago, but no dead letters; as 30d, 12h or 90m."
+    )
+    parser.add_argument(
+        "--failed-older-than", type=age, metavar="AGE", help="Dead letters: what failed for good longer ago."
+    )
+    parser.add_argument("--queue", metavar="QUEUE", help="Only what was in this queue.")
+    parser.add_argument("--dry-run", action="store_true", help="Count, and delete nothing.")
+
+
+def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
+    """Do it and say what was done; returns how many rows that was. Raises CommandError if nothing is asked for."""
+    asked = {False: options["older_than"], True: options["failed_older_than"]}
+    if not any(older_than is not None for older_than in asked.values()):
+        raise CommandError("Say what to delete: --older-than AGE, --failed-older-than AGE, or both; AGE as in 30d.")
+    now = store.now()
+    moments = {failed: _before(now, older_than) for failed, older_than in asked.items() if older_than is not None}
+    return sum(
+        _run(store, out, before, options["queue"], dead_letters=dead_letters, dry_run=options["dry_run"])
+        for dead_letters, before in moments.items()
+    )
+
+
+def _before(now: datetime, older_than: timedelta) -> datetime:
+    if older_than > now - EARLIEST:
+        raise CommandError(f"{older_than.days:,} days ago is before the year {EARLIEST.year:,}.")
+    return now - older_than
+
+
+def _run(
+    store: Store, out: OutputWrapper, before: datetime, queue: str | None, *, dead_letters: bool, dry_run: bool
+) -> int:
+    deleted = needed = 0
+    try:
+        for batch in prune(store, before, dead_letters=dead_letters, queue=queue, dry_run=dry_run):
+            deleted, needed = deleted + batch.deleted, needed + batch.needed
+    except Error as error:
+        if not deleted:
+            raise
+        raise CommandError(f"The database failed after {deleted:,} rows: {error}") from error
+    what = "dead letter" if dead_letters else "ended message"
+    where = f" of the queue {printable(queue)}" if queue else ""
+    done = "would be deleted" if dry_run else ("was deleted" if deleted == 1 else "were deleted")
+    until = localtime(before).isoformat(sep=" ", timespec="seconds")
+    out.write(f"{deleted:,} {what}{'' if deleted == 1 else 's'}{where} from before {until} {done}.")
+    if needed:
+        out.write(f"{needed:,} {'is' if needed == 1 else 'are'} kept: an open batch of the archive still needs them.")
+    return deleted + needed

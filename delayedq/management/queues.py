@@ -1,0 +1,69 @@
+"""Whether the queues that an operator names exist."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from django.core.management.base import CommandError
+from django.db import Error, connections
+
+from delayedq.store.protocol import BARE
+from delayedq.tasks import registered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from django.core.management.base import OutputWrapper
+
+    from delayedq.backend import DelayedQBackend
+
+#: At most this many names are listed.
+LISTED = 20
+
+
+def check_queues(names: Iterable[str], backends: Sequence[DelayedQBackend], warn: OutputWrapper) -> None:
+    """Raises CommandError for a queue that can't have messages: it is in no QUEUES, and has none.
+
+    Where a backend takes any queue (`"QUEUES": []`) an unknown name is only warned of.
+    """
+    names, known = list(names), known_queues(names, backends)
+    for name in names:
+        if name in known:
+            continue
+        if all(backend.queues for backend in backends):
+            raise CommandError(f"There is no queue {name!r}{near(name, known)}")
+        warn.write(f"Warning: no task and no message has the queue {name!r} so far{near(name, known)}")
+
+
+def known_queues(names: Iterable[str], backends: Sequence[DelayedQBackend]) -> set[str]:
+    """The queues of tasks that there are; the databases are asked only if one of these names is not configured."""
+    known = _configured(backends)
+    return known if known.issuperset(names) else known | _stored(backends)
+
+
+def near(name: str, known: set[str]) -> str:
+    """The end of a sentence about a name that is not known."""
+    nearest = get_close_matches(name, known, 1)
+    listed = sorted(known)[:LISTED]
+    more = f", and {len(known) - LISTED:,} more" if len(known) > LISTED else ""
+    asked = f". Did you mean {nearest[0]!r}?" if nearest else "."
+    return f"{asked} Known: {', '.join(listed)}{more}." if listed else asked
+
+
+def _configured(backends: Sequence[DelayedQBackend]) -> set[str]:
+    """In QUEUES, or of a task."""
+    names = {backend.alias for backend in backends}
+    of_tasks = {str(task.queue_name) for task in registered.values() if task.backend in names}
+    return of_tasks.union(*(backend.queues for backend in backends))
+
+
+def _stored(backends: Sequence[DelayedQBackend]) -> set[str]:
+    """With messages, or paused. A database that does not answer has none to tell."""
+    found: set[str] = set()
+    for store in {backend.store.alias: backend.store for backend in backends}.values():
+        try:
+            found |= {lane.queue for lane in store.lanes()} | store.paused()
+        except Error:
+            connections[store.alias].close()
+    return {queue for queue in found if BARE not in queue}

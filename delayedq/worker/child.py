@@ -1,0 +1,152 @@
+"""A worker process, started again when it dies; and how any process of ours ends."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from delayedq.compat import TASKS_LOGGER
+from delayedq.signals import leave_failures_to_us
+from delayedq.store import serve, served_store
+from delayedq.worker.lease_keeper import WorkerExit
+from delayedq.worker.logs import is_full
+from delayedq.worker.loop import Loop
+from delayedq.worker.options import ExitCode
+from delayedq.worker.registration import worker_name
+from delayedq.worker.restarts import Restarts
+
+if TYPE_CHECKING:
+    from collections import deque
+    from collections.abc import Iterator
+    from multiprocessing.context import ForkProcess
+
+    from delayedq.worker.options import Options
+    from delayedq.worker.shared_leases import SharedLeases
+
+logger = logging.getLogger("delayedq")
+
+#: Seconds after which a thread must yield the GIL: the loop and its poller get their turn beside busy tasks.
+SWITCH_INTERVAL = 0.001
+
+STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+fork = multiprocessing.get_context("fork")
+
+
+class Child:
+    """One worker process after another. Each takes shared leases that are `free`."""
+
+    def __init__(
+        self, index: int, alias: str, all_leases: list[SharedLeases], free: deque[int], options: Options
+    ) -> None:
+        self._index = index
+        self._alias = alias
+        self._all_leases = all_leases
+        self._free = free
+        self._number = 0
+        self._options = options
+        self.restarts = Restarts()
+        self._stopped = False
+        self.process: ForkProcess | None = None
+        self.needed = True
+
+    def start_if_due(self) -> None:
+        """Start a process if there is none, shared leases are free, and the pause is over."""
+        with signals_held_back():  # a stop comes before the start, or reaches the child; never in between
+            if self.process is None and self._free and self.needed and not self.restarts.due_in():
+                self._start()
+
+    def _start(self) -> None:
+        self.restarts.started()
+        self._number = self._free.popleft()
+        self.process = fork.Process(
+            target=work,
+            args=(self._alias, self._options, self._all_leases[self._number], os.getpid()),
+            name=f"delayedq-worker-{self._index + 1}",
+        )
+        self.process.start()
+
+    def stop(self) -> None:
+        """Tell the process to stop, and start no other."""
+        self._stopped = True
+        self.signal(signal.SIGTERM)
+        if self.process is None:
+            self.needed = False
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the process, if it runs."""
+        if self.process is not None and self.process.pid is not None and self.process.is_alive():
+            os.kill(self.process.pid, number)
+
+    def reap(self) -> WorkerExit | None:
+        """If the process has ended, decide whether to start another; returns what the keeper shall release."""
+        if self.process is None or self.process.is_alive():
+            return None
+        code, pid = self.process.exitcode or 0, self.process.pid
+        self.process.join()
+        self.process = None
+        self._judge(code, pid)
+        self.needed = not self._stopped
+        reason = f"Worker process {pid} was replaced: its thread was lost." if code == ExitCode.LOST_THREADS else ""
+        return WorkerExit(self._number, all_of_it=code == ExitCode.GAVE_UP, reason=reason)
+
+    def _judge(self, code: int, pid: int | None) -> None:
+        if code == ExitCode.DONE or self._stopped:
+            self._stopped = True
+            return
+        if code in {ExitCode.RECYCLE, ExitCode.LOST_THREADS}:
+            return
+        logger.error(
+            "Worker process %s (pid %s) died (%s); another starts in %.1f s.",
+            self._index + 1, pid, reason_of(code), self.restarts.died(), extra={"pid": pid},
+        )  # fmt: skip
+
+
+@contextmanager
+def signals_held_back() -> Iterator[None]:
+    """For a fork: the child must not run the supervisor's signal handlers."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+
+
+def work(alias: str, options: Options, leases: SharedLeases, parent: int) -> None:
+    """The body of a worker process."""
+    serve(alias)
+    signal.set_wakeup_fd(-1)
+    logging.getLogger(TASKS_LOGGER).addFilter(leave_failures_to_us)
+    sys.setswitchinterval(SWITCH_INTERVAL)
+    loop = Loop(served_store(), options, worker_name(os.getpid(), options.name), leases)
+    leases.register(os.getpid())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
+    signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+    try:
+        code: int = loop.run(supervisor=parent)
+    except BaseException:
+        logger.exception("Worker process %s ends with an error.", os.getpid(), extra={"pid": os.getpid()})
+        code = 1
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """End this process now, whatever threads and processes tasks have left in it: Python would wait for them."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.terminate()
+    if not is_full(1) and not is_full(2):
+        logging.shutdown()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+    os._exit(code)
+
+
+def reason_of(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,90 @@
+"""`run_workers` refuses what it could only fail at, and says what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+ROOT = Path(__file__).parents[2]
+BACKEND = "delayedq.backend.DelayedQBackend"
+
+pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
+
+@pytest.mark.parametrize("tasks", [{}, {"default": {"BACKEND": "delayedq.testing.DummyBackend"}}], ids=str)
+def test_without_a_backend_of_ours_there_is_nothing_to_serve(settings, alias, tasks):
+    settings.TASKS = tasks
+    with pytest.raises(CommandError, match=r"No backend of TASKS is delayedq's.* Set TASKS = "):
+        call_command("run_workers", "--drain")
+
+
+def test_an_unknown_backend_is_refused_with_the_known_ones(settings, alias):
+    settings.TASKS = {
+        "default": {"BACKEND": BACKEND},
+        "fast": {"BACKEND": BACKEND},
+        "dummy": {"BACKEND": "delayedq.testing.DummyBackend"},
+    }
+    for name in ("fats", "dummy"):
+        with pytest.raises(CommandError, match=f"TASKS has no backend '{name}' of delayedq; it has default, fast."):
+            call_command("run_workers", "--drain", "--backend", "fast", "--backend", name)
+
+
+def test_a_backend_that_cannot_be_imported_is_named(settings, alias):
+    settings.TASKS = {"default": {"BACKEND": "delayedq.backends.Nothing"}}
+    with pytest.raises(CommandError, match=r"TASKS\['default'\].*delayedq.backends.Nothing"):
+        call_command("run_workers", "--drain", skip_checks=True)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--exclude-queues", "*"], "leaves no queue"),
+        (["--queues", "a,b", "--exclude-queues", "b, a"], "none is left to serve"),
+        (["--exclude-queues", ","], "name at least one queue"),
+        (["--exclude-queues", "contacts|json"], "is a bare queue"),
+        (["--name", ""], "is no name"),
+        (["--name", "a\x1b[31mb"], "is no name"),
+        (["--name", "x" * 101], "is no name"),
+        (["--processes", "0"], "is not a whole number over 0"),
+        (["--lease", "nan"], "is not a number of seconds over 0"),
+    ],
+    ids=str,
+)
+def test_flags_that_make_no_sense_are_refused(alias, flags, said):
+    with pytest.raises(CommandError, match=said):
+        call_command("run_workers", "--drain", *flags)
+
+
+@pytest.fixture
+def empty(tmp_path, environment):
+    """The environment of a process on a database without tables."""
+    return {**environment, "DATABASE_URL": f"sqlite:///{tmp_path / 'empty.sqlite3'}"}
+
+
+def ran(environment, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "django", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["run_workers", "--drain"], ["delayedq", "pause", "mail"], ["delayedq", "prune", "--older-than", "1d"]],
+    ids=" ".join,
+)
+def test_a_forgotten_migrate_is_named(empty, command):
+    ended = ran(empty, *command)
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "The database 'default' has no table delayedq_cron" in ended.stderr
+    assert "run manage.py migrate\n" in ended.stderr

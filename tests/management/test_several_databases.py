@@ -1,0 +1,61 @@
+"""`manage.py delayedq` where the backends of TASKS have two databases."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from delayedq.store import store_for
+from tests.store.given import claim_one, message, settle, succeed
+
+BACKEND = "delayedq.backend.DelayedQBackend"
+
+
+@pytest.fixture
+def stores(alias, settings):
+    """The default one on SQLite, that of the backend "second" on PostgreSQL."""
+    settings.TASKS = {
+        "default": {"BACKEND": BACKEND, "OPTIONS": {"DATABASE": "default"}},
+        "second": {"BACKEND": BACKEND, "QUEUES": ["night"], "OPTIONS": {"DATABASE": alias}},
+    }
+    return store_for("default"), store_for(alias)
+
+
+pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+
+
+def said(*arguments):
+    out = StringIO()
+    call_command("delayedq", *arguments, stdout=out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("verb", [["pause", "mail"], ["resume", "mail"], ["prune", "--older-than", "1d"]], ids=" ".join)
+def test_one_has_to_be_named(stores, verb):
+    with pytest.raises(CommandError, match=r"\(default on 'default'; second on 'postgresql'\). Choose with --backend"):
+        said(*verb)
+    with pytest.raises(CommandError, match="TASKS has no backend 'third' of delayedq; it has default, second"):
+        said(*verb, "--backend", "third")
+
+
+def test_a_queue_is_paused_where_it_is(stores):
+    first, second = stores
+    assert said("pause", "night", "--backend", "second") == "night is paused.\n"
+    assert (first.paused(), second.paused()) == (set(), {"night"})
+    with pytest.raises(CommandError, match=r"There is no queue 'night'.* Known: default"):
+        said("pause", "night", "--backend", "default")
+    assert said("resume", "night", "--backend", "second") == "night is resumed.\n"
+    assert second.paused() == set()
+
+
+def test_history_is_pruned_and_explained_where_it_is(stores):
+    _, second = stores
+    second.offer(message("a"))
+    settle(second, succeed(claim_one(second, now=None)), now=None)
+    waiting = second.offer(message("b"))
+
+    assert said("explain", "b").startswith(f"#{waiting.id} ")
+    assert said("prune", "--older-than", "0s", "--backend", "default").startswith("0 ended")
+    assert said("prune", "--older-than", "0s", "--backend", "second").startswith("1 ended")

@@ -1,0 +1,94 @@
+"""Several backends beside each other, the OPTIONS of one, and what `manage.py check` says of them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.core.checks import run_checks
+
+from delayedq.compat import default_task_backend, task_backends
+from delayedq.compat import task as django_task
+from delayedq.models import Message
+from delayedq.tasks import registered
+from tests.app import tasks
+
+BACKEND = "delayedq.backend.DelayedQBackend"
+LATER = datetime(2040, 1, 1, 12, 30, 15, 123456, tzinfo=UTC)
+
+
+@pytest.fixture
+def backends(settings, postgresql, django_db_setup, django_db_blocker):
+    """One backend on SQLite and one on PostgreSQL."""
+    settings.TASKS = {
+        "default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"DATABASE": "default"}},
+        "fast": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": {"DATABASE": "postgresql"}},
+    }
+    with django_db_blocker.unblock():
+        yield
+        for alias in ("default", "postgresql"):
+            Message.objects.using(alias).all().delete()
+
+
+def test_two_backends_have_two_databases(backends):
+    here, there = tasks.echo.enqueue(1), tasks.echo.using(backend="fast").enqueue(2)
+    tasks.echo.using(backend="fast").schedule_at(LATER, 3, key="a")
+    tasks.echo.using(backend="fast").enqueue_many([((4,), {})])
+
+    assert (here.backend, there.backend) == ("default", "fast")
+    assert Message.objects.using("default").count() == 1
+    assert Message.objects.using("postgresql").count() == 3
+    assert here == task_backends["default"].get_result(here.id)
+    found = task_backends["fast"].get_result(there.id)
+    assert found == there
+    assert (found.backend, found.task.backend) == ("fast", "fast")
+    assert tasks.echo.using(backend="fast").unschedule(key="a")
+    assert not tasks.echo.unschedule(key="a")
+
+
+def add(a, b):
+    return a + b
+
+
+def test_options_are_the_defaults_of_tasks_that_do_not_say(settings):
+    minute = timedelta(minutes=1)
+    options = {"MAX_ATTEMPTS": 2, "BACKOFF": minute, "TIMEOUT": 2 * minute}
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "OPTIONS": options}}
+    try:
+        made = django_task(add)
+        assert (made.max_attempts, made.backoff, made.timeout) == (2, minute, 2 * minute)
+        made = django_task(max_attempts=7, backoff=2 * minute, timeout=minute)(add)
+        assert (made.max_attempts, made.backoff, made.timeout) == (7, 2 * minute, minute)
+    finally:
+        registered.pop("tests.test_backend_options.add", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"DATABASES": "x"}, r"\['OPTIONS'\]\['DATABASES'\] is unknown; known are DATABASE, MAX_ATTEMPTS"),
+        ({"DATABASE": "none"}, r"DATABASE.* must be a key of DATABASES \(default.*\), not 'none'"),
+        ({"MAX_ATTEMPTS": 0}, "MAX_ATTEMPTS.* must be a number from 1 to 32,000, not 0"),
+        ({"BACKOFF": 5}, "BACKOFF.* a timedelta"),
+        ({"TIMEOUT": 5}, "TIMEOUT.* a timedelta over zero, not 5"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+)
+def test_wrong_options_are_a_message_of_check(settings, options, problem):
+    settings.TASKS = {"second": {"BACKEND": BACKEND, "OPTIONS": options}, "default": {"BACKEND": BACKEND}}
+    (message,) = [message for message in run_checks() if message.id == "delayedq.E005"]
+    assert message.msg.startswith("TASKS['second']")
+    assert re.search(problem, message.msg)
+
+
+def test_a_backend_without_its_app_is_a_message_of_check(settings):
+    settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("delayedq")]
+    (message,) = default_task_backend.check()
+    assert (message.id, message.hint) == ("delayedq.E006", 'Add "delayedq" to INSTALLED_APPS and run migrate.')
+
+
+def test_a_queue_apart_from_the_models_of_its_tasks_is_a_message_of_check(backends, settings):
+    settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"DATABASE": "postgresql"}}}
+    warned = [message for message in run_checks() if message.id == "delayedq.W007"]
+    assert any("'tests_app' are stored in 'postgresql', its models in 'default'" in message.msg for message in warned)
