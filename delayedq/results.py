@@ -74,7 +74,7 @@ def not_started(attempt: Attempt, outcome: Outcome, error: BaseException | None,
     counted: the claim that ends it counts as an attempt.
     """
     claimed = attempt.claimed
-    task = _task(claimed, attempt.task.backend if attempt.task else DEFAULT_TASK_BACKEND_ALIAS)
+    task = _task(claimed, attempt.task.backend if attempt.is_known else DEFAULT_TASK_BACKEND_ALIAS)
     starts, attempts = _starts(claimed.errors), claimed.attempt - 1 + counted
     result = make(
         task,

@@ -24,7 +24,7 @@ _is_async = cache(iscoroutinefunction)
 class Attempt:
     """One claimed message on its way through a worker; `current_message()` returns it inside the task.
 
-    `task` None: it is unknown here, so the attempt never starts, and has no task.
+    `task` None: it is unknown here, so the attempt never starts, and has no task (`is_known` is False).
     """
 
     task: Task[..., Any]
@@ -33,6 +33,7 @@ class Attempt:
         self, claimed: Claimed, task: Task[..., Any] | None, worker: str, leases: SharedLeases, slot: int
     ) -> None:
         self.claimed = claimed
+        self.is_known = task is not None
         if task is not None:
             self.task = task
         self.worker = worker
