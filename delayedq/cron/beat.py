@@ -83,7 +83,7 @@ class Beats:
         one (LOST).
         """
         moment = now or self._store.now()
-        if self._deployed.attend(moment):
+        if self._deployed.heartbeat(moment):
             self._compare = 2
         visited: set[int] = set()
         if self._compare:
@@ -108,7 +108,7 @@ class Beats:
                 in_settings and name in self._own and config_hash != self._definitions[name].config_hash
                 for _, name, _, in_settings, config_hash in found
             ):
-                self._compare = max(self._compare, 1)  # somebody with other settings has enabled it
+                self._compare = max(self._compare, 1)  # a worker with other settings has enabled it
             if left := [id_ for id_ in known if id_ not in visited]:
                 yield left
             if len(found) < CHUNK:
@@ -121,7 +121,7 @@ class Beats:
             return visit(self._store, ids, self._find, now, install=install)
         except LOST:
             raise
-        except Exception:  # noqa: BLE001  which of them it was, the next one finds
+        except Exception:  # noqa: BLE001  `_visit_each` finds which schedule failed
             return self._visit_each(ids, now, install=install)
 
     def _visit_each(self, ids: Collection[int], now: datetime, *, install: bool) -> set[int]:
@@ -207,7 +207,7 @@ class Beats:
         gone = [one.id for one in installed if one.name not in decided]
         self._stop(off, SWITCHED_OFF, now)
         self._stop(gone, GONE, now)
-        self._deployed.forget()
+        self._deployed.expire()
 
     def _stop(self, ids: Sequence[int], reason: str, now: datetime) -> None:
         for some in batched(ids, CHUNK):
@@ -216,7 +216,7 @@ class Beats:
 
     def _still_stopped(self, now: datetime, rows: Sequence[CronSchedule]) -> list[CronSchedule]:
         """Asked again under the lock of the rows: their definition may have come back."""
-        self._deployed.look(now)
+        self._deployed.read(now)
         decided = self._deployed.decided()
         return [row for row in rows if decided.get(row.name, DISABLED) == DISABLED]
 

@@ -3,9 +3,9 @@
 Two versions of the code run side by side during a deploy, and workers of one database may have different settings for
 good. A worker writes once per beat that its set is in use, whatever its size. Of the sets that are in use the newest
 that has a schedule decides how it is defined; a schedule is retired only when no set has had it for a grace period in
-which workers were there to see. So no worker takes away what another one defines. After a time in which no worker had a
-beat (all were stopped, or the database was away) the grace period begins anew: until then the sets of before count as
-in use, so it does not matter who is back first.
+which workers were running. So no worker takes away what another one defines. After a time in which no worker had a
+beat (all were stopped, or the database was away) the grace period starts again: until it is over, all stored sets count
+as in use, so the order in which workers come back does not matter.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 #: Stands for a definition with `enabled` False.
 DISABLED = ""
-#: The digest of the row in which all workers, also those without schedules, say that they are there: its content is
-#: since when they have been so without a longer break.
+#: The digest of one row that all workers update, also those without schedules. Its content is the time since which
+#: workers have had beats without a break of half a grace period.
 PRESENCE = ""
 
 
@@ -54,18 +54,18 @@ class Deployed:
         #: Ids of the sets that are in use, the newest first.
         self.known: tuple[int, ...] = ()
 
-    def attend(self, now: datetime) -> bool:
-        """Say that the own set is in use, and read which others are. True if that has changed."""
+    def heartbeat(self, now: datetime) -> bool:
+        """Write that the own set is in use, and read which others are. Returns whether that has changed."""
         before = self.known
-        seen = self.look(now)
+        seen = self.read(now)
         if self._own and not self._rows.filter(digest=self.digest).update(seen_at=now):
-            # One that was forgotten returns as the newest: a version that is deployed again decides again.
+            # One that had expired returns as the newest: a version that is deployed again decides again.
             self._rows.bulk_create([self._row(self.digest, self._content, now)], ignore_conflicts=True)
-            seen = self.look(now)
+            seen = self.read(now)
         self._say_present(seen, now)
         return self.known != before
 
-    def look(self, now: datetime) -> dict[str, Seen]:
+    def read(self, now: datetime) -> dict[str, Seen]:
         """Read which sets are in use; returns all rows by digest."""
         since = Case(When(digest=PRESENCE, then="content"))
         seen = {row[1]: Seen._make(row) for row in self._rows.order_by("-id").values_list(*Seen._fields[:3], since)}
@@ -77,7 +77,7 @@ class Deployed:
         return seen
 
     def _say_present(self, seen: Mapping[str, Seen], now: datetime) -> None:
-        """Seldom: each process would write this row, and a twentieth of the grace period says as much."""
+        """Write the row of PRESENCE if it is older than a twentieth of the grace period: one write serves all processes."""
         row = seen.get(PRESENCE)
         if row is None:
             self._rows.bulk_create([self._row(PRESENCE, now.isoformat(), now)], ignore_conflicts=True)
@@ -92,14 +92,14 @@ class Deployed:
     def decided(self) -> dict[str, str]:
         """The hash that decides, by the name of each schedule that a set in use has; DISABLED for one that is disabled.
 
-        Call `attend` before.
+        Call `heartbeat` before.
         """
         decided: dict[str, str] = {}
         for id_ in reversed(self.known):
             decided |= self._content_of(id_)
         return decided
 
-    def forget(self) -> None:
+    def expire(self) -> None:
         """Delete the sets that are not in use any more."""
         if self._unused:
             self._rows.filter(id__in=self._unused).delete()

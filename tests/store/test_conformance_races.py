@@ -86,16 +86,18 @@ def test_batches_with_the_same_keys_in_opposite_orders_do_not_deadlock(store):
     assert len(set(Message.objects.values_list("payload", flat=True))) == 1
 
 
-@pytest.mark.parametrize("size", [100, 1_500])
-def test_batches_of_mixed_policies_with_the_same_keys_in_opposite_orders_do_not_deadlock(store, size):
-    """Each lets go of a key that another batch has created, or replaces it; which of both, they see differently."""
-    names = [f"{number}" for number in range(size)]
+@pytest.mark.parametrize(("size", "run", "turns"), [(100, 1, 4), (1_500, 50, 2)], ids=["one by one", "in runs"])
+def test_batches_of_mixed_policies_with_the_same_keys_in_opposite_orders_do_not_deadlock(store, size, run, turns):
+    """Each batch replaces or keeps the keys that another one creates. `run` keys in a row share a policy, and with it
+    a statement; which runs have which policy differs between the batches.
+    """
+    names = [f"{number:04}" for number in range(size)]
 
     def offer_often(thread):
         order = names if thread % 2 else names[::-1]
-        for turn in range(10 if size == 100 else 2):
+        for turn in range(turns):
             offers = [message(name, f"{thread}-{turn}") for name in order]
-            policies = [OnConflict.REPLACE if (int(name) + thread) % 2 else OnConflict.KEEP for name in order]
+            policies = [OnConflict.REPLACE if (int(name) // run + thread) % 2 else OnConflict.KEEP for name in order]
             store.at(NOW).offer_each(list(zip(offers, policies, strict=True)))
 
     together(*(partial(offer_often, thread) for thread in range(4)))
@@ -149,7 +151,7 @@ def test_a_late_end_and_a_new_claim_never_both_win(store):
 
 
 class Consumers:
-    """Ticks that go on until `wanted` messages were seen, or one of them has failed."""
+    """Threads that settle and claim until `wanted` messages were seen, or one thread has failed."""
 
     def __init__(self, store, wanted):
         self.store, self.wanted, self.seen, self.lock = store, wanted, [], Lock()
