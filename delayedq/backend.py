@@ -49,6 +49,7 @@ class OfferingBackend(BaseTaskBackend):
         self.defaults, self._problems = read_options(alias, self.options)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """See `Task.enqueue`."""
         self.validate_task(task)
         result = self._enqueue(task, task.offer(args, kwargs, when=task.run_after), args, kwargs)
         if wanted(task_enqueued, logging.DEBUG):
@@ -64,20 +65,24 @@ class OfferingBackend(BaseTaskBackend):
         key: str | None,
         on_conflict: OnConflict,
     ) -> Scheduled:
+        """See `Task.schedule_at`."""
         self.validate_task(task)
         return self._offer(task, task.offer(args, kwargs, when=when, key=key), on_conflict)
 
     def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
+        """See `Task.enqueue_many`."""
         self.validate_task(task)
         return self._offer_many(task, task.offers(calls, task.run_after))
 
     def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:
+        """See `Task.enqueue_bulk`. Raises ValueError for a chunk size below 1."""
         self.validate_task(task)
         if chunk_size < 1:
             raise ValueError(f"enqueue_bulk() takes a chunk_size of at least 1, not {chunk_size!r}.")
         return self._offer_bulk(task, task.offers(calls, task.run_after), chunk_size)
 
     def unschedule(self, task: AnyTask, key: str) -> bool:
+        """See `Task.unschedule`."""
         self.validate_task(task)
         return self._unschedule(task, key)
 

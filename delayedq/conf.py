@@ -30,12 +30,12 @@ class Settings:
     #: thread is lost when its task runs on for this long after its timeout; half of the threads lost end it too.
     HUNG_AFTER: timedelta = timedelta(seconds=60)
     #: PostgreSQL: where the listener of a worker connects (a URL or libpq's keywords), if the alias leads to a pooler
-    #: that gives a session to each transaction, as PgBouncer does: LISTEN hears nothing there. None: as the alias does.
+    #: that gives a session to each transaction, as PgBouncer does: LISTEN gets nothing there. None: as the alias does.
     LISTENER_DSN: str | None = None
     #: How long a worker gives back messages whose task it does not know, or whose arguments do not fit, before it sets
     #: them aside: in a rolling deploy a worker of the other version can run them.
     DEPLOY_GRACE: timedelta = timedelta(minutes=10)
-    #: How long history is kept; dead letters are never pruned. None: for ever.
+    #: How long history is kept; dead letters are never pruned. None: never deleted.
     RETENTION: timedelta | None = timedelta(days=30)
     #: Largest payload, in bytes of its JSON.
     MAX_PAYLOAD_BYTES: int = MAX_PAYLOAD_BYTES

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 __all__ = ["create", "create_many", "delete", "disable", "enable", "get", "run_now", "update"]
 
 DELETED = "Its schedule was deleted."
-#: How many names are compared with one that is unknown, and how many are told.
+#: How many names are compared with one that is unknown, and how many of them the error lists.
 NAMES, SHOWN = 10_000, 10
 #: A key that replaces others.
 REPLACES = {"cron": ("every", "anchor"), "every": ("cron", "timezone")}
@@ -134,7 +134,7 @@ def update(name: str, **changes: Any) -> datetime | None:
     """Change the keys that are given, as in `create`; None removes a key. Returns when it ticks next.
 
     With `enabled` it is disabled or enabled too. A schedule whose times or messages change takes back its future ticks
-    and starts anew, from now.
+    and starts again, from now.
     """
     store = default_store()
 
@@ -158,7 +158,7 @@ def update(name: str, **changes: Any) -> datetime | None:
 
 
 def delete(name: str) -> bool:
-    """Delete a schedule and take back its ticks that have not begun; False if there is none."""
+    """Delete a schedule of the database, and take back its ticks that have not begun; False if there is none."""
     store = default_store()
 
     def work() -> bool:
@@ -205,7 +205,10 @@ def enable(name: str) -> bool:
 
 
 def run_now(name: str) -> Scheduled:
-    """Offer its message once, due now, also if it is disabled. This is no tick, and takes no tick's place."""
+    """Offer its message once, due now, also if it is disabled. It is not a tick, and does not replace one.
+
+    Raises InvalidSchedule if no schedule has this name.
+    """
     store = default_store()
     row = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name).first()
     definition = definition_of(row or CronSchedule(owner=SETTINGS, name=name))
@@ -278,7 +281,7 @@ def _path(task: Task[..., Any] | str) -> str:
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Without None, which is as good as left out; tuples come back from JSON as what they were."""
+    """The options that are not None; tuples keep their type in JSON."""
     return {key: value for key, value in options.items() if value is not None}
 
 

@@ -67,4 +67,5 @@ class Scheduled(NamedTuple):
 
     @classmethod
     def of(cls, offered: Offered) -> Scheduled:
+        """From what the store returns."""
         return cls(offered.outcome, None if offered.id is None else str(offered.id))

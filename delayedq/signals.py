@@ -59,7 +59,7 @@ def wanted(signal: Signal, level: int) -> bool:
 
 
 class Floods:
-    """At most one line per event, kind and second; the next line tells how many were left out."""
+    """At most one line per event, kind and second; the next line says how many were left out."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], tuple[float, int]] = {}

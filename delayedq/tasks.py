@@ -86,7 +86,7 @@ class Task[**P, R](AnyTask):
             registered[self.module_path] = self
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the function directly, without the queue."""
+        """Call the function directly, in this process and without the queue; returns what it returns."""
         result: R = self.func(*args, **kwargs)
         return result
 
@@ -107,10 +107,15 @@ class Task[**P, R](AnyTask):
         """Store a message that is due now (or at `run_after`), and return its result, a `django.tasks` TaskResult.
 
         Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored.
+
+            result = remind.enqueue(7)
+            result.refresh()
+            result.status
         """
         return self.get_backend().enqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
+        """The async version of `enqueue`."""
         return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
     def enqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
@@ -130,9 +135,11 @@ class Task[**P, R](AnyTask):
         return self._scheduler().enqueue_bulk(self, calls, chunk_size)
 
     async def aenqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
+        """The async version of `enqueue_many`."""
         return await sync_to_async(self.enqueue_many)(calls)
 
     async def aenqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
+        """The async version of `enqueue_bulk`."""
         return await sync_to_async(self.enqueue_bulk)(calls, chunk_size=chunk_size)
 
     def schedule_at(
@@ -163,13 +170,17 @@ class Task[**P, R](AnyTask):
         """Like `schedule_at`, for a time that is `delay` (a timedelta) from now by this host's clock.
 
         Raises InvalidTime for what is no timedelta, or leads beyond the year 9999.
+
+            remind.schedule_in(timedelta(minutes=5), 7, key="UA1545/2013-01-01", on_conflict="keep")
         """
         return self.schedule_at(time_in(clock.now(), delay), *args, **options)
 
     async def aschedule_at(self, when: datetime, /, *args: Any, **options: Any) -> Scheduled:
+        """The async version of `schedule_at`."""
         return await sync_to_async(self.schedule_at)(when, *args, **options)
 
     async def aschedule_in(self, delay: timedelta, /, *args: Any, **options: Any) -> Scheduled:
+        """The async version of `schedule_in`."""
         return await sync_to_async(self.schedule_in)(delay, *args, **options)
 
     def unschedule(self, *, key: str) -> bool:
@@ -177,10 +188,13 @@ class Task[**P, R](AnyTask):
 
         An attempt that is running is not stopped; it can see the change in `current_message().lease_lost`.
         Raises InvalidKey.
+
+            remind.unschedule(key="UA1545/2013-01-01")
         """
         return self._scheduler().unschedule(self, key)
 
     async def aunschedule(self, *, key: str) -> bool:
+        """The async version of `unschedule`."""
         return await sync_to_async(self.unschedule)(key=key)
 
     def _scheduler(self) -> Scheduler:

@@ -1,4 +1,4 @@
-"""PostgreSQL cleans up and counts by itself, in transactions that a test may meet."""
+"""Autovacuum and auto-analyze of PostgreSQL, whose transactions can interfere with a test."""
 
 from __future__ import annotations
 

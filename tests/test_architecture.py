@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import re
 from dataclasses import fields
 from functools import cache
@@ -101,6 +102,35 @@ def test_names_are_of_the_vocabulary():
     named = [(path, line, name) for path in FILES for line, name in defined_names(path)]
 
     none_of([f"{place(path, line)} {name}" for path, line, name in named if not is_of_the_vocabulary(name)])
+
+
+# Documentation
+
+
+def public_functions(owner):
+    """What a caller finds on a class of ours, also inherited: functions and properties."""
+    for name in dir(owner):
+        found = inspect.getattr_static(owner, name)
+        function = getattr(found, "fget", None) or getattr(found, "__func__", found)
+        if not name.startswith("_") and inspect.isfunction(function) and function.__module__.startswith("delayedq"):
+            yield f"{owner.__qualname__}.{name}", function
+
+
+def test_everything_that_a_project_calls_has_a_docstring():
+    import delayedq
+    from delayedq import models, queue, schedules, testing
+    from delayedq.cron.service import CronMessage, CronService
+
+    named = [getattr(home, name) for home in (delayedq, queue, testing) for name in home.__all__]
+    classes = [one for one in named if inspect.isclass(one)] + [CronMessage, CronService]
+    classes += [type(models.Message.objects.all()), type(models.FinishedMessage.objects.all())]
+    public = {one.__qualname__: one for one in [*named, *classes] if hasattr(one, "__qualname__")}
+    functions = inspect.getmembers(schedules, inspect.isfunction)
+    public |= {name: one for name, one in functions if one.__module__ == "delayedq.schedules" and name[0] != "_"}
+    public |= {name: function for one in classes for name, function in public_functions(one)}
+
+    assert len(public) > 120
+    none_of([name for name, one in public.items() if not one.__doc__])
 
 
 # Boundaries

@@ -1,4 +1,4 @@
-"""Who listens hears what happens to messages; logging is one who listens."""
+"""Signals about messages, and the log, which is one of their receivers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""To stop a schedule, and to let it go on: by hand, by the settings, or since it is gone."""
+"""Stopping and resuming a schedule: by hand, by the settings, or because no settings define it any more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def stop(
 ) -> None:
     """Take back the ticks of those that are `still` to be stopped once their rows are locked.
 
-    With `retire`, one that is defined again goes on from where it was; else it begins anew.
+    With `retire`, one that is defined again goes on from where it was; else it starts again, from then.
     """
 
     def work() -> None:
@@ -76,7 +76,7 @@ def enable(store: Store, row: CronSchedule, definition: Definition | None, now: 
 
 
 def empty(store: Store, rows: Sequence[CronSchedule], reason: str, now: datetime, change: str) -> None:
-    """Take back what lies in the future, and cancel what is late by a minute or more; what has begun goes on."""
+    """Take back the future ticks, and cancel those that are late by a minute or more; what has begun goes on."""
     if not rows:
         return
     found = ticks_from(store, rows, now)

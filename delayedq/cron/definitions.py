@@ -37,7 +37,7 @@ KEYS = (
     "task", "cron", "every", "anchor", "args", "kwargs", "queue_name", "priority", "timezone", "misfire",
     "starting_deadline", "overlap", "jitter", "start", "end", "max_runs", "enabled",
 )  # fmt: skip
-#: As django.tasks has them.
+#: The limits of django.tasks.
 LOWEST, HIGHEST = -100, 100
 
 
@@ -149,7 +149,7 @@ def _read(path: Path, name: object, given: Any) -> Definition:
 
 
 def _policy(path: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that have no connection with others."""
+    """The values that are checked one by one."""
     with path.at("misfire"):
         misfire = checked_choice(Misfire, given.get("misfire", Misfire.ONCE))
     with path.at("overlap"):

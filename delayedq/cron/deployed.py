@@ -77,7 +77,7 @@ class Deployed:
         return seen
 
     def _say_present(self, seen: Mapping[str, Seen], now: datetime) -> None:
-        """Write the row of PRESENCE if it is older than a twentieth of the grace period: one write serves all processes."""
+        """Write the row of PRESENCE if that is older than a twentieth of the grace period: one write is enough."""
         row = seen.get(PRESENCE)
         if row is None:
             self._rows.bulk_create([self._row(PRESENCE, now.isoformat(), now)], ignore_conflicts=True)

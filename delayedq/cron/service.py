@@ -49,6 +49,7 @@ class CronMessage:
 
     @property
     def due_at(self) -> datetime:
+        """When its message is due (aware datetime)."""
         return self.schedule_at_actual or self.schedule_at
 
 
@@ -109,7 +110,7 @@ class CronService:
         The first round updates what other processes have placed. A round that fails is logged, and the next one tries
         again. Call `close()` on the result, or use it as a context manager, to stop; ticks already placed stay.
 
-        Raises InvalidSchedule for an interval that is not over zero.
+        Raises InvalidSchedule unless the interval is above zero.
         """
         _check_names(config_hash, key_prefix)
         if not isinstance(schedule_interval, timedelta) or schedule_interval <= timedelta():

@@ -1,9 +1,10 @@
-"""May this tick start now? Asked by the worker that has claimed it, in the thread that would run it.
+"""Whether a tick may start now. Asked by the worker that has claimed it, in the thread that would run it.
 
 A tick carries the time at which it counts as missed, so it need not wait for a beat to be judged, and is judged by
 workers that do not know its schedule. A tick whose schedule allows no overlap takes the place of the running one in
 its schedule's row (`running_id`) by one conditional update. The place is free again when the message that has it ended,
-so a worker that dies frees it too. Other messages pay one look for a word in their metadata.
+so a worker that dies frees it too. For other messages it costs one search for a word in
+their metadata.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ SHORTEST, LONGEST = timedelta(seconds=1), timedelta(seconds=30)
 
 
 def must_ask(claimed: Claimed) -> bool:
-    """Is it a tick that expires, or that may have to wait?"""
+    """Whether it is a tick that expires, or that may have to wait for another one."""
     return claimed.metadata is not None and any(mark in claimed.metadata for mark in MARKS)
 
 
@@ -61,7 +62,7 @@ def check_start(claimed: Claimed, cron: Mapping[str, Any]) -> None:
 
 
 def _check_expired(store: Store, cron: Mapping[str, Any], limit: str) -> None:
-    """By the database's clock, which is asked only if that of this host says so."""
+    """Raise Cancel if the tick is missed by the database's clock; that is read only if the host's clock says so too."""
     expires_at = datetime.fromisoformat(cron[limit])
     if timezone.now() > expires_at and store.now() > expires_at:
         reason = f"It was missed (misfire: {cron.get('misfire')})."
@@ -71,9 +72,9 @@ def _check_expired(store: Store, cron: Mapping[str, Any], limit: str) -> None:
 
 
 def _waited(store: Store, claimed: Claimed, cron: Mapping[str, Any]) -> bool:
-    """Has it waited for another tick, and not begun? Then it was never due later than `starts_by`: see `_yield`."""
+    """Whether it has waited for another tick and not begun: then it was never due after `starts_by`; see `_yield`."""
     if claimed.scheduled_at > datetime.fromisoformat(cron["starts_by"]):
-        return False  # somebody has moved it
+        return False  # it was rescheduled by hand
     return not _rows(store, cron["schedule"]).filter(running_id=claimed.id).exists()
 
 

@@ -19,7 +19,7 @@ logger = logging.getLogger("delayedq")
 
 
 def tell_placed(store: Store, schedule: str, nominal_at: datetime, message_id: int | None) -> None:
-    """Costs nothing while nobody but the log listens, and the log is above DEBUG."""
+    """Sends nothing if the log is the only receiver and its level is above DEBUG."""
     if len(signals.tick_placed.receivers) > 1 or logger.isEnabledFor(logging.DEBUG):
         _after_commit(
             store,

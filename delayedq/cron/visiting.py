@@ -87,7 +87,7 @@ class Visited:
 def visit(store: Store, ids: Collection[int], find: Find, now: datetime, *, install: bool = False) -> set[int]:
     """Bring these schedules up to date; returns the ids of those that need nothing more now.
 
-    Schedules whose row somebody else has locked are left to them. Without `install`, so are those whose definition is
+    Schedules whose row another transaction has locked are left out. Without `install`, so are those whose definition is
     not the one that is installed, and those that were visited meanwhile.
     """
     return together(store, lambda: _visit(store, ids, find, now, install))
@@ -109,14 +109,14 @@ def _visit(store: Store, ids: Collection[int], find: Find, now: datetime, instal
 
 
 def lock_each(store: Store, ids: Collection[int], *, skip: bool = False) -> list[CronSchedule]:
-    """The rows of these schedules, locked until the transaction ends; `skip` those that somebody else has locked."""
+    """The rows of these schedules, locked until the transaction ends; with `skip`, without those that are locked."""
     skip = skip and connections[store.alias].features.has_select_for_update_skip_locked
     rows = CronSchedule.objects.using(store.alias).select_for_update(skip_locked=skip)
     return list(rows.filter(id__in=ids).order_by("id"))
 
 
 def bring_up_to_date(store: Store, visited: Sequence[Visited], now: datetime) -> None:
-    """Do all that is described above, and write the rows, which the caller has locked."""
+    """Judge, plan and place the ticks as the module says, and write the rows, which the caller has locked."""
     put_off = _read_ticks(store, visited, now)
     _take_back_changed(store, visited, put_off, now)
     for one in visited:
@@ -178,7 +178,7 @@ def _read_ticks(store: Store, visited: Sequence[Visited], now: datetime) -> dict
 
 
 def _is_moved(one: Visited, tick: CronTick, due_at: datetime, due_at_first: datetime) -> bool:
-    """Somebody has put it off, or redriven it."""
+    """Whether an operator has rescheduled or redriven its message."""
     if tick.config_hash != one.definition.config_hash:
         return due_at != due_at_first
     return due_at != one.definition.due_at(tick.nominal_at)
@@ -214,7 +214,7 @@ def _install(store: Store, one: Visited, now: datetime) -> None:
     if row.retired_at is not None and now - row.retired_at > RETURNS:
         row.config_hash, row.runs = "", 0
     if not row.config_hash or (is_retired and one.changed):
-        if row.definition is None:  # who changes those of the database tells it
+        if row.definition is None:  # changes of those of the database are reported where they are made
             tell_changed(store, row.name, "installed", 0)
         row.covered_until = now
     elif is_retired:
@@ -226,7 +226,7 @@ def _install(store: Store, one: Visited, now: datetime) -> None:
 
 
 def _takes_over(row: CronSchedule, now: datetime) -> bool:
-    """Does a changed definition begin where the ticks end that workers with the one before have placed?"""
+    """Whether a changed definition starts where the ticks of the previous one, which workers have placed, end."""
     return row.definition is None and row.covered_until < now <= row.covered_until + HANDOVER
 
 
@@ -234,7 +234,7 @@ def _takes_over(row: CronSchedule, now: datetime) -> bool:
 
 
 def _judge(store: Store, visited: Sequence[Visited], now: datetime) -> None:
-    """Cancel the ticks that are too late, and plan those that nobody has placed in time and that still run."""
+    """Cancel the ticks that are too late, and plan those that were not placed in time and still run."""
     late: dict[Misfire, dict[int, tuple[Visited, Waiting]]] = defaultdict(dict)
     for one in visited:
         definition, row = one.definition, one.row
@@ -260,7 +260,7 @@ def _judge(store: Store, visited: Sequence[Visited], now: datetime) -> None:
 
 
 def _missed(one: Visited, now: datetime) -> list[datetime]:
-    """The ticks that nobody has placed and that may still run: at most MOST, the others come with the next visits."""
+    """The ticks that were not placed and may still run: at most MOST; the next visits return the others."""
     definition, covered_until = one.definition, one.row.covered_until
     if one.runs_left == 0 or covered_until >= now:
         return []
@@ -276,7 +276,7 @@ def _missed(one: Visited, now: datetime) -> list[datetime]:
 
 
 def _tell_passed_over(store: Store, one: Visited, now: datetime, reason: str) -> None:
-    """Of the ticks that nobody has placed, and that come before the first one that will run."""
+    """Report the ticks that were not placed and come before the first one that will run."""
     schedule, covered_until = one.definition.schedule, one.row.covered_until
     until = min((tick.nominal_at - SECOND for tick in one.new), default=now)
     if covered_until >= until or (last := latest(schedule, covered_until, until)) is None:

@@ -1,4 +1,4 @@
-"""`manage.py delayedq prune`: delete old history, and dead letters, which workers keep for ever."""
+"""`manage.py delayedq prune`: delete old history, and dead letters, which workers never delete."""
 
 from __future__ import annotations
 

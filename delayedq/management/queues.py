@@ -59,7 +59,7 @@ def _configured(backends: Sequence[DelayedQBackend]) -> set[str]:
 
 
 def _stored(backends: Sequence[DelayedQBackend]) -> set[str]:
-    """With messages, or paused. A database that does not answer has none to tell."""
+    """The queues that have messages or are paused; of a database that does not answer, none."""
     found: set[str] = set()
     for store in {backend.store.alias: backend.store for backend in backends}.values():
         try:

@@ -21,14 +21,14 @@ class PartialIndex(models.Index):
         return [message for message in super().check(model, connection) if message.id != "models.W037"]
 
     def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
-        """To migrations it is what it inherits from."""
+        """In migrations it is a plain Index."""
         _, arguments, options = super().deconstruct()
         return "django.db.models.Index", arguments, options
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, models.Index) and self.deconstruct() == other.deconstruct()
 
-    __hash__ = None  # type: ignore[assignment]  # as in what it inherits from
+    __hash__ = None  # type: ignore[assignment]  # as in Index
 
 
 class Outcome(models.TextChoices):
@@ -42,22 +42,27 @@ class Outcome(models.TextChoices):
 
 
 class FinishedMessageQuerySet(models.QuerySet["FinishedMessage"]):
+    """Ended messages by outcome: `FinishedMessage.objects.failed().filter(queue="mail")`."""
+
     def succeeded(self) -> Self:
+        """Those whose task returned, or whose consumer acknowledged them."""
         return self.filter(outcome=Outcome.SUCCEEDED)
 
     def failed(self) -> Self:
-        """The dead letters."""
+        """The dead letters: those that failed at their last attempt, or could not run."""
         return self.filter(outcome=Outcome.FAILED)
 
     def cancelled(self) -> Self:
+        """Those that were unscheduled, or cancelled by an operator or their own task."""
         return self.filter(outcome=Outcome.CANCELLED)
 
     def superseded(self) -> Self:
+        """Attempts that ended after their message was replaced; the replacement has a row of its own when it ends."""
         return self.filter(outcome=Outcome.SUPERSEDED)
 
 
 class FinishedMessage(models.Model):
-    """History: one row per ended message, under the id it had in its life."""
+    """History: one row per ended message, with the id that it had as a live message."""
 
     id = models.BigIntegerField(primary_key=True)
     finished_at = models.DateTimeField(db_index=True)

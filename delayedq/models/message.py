@@ -42,7 +42,7 @@ class PartialUnique(models.UniqueConstraint):
         return [message for message in super().check(model, connection) if message.id != "models.W036"]
 
     def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
-        """To migrations it is what it inherits from."""
+        """In migrations it is a plain UniqueConstraint."""
         _, arguments, options = super().deconstruct()
         return "django.db.models.UniqueConstraint", arguments, options
 
@@ -89,37 +89,39 @@ def _renewed(message: Message, renewal: LockedRenewal) -> Message:
 
 
 class MessageQuerySet(models.QuerySet["Message"]):
-    """Each verb compares with the database's clock."""
+    """Live messages by state, judged by the database's clock: `Message.objects.due().filter(queue="mail").count()`."""
 
     def due(self) -> Self:
-        """Would be claimed now, in the order of one queue and priority."""
+        """Those that would be claimed now, ordered by due time, as within one queue and priority."""
         return self.waiting().filter(scheduled_at__lte=Now()).order_by("scheduled_at", "id")
 
     def scheduled(self) -> Self:
-        """Waits for its time."""
+        """Those that are due later, ordered by due time."""
         return self.waiting().filter(scheduled_at__gt=Now()).order_by("scheduled_at", "id")
 
     def waiting(self) -> Self:
-        """No worker holds it: never claimed, given back, or its lease expired."""
+        """Those without a valid lease: never claimed, given back, or their lease expired."""
         return self.filter(is_free(Now()))
 
     def leased(self) -> Self:
-        """A worker holds it."""
+        """Those that a worker or consumer holds."""
         return self.filter(self.is_leased())
 
     @staticmethod
     def is_leased() -> Q:
+        """The condition of `leased`, for use in other queries."""
         return is_held(Now())
 
     def expired(self) -> Self:
-        """Its worker was killed or froze: the lease expired, and it was not claimed since."""
+        """Those whose lease expired (their worker was killed or froze), and which were not claimed since."""
         return self.filter(has_run_out(Now()))
 
     def retrying(self) -> Self:
-        """Failed at least once and waits for its next attempt."""
+        """Those that failed at least once and wait for their next attempt."""
         return self.waiting().filter(attempt__gt=0)
 
     def keyed(self, kind: str, key: str) -> Self:
+        """The message with this key of this kind (the path of a task): at most one."""
         return self.filter(kind=kind, key=key)
 
 
@@ -165,7 +167,7 @@ class Message(models.Model):
 
 
 class LockedRenewal(models.Model):
-    """The renewed lease of a message whose row somebody's open transaction has locked.
+    """The renewed lease of a message whose row another open transaction has locked.
 
     A lease that ran out in the message's own row still holds while this one does. There is no foreign key: its check
     would wait for the locked row.
@@ -180,7 +182,7 @@ class LockedRenewal(models.Model):
 
 
 class Dashboard(Message):
-    """No table, but a place in the admin and a permission to see it."""
+    """The admin's dashboard as a model without a table: a menu entry, and the permission to view it."""
 
     class Meta:
         proxy = True

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from delayedq.cron.reading import LastTick
     from delayedq.store.base import Store
 
-#: Read in one go by those who want all.
+#: Rows per statement where all are read.
 ALL = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A schedule with its state. `definition` None: nobody defines it any more, or it can't be read (`problem`)."""
+    """A schedule with its state. `definition` None: it is not defined any more, or can't be read (`problem`)."""
 
     name: str
     definition: Definition | None
@@ -82,7 +82,7 @@ def all_schedules(store: Store, definitions: Mapping[str, Definition], now: date
 
 
 def named_schedule(store: Store, definitions: Mapping[str, Definition], name: str, now: datetime) -> Known | None:
-    """The schedule of this name; None if nobody knows it."""
+    """The schedule of this name; None if there is none."""
     row = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name).first()
     if row is None and name not in definitions:
         return None

@@ -1,4 +1,4 @@
-"""Delete history by hand: what ended long ago, and dead letters, which workers keep for ever."""
+"""Delete history by hand: what ended long ago, and dead letters, which workers never delete."""
 
 from __future__ import annotations
 

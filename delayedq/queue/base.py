@@ -63,6 +63,7 @@ class Base[P]:
 
     @property
     def name(self) -> str:
+        """The name that the queue was made with (str), without the type of its payloads."""
         return self.address.name
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ class Batch[P]:
 
     @property
     def payload(self) -> list[P]:
+        """The payloads of all its messages (list), also of those that were settled one by one."""
         return [envelope.payload for envelope in self.envelopes]
 
     @property
@@ -51,6 +52,7 @@ class Batch[P]:
         return iter(self.envelopes)
 
     def acknowledge(self) -> list[Acknowledgement]:
+        """End the messages as succeeded."""
         return self._settle(lambda envelope: envelope.acknowledging())
 
     def reject(self, delay: timedelta | None = None) -> list[Acknowledgement]:

@@ -81,7 +81,7 @@ class Readings[P]:
         return reading
 
     def _read(self) -> None:
-        """Read one more page, of which perhaps nothing is to be shown."""
+        """Read one more page; the filter may let none of it through."""
         lane, after = self._to_read[0]
         rows = self._leases.store.browse(lane, after, PAGE)
         self._page.extend(self._shown(lane, rows))

@@ -41,6 +41,8 @@ MOST_POLLED = 2**63 - 1
 
 
 class Consumer[P](Base[P]):
+    """The polling methods of `DelayedQueue`. `atry_poll`, `atry_poll_many` and `apoll` are their async versions."""
+
     def try_poll(self, *, lease: timedelta | None = None) -> Envelope[P] | None:
         """Return the message that was due first, leased to the caller; None if nothing is due. Does not wait.
 
@@ -212,9 +214,11 @@ class Consumer[P](Base[P]):
     # Async: if the caller is cancelled, what was claimed meanwhile is given back uncharged
 
     async def atry_poll(self, *, lease: timedelta | None = None) -> Envelope[P] | None:
+        """The async version of `try_poll`."""
         return await _unless_cancelled(sync_to_async(self.try_poll)(lease=lease))
 
     async def atry_poll_many(self, limit: int, *, lease: timedelta | None = None) -> Batch[P]:
+        """The async version of `try_poll_many`."""
         return await _unless_cancelled(sync_to_async(self.try_poll_many)(limit, lease=lease))
 
     async def apoll(

@@ -171,6 +171,7 @@ class ReplyQueue[P](DelayedQueue[P]):
         self.leases.expires_at = expiry(self.address.queue)
 
     def close(self) -> None:
+        """Close the queue, and drop its messages."""
         try:
             with suppress(QueueClosed):
                 self._drop()

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 
 class DeliveryType(StrEnum):
+    """Whether a message is delivered for the first time."""
+
     FIRST_DELIVERY = "first_delivery"
     #: It was polled before: its consumer rejected or deferred it, or its lease ended.
     REDELIVERY = "redelivery"
@@ -80,6 +82,7 @@ class Envelope[P]:
 
     @property
     def key(self) -> str | None:
+        """The key of the message (str); None if it was offered without one."""
         return self.claimed.key
 
     @property
@@ -94,10 +97,12 @@ class Envelope[P]:
 
     @property
     def delivery_type(self) -> DeliveryType:
+        """FIRST_DELIVERY if `attempt` is 1, else REDELIVERY."""
         return DeliveryType.FIRST_DELIVERY if self.attempt == 1 else DeliveryType.REDELIVERY
 
     @property
     def scheduled_at(self) -> datetime:
+        """When the message was due (aware datetime)."""
         return self.claimed.scheduled_at
 
     @property
@@ -113,7 +118,10 @@ class Envelope[P]:
     # Settling
 
     def acknowledge(self) -> Acknowledgement:
-        """End the message as succeeded."""
+        """End the message as succeeded.
+
+        Any other answer than ACKNOWLEDGED says that it was replaced meanwhile, or that the lease was lost.
+        """
         return self._settle(self.acknowledging())
 
     def reject(self, delay: timedelta | None = None) -> Acknowledgement:
@@ -204,10 +212,11 @@ class Envelope[P]:
     # The settlements, for Batch too
 
     def acknowledging(self) -> Settlement:
+        """End as succeeded."""
         return self._leases.succeeded(self.claimed, self._elapsed())
 
     def rejecting(self, delay: timedelta | None = None, error: Exception | None = None) -> Settlement:
-        """Raises ValueError for a delay below zero."""
+        """Give back, due after `delay`; at the last attempt, fail. Raises ValueError for a delay below zero."""
         seconds = seconds_of(delay)
         if self.attempt >= self.claimed.max_attempts:
             reason = error or Failed("It was rejected at its last attempt.")
@@ -216,6 +225,7 @@ class Envelope[P]:
         return self._given_back(delay=seconds, errors=errors)
 
     def releasing(self) -> Settlement:
+        """Give back, due at once; the attempt does not count."""
         return Settlement(GiveBack(self.claimed, charged=False))
 
     def putting_back(self, error: BaseException, delay: timedelta | None = None) -> Settlement:

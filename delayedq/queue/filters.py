@@ -20,7 +20,7 @@ _PREFIX = "key__startswith"
 #: Says that the name before it is one of the payload, as the last of a condition is a lookup if it can be.
 _EXACT = "exact"
 _LOOKUPS = {_EXACT, *Lookup}
-#: What Django has and a filter has not; as names of a payload they would match nothing, in silence.
+#: Lookups of Django that a filter does not have: refused, as read as names in a payload they would match nothing.
 _UNKNOWN = {
     *("contains", "icontains", "startswith", "istartswith", "endswith", "iendswith", "iexact", "isnull"),
     *("regex", "iregex"),

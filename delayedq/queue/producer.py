@@ -53,6 +53,8 @@ class Terms(TypedDict, total=False):
 
 
 class Producer[P](Base[P]):
+    """The offering methods of `DelayedQueue`, each with an async version: `aoffer_or_update` and so on."""
+
     def offer_or_update(
         self,
         key: str | None,

@@ -23,6 +23,8 @@ from delayedq.exceptions import CannotRun, NotStorable
 
 
 class Serializer[P](Protocol):
+    """What converts the payloads of a queue to text and back; see the module for an example."""
+
     @property
     def type_name(self) -> str:
         """Part of the queue's stored name: queues with the same name and different types are different queues."""
@@ -40,9 +42,11 @@ class JSONSerializer:
     type_name = "json"
 
     def serialize(self, payload: Any) -> str:
+        """Return the payload as JSON. Raises NotStorable, naming the place, for a value without a JSON form."""
         return dumps(payload, where="payload")
 
     def deserialize(self, text: str) -> Any:
+        """Return the payload with its types. Raises ValueError, also if a model instance it refers to was deleted."""
         try:
             return loads(text)
         except CannotRun as error:
@@ -55,11 +59,13 @@ class TextSerializer:
     type_name = "text"
 
     def serialize(self, payload: str) -> str:
+        """Return the text itself. Raises NotStorable for another type."""
         if not isinstance(payload, str):
             raise NotStorable(f"The payload of a queue of texts is a str, not {payload!r}.")
         return payload
 
     def deserialize(self, text: str) -> str:
+        """Return the text itself."""
         return text
 
 
@@ -69,11 +75,13 @@ class BytesSerializer:
     type_name = "bytes"
 
     def serialize(self, payload: bytes) -> str:
+        """Return the bytes in base64. Raises NotStorable for another type."""
         if not isinstance(payload, bytes):
             raise NotStorable(f"The payload of a queue of bytes is bytes, not {payload!r}.")
         return b64encode(payload).decode()
 
     def deserialize(self, text: str) -> bytes:
+        """Return the bytes. Raises ValueError for a text that is not base64."""
         return b64decode(text, validate=True)
 
 

@@ -50,6 +50,7 @@ class Topic[P]:
 
     @property
     def subscriptions(self) -> tuple[str, ...]:
+        """The names of the declared subscriptions."""
         return tuple(self._queues)
 
     def add_subscription(self, subscription: str) -> None:

@@ -1,6 +1,6 @@
 """What the store does for bare queues alone: messages that meet conditions are claimed, and lanes are browsed.
 
-No worker uses it, and no queue without a filter: their statements know nothing of it.
+Neither workers nor queues without a filter use it, so it adds nothing to their statements.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ SELECT count(*) FROM (
 
 
 def page(after: str, waiting: str, *, key: str = "key", index: str = "") -> str:
-    """A page of a lane. `after`: `Dialect.after`. `waiting`: that nobody has leased `message`."""
+    """A page of a lane. `after`: `Dialect.after`. `waiting`: the condition that `message` is not leased."""
     return _PAGE.format(after=after.format(**_AFTER), waiting=waiting, key=key, index=index)
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Lane
 
 
-#: Seconds between two tries to settle a message that somebody's transaction has locked.
+#: Seconds between two tries to settle a message that another transaction has locked.
 BUSY_PAUSE = 0.02
 
 

@@ -1,4 +1,4 @@
-"""How a worker hears that another process changed the queue."""
+"""Notifications for workers: another process or thread changed the queue."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Listener(ABC):
-    """Tells that another process or thread changed the queue. It has a connection of its own, and one thread uses it.
+    """Reports that another process or thread changed the queue. It has a connection of its own, and one thread uses it.
 
     Raises django.db.Error if it can't connect.
     """

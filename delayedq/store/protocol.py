@@ -56,6 +56,8 @@ class OnConflict(StrEnum):
 
 
 class OfferOutcome(StrEnum):
+    """What an offer did: created a message, replaced the live one of its key, or neither."""
+
     CREATED = "created"
     UPDATED = "updated"
     #: The live message was kept, or was offered with the same payload and time.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from delayedq.store.columns import listed
 
-#: What a heartbeat tells.
+#: What a heartbeat writes.
 GIVEN = ("name", "host", "pid", "threads", "queues", "excluded_queues", "lease", "held", "running", "problems")
 COLUMNS = listed(f"given.{name}" for name in GIVEN)
 INSERT = f"INSERT INTO delayedq_worker ({listed(GIVEN)}, started_at, seen_at)"

@@ -102,6 +102,7 @@ class DummyBackend(OfferingBackend):
         return False
 
     def get_result(self, result_id: str) -> AnyResult:
+        """The result with this id. Raises TaskResultDoesNotExist."""
         for result in self.results:
             if result.id == result_id:
                 return result
@@ -151,6 +152,7 @@ class ImmediateBackend(DummyBackend):
         self._shared_leases = SharedLeases(64)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
+        """Run the task, unless it is due later; returns its result, which has then ended."""
         result = super().enqueue(task, args, kwargs)
         self._run_if_due(result.id)
         return result

@@ -77,6 +77,7 @@ class ReplayReport:
         return "\n".join(lines)
 
     def differs(self, difference: Difference, example: str) -> None:
+        """Count one more message that ended in another way."""
         self.differences[difference] += 1
         named = self.examples.setdefault(difference, [])
         if len(named) < EXAMPLES:

@@ -34,7 +34,7 @@ def nap(name, seconds):
 
 @task
 def log_in_file(path, seconds):
-    """Writes no database, which somebody may have locked."""
+    """Does not write to the database, so no lock can stop it."""
     with Path(path).open("a") as log:
         print("began", os.getpid(), file=log, flush=True)
         time.sleep(seconds)

@@ -109,7 +109,7 @@ def dead_rows() -> None:
         delayedq.nothing.enqueue(1)
         watermark = datetime.now(UTC) - timedelta(seconds=1)
         scan = _timed(store.scan)
-        say(f"1,000,000 dead rows: a look takes {scan:.0f} ms, a second one {_timed(store.scan):.0f} ms")
+        say(f"1,000,000 dead rows: a scan takes {scan:.0f} ms, a second one {_timed(store.scan):.0f} ms")
         claim = _timed(lambda: store.claim([Lane("default", 0, watermark)], 1, LEASE, "w"))
         say(f"... a claim from its floor {claim:.1f} ms")
     _query("TRUNCATE delayedq_message, delayedq_finishedmessage")
@@ -130,7 +130,7 @@ def many_lanes() -> None:
     scan = _timed(store.scan)
     plan = _timed(lanes.plan)
     claim = _timed(lambda: store.claim(lanes.plan(), BATCH, LEASE, "w"))
-    say(f"1,000 queues: {size / 1000:.0f} kB, a look {scan:.1f} ms, a plan {plan:.2f} ms, a claim {claim:.1f} ms")
+    say(f"1,000 queues: {size / 1000:.0f} kB, a scan {scan:.1f} ms, a plan {plan:.2f} ms, a claim {claim:.1f} ms")
 
 
 def _ended(claims: list) -> list:

@@ -1,4 +1,4 @@
-"""What a cron expression means, told a second time: expressions that know what they match, and a walk of local minutes.
+"""A second, independent implementation of cron expressions: it tries every local minute.
 
 Nothing here is shared with the code under test: no parser, since each expression is made together with the values it
 stands for, and no arithmetic, since each local minute of a zone is looked up by its `fold` (PEP 495).

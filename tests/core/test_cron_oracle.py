@@ -1,4 +1,4 @@
-"""The proof of the rule: whole years of many zones, tick by tick, against a walk over the minutes of their clocks."""
+"""Whole years of many zones, tick by tick, compared with an oracle that tries every minute of the local clock."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_disabled_twice_it_is_disabled_since_the_first_time(store):
 
 
 def test_a_beat_that_began_before_places_nothing_after(store, monkeypatch):
-    """It has read what is known, and then meets the lock of the schedule's row."""
+    """It has read the known schedules, and then waits for the lock of the schedule's row."""
     lock_each = visiting.lock_each
 
     def late(store, ids, **options):

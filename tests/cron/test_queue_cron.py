@@ -1,4 +1,4 @@
-"""`queue.cron` as a consumer of a real queue meets it: the scenarios K1 to K14, offered, polled and acknowledged."""
+"""`queue.cron` with the consumer of a real queue: the scenarios K1 to K14, offered, polled and acknowledged."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_k9_a_daily_schedule_has_hours(queue):
     ids=["repeated hour", "gap"],
 )
 def test_k10_each_hour_comes_once_on_days_when_clocks_are_changed(queue, clock, day, hours, delivered):
-    """Consumers and schedulers go on all day, and the definition is installed anew every 20 minutes."""
+    """Consumers and schedulers go on all day, and the definition is installed again every 20 minutes."""
     taken = []
     for minutes in range(4 * 60, 12 * 60, 20):
         clock.now = day + timedelta(minutes=minutes)

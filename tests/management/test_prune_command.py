@@ -20,7 +20,7 @@ DAY = timedelta(days=1)
 
 @pytest.fixture
 def ended(store):
-    """Has a message end, so many days ago."""
+    """Let a message end this number of days ago."""
 
     def end(key, days, outcome=FinalOutcome.SUCCEEDED, queue="mail"):
         when = store.now() - days * DAY

@@ -1,4 +1,4 @@
-"""Beside SQLite: extending a delivery whose message somebody's open transaction has locked."""
+"""Beside SQLite: extending a delivery whose message another open transaction has locked."""
 
 from __future__ import annotations
 

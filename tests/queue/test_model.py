@@ -115,7 +115,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @initialize(target=held, messages=BATCHES)
     def begin(self, messages):
-        """With something in hand: most examples leave out some of the rules, and so perhaps those that poll."""
+        """Start with a polled message: most examples leave out some rules, maybe those that poll."""
         self.offer_batch(messages)
         return self.poll_all()
 
@@ -165,7 +165,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Under one id there is one message, all its life."""
         assert self.by_id.setdefault(id_, message) is message
 
-    # Letting go, also by those who have lost what they held
+    # Settling, also after the lease was lost
 
     @rule(target=held, pair=consumes(held), acts=st.lists(st.sampled_from(ACTS), min_size=1, max_size=2))
     def let_go(self, pair, acts):

@@ -56,7 +56,7 @@ def timed(call):
 
 
 def woken(queue):
-    """What a poll finds before its time is up: then it would look once more anyway."""
+    """What a poll finds before its timeout, at which it would scan once more anyway."""
     envelope, seconds = timed(lambda: queue.poll(LONG))
     assert seconds < PATIENCE
     return envelope

@@ -1,4 +1,4 @@
-"""Looking: which lanes there are, and when each has something to do."""
+"""Scans and peeks: which lanes there are, and when each has something to do."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_what_ended_is_not_seen_and_what_was_given_back_is(store):
     assert scan(store) == {("sms", 0): (at(20), 20.0)}
 
 
-def test_looking_finds_what_a_watermark_hides(store):
+def test_a_scan_finds_what_a_watermark_hides(store):
     store.at(NOW).offer(message("late commit", scheduled_at=at(-10)))
 
     assert claim(store, lanes=[Lane("mail", 0, at(-1))]) == []
@@ -100,7 +100,7 @@ def test_looking_finds_what_a_watermark_hides(store):
     assert claim_one(store, lanes=[Lane("mail", 0, first_at)]).key == "late commit"
 
 
-def test_looking_changes_nothing(store):
+def test_a_scan_changes_nothing(store):
     store.at(NOW).offer(message("a"))
     for _ in range(3):
         store.at(NOW).scan()

@@ -1,4 +1,4 @@
-"""The end of an attempt: finished with a history row, or given back; and ticks, which also claim."""
+"""The end of an attempt: finished with a history row, or given back; also in one call with a claim."""
 
 from __future__ import annotations
 

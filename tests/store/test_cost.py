@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 from tests.store.given import LANE, LEASE, NOW, claim, message, succeed
 
 #: Statements that store one message; that store a batch of 10,000; that end 100 messages and claim as many. Those of
-#: SQLite run within the process: what counts there is that the ones of a tick are as many for any batch.
+#: SQLite run within the process: what counts there is that those of `settle_and_claim` are as many for any batch.
 ENQUEUE = {"sqlite": 1, "postgresql": 1, "mariadb": 1}
 BATCH = {"postgresql": 3, "mariadb": 60}
 SETTLE_AND_CLAIM = {"sqlite": 8, "postgresql": 1, "mariadb": 10}

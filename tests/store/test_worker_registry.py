@@ -1,4 +1,4 @@
-"""Who works, and which queues are paused: what the stores know of both."""
+"""The worker registry, and paused queues, in each store."""
 
 from __future__ import annotations
 

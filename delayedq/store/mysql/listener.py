@@ -1,6 +1,6 @@
 """Asks twice a second for the newest id, which is the last entry of the primary key, and for what is paused.
 
-It hears of most messages that were created and of none that was moved: a worker finds those by its next scan, after
+It notices most messages that were created, and none that was moved: a worker finds those by its next scan, after
 POLL_INTERVAL at the latest.
 """
 

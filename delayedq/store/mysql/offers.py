@@ -30,7 +30,7 @@ class _Stored(NamedTuple):
 
 
 def offer_one(cursor: CursorWrapper, offer: Offer, on_conflict: OnConflict, now: str | None) -> Offered:
-    """One statement, whatever it meets: the answer to it tells the id, and what became of the offer."""
+    """Offer with one statement; its answer contains the id and the outcome."""
     cursor.execute(sql.insert(1, on_conflict), _values(offer, now))
     id_ = int(cursor.lastrowid)
     if id_ > HALF:
@@ -68,7 +68,7 @@ def _by_key(cursor: CursorWrapper, statement: str, names: dict[str, str]) -> dic
 def _judge(stored: _Stored, known: _Stored | None, created: range) -> Offered:
     """`known` was locked before the offer, so only this changed it since; None if the key was not live then.
 
-    Somebody else may have created it in between.
+    Another transaction may have created it in between.
     """
     if known is None and stored.id in created and not stored.generation:
         return Offered(CREATED, stored.id)

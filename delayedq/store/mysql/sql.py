@@ -18,7 +18,7 @@ NOW = _MOMENT.format("%(now)s")
 #: A word of its own, which has to be quoted where it stands for the column.
 KEY = "`key`"
 
-# The documents, and the messages they speak of. The server would take texts for those of its default character set.
+# The documents, and the messages they are about. The server would take texts for those of its default character set.
 VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
 IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
 _NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
@@ -104,7 +104,7 @@ STEP = "SELECT @@auto_increment_increment"
 
 
 def unleased(message: str, now: str = NOW) -> str:
-    """Nobody holds it: it has no lease, or one that ran out and was not renewed beside its row, which was locked.
+    """The condition that it is not leased: no lease, or one that ran out and was not renewed beside its locked row.
 
     The subquery is evaluated only for leases that ran out.
     """

@@ -1,4 +1,4 @@
-"""Looking without taking, dropping, and keeping queues apart (B5, C1 to C3)."""
+"""Reading without a lease, dropping, and keeping queues apart (B5, C1 to C3)."""
 
 from __future__ import annotations
 
