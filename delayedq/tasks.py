@@ -11,9 +11,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from asgiref.sync import sync_to_async
-
 from delayedq import clock
+from delayedq.async_versions import async_version
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
 from delayedq.compat import Task as DjangoTask
 from delayedq.core.serialization import dump_call, dumps, loads
@@ -134,14 +133,6 @@ class Task[**P, R](AnyTask):
         """
         return self._scheduler().enqueue_bulk(self, calls, chunk_size)
 
-    async def aenqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
-        """The async version of `enqueue_many`."""
-        return await sync_to_async(self.enqueue_many)(calls)
-
-    async def aenqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
-        """The async version of `enqueue_bulk`."""
-        return await sync_to_async(self.enqueue_bulk)(calls, chunk_size=chunk_size)
-
     def schedule_at(
         self,
         when: datetime,
@@ -175,14 +166,6 @@ class Task[**P, R](AnyTask):
         """
         return self.schedule_at(time_in(clock.now(), delay), *args, **options)
 
-    async def aschedule_at(self, when: datetime, /, *args: Any, **options: Any) -> Scheduled:
-        """The async version of `schedule_at`."""
-        return await sync_to_async(self.schedule_at)(when, *args, **options)
-
-    async def aschedule_in(self, delay: timedelta, /, *args: Any, **options: Any) -> Scheduled:
-        """The async version of `schedule_in`."""
-        return await sync_to_async(self.schedule_in)(delay, *args, **options)
-
     def unschedule(self, *, key: str) -> bool:
         """End the live message of this task with this key as cancelled. Returns False if there is none.
 
@@ -193,9 +176,11 @@ class Task[**P, R](AnyTask):
         """
         return self._scheduler().unschedule(self, key)
 
-    async def aunschedule(self, *, key: str) -> bool:
-        """The async version of `unschedule`."""
-        return await sync_to_async(self.unschedule)(key=key)
+    aenqueue_many = async_version(enqueue_many)
+    aenqueue_bulk = async_version(enqueue_bulk)
+    aschedule_at = async_version(schedule_at)
+    aschedule_in = async_version(schedule_in)
+    aunschedule = async_version(unschedule)
 
     def _scheduler(self) -> Scheduler:
         backend = self.get_backend()

@@ -276,7 +276,7 @@ def test_enqueue_bulk_stores_nothing_if_its_generator_fails_in_a_later_chunk(ali
 
     with pytest.raises(KeyError):
         tasks.remind.enqueue_bulk(calls(), chunk_size=2)
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1"):
         tasks.remind.enqueue_bulk(calls(), chunk_size=0)
     assert not count()
 

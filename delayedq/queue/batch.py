@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import Error
 
+from delayedq.async_versions import async_version
 from delayedq.exceptions import QueueClosed
-from delayedq.queue.async_versions import async_version
 from delayedq.queue.envelope import DeliveryType
 from delayedq.queue.undo import until_undone
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from delayedq.async_versions import async_version
 from delayedq.exceptions import QueueClosed
-from delayedq.queue.async_versions import async_version
 from delayedq.queue.browsing import Browsing, Readings
 from delayedq.queue.consumer import Consumer
 from delayedq.queue.leases import History, check_duration

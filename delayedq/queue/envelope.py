@@ -12,10 +12,10 @@ from django.db import Error, transaction
 from django.db.transaction import TransactionManagementError
 
 from delayedq import clock
+from delayedq.async_versions import async_version
 from delayedq.core.backoff import as_backoff
 from delayedq.core.serialization import dumps
 from delayedq.exceptions import LeaseLost, QueueClosed
-from delayedq.queue.async_versions import async_version
 from delayedq.queue.leases import Acknowledgement, History, Settlement, check_duration, errors_with, seconds_of
 from delayedq.queue.replies import send_reply
 from delayedq.queue.undo import stands, until_undone

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
+from delayedq.async_versions import async_version
 from delayedq.exceptions import InvalidMessage, InvalidQueue
-from delayedq.queue.async_versions import async_version
 from delayedq.queue.base import Base
 from delayedq.queue.watch import ring_after_commit
 from delayedq.store.protocol import OnConflict

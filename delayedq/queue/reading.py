@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from delayedq.queue.async_versions import async_version
+from delayedq.async_versions import async_version
 from delayedq.queue.leases import Acknowledgement, consumer
 from delayedq.queue.undo import stands, until_undone
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Unpack
 
+from delayedq.async_versions import async_version
 from delayedq.exceptions import InvalidQueue
-from delayedq.queue.async_versions import async_version
 from delayedq.queue.delayed import CONFIRMATION, DelayedQueue
 from delayedq.queue.producer import Terms, checked
 from delayedq.queue.serializers import JSON

@@ -81,7 +81,7 @@ class Store(Offering, Renewals, BareQueues):
     def listener(self) -> Listener:
         """A new one, with a connection of its own: the caller closes it."""
 
-    # Looking
+    # Reading
 
     @abstractmethod
     def scan(self, queues: Collection[str] | None = None) -> list[LaneHead]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Where a transaction has locked a row, its lease is renewed beside it.
 _RENEWED = """EXISTS (
         SELECT 1 FROM delayedq_lockedrenewal AS renewal
-        WHERE renewal.message_id = walked.id AND renewal.lease_token = walked.lease_token
+        WHERE renewal.message_id = scanned.id AND renewal.lease_token = scanned.lease_token
             AND renewal.leased_until > %(now)s
     )"""
 _HELD = f"lease_token IS NOT NULL AND (leased_until > %(now)s OR {_RENEWED})"
@@ -36,10 +36,10 @@ _ALONG = """
 SELECT at, id, chosen, step FROM (
     SELECT {time} AS at, id, CASE WHEN {{chosen}} THEN 1 ELSE 0 END AS chosen,
         row_number() OVER (ORDER BY {time} {order}, id {order}) AS step
-    FROM {table} AS walked
+    FROM {table} AS scanned
     WHERE {{bounds}}
     ORDER BY {time} {order}, id {order} LIMIT %(budget)s
-) AS looked_at
+) AS numbered
 WHERE chosen = 1 OR step = %(budget)s
 ORDER BY at {order}, id {order} LIMIT %(limit)s
 """
@@ -60,7 +60,7 @@ def lane(dialect: Dialect, state: State | None, *, by_kind: bool, queue: str, pr
 
 
 #: What a keyset scan through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
-ENDED = {name: f"walked.{name} = %({name})s" for name in ("outcome", "queue", "kind", "key")}
+ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind", "key")}
 
 
 def history(dialect: Dialect, wanted: Sequence[str], *, dead: bool) -> str:

@@ -85,7 +85,7 @@ class ExactlyOnceCommit:
         return self._confirmed or (self.settled is not None and self._recorded())
 
     def _recorded(self) -> bool:
-        """The connection was lost in the commit: ask what became of the message, as soon as the database answers.
+        """The connection was lost in the commit: ask how the message ended, as soon as the database answers.
 
         If the server has not finished the commit yet, the answer is no. That does no harm: the failure that follows
         is settled under the lease, which the commit takes away.

@@ -231,7 +231,7 @@ class _Run:
             or not is_final(outcome, self.attempt.attempt, self.attempt.max_attempts)
             or self.attempt.lease_lost
         ):
-            pass  # another attempt follows, perhaps by another worker; or `send_signals` tells that the message ended
+            pass  # another attempt follows, maybe in another worker; or `send_signals` reports the end of the message
         elif wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
             result = self._result or results.running(self.attempt, self.args, self.kwargs)
             results.end(result, outcome, error, value)

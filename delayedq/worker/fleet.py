@@ -54,7 +54,7 @@ class Fleet:
             child.start_if_due()
 
     def reap(self) -> None:
-        """Have what ended workers held be released."""
+        """Ask the keeper to release what workers that ended held."""
         for child in self._children:
             if worker_exit := child.reap():
                 self._unreleased[worker_exit.leases_number] = worker_exit
@@ -88,8 +88,8 @@ class Fleet:
 
     # The lease keeper
 
-    def attend_keeper(self, ready: Sequence[object]) -> None:
-        """Hear its answer, if it is `ready`, and replace a keeper that has died."""
+    def check_keeper(self, ready: Sequence[object]) -> None:
+        """Read its answer, if it is `ready`, and replace a keeper that has died."""
         if self._keeper_pipe in ready:
             self._keeper_answered()
         if not self._keeper.is_alive():
@@ -117,7 +117,7 @@ class Fleet:
         far_end.close()
 
     def _replace_keeper(self) -> None:
-        """Notice that it died, and start another one when that is due."""
+        """Log that it died, and start another one when that is due."""
         if not self._keeper_died:
             self._keeper_died = True
             logger.error(
@@ -149,11 +149,11 @@ class Fleet:
     # The end
 
     def dismiss_keeper(self) -> None:
-        """The pipe alone would not tell it to end: a child that a task forked may have inherited this end of it."""
+        """Tell it to end. Closing the pipe is not enough: a child that a task forked may have it open."""
         self._tell_keeper(None)
 
     def keeper_has_ended(self) -> bool:
-        """Whether it has ended as it was told. One that died is replaced: it may not have released all there was."""
+        """Whether it has ended on request. One that died is replaced: it may not have released all messages."""
         self._keeper.join(0.1)
         code = self._keeper.exitcode
         if code:

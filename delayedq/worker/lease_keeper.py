@@ -65,7 +65,7 @@ class LeaseKeeper:
     """`supervisor` is a pipe: a WorkerExit comes in for each process that ended, and goes back when it is released.
 
     None comes in when the supervisor ends, after its workers. If the supervisor is killed, the keeper goes on until the
-    workers have ended: it is told of no exit then, and checks which processes exist.
+    workers have ended: it is not told of exits then, and checks which processes exist.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class LeaseKeeper:
             connection = connections[self._store.alias]
             if connection.connection is None or not connection.is_usable():
                 raise  # the database is away
-            # Somebody has locked the table.
+            # Another transaction has locked the table.
             logger.warning(
                 "History is not pruned: %s. Next try in %.0f s.", str(error).strip() or repr(error), PRUNE_EVERY,
                 extra={"pid": os.getpid()},

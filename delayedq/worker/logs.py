@@ -1,4 +1,4 @@
-"""Log lines that never wait: a full pipe that nobody reads must not stop a process that has to renew leases."""
+"""Log lines that never wait: a full pipe without a reader must not stop a process that has to renew leases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PATIENCE = 0.05
 
 
 def never_block() -> None:
-    """From now on, lines for streams that nobody reads are dropped and counted, in this process and its children."""
+    """From now on, lines for streams without a reader are dropped and counted, in this process and its children."""
     for handler in _handlers():
         fileno = getattr(getattr(handler, "stream", None), "fileno", None)
         try:

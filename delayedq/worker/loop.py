@@ -272,7 +272,7 @@ class Loop:
         self._end_claim(round_trip)
 
     def _end_claim(self, round_trip: RoundTrip) -> None:
-        """What it claimed is in the shared leases; after an error, it may have claimed what we were not told of."""
+        """What it claimed is in the shared leases; after an error, it may have claimed more than the answer says."""
         if round_trip.planned:
             end = self._leases.forget_claim if round_trip.error is None else self._leases.give_up_claim
             end(round_trip.token)

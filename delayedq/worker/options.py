@@ -1,4 +1,4 @@
-"""What a worker process is told, and how it says why it ended."""
+"""The options of a worker process, and the exit codes that say why it ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What `run_workers` was told. Durations are timedeltas; `queues` None means all but the `excluded` ones."""
+    """The options of `run_workers`. Durations are timedeltas; `queues` None means all but the `excluded` ones."""
 
     lease: timedelta
     poll_interval: timedelta

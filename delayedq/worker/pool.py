@@ -34,7 +34,7 @@ FLUSH = 512
 FLUSH_AFTER, LONGEST_FLUSH_AFTER = 0.005, 0.1
 ROUND_TRIP_REST = 10
 #: A thread that was idle for 5 s closes the connections that are older than CONN_MAX_AGE. A busy one keeps them: with
-#: the default of 0 it would connect anew for each task.
+#: the default of 0 it would open a connection for each task.
 KEEP_CONNECTIONS = 5.0
 #: Seconds between two checks of the connection that all async tasks share.
 CHECK_CONNECTIONS = 1.0

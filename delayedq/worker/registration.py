@@ -26,7 +26,7 @@ EVERY = 10.0
 #: While a process has not registered yet, the keeper checks every 0.5 s; that takes no statement.
 SOON = 0.5
 #: Rows of workers that could not deregister (host crash) are deleted after 1 h; other workers check every 10 min. So
-#: they do for renewals beside locked rows that nobody deleted.
+#: they do for renewals beside locked rows that were left.
 EXPIRE_AFTER = timedelta(hours=1)
 EXPIRE_EVERY = 600.0
 #: At most 100 running messages are named in a row.

@@ -46,7 +46,7 @@ class Releases:
         self._retry_at = self._search_at = 0.0
 
     def held(self) -> set[Held]:
-        """Messages (id, token) of dead workers that are not given back yet: nobody may claim them before."""
+        """Messages (id, token) of dead workers that are not given back yet: no worker may claim them before."""
         uncharged = [back.claimed for returns in self._uncharged.values() for back in returns]
         return {*self._unreleased, *((claimed.id, claimed.token) for claimed in uncharged)}
 
@@ -140,7 +140,7 @@ class Releases:
         return released.busy
 
     def _search(self, moment: float) -> None:
-        """Once more when the lease of a claim is over, and then no more."""
+        """Release what claims that were under way at a worker's end have leased since; last when their leases end."""
         if self._release(self._leased_by(token for token, _ in self._claims)):
             self._claims.discard([claim for claim in self._claims if claim[1] <= moment * 1000])
         self._searches += 1

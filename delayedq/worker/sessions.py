@@ -1,4 +1,4 @@
-"""The database sessions of a task thread: what one task changes in them must not meet the next one."""
+"""The database sessions of a task thread: what one task changes in them is reset before the next one."""
 
 from __future__ import annotations
 

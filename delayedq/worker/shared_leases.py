@@ -160,7 +160,7 @@ class SharedLeases:
 
     @property
     def deaf(self) -> bool:
-        """True if the listener of the process hears nothing."""
+        """True if the listener of the process is deaf: it receives no notifications."""
         return bool(self._process[_DEAF])
 
     def claims(self) -> list[int]:

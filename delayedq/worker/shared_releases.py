@@ -1,6 +1,6 @@
 """What is left to release of dead worker processes, in memory that lease keepers share, one after the other.
 
-A message whose row somebody's transaction has locked is released when that ends, and a claim that was under way when
+A message whose row another transaction has locked is released when that ends, and a claim that was under way when
 its worker died may commit later. The lease keeper remembers both here: if it is killed, the next one goes on with them.
 """
 

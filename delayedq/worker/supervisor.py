@@ -66,7 +66,7 @@ class Supervisor:
         if self._pipe.fileno() in ready:
             self._pipe.clear()
         for fleet in self._fleets:
-            fleet.attend_keeper(ready)
+            fleet.check_keeper(ready)
 
     def _pauses(self) -> Iterator[float]:
         """Seconds until a process may be started again, and until those are killed that did not stop."""

@@ -34,7 +34,7 @@ def decision(ended: AttemptResult) -> Decision:
 
 
 def transition(ended: AttemptResult, decided: Decision, now: float) -> Transition:
-    """What the store shall do. It has a clock of its own, so it is told how long ago things happened, as of `now`."""
+    """What the store shall do. Its clock is another one, so times are given as seconds before `now`."""
     claimed = ended.attempt.claimed
     started = None if ended.started is None else now - ended.started
     finished = now - ended.finished

@@ -118,7 +118,7 @@ def expired(message: str, now: str = NOW) -> str:
     ), {message}.leased_until) <= {now}"""
 
 
-# Looking ------------------------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------------------------
 
 NEXT_LANE = """
 SELECT queue, priority, queue IN (SELECT queue FROM delayedq_pausedqueue)

@@ -85,7 +85,7 @@ SELECT kind FROM name WHERE kind IS NOT NULL
 
 # A keyset scan along all lanes at once.
 LANES = """
-SELECT walked.at, walked.id, walked.chosen, walked.step, lane.place
+SELECT scanned.at, scanned.id, scanned.chosen, scanned.step, lane.place
 FROM unnest(%(queues)s::text[], %(priorities)s::smallint[]) WITH ORDINALITY AS lane (queue, priority, place)
-CROSS JOIN LATERAL ({lane}) AS walked
+CROSS JOIN LATERAL ({lane}) AS scanned
 """

@@ -53,7 +53,7 @@ def expired(message: str) -> str:
     ), '-infinity') <= {NOW}"""
 
 
-# Looking ------------------------------------------------------------------------------------------------------------
+# Reading ------------------------------------------------------------------------------------------------------------
 
 _LANE_HEAD = f"lane.queue, lane.priority, head.scheduled_at, extract(epoch FROM head.scheduled_at - {NOW})::float8"
 
