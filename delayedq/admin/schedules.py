@@ -85,7 +85,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         """The schedule that the address names. Raises Http404."""
         name = request.GET.get("name", "")
         known = None
-        if "\0" not in name:  # PostgreSQL refuses to look for it
+        if "\0" not in name:  # PostgreSQL refuses to search for it
             known = named_schedule(self.store, self._settings(request), name, self.store.now())
         if known is None:
             raise Http404(f"There is no schedule {visible(name)}.")

@@ -1,4 +1,4 @@
-"""What a filter asks of a payload and of a key. Pure functions on texts; each store asks the same in its own way.
+"""The conditions of a filter on payload and key. Pure functions on texts; each store has the same in SQL.
 
 A payload is judged by its JSON as it is stored: values of types that JSON lacks are objects with a tag there. A text
 that is no JSON meets no condition.

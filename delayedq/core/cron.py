@@ -40,11 +40,11 @@ class Schedule(Protocol):
     """Instants are aware, in any zone. A naive one raises ValueError."""
 
     def ticks_after(self, instant: datetime) -> Iterator[datetime]:
-        """All ticks strictly later than that, strictly rising, in UTC."""
+        """All ticks later than this instant, in UTC, strictly rising; there may be infinitely many."""
         ...
 
     def next_after(self, instant: datetime) -> datetime | None:
-        """The first of them; None if there is none ever after."""
+        """The first tick later than this instant; None if there is none."""
         ...
 
 

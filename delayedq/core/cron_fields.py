@@ -249,11 +249,11 @@ def _check_steps(expression: str, field: Field, text: str) -> None:
 
 
 def _is_drawn(text: str) -> bool:
-    """Does the field use H or R? No other field begins with one of these letters."""
+    """Whether the field uses H or R; no other field begins with one of these letters."""
     return text[0] in "hr"
 
 
 def _number(field: Field, text: str, seed: str) -> int:
-    """Each field has its own, and so have H and R."""
+    """The draw of one field; H and R of the same field have different ones."""
     digest = hashlib.sha256(f"{text[0]} {field.name} {seed}".encode(errors="surrogatepass")).digest()
     return int.from_bytes(digest[:8])

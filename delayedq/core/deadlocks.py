@@ -1,4 +1,4 @@
-"""What a database undid to end a deadlock is done again."""
+"""Retries of work that a database has undone to end a deadlock."""
 
 from __future__ import annotations
 

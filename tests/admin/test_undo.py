@@ -75,18 +75,21 @@ def test_every_edit_can_be_undone(operator, store, action, fields):
 
 
 def test_undo_skips_messages_that_changed_after_the_edit(operator, store):
-    ran, moved, replaced, left = (offer(store, key, queue=key, seconds=HOUR) for key in "abcd")
-    do(operator, "run_now", ran, moved, replaced, left)
+    ran, moved, replaced, late, left = (offer(store, key, queue=key, seconds=HOUR) for key in "abcde")
+    do(operator, "run_now", ran, moved, replaced, late, left)
     run(store, "a")
     do(operator, "priority", moved, priority=3)
+    do(operator, "shift", late, amount=3, unit="hours")
+    shifted = live(late).scheduled_at
     offer(store, "c", "[2]", queue="c")
 
     edit = Edit.objects.earliest("id")
     page = operator.post(f"{EDITS}{edit.pk}/undo/", follow=True)
 
-    assert said(page) == ["Undone: 1 message changed, 3 skipped (3 changed meanwhile)."]
+    assert said(page) == ["Undone: 1 message changed, 4 skipped (4 changed meanwhile)."]
     assert not soon(live(left).scheduled_at)
     assert soon(live(moved).scheduled_at)
+    assert live(late).scheduled_at == shifted
 
 
 def test_undo_skips_a_cancelled_message_whose_key_is_live_again(operator, store):

@@ -73,10 +73,10 @@ def test_a_hundred_updates_by_ten_threads_leave_one_message(queue):
 
 def test_an_offer_that_races_with_acknowledgements_always_ends(queue):
     def offer():
-        return {queue.offer_or_update("a", number, at(0)) for number in range(1_000)}
+        return {queue.offer_or_update("a", number, at(0)) for number in range(300)}
 
     def acknowledge():
-        for _ in range(1_000):
+        for _ in range(300):
             if envelope := queue.try_poll():
                 envelope.acknowledge()
 

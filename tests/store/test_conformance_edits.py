@@ -84,14 +84,17 @@ def test_a_running_message_is_not_moved(store):
     assert live("a").scheduled_at == NOW
 
 
-@pytest.mark.parametrize("change", ["replaced", "retried", "moved", "ended"])
+MOVES = {"rescheduled": {"scheduled_at": at(30)}, "prioritized": {"priority": 1}, "rerouted": {"queue": "other"}}
+
+
+@pytest.mark.parametrize("change", ["replaced", "retried", "rescheduled", "prioritized", "rerouted", "ended"])
 def test_a_message_that_is_not_as_it_was_seen_is_not_moved(store, change):
     store.at(NOW).offer(message("a"))
     stale = move("a", scheduled_at=at(60))
     if change == "replaced":
         store.at(NOW).offer(message("a", "[]"))
-    elif change == "moved":
-        operator(store).move([move("a", priority=1)])
+    elif change in MOVES:
+        operator(store).move([move("a", **MOVES[change])])
     else:
         claimed = claim_one(store)
         settle(store, retry(claimed) if change == "retried" else succeed(claimed))
