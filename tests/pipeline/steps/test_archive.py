@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.db import DatabaseError
@@ -15,50 +13,9 @@ from delayedq.models import FinishedMessage
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.connecting import connect
-from delayedq.pipeline.spark.lake import Lake
 from delayedq.pipeline.steps.archive import Archiving
+from tests.pipeline.archives import END_CONNECTIONS, ONE_DATABASE, Killed, archived, die_at, forget_lease
 from tests.pipeline.given import DAY, NOW, finished, history, ids
-
-#: Where what is tested does not depend on the database.
-ONE_DATABASE = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
-ONE_STORE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
-
-
-END_CONNECTIONS = """
-SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()
-"""
-
-
-class Killed(BaseException):
-    """Nothing catches it, as nothing catches SIGKILL."""
-
-
-@pytest.fixture
-def lake(spark, tmp_path):
-    return Lake(spark, str(tmp_path / "lake"))
-
-
-@pytest.fixture
-def archiving(spark, store, address, lake):
-    """Makes an `Archiving` of this database and lake."""
-    return lambda **changes: Archiving(spark, store, address, lake.path, **changes)
-
-
-def archived(lake):
-    """The ids in the lake, each as often as it is there."""
-    return sorted(row.id for row in lake.history().select("id").collect())
-
-
-def die_at(state):
-    def tell(batch):
-        if batch.state == state:
-            raise Killed
-
-    return tell
-
-
-def forget_lease():
-    ArchiveBatch.objects.update(leased_until=NOW - DAY)
 
 
 def test_history_before_the_cutoff_moves_and_the_rest_stays(archiving, lake):
@@ -326,115 +283,3 @@ def test_days_are_read_without_the_others(archiving, lake):
     some = lake.history(since=(NOW - 2 * DAY).date(), until=(NOW - DAY).date())
 
     assert {row.day for row in some.select("day").distinct().collect()} == {(NOW - 2 * DAY).date()}
-
-
-# Batches that can't be read back, and databases that know less than the lake
-
-
-def spoil(lake, batch):
-    """Overwrite the files of a batch, as a broken disk may do."""
-    for file in Path(lake.path, "messages", f"batch={batch.name}-{batch.attempt}").rglob("*.parquet"):
-        file.write_bytes(b"spoiled")
-        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
-
-
-@ONE_STORE
-def test_a_copy_that_can_not_be_read_back_is_written_anew(archiving, lake):
-    history(4)
-
-    def tell(batch):
-        if batch.state == ArchiveState.WRITTEN and batch.attempt == 1:
-            spoil(lake, batch)
-
-    [done] = archiving(tell=tell).run(NOW)
-
-    assert (done.row_count, done.deleted) == (4, 4)
-    assert ArchiveBatch.objects.get().attempt == 2
-    assert archived(lake) == [1, 2, 3, 4]
-
-
-@ONE_STORE
-def test_an_open_batch_can_be_given_up_and_its_rows_go_with_the_next(archiving, lake, spark, store, address, tmp_path):
-    assert archiving().abandon() is None
-    history(4)
-    with pytest.raises(Killed):
-        list(Archiving(spark, store, address, str(tmp_path / "gone"), die_at(ArchiveState.WRITTEN)).run(NOW))
-    shutil.rmtree(tmp_path / "gone")
-    with pytest.raises(ArchiveFailed, match="archive --abandon"):
-        list(archiving().run(NOW))
-
-    assert archiving().abandon().state == ArchiveState.ABANDONED
-
-    assert ids() == {1, 2, 3, 4}
-    [done] = archiving().run(NOW)
-    assert done.deleted == 4
-    assert archived(lake) == [1, 2, 3, 4]
-
-
-@ONE_STORE
-def test_a_published_batch_is_given_up_only_if_its_files_are_spoiled(archiving, lake):
-    history(4)
-    with pytest.raises(Killed):
-        list(archiving(tell=die_at(ArchiveState.VERIFIED)).run(NOW))
-    with pytest.raises(ArchiveFailed, match="is verified and published"):
-        archiving().abandon()
-    spoil(lake, ArchiveBatch.objects.get())
-
-    archiving().abandon()
-
-    assert (archived(lake), ids()) == ([], {1, 2, 3, 4})
-
-
-@ONE_STORE
-def test_a_lake_that_is_gone_is_not_begun_anew(archiving, lake):
-    history(2)
-    list(archiving().run(NOW))
-    shutil.rmtree(lake.path)
-    history(2, first=9)
-
-    with pytest.raises(LakeUnusable, match="make it reachable again"):
-        list(archiving().run(NOW))
-
-    assert ids() == {9, 10}
-
-
-@ONE_STORE
-@pytest.mark.parametrize("state", [None, ArchiveState.PLANNED], ids=["forgotten", "planned"])
-def test_after_a_restore_of_the_database_no_row_is_in_the_lake_twice(archiving, lake, state):
-    """The backup is from before the batch was planned, or from after that."""
-    history(6)
-    backup = list(FinishedMessage.objects.all())
-    list(archiving().run(NOW))
-    if state is None:
-        ArchiveBatch.objects.all().delete()
-    else:
-        ArchiveBatch.objects.update(state=state, attempt=0, is_open=True, row_count=None)
-    FinishedMessage.objects.bulk_create([*backup, finished(7)])
-
-    done = list(archiving().run(NOW))
-
-    assert sum(batch.deleted for batch in done) == 7
-    assert archived(lake) == [1, 2, 3, 4, 5, 6, 7]
-    assert ids() == set()
-
-
-@ONE_STORE
-def test_of_two_first_archives_one_makes_the_lake_and_the_other_is_busy(archiving, lake, monkeypatch):
-    history(3)
-    real = Lake.prepare
-
-    def prepare(self):
-        with pytest.raises(ArchiveBusy):
-            list(archiving().run(NOW))
-        real(self)
-
-    monkeypatch.setattr(Lake, "prepare", prepare)
-    [done] = archiving().run(NOW)
-
-    assert done.deleted == 3
-    assert archived(lake) == [1, 2, 3]
-
-
-def test_a_url_of_a_file_is_a_directory(spark, tmp_path):
-    for url in (f"file:{tmp_path}/a%20lake", f"file://{tmp_path}/a%20lake/"):
-        assert Lake(spark, url).path == f"{tmp_path}/a lake"
