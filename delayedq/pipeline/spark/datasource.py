@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
-from delayedq.exceptions import InvalidOption
+from delayedq.exceptions import InvalidOption, PipelineError
 from delayedq.pipeline.spark import options
 from delayedq.pipeline.spark.reading import MessageReader
 from delayedq.pipeline.spark.streaming import stream_reader
 from delayedq.pipeline.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pyspark.sql.datasource import DataSourceStreamReader
     from pyspark.sql.types import StructType
 
@@ -25,17 +29,32 @@ class DelayedQDataSource(DataSource):
         return "delayedq"
 
     def schema(self) -> StructType:
-        return options.columns(self.options)
+        with _in_one_line():
+            return options.columns(self.options)
 
     def reader(self, schema: StructType) -> MessageReader:
-        return MessageReader(options.selection(self.options), schema)
+        with _in_one_line():
+            return MessageReader(options.selection(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return stream_reader(options.stream_selection(self.options), schema)
+        with _in_one_line():
+            return stream_reader(options.stream_selection(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
         if overwrite:
             raise InvalidOption('The queue is never overwritten: use mode("append").')
-        writer = MessageWriter(load_options(self.options), schema)
-        writer.plan()
+        with _in_one_line():
+            writer = MessageWriter(load_options(self.options), schema)
+            writer.plan()
         return writer
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Have Spark show an error of ours without the frames of the process that plans, which ends with it."""
+    try:
+        yield
+    except PipelineError:
+        if "SPARK_BUFFER_SIZE" in os.environ:  # only Spark's processes have it
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

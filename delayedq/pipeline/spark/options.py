@@ -16,8 +16,8 @@ from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES, MESSAGES, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-#: The most ranges that a read is divided into: each is a connection.
-PARTITIONS = 64
+#: How many ranges a read is divided into, and the most of them: each is a connection, which takes some 100 ms to open.
+PARTITIONS, MOST_PARTITIONS = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Selection:
     since: datetime | None = None
     until: datetime | None = None
     snapshot: str | None = None
-    partitions: int = 8
+    partitions: int = PARTITIONS
     #: How long after its end a message may at most be recorded, as a stream reads it.
     lateness: timedelta = timedelta(minutes=1)
 
@@ -66,7 +66,7 @@ def selection(options: Mapping[str, str]) -> Selection:
         since=_moment(options, "since"),
         until=_moment(options, "until"),
         snapshot=options.get("snapshot") or None,
-        partitions=int(_number(options, "partitions", 8, 1, PARTITIONS)),
+        partitions=int(_number(options, "partitions", PARTITIONS, 1, MOST_PARTITIONS)),
         lateness=timedelta(seconds=_number(options, "lateness", 60, 0, 366 * 86_400)),
     )
 

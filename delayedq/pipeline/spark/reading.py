@@ -16,6 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from delayedq.exceptions import InvalidOption, SnapshotGone
 from delayedq.pipeline.spark import reading_sql as sql
 from delayedq.pipeline.spark.connecting import arrow, connect
+from delayedq.pipeline.spark.options import Selection
+from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delayedq.pipeline.spark.connecting import Address, ArrowConnection, Connection
-    from delayedq.pipeline.spark.options import Selection
 
 #: Rows that become one batch where the driver gives rows.
 BATCH = 10_000
+#: The most that `read_here` reads.
+SMALL_ROWS, SMALL_BYTES = 50_000, 64 * 2**20
 #: Below and above all ids: the outer ranges are open, so that no row can lie outside.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
@@ -86,18 +89,51 @@ class MessageReader(DataSourceReader):
         if self.selection.address.vendor != "postgresql":
             yield from read_rows(self.selection, self.schema)
             return
-        statement = sql.select("postgresql", self.schema.names, tables(self.selection))
+        statement = sql.select("postgresql", self.schema.names, conditions(self.selection, partition))
         target = to_arrow_schema(self.schema, timezone="UTC")
         yield from read_span(self.selection, settings(self.selection, partition), statement, target)
+
+
+def read_here(address: Address, schema: StructType) -> pa.Table | None:
+    """All messages, with the columns of this schema (of MESSAGES), read by this process as one statement finds them.
+
+    None if they are more than SMALL_ROWS or SMALL_BYTES, which is for Spark. A small queue is read here in less time
+    than a Python worker of Spark takes to start. Raises DatabaseUnreachable.
+    """
+    selection = Selection(address)
+    with connect(address) as connection:
+        counts = [connection.rows(sql.COUNT.format(table), {"most": SMALL_ROWS + 1}) for table in tables(selection)]
+    if sum(count for ((count,),) in counts) > SMALL_ROWS:
+        return None
+    batches, size = [], 0
+    for batch in MessageReader(selection, schema).read(Span()):
+        size += batch.nbytes
+        if size > SMALL_BYTES:
+            return None
+        batches.append(batch)
+    return pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
 
 
 def read_rows(selection: Selection, schema: StructType) -> Iterator[pa.RecordBatch]:
     """On SQLite and MySQL: all that is selected, as one statement finds it."""
     target = to_arrow_schema(schema, timezone="UTC")
-    statement = sql.select(selection.address.vendor, schema.names, tables(selection))
+    statement = sql.select(selection.address.vendor, schema.names, conditions(selection, Span()))
     with connect(selection.address) as connection:
         for rows in connection.stream(statement, selection.parameters(), BATCH):
             yield as_batch(rows, target)
+
+
+def conditions(selection: Selection, span: Span) -> dict[str, str]:
+    """By table: the condition of what is selected there, which asks for nothing that holds for all rows."""
+    given = {option for option in ("kinds", "queues") if getattr(selection, option)}
+    given |= {"window"} if selection.since or selection.until else set()
+    given |= {"range"} if (span.first, span.after) != (LOWEST, HIGHEST) else set()
+    found = {}
+    for table in tables(selection):
+        every = LIVE_STATES if table == sql.LIVE else FINAL_STATES
+        states = set() if set(every) <= set(selection.states) else {"states"}
+        found[table] = sql.selected(selection.address.vendor, table, given | states)
+    return found
 
 
 def tables(selection: Selection) -> list[str]:

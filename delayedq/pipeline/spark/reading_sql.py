@@ -7,6 +7,11 @@ a stream (a COPY). The planner takes a setting for the constant that it is.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
 LIVE, ENDED = "delayedq_message", "delayedq_finishedmessage"
 
 # Columns -------------------------------------------------------------------------------------------------------------
@@ -45,18 +50,22 @@ COLUMNS = {
     "sqlite": {LIVE: _live("strftime('%Y-%m-%d %H:%M:%f', 'now')", "key", "NULL", "NULL"), ENDED: _ended("key")},
 }
 
+#: How many rows a table has, up to a number.
+COUNT = "SELECT count(*) FROM (SELECT 1 FROM {} LIMIT %(most)s) AS found"
+
 # Rows ----------------------------------------------------------------------------------------------------------------
 
-# A JSON list of names; no list allows all.
+# A JSON list of names.
 _AMONG = {
-    "postgresql": """(current_setting('delayedq.{0}') = '' OR {1} = ANY(ARRAY(
+    "postgresql": """{1} = ANY(ARRAY(
         SELECT json_array_elements_text(nullif(current_setting('delayedq.{0}'), '')::json)
-    )))""",
-    "mysql": """(%({0})s = '' OR {1} IN (
-        SELECT name FROM JSON_TABLE(%({0})s, '$[*]' COLUMNS (name VARCHAR(200) CHARACTER SET utf8mb4 PATH '$')) AS given
     ))""",
-    "sqlite": "(%({0})s = '' OR {1} IN (SELECT value FROM json_each(nullif(%({0})s, ''))))",
+    "mysql": """{1} IN (
+        SELECT name FROM JSON_TABLE(%({0})s, '$[*]' COLUMNS (name VARCHAR(200) CHARACTER SET utf8mb4 PATH '$')) AS given
+    )""",
+    "sqlite": "{1} IN (SELECT value FROM json_each(nullif(%({0})s, '')))",
 }
+_ALL = {"postgresql": "current_setting('delayedq.{0}') = ''", "mysql": "%({0})s = ''", "sqlite": "%({0})s = ''"}
 
 _RANGE = "id >= current_setting('delayedq.first')::bigint AND id < current_setting('delayedq.after')::bigint"
 
@@ -68,20 +77,36 @@ _WINDOW = {
 }
 
 
-def _among(vendor: str, table: str) -> str:
+def _conditions(vendor: str, table: str) -> dict[str, tuple[str, str]]:
+    """By the option: the condition if it was given, and the one that also holds if it was not."""
     columns = COLUMNS[vendor][table]
-    return " AND ".join(
-        _AMONG[vendor].format(*pair)
-        for pair in (("states", columns["state"]), ("kinds", columns["kind"]), ("queues", columns["queue"]))
-    )
+    found = {}
+    for option, column in (("states", "state"), ("kinds", "kind"), ("queues", "queue")):
+        among = _AMONG[vendor].format(option, columns[column])
+        found[option] = (among, f"({_ALL[vendor].format(option)} OR {among})")
+    if table == ENDED:
+        found["window"] = (_WINDOW[vendor], _WINDOW[vendor])
+    if vendor == "postgresql":
+        found["range"] = (_RANGE, _RANGE)
+    return found
 
 
-# By engine and table: whether a row is selected.
+_CONDITIONS = {vendor: {table: _conditions(vendor, table) for table in tables} for vendor, tables in COLUMNS.items()}
+
+# By engine and table: whether a row is selected, whatever was given.
 SELECTED = {
-    vendor: {LIVE: _among(vendor, LIVE), ENDED: f"{_among(vendor, ENDED)} AND {window}"}
-    for vendor, window in _WINDOW.items()
+    vendor: {table: " AND ".join(either for _, either in found.values()) for table, found in tables.items()}
+    for vendor, tables in _CONDITIONS.items()
 }
-SELECTED["postgresql"] = {table: f"{condition} AND {_RANGE}" for table, condition in SELECTED["postgresql"].items()}
+
+
+def selected(vendor: str, table: str, given: Collection[str]) -> str:
+    """Whether a row is selected by the options that were given, of `states`, `kinds`, `queues`, `window` and `range`.
+
+    PostgreSQL looks a setting up for each row that it compares: all of them take longer than the row itself.
+    """
+    return " AND ".join(found for option, (found, _) in _CONDITIONS[vendor][table].items() if option in given) or "true"
+
 
 # PostgreSQL: one snapshot for all readers ----------------------------------------------------------------------------
 
@@ -102,12 +127,12 @@ SELECT percentile_disc(%(shares)s::float8[]) WITHIN GROUP (ORDER BY id) FROM ({r
 """
 
 
-def select(vendor: str, columns: list[str], tables: list[str], condition: str = "true") -> str:
-    """The selected rows of these tables, with these columns."""
+def select(vendor: str, columns: list[str], conditions: Mapping[str, str], condition: str = "true") -> str:
+    """These columns of the rows that are selected, by the table that holds them."""
     return " UNION ALL ".join(
         f"SELECT {', '.join(COLUMNS[vendor][table][name] for name in columns)} FROM {table}"
-        f" WHERE {SELECTED[vendor][table]} AND {condition}"
-        for table in tables
+        f" WHERE {selected} AND {condition}"
+        for table, selected in conditions.items()
     )
 
 

@@ -133,7 +133,7 @@ class TransactionReader(_StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TransactionSpan):
-            names, ended = self.schema.names, [reading_sql.ENDED]
+            names, ended = self.schema.names, {reading_sql.ENDED: reading_sql.SELECTED["postgresql"][reading_sql.ENDED]}
             statement = reading_sql.select("postgresql", names, ended, streaming_sql.BETWEEN)
             target = to_arrow_schema(self.schema, timezone="UTC")
             yield from read_span(self.selection, self._settings(partition), statement, target)

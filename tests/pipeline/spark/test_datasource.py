@@ -110,3 +110,24 @@ def test_the_password_is_neither_in_plans_nor_in_errors(queue_on_spark, tmp_path
     assert f"No connection to the database of file:{path}" in str(refused.value)
     for text in (str(refused.value), plans, caplog.text):
         assert "geheim" not in text
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ({"colour": "red"}, "colour: unknown; known are"),
+        ({"states": "done"}, "states: done unknown; known are"),
+        ({"columns": "id,colour"}, "columns: colour unknown; known are"),
+        ({"address": "nowhere"}, "An address is env:NAME"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_says_what_is_right(queue_on_spark, option, says):
+    reader = queue_on_spark.read.format("delayedq").options(**{"address": "env:NOTHING", **option})
+
+    with pytest.raises(PySparkException) as refused:
+        reader.load().collect()
+
+    told = str(refused.value).partition("JVM stacktrace:")[0]
+    assert says in told
+    assert "Traceback" not in told
+    assert len(told.strip().splitlines()) == 1, told

@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from delayedq.exceptions import DatabaseUnreachable, InvalidOption, SnapshotGone
 from delayedq.models import FinishedMessage, Message
+from delayedq.pipeline.spark import reading
 from delayedq.pipeline.spark.datasource import DelayedQDataSource
-from delayedq.pipeline.spark.reading import MessageReader, snapshot
+from delayedq.pipeline.spark.reading import MessageReader, read_here, snapshot
 from delayedq.pipeline.spark.schema import MESSAGES
 from tests.pipeline.queued import NOON, history, live_messages
 
@@ -215,3 +216,30 @@ def test_a_snapshot_holds_no_connection_after_its_block(address, store):
 def test_an_address_that_leads_nowhere_is_named():
     with pytest.raises(DatabaseUnreachable, match="env:DELAYEDQ_NOWHERE leads nowhere"):
         rows(reader({"address": "env:DELAYEDQ_NOWHERE"}))
+
+
+# Without Spark's workers
+
+
+def test_a_small_queue_is_read_here(address, store):
+    history(range(1, 12), errors='[{"attempt": 1}]')
+    live_messages(store)
+    given = reader({"address": address.reference}, columns="state,id,errors,finished_at")
+
+    found = read_here(address, given.schema)
+
+    assert sorted(found.to_pylist(), key=lambda row: row["id"]) == rows(given)
+
+
+def test_an_empty_queue_read_here_is_an_empty_table(address, store):
+    table = read_here(address, MESSAGES)
+
+    assert (table.num_rows, table.schema) == (0, to_arrow_schema(MESSAGES, timezone="UTC"))
+
+
+@pytest.mark.parametrize(("limit", "value"), [("SMALL_ROWS", 5), ("SMALL_BYTES", 100)])
+def test_what_is_not_small_is_left_to_spark(address, store, monkeypatch, limit, value):
+    history(range(1, 7))
+    monkeypatch.setattr(reading, limit, value)
+
+    assert read_here(address, MESSAGES) is None
