@@ -99,7 +99,7 @@ def report(lake, directory, memory):
     """Seconds of wall time for a report, including the start of Spark in this process."""
     began = time.perf_counter()
     from delayedq.pipeline.report.figures import measure, span
-    from delayedq.pipeline.report.writing import write
+    from delayedq.pipeline.report.page import write
     from delayedq.pipeline.spark.schema import LAKE
     from delayedq.pipeline.spark.session import spark_session
 

@@ -1,4 +1,5 @@
 """The report: figures of what happened, measured on Spark, and a page that shows them. Nothing here imports Django.
 
-`figures.measure` computes them all, from `analytics`, `backlog` and `capacity`; `writing.write` makes the page of them.
+`figures.measure` has Spark count the `facts` of the messages in one pass, and makes `tables` and plans (`capacity`) of
+them; `page.write` makes the page.
 """

@@ -15,12 +15,12 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.core.erlang import Traffic
-from delayedq.pipeline.report.window import DAY
+from delayedq.pipeline.report.timing import DAY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from delayedq.pipeline.report.window import Window
+    from delayedq.pipeline.report.timing import Window
 
     #: Of `analytics.offered`.
     Row = dict[str, Any]

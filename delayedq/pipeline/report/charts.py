@@ -10,9 +10,9 @@ from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLoc
 
 from delayedq.pipeline.report import plots, words
 from delayedq.pipeline.report.capacity import curve
+from delayedq.pipeline.report.facts import GROWTH
 from delayedq.pipeline.report.plots import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, RED, VIOLET, Chart
-from delayedq.pipeline.report.sketches import GROWTH
-from delayedq.pipeline.report.window import DAY, HOUR, moment
+from delayedq.pipeline.report.timing import DAY, HOUR, moment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,15 @@ if TYPE_CHECKING:
 
 COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "superseded": VIOLET}
 MOST_KINDS = 12
+#: The fewest points that make a curve.
+CURVE = 3
 _FEW = 30
+_MANY = 1_000
+#: Seconds; on charts what is shorter stands here.
+_SHORTEST = 1e-3
 _NEARLY_ALL = 0.9
 _WIDE = 34
+_MOST_ATTEMPTS = 12
 _MEASURES = {"wait": ORANGE, "run": BLUE, "turnaround": VIOLET}
 _WEEK_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _PERCENTILES = (("p50", GREEN), ("p95", ORANGE), ("p99", RED))
@@ -36,7 +42,7 @@ def throughput(figures: Figures, label: str) -> str:
     """Bars of what ended, a line of what arrived."""
     chart = Chart()
     axes, buckets = chart.axes[0], figures.window.buckets()
-    events = _by_bucket(figures)
+    events = figures.events
     edges = [*buckets, buckets[-1] + figures.window.width]
     below = [0.0] * len(buckets)
     for state, colour in COLOURS.items():
@@ -58,12 +64,13 @@ def backlog(figures: Figures, label: str) -> str:
     """Two panels: what waited, and what ran."""
     chart = Chart(columns=2)
     for axes, level, colour in zip(chart.axes, ("waiting", "running"), (ORANGE, BLUE), strict=True):
-        means, times = _level(figures, level), _middles(figures)
+        means = [row[f"{level}_mean"] for row in figures.levels.values()]
+        times = _middles(figures)
         axes.fill_between(times, means, color=colour, alpha=0.18, linewidth=0)
         axes.plot(times, means, color=colour)
         axes.set_title(f"{level}, on average", loc="left", fontsize=9.5, color=colour)
         plots.count_axis(axes)
-        plots.time_axis(axes)
+        plots.time_axis(axes, ticks=5)
     return chart.svg(label)
 
 
@@ -75,11 +82,13 @@ def waits(figures: Figures, label: str) -> str:
     times = _moments([row["bucket"] + figures.window.width / 2 for row in rows])
     for name, colour in _PERCENTILES:
         values = [_visible(row[name]) for row in rows]
-        axes.plot(times, values, color=colour, marker="o" if len(rows) <= _FEW else None, markersize=3)
-        plots.name_line(axes, times, values, name, colour)
-    axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
+        dots = "o" if len(rows) <= _FEW else None
+        axes.plot(times, values, color=colour, marker=dots, markersize=3, clip_on=False, label=name)
+    target = f"target {words.duration(figures.target.seconds)}"
+    axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)), label=target)
     values = [_visible(row[name]) for row in rows for name, _ in _PERCENTILES]
     plots.duration_axis(axes, "y", min(values), max(*values, figures.target.seconds))
+    plots.legend(axes)
     plots.time_axis(axes)
     return chart.svg(label)
 
@@ -150,7 +159,7 @@ def capacity(figures: Figures, plan: Plan, label: str) -> str:
     """The wait in the busiest period, by the number of threads."""
     chart = Chart()
     axes, target = chart.axes[0], figures.target
-    points = curve(plan.peak.traffic, target, max(plan.threads, plan.peak_threads))
+    points = falling(figures, plan)
     threads, seconds = [n for n, _ in points], [_visible(wait) for _, wait in points]
     axes.plot(threads, seconds, color=BLUE, marker="o", markersize=4, clip_on=False)
     axes.axhline(target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)))
@@ -170,7 +179,7 @@ def retries(figures: Figures, label: str) -> str:
     """The share of messages that had succeeded after at most N attempts, by N."""
     chart = Chart(height=2.2)
     axes = chart.axes[0]
-    reached = within_attempts(figures)[:12]
+    reached = within_attempts(figures)[:_MOST_ATTEMPTS]
     numbers = [attempts for attempts, _ in reached]
     axes.bar(numbers, [part for _, part in reached], color=BLUE, alpha=0.75, width=0.7)
     for attempts, part in reached:
@@ -216,38 +225,31 @@ def hours_of_week(figures: Figures) -> dict[tuple[int, int], float]:
 
 
 def has_weeks(figures: Figures) -> bool:
-    """Is there enough for a chart of the hours of the week: three days, and messages?"""
-    return figures.window.seconds >= 3 * DAY and any(row["messages"] for row in figures.rows("offered"))
+    """Is there enough for a chart of the hours of the week: a week, and messages?"""
+    return figures.window.seconds >= 7 * DAY and any(row["messages"] for row in figures.rows("offered"))
 
 
-def levels(figures: Figures, level: str) -> list[float]:
-    """Of all queues, at the end of each bucket."""
-    return _summed(figures, level)
+def has_tail(figures: Figures) -> bool:
+    """Are there enough messages that 1 in 1,000 says something?"""
+    whole = figures.overall("turnaround")
+    return whole is not None and whole["n"] >= _MANY
 
 
-def _level(figures: Figures, level: str) -> list[float]:
-    return _summed(figures, f"{level}_mean")
+def falling(figures: Figures, plan: Plan) -> list[tuple[int, float]]:
+    """The wait in the busiest period by the number of threads: (threads, seconds).
 
-
-def _summed(figures: Figures, column: str) -> list[float]:
-    sums = dict.fromkeys(figures.window.buckets(), 0.0)
-    for row in figures.rows("backlog"):
-        sums[row["bucket"]] += row[column]
-    return list(sums.values())
-
-
-def _by_bucket(figures: Figures) -> dict[tuple[float, str], int]:
-    counts: dict[tuple[float, str], int] = {}
-    for row in figures.rows("flow"):
-        counts[row["bucket"], row["event"]] = counts.get((row["bucket"], row["event"]), 0) + row["n"]
-    return counts
+    Up to the first number at which nobody waits: more of them change nothing.
+    """
+    points = curve(plan.peak.traffic, figures.target, max(plan.threads, plan.peak_threads))
+    nobody = next((place for place, (_, seconds) in enumerate(points) if seconds < _SHORTEST), len(points))
+    return points[: max(nobody + 1, 2)]
 
 
 def _spreads(axes: Axes, places: dict[int, Row], colour: str) -> None:
     for place, row in places.items():
         p50, p95, p99 = (_visible(row[name]) for name in ("p50", "p95", "p99"))
-        axes.plot([p50, p99], [place, place], color=colour, alpha=0.35, linewidth=4)
-        axes.plot([p50, p95, p99], [place] * 3, color=colour, linestyle="none", marker="o", markersize=4)
+        axes.plot([p50, p99], [place, place], color=colour, alpha=0.35, linewidth=4, clip_on=False)
+        axes.plot([p50, p95, p99], [place] * 3, color=colour, linestyle="none", marker="o", markersize=4, clip_on=False)
     ends = [_visible(row[name]) for row in places.values() for name in ("p50", "p99")]
     plots.duration_axis(axes, "x", min(ends, default=0.01), max(ends, default=1))
 
@@ -259,7 +261,7 @@ def _tail(kind: str) -> str:
 
 def _visible(seconds: float) -> float:
     """A logarithmic axis has no zero."""
-    return max(seconds, 1e-3)
+    return max(seconds, _SHORTEST)
 
 
 def _moments(seconds: Sequence[float]) -> list[float]:

@@ -1,29 +1,38 @@
 """The report as one HTML page that needs nothing else: no network, no scripts, light or dark as the reader's system is.
+Every figure in it is written beside it, as Parquet and CSV.
 
 Each section begins with a sentence that says what its chart shows, with the numbers; the sentences alone tell it all.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from pyarrow import csv, parquet
 
 from delayedq.pipeline.report import charts, sentences, words
-from delayedq.pipeline.report.window import moment
+from delayedq.pipeline.report.timing import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from delayedq.pipeline.report.capacity import Plan
     from delayedq.pipeline.report.figures import Figures, Row
 
+PAGE = "report.html"
+TABLES = "tables"
+
 #: Rows that a table shows at most; the files beside the page have all.
 MOST_ROWS = 25
+#: A run of more than this share of the lease is worth a look.
+_NEAR = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +62,10 @@ def render(figures: Figures, made_at: datetime) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    since, until = moment(figures.window.since), moment(figures.window.until)
+    since, until = words.times(moment(figures.window.since), moment(figures.window.until))
     return environment.get_template("report.html").render(
-        since=f"{since:%-d %B %Y %H:%M}",
-        until=f"{until:%-d %B %Y %H:%M}",
+        since=since,
+        until=until,
         made_at=f"{made_at.astimezone(UTC):%-d %B %Y %H:%M}",
         summary=sentences.summary(figures),
         tiles=sentences.tiles(figures),
@@ -64,9 +73,24 @@ def render(figures: Figures, made_at: datetime) -> str:
     )
 
 
+def write(figures: Figures, directory: Path, made_at: datetime) -> Path:
+    """Write `report.html` and `tables/*.parquet, *.csv` into a directory of this machine; returns the page's path.
+
+    What an earlier report left there under these names is replaced.
+    """
+    tables = directory / TABLES
+    tables.mkdir(parents=True, exist_ok=True)
+    for name, table in {**figures.tables, "capacity": capacity(figures.plans)}.items():
+        parquet.write_table(table, tables / f"{name}.parquet", compression="zstd")
+        csv.write_csv(table, tables / f"{name}.csv")
+    page = directory / PAGE
+    page.write_text(render(figures, made_at), encoding="utf-8")
+    return page
+
+
 def sections(figures: Figures) -> list[Section]:
     """Those for which there is something to say."""
-    each = [_throughput, _waits, _backlog, _kinds, _distribution, _week, _capacity, _retries, _failures, _leases]
+    each = [_throughput, _waits, _backlog, _kinds, _distribution, _week, _capacity, _failures, _retries, _leases]
     made = [section(figures) for section in [*each, _drift, _open]]
     return [section for section in made if section is not None]
 
@@ -84,18 +108,10 @@ def _waits(figures: Figures) -> Section | None:
 
 
 def _backlog(figures: Figures) -> Section | None:
-    if not figures.rows("backlog"):
+    """Of a queue in which nothing ever waited or ran there is no picture."""
+    if not any(row["waiting_mean"] or row["running_mean"] for row in figures.levels.values()):
         return None
-    table = _table(
-        figures.rows("littles_law"),
-        _text("queue", "queue"),
-        _count("waiting, on average", "waiting"),
-        _count("arrivals per second", "rate"),
-        _duration("mean wait", "wait"),
-        _count("rate × wait", "expected"),
-        _Column("apart by", lambda row: words.share(row["gap"], 1)),
-    )
-    return _drawn("Backlog", sentences.backlog(figures), charts.backlog, figures, table)
+    return _drawn("Backlog", sentences.backlog(figures), charts.backlog, figures)
 
 
 def _kinds(figures: Figures) -> Section | None:
@@ -117,7 +133,7 @@ def _kinds(figures: Figures) -> Section | None:
 
 
 def _distribution(figures: Figures) -> Section | None:
-    if not figures.rows("distribution"):
+    if not charts.has_tail(figures):
         return None
     return _drawn("The slow ones", sentences.distribution(figures), charts.distribution, figures)
 
@@ -138,30 +154,19 @@ def _capacity(figures: Figures) -> Section | None:
         _Column("mean load", lambda plan: words.count(plan.mean_load)),
         _Column("busiest load", lambda plan: words.count(plan.peak.traffic.load)),
         _Column("threads", lambda plan: f"{plan.threads:,}"),
-        _Column("by chance", _by_chance),
+        *([_Column("by chance", _by_chance)] if any(plan.low is not None for plan in figures.plans) else []),
         _Column("for the busiest period", lambda plan: f"{plan.peak_threads:,}"),
     )
     sentence = sentences.capacity(figures)
-    chart = Markup(charts.capacity(figures, plan, sentence.striptags()))  # noqa: S704 - made here
-    return Section("How many threads it takes", sentence, chart, table, sentences.capacity_notes(figures))
+    section = Section("How many threads it takes", sentence, table=table, notes=sentences.capacity_notes(figures))
+    if len(charts.falling(figures, plan)) < charts.CURVE:
+        return section
+    drawn = charts.capacity(figures, plan, sentence.striptags())
+    return replace(section, chart=Markup(drawn))  # noqa: S704 - made here
 
 
 def _by_chance(plan: Plan) -> str:
     return "–" if plan.low is None else f"{plan.low:,}" if plan.low == plan.high else f"{plan.low:,}–{plan.high:,}"
-
-
-def _retries(figures: Figures) -> Section | None:
-    if not charts.within_attempts(figures):
-        return None
-    table = _table(
-        sorted(figures.rows("recoveries"), key=lambda row: -row["n"]),
-        _text("task", "kind"),
-        _count("recovered", "n"),
-        _duration("after, p50", "p50"),
-        _duration("p95", "p95"),
-        _duration("longest", "longest"),
-    )
-    return _drawn("Retries", sentences.retries(figures), charts.retries, figures, table)
 
 
 def _failures(figures: Figures) -> Section | None:
@@ -178,14 +183,34 @@ def _failures(figures: Figures) -> Section | None:
     return Section("Failures", sentences.failures(figures), table=table) if failures else None
 
 
-def _leases(figures: Figures) -> Section | None:
-    rows = sorted(figures.rows("leases"), key=lambda row: (-row["silent"], -(row["longest"] or 0)))
-    lease = figures.lease.total_seconds()
+def _retries(figures: Figures) -> Section | None:
+    """Only if a second attempt made a difference: a single bar of 100% says nothing."""
+    if len(charts.within_attempts(figures)) < 2:  # noqa: PLR2004
+        return None
     table = _table(
-        rows,
+        sorted(figures.rows("recoveries"), key=lambda row: -row["n"]),
+        _text("task", "kind"),
+        _count("recovered", "n"),
+        _duration("after, p50", "p50"),
+        _duration("p95", "p95"),
+        _duration("longest", "longest"),
+    )
+    return _drawn("Retries", sentences.retries(figures), charts.retries, figures, table)
+
+
+def _leases(figures: Figures) -> Section | None:
+    """Only of tasks whose leases were lost, whose messages were replaced, or that run for nearly as long as a lease."""
+    lease = figures.lease.total_seconds()
+    rows = [
+        row
+        for row in figures.rows("leases")
+        if row["silent"] or row["superseded"] or (row["longest"] or 0) > _NEAR * lease
+    ]
+    table = _table(
+        sorted(rows, key=lambda row: (-row["silent"], -(row["longest"] or 0))),
         _text("task", "kind"),
         _count("attempts", "attempts"),
-        _count("ended without a word", "silent"),
+        _count("ended without a record", "silent"),
         _count("replaced while they ran", "superseded"),
         _Column("longest run ÷ lease", lambda row: words.count((row["longest"] or 0) / lease)),
     )
@@ -251,3 +276,28 @@ def _table[T](rows: Sequence[T], *columns: _Column[T]) -> Table | None:
     cells = [[column.cell(row) for column in columns] for row in rows[:MOST_ROWS]]
     head = [(column.title, "number" if column.is_number else "") for column in columns]
     return Table(head, cells, max(0, len(rows) - MOST_ROWS))
+
+
+def capacity(plans: list[Plan]) -> pa.Table:
+    """queue, mean_load, peak_load (erlangs), peak_begins, threads, peak_threads, low, high."""
+    return pa.Table.from_pylist([_row(plan) for plan in plans], _CAPACITY)
+
+
+def _row(plan: Plan) -> dict[str, object]:
+    row = asdict(plan)
+    del row["peak"]
+    return row | {"peak_load": plan.peak.traffic.load, "peak_begins": plan.peak.begins}
+
+
+_CAPACITY = pa.schema(
+    [
+        ("queue", pa.string()),
+        ("mean_load", pa.float64()),
+        ("peak_load", pa.float64()),
+        ("peak_begins", pa.float64()),
+        ("threads", pa.int64()),
+        ("peak_threads", pa.int64()),
+        ("low", pa.int64()),
+        ("high", pa.int64()),
+    ]
+)

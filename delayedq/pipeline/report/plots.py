@@ -15,8 +15,6 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 from delayedq.pipeline.report import words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from matplotlib.axes import Axes
 
 #: matplotlib knows no CSS variables: these stand for them, and no chart has other colours.
@@ -67,6 +65,9 @@ _ROUND = tuple(
     sorted({*(10.0**n for n in range(-6, 1)), 10, 60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400})
 )
 
+#: With so many ticks there is an interval for every span; with fewer, AutoDateLocator needs leave to take 2.
+_MANY = 8
+
 
 class Chart:
     """One figure of one or more axes beside each other; `svg` ends it."""
@@ -89,9 +90,9 @@ class Chart:
         return svg.replace("<svg", f'<svg role="img" aria-label="{_escaped(label)}"', 1)
 
 
-def time_axis(axes: Axes) -> None:
-    """Make the x axis one of moments in UTC; values are days since 1970."""
-    locator = AutoDateLocator(minticks=4, maxticks=9, tz="UTC")  # type: ignore[no-untyped-call]
+def time_axis(axes: Axes, ticks: int = 8) -> None:
+    """Make the x axis one of moments in UTC, with so many of them named; values are days since 1970."""
+    locator = AutoDateLocator(minticks=2 if ticks < _MANY else 4, maxticks=ticks, tz="UTC")  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     formatter = ConciseDateFormatter(  # type: ignore[no-untyped-call]
         locator, tz="UTC", formats=_DATES, zero_formats=_FIRST_DATES, show_offset=False
@@ -134,14 +135,6 @@ def legend(axes: Axes) -> None:
         borderaxespad=0,
         handlelength=1.2,
         labelcolor=INK,
-    )
-
-
-def name_line(axes: Axes, x: Sequence[float], y: Sequence[float], name: str, colour: str) -> None:
-    """At the end of the line, where the eye is; there is no legend to look up."""
-    end = (x[-1], y[-1])
-    axes.annotate(
-        name, end, xytext=(6, 0), textcoords="offset points", color=colour, va="center", annotation_clip=False
     )
 
 

@@ -8,13 +8,12 @@ from markupsafe import Markup
 
 from delayedq.pipeline.report import charts, words
 from delayedq.pipeline.report.capacity import ALL, COVERED
-from delayedq.pipeline.report.window import HOUR, moment
+from delayedq.pipeline.report.timing import HOUR, moment
 
 if TYPE_CHECKING:
-    from delayedq.pipeline.report.figures import Figures, Row
+    from delayedq.pipeline.report.figures import Figures
 
-#: A gap in Little's law of more than this deserves a word.
-_GAP = 0.05
+_MINUTE = 60
 _DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
 
 
@@ -63,10 +62,10 @@ def tiles(figures: Figures) -> list[Tile]:
         made.append(Tile(words.duration(wait["p95"]), "wait, p95", f"p50 {words.duration(wait['p50'])}"))
     if whole:
         made.append(Tile(words.duration(whole["p95"]), "arrival to end, p95", f"p50 {words.duration(whole['p50'])}"))
-    waiting = charts.levels(figures, "waiting")
-    if waiting:
+    waiting = [row["waiting"] for row in figures.levels.values()]
+    if any(waiting):
         mean = words.count(_mean(figures, "waiting_mean"))
-        made.append(Tile(f"{max(waiting):,.0f}", "waiting at most", f"{mean} on average"))
+        made.append(Tile(f"{max(waiting):,}", "waiting at most", f"{mean} on average"))
     if figures.plans:
         plan = figures.plans[0]
         about = f"{words.duration(figures.target.seconds)} for {figures.target.share:.0%}"
@@ -76,7 +75,7 @@ def tiles(figures: Figures) -> list[Tile]:
 
 def throughput(figures: Figures) -> Markup:
     ended = figures.ended()
-    arrived = _by_bucket(figures, "arrived")
+    arrived = {bucket: n for (bucket, event), n in figures.events.items() if event == "arrived"}
     width = words.duration(figures.window.width)
     best, most = max(arrived.items(), key=lambda pair: pair[1], default=(figures.window.since, 0))
     mean = sum(arrived.values()) / (figures.window.seconds / figures.window.width)
@@ -89,8 +88,13 @@ def throughput(figures: Figures) -> Markup:
     for state in ("failed", "cancelled", "superseded"):
         if ended.get(state):
             text += _say(", {} " + state, f"{ended[state]:,}")
-    text += _say(". The busiest {} began on {} and brought {}", width, _when(best), f"{most:,}")
-    return text + (_say(", {} times the mean.", words.count(most / mean)) if mean else _say("."))
+    text += _say(".")
+    if early := sum(row["early"] for row in figures.rows("retries")):
+        text += _say(" {} never arrived: they were cancelled or replaced before they were due.", f"{early:,}")
+    if most > mean:
+        text += _say(" The busiest {} began on {} and brought {}", width, _when(figures, best), f"{most:,}")
+        text += _say(", {} times the mean.", words.count(most / mean))
+    return text
 
 
 def waits(figures: Figures) -> Markup:
@@ -101,12 +105,12 @@ def waits(figures: Figures) -> Markup:
         "Half began within {}, 95% within {} and 99% within {} of when they could; the longest wait was {}. ",
         *(words.duration(wait[name]) for name in ("p50", "p95", "p99", "longest")),
     )
+    late = sum(row["p95"] > figures.target.seconds for row in rows)
     if len(rows) == 1:
         return text
-    late = sum(row["p95"] > figures.target.seconds for row in rows)
     return text + _say(
         "p95 was worst on {}, with {}, and above the dotted target of {} in {} of {} spans of {}.",
-        _when(worst["bucket"]),
+        _when(figures, worst["bucket"]),
         words.duration(worst["p95"]),
         words.duration(figures.target.seconds),
         late,
@@ -116,21 +120,16 @@ def waits(figures: Figures) -> Markup:
 
 
 def backlog(figures: Figures) -> Markup:
-    waiting, running = charts.levels(figures, "waiting"), _mean(figures, "running_mean")
-    buckets = figures.window.buckets()
-    most = max(waiting)
-    text = _say("{} waited and {} ran on average. ", words.count(_mean(figures, "waiting_mean")), words.count(running))
-    if most:
-        end = buckets[waiting.index(most)] + figures.window.width
-        text += _say("The most that waited at the end of a span were {}, on {}. ", f"{most:,.0f}", _when(end))
-    apart = max((row["gap"] for row in figures.rows("littles_law")), default=0.0)
-    if apart <= _GAP:
-        return text + _say("Little’s law holds to {}: arrivals, waits and backlog agree.", words.share(apart, 1))
-    return text + _say(
-        "By Little’s law, arrivals × wait should be what waited; in one queue they are {} apart, so messages crossed"
-        " the ends of this time, were cancelled before they began, or are missing.",
-        words.share(apart, 1),
+    text = _say(
+        "{} waited and {} ran on average. ",
+        words.count(_mean(figures, "waiting_mean")),
+        words.count(_mean(figures, "running_mean")),
     )
+    bucket, most = max(((b, row["waiting"]) for b, row in figures.levels.items()), key=lambda pair: pair[1])
+    if not most:
+        return text + _say("At the end of each span of {}, nothing waited.", words.duration(figures.window.width))
+    end = min(bucket + figures.window.width, figures.window.until)
+    return text + _say("The most that waited at the end of a span were {}, on {}.", f"{most:,}", _when(figures, end))
 
 
 def kinds(figures: Figures) -> Markup:
@@ -154,8 +153,8 @@ def kinds(figures: Figures) -> Markup:
 def distribution(figures: Figures) -> Markup:
     whole = figures.overall("turnaround") or figures.overall("wait") or figures.overall("run") or {}
     return _say(
-        "One message in 100 took longer than {} from its arrival to its end, and the slowest {}. Each line shows how"
-        " many took longer than the time below it; where it falls late, the slow ones are very slow.",
+        "One message in 100 took longer than {} from its arrival to its end, and the slowest {}. Each line shows which"
+        " share took longer than the time below it.",
         words.duration(whole["p99"]),
         words.duration(whole["longest"]),
     )
@@ -187,12 +186,14 @@ def capacity(figures: Figures) -> Markup:
         _periods(figures),
     )
     text += _say(
-        " The busiest, on {}, kept {} threads busy and needs {}; the chart shows what fewer or more would do to it.",
-        _when(plan.peak.begins),
+        " The busiest began on {}, kept {} threads busy and needs {}.",
+        _when(figures, plan.peak.begins),
         words.count(plan.peak.traffic.load),
         f"{plan.peak_threads:,}",
     )
-    return text
+    if len(charts.falling(figures, plan)) < charts.CURVE:
+        return text
+    return text + _say(" The chart shows how long its messages would wait with fewer or more.")
 
 
 def capacity_notes(figures: Figures) -> list[str]:
@@ -206,37 +207,34 @@ def capacity_notes(figures: Figures) -> list[str]:
     return ["A thread runs one task at a time. Loads are in threads that are kept busy.", method]
 
 
-def retries(figures: Figures) -> Markup:
-    rows = figures.rows("retries")
-    attempts = sum(row["n"] * row["attempts"] for row in rows)
-    again = sum(row["n"] * max(0, row["attempts"] - 1) for row in rows)
-    wasted, run = sum(row["wasted"] for row in figures.rows("failures")), figures.overall("run")
-    text = _say(
-        "{} of {} were retries. {} of the messages that ran succeeded at the first attempt, and {} in the end.",
-        words.share(again, attempts),
-        words.several(attempts, "attempt"),
-        words.share(charts.within_attempts(figures)[0][1], 1),
-        words.share(charts.within_attempts(figures)[-1][1], 1),
-    )
-    if run and wasted:
-        total = run["mean"] * run["n"]
-        text += _say(
-            " Failed attempts ran for {}, {} of all run time.", words.duration(wasted), words.share(wasted, total)
-        )
-    return text
-
-
 def failures(figures: Figures) -> Markup:
+    """What failed, and what trying again made of it."""
     rows = figures.rows("failures")
-    dead = sum(row["dead"] for row in rows)
     worst = max(rows, key=lambda row: row["attempts"])
-    return _say(
+    text = _say(
         "{} failed, and {} for good. The most frequent exception was {} in {}, {} times.",
         words.several(sum(row["attempts"] for row in rows), "attempt"),
-        words.several(dead, "message"),
+        words.several(sum(row["dead"] for row in rows), "message"),
         worst["exception"],
         worst["kind"],
         f"{worst['attempts']:,}",
+    )
+    wasted, run = sum(row["wasted"] for row in rows), figures.overall("run")
+    if run and wasted:
+        lost = words.share(wasted, run["mean"] * run["n"])
+        text += _say(" Failed attempts ran for {}, {} of all run time.", words.duration(wasted), lost)
+    return text
+
+
+def retries(figures: Figures) -> Markup:
+    rows, reached = figures.rows("retries"), charts.within_attempts(figures)
+    again = sum(row["n"] * max(0, row["attempts"] - 1) for row in rows)
+    return _say(
+        "{} of {} were retries. {} of the messages that ran succeeded at the first attempt, and {} in the end.",
+        words.share(again, sum(row["n"] * row["attempts"] for row in rows)),
+        words.several(sum(row["n"] * row["attempts"] for row in rows), "attempt"),
+        words.share(reached[0][1], 1),
+        words.share(reached[-1][1], 1),
     )
 
 
@@ -245,10 +243,9 @@ def leases(figures: Figures) -> Markup:
     attempts, silent = sum(row["attempts"] for row in rows), sum(row["silent"] for row in rows)
     run, lease = figures.overall("run"), figures.lease.total_seconds()
     text = _say(
-        "{} of {} ended without a word, as when a worker is killed or loses its lease: {} in 10,000.",
+        "{} of {} ended without a record, as when a worker is killed or loses its lease.",
         f"{silent:,}",
         words.several(attempts, "attempt"),
-        words.count(10_000 * silent / attempts if attempts else 0),
     )
     if run:
         text += _say(
@@ -284,24 +281,15 @@ def still_open(figures: Figures) -> Markup:
     )
 
 
-def _by_bucket(figures: Figures, event: str) -> dict[float, int]:
-    counts: dict[float, int] = {}
-    for row in figures.rows("flow", event=event):
-        counts[row["bucket"]] = counts.get(row["bucket"], 0) + row["n"]
-    return counts
-
-
 def _mean(figures: Figures, level: str) -> float:
-    return sum(_area(row, level) for row in figures.rows("backlog")) / figures.window.seconds
+    area = sum(row[level] * row["seconds"] for row in figures.rows("backlog"))
+    return float(area / figures.window.seconds)
 
 
-def _area(row: Row, level: str) -> float:
-    return float(row[level] * row["seconds"])
-
-
-def _when(seconds: float) -> str:
-    """Midnights have no hour worth naming only where buckets are days; so the hour is always said."""
-    return f"{moment(seconds):%a %-d %b %H:%M}"
+def _when(figures: Figures, seconds: float) -> str:
+    """A moment of the window: a bucket may begin before it. With seconds where buckets are shorter than a minute."""
+    begins = moment(max(seconds, figures.window.since))
+    return f"{begins:%a %-d %b %H:%M:%S}" if figures.window.width < _MINUTE else f"{begins:%a %-d %b %H:%M}"
 
 
 def _times(ratio: float) -> str:

@@ -1,4 +1,4 @@
-"""Messages as the times they took: the one step between the lake and every figure of the report.
+"""Messages as the times they took, and the window that a report is about.
 
 A message *arrives* when it may first start: when it was created, or at its time if that is later. It *waits* until its
 first attempt begins, each attempt *runs*, and its *turnaround* lasts from its arrival to its end, retries and the
@@ -10,6 +10,9 @@ without any record was not settled: its worker was killed, or lost its lease.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from math import ceil
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -18,13 +21,78 @@ from delayedq.core.limits import ERRORS_KEPT
 from delayedq.pipeline.spark.schema import LIVE_STATES
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from pyspark.sql import Column, DataFrame
 
 _FAILURES = "array<struct<attempt: int, failed_at: string, seconds: double, exception: string>>"
 
 _MILLIONTHS = 1_000_000
+
+HOUR = 3_600
+DAY = 24 * HOUR
+
+#: Widths of a bucket in seconds, of which the first that gives few enough buckets is taken.
+_WIDTHS = (1, 5, 15, 60, 300, 900, HOUR, 6 * HOUR, DAY, 7 * DAY, 28 * DAY)
+_MOST = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From `since` to before `until`, in seconds since 1970 (UTC). Buckets begin at multiples of `width` seconds."""
+
+    since: float
+    until: float
+    width: int
+
+    @classmethod
+    def between(cls, since: datetime, until: datetime) -> Window:
+        """Raises ValueError unless `until` is later than `since`, and both are aware."""
+        if since.utcoffset() is None or until.utcoffset() is None:
+            raise ValueError(f"A window is between aware times, not {since} and {until}.")
+        if until <= since:
+            raise ValueError(f"A window ends after it begins, not from {since} to {until}.")
+        seconds = (until - since).total_seconds()
+        width = next((width for width in _WIDTHS if seconds / width <= _MOST), _WIDTHS[-1])
+        return cls(since.timestamp(), until.timestamp(), width)
+
+    @property
+    def seconds(self) -> float:
+        return self.until - self.since
+
+    @property
+    def period(self) -> int:
+        """The seconds for which load is looked at as one: an hour, or 5 minutes or 1 if the window is short."""
+        return next((period for period in (HOUR, 300) if self.seconds >= 2 * period), 60)
+
+    def length(self, begins: float) -> float:
+        """The seconds of the period that lie within the window, but at least half: scraps say nothing."""
+        within = min(begins + self.period, self.until) - max(begins, self.since)
+        return max(within, min(self.period, self.seconds) / 2)
+
+    def buckets(self) -> list[float]:
+        """Where they begin. The first may begin before the window."""
+        first, end = self.since // self.width, ceil(self.until / self.width)
+        return [number * float(self.width) for number in range(int(first), end)]
+
+    def has(self, moment: Column) -> Column:
+        """Is this moment, in seconds since 1970, within the window?"""
+        return (moment >= self.since) & (moment < self.until)
+
+    def bucket(self, moment: Column, width: int | None = None) -> Column:
+        """Where the bucket of this moment begins."""
+        width = width or self.width
+        return F.floor(moment / width) * float(width)
+
+
+def moment(seconds: float) -> datetime:
+    """Seconds since 1970 as an aware datetime in UTC."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+#: The columns of MESSAGES that a report reads.
+COLUMNS = (
+    "id", "state", "queue", "kind", "attempts", "created_at", "scheduled_at_initially", "scheduled_at", "started_at",
+    "finished_at", "metadata", "errors",
+)  # fmt: skip
 
 
 def timed(messages: DataFrame) -> DataFrame:
@@ -83,6 +151,11 @@ def is_live() -> Column:
 
 def _seconds(name: str) -> Column:
     return F.unix_micros(F.col(name)) / _MILLIONTHS
+
+
+def arrival() -> Column:
+    """The earliest moment at which a message can have arrived."""
+    return F.greatest("created_at", F.least("scheduled_at_initially", "scheduled_at"))
 
 
 def _arrived() -> Column:

@@ -1,11 +1,17 @@
-"""Numbers as people say them."""
+"""Numbers and moments as people say them."""
 
 from __future__ import annotations
 
 from math import isinf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 _UNITS = ((1e-3, 1e-6, "µs"), (1, 1e-3, "ms"), (60, 1, "s"), (3_600, 60, "min"), (172_800, 3_600, "h"))
-_DAY = 86_400
+_HOUR, _DAY = 3_600, 86_400
+#: What is less is said to be less: nobody reads 2.8e-06.
+_LEAST = 0.001
 
 
 def duration(seconds: float | None) -> str:
@@ -46,4 +52,13 @@ def several(number: int, noun: str) -> str:
 
 
 def _short(number: float) -> str:
-    return f"{number:,.0f}" if number >= 9.95 else f"{number:.2g}"  # noqa: PLR2004
+    if number >= 9.95:  # noqa: PLR2004
+        return f"{number:,.0f}"
+    return f"{number:.2g}" if number >= _LEAST else f"under {_LEAST}"
+
+
+def times(since: datetime, until: datetime) -> tuple[str, str]:
+    """A span from end to end: to the second if it is short, and without the day of its end if that is the same."""
+    clock = "%H:%M:%S" if (until - since).total_seconds() < _HOUR else "%H:%M"
+    whole = f"%-d %B %Y {clock}"
+    return since.strftime(whole), until.strftime(clock if since.date() == until.date() else whole)

@@ -31,8 +31,19 @@ SEMANTICS = {
 _LAUNCH = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # PySpark would ask Java for the place in our code of each part of an expression: most of the time of a short query.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.log.level": "FATAL",
     "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
+}
+
+#: For a Spark on this machine alone.
+_LOCAL = {
+    # A lake of many days is listed here, and not by a query of its own.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    # Other machines are not asked for this one's name, and reach nothing.
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
 }
 
 
@@ -89,4 +100,4 @@ def _defaults(place: str) -> dict[str, str]:
     if not place.startswith("local"):
         return _LAUNCH | SEMANTICS
     pieces = str(max(8, 2 * (os.cpu_count() or 1)))
-    return _LAUNCH | SEMANTICS | {"spark.sql.shuffle.partitions": pieces}
+    return _LAUNCH | SEMANTICS | _LOCAL | {"spark.sql.shuffle.partitions": pieces}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidOption
+from delayedq.pipeline.report.timing import COLUMNS
 from delayedq.pipeline.steps.view import viewed
 
 if TYPE_CHECKING:
@@ -20,7 +23,7 @@ def run_report(pipeline: Pipeline, options: Options) -> None:
     if options["only_lake"]:
         _report(pipeline, pipeline.lake.history(), options)
         return
-    with viewed(pipeline, use_lake=not options["no_lake"]) as view:
+    with viewed(pipeline, use_lake=not options["no_lake"], columns=COLUMNS) as view:
         if view.lake is None and not options["no_lake"]:
             where = f"no lake at {pipeline.lake_path} yet" if pipeline.lake_path else "no lake"
             pipeline.tell(f"There is {where}: this is about what the database holds.")
@@ -28,9 +31,10 @@ def run_report(pipeline: Pipeline, options: Options) -> None:
 
 
 def _report(pipeline: Pipeline, messages: DataFrame, options: Options) -> None:
-    from delayedq.pipeline.report import figures, writing  # the other steps don't need matplotlib and jinja2
+    from delayedq.pipeline.report import figures
     from delayedq.pipeline.report.capacity import Target
 
+    Thread(target=import_module, args=("delayedq.pipeline.report.page",)).start()  # it takes as long as a query
     since, until = options["since"], options["until"]
     if since is None or until is None:
         found = figures.span(messages)
@@ -43,5 +47,7 @@ def _report(pipeline: Pipeline, messages: DataFrame, options: Options) -> None:
     if until <= since:
         raise InvalidOption(f"--until, {until}, is not later than --since, {since}.")
     measured = figures.measure(messages, since, until, target=target, lease=get_settings().LEASE)
-    page = writing.write(measured, Path(options["output"]), pipeline.store.now())
-    pipeline.tell(f"The report is {page.absolute()}.")
+    from delayedq.pipeline.report import page  # matplotlib and jinja2, which the other steps don't need
+
+    written = page.write(measured, Path(options["output"]), pipeline.store.now())
+    pipeline.tell(f"The report is {written.absolute()}.")

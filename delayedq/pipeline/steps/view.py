@@ -6,13 +6,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pyspark.sql import functions as F  # noqa: N812 - as is usual on Spark
+from pyspark.sql.types import StructType
+
 from delayedq.pipeline.spark.archive import without
 from delayedq.pipeline.spark.lake import as_in_lake
-from delayedq.pipeline.spark.reading import snapshot
+from delayedq.pipeline.spark.reading import read_here, snapshot
+from delayedq.pipeline.spark.schema import MESSAGES
 from delayedq.pipeline.steps.archive import lake_is_there, settled_places, unsettled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -36,15 +40,19 @@ class View:
 
 
 @contextmanager
-def viewed(pipeline: Pipeline, *, use_lake: bool = True) -> Iterator[View]:
+def viewed(
+    pipeline: Pipeline, *, use_lake: bool = True, columns: Sequence[str] = tuple(MESSAGES.names)
+) -> Iterator[View]:
     """What both hold, until the end of the block. Without a lake it is the database alone.
+
+    columns: those of MESSAGES that are read of the database; the others are NULL.
 
     The database is read first, as of one moment, and the lake is listed after that: what an archive has deleted by then
     was published earlier. What it publishes between the two is in both, and is left out of the database's part. Which
     batches can't be in both is asked before all that. Raises LakeUnusable.
     """
     settled = settled_places()
-    with _database(pipeline) as database:
+    with _database(pipeline, columns) as database:
         lake = pipeline.lake if use_lake and pipeline.lake_path is not None else None
         if lake is None or not lake_is_there(lake):
             yield View(database)
@@ -56,11 +64,18 @@ def viewed(pipeline: Pipeline, *, use_lake: bool = True) -> Iterator[View]:
 
 
 @contextmanager
-def _database(pipeline: Pipeline) -> Iterator[DataFrame]:
-    """All messages, live or ended, as of one moment: PostgreSQL holds a snapshot; of the others Spark keeps a copy."""
+def _database(pipeline: Pipeline, columns: Sequence[str]) -> Iterator[DataFrame]:
+    """All messages, live or ended, as of one moment. Those of a small queue are read here.
+
+    Of a larger one PostgreSQL holds a snapshot; of the others Spark keeps a copy.
+    """
+    schema = StructType([MESSAGES[name] for name in columns])
+    if (table := read_here(pipeline.here, schema)) is not None:
+        yield _filled(pipeline.spark.createDataFrame(table, schema))
+        return
     with snapshot(pipeline.here) as options:
-        reader = pipeline.spark.read.format("delayedq").options(**options | {"address": pipeline.address.reference})
-        messages = as_in_lake(reader.load())
+        options |= {"address": pipeline.address.reference, "columns": ",".join(columns)}
+        messages = _filled(pipeline.spark.read.format("delayedq").options(**options).load())
         if "snapshot" in options:
             yield messages
             return
@@ -70,3 +85,11 @@ def _database(pipeline: Pipeline) -> Iterator[DataFrame]:
             yield kept
         finally:
             kept.unpersist()
+
+
+def _filled(messages: DataFrame) -> DataFrame:
+    """With all columns of the lake (LAKE)."""
+    absent = [
+        F.lit(None).cast(field.dataType).alias(field.name) for field in MESSAGES if field.name not in messages.columns
+    ]
+    return as_in_lake(messages.select("*", *absent))

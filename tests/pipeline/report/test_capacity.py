@@ -6,7 +6,7 @@ import pytest
 
 from delayedq.core.erlang import Traffic
 from delayedq.pipeline.report.capacity import ALL, Target, curve, plans
-from delayedq.pipeline.report.window import DAY, HOUR, Window
+from delayedq.pipeline.report.timing import DAY, HOUR, Window
 
 TARGET = Target(seconds=1, share=0.95)
 
@@ -56,7 +56,7 @@ def test_half_a_period_has_half_the_time():
     [plan] = plans([hour(0, 1_000)], Window(0.0, 1_000.0, 5), TARGET)
 
     assert plan.peak.traffic.rate == pytest.approx(1_000 / 300)
-    assert Window(0.0, 400.0, 5).length(300.0) == 150
+    assert Window(0.0, 700.0, 5).length(600.0) == 150
 
 
 def test_bursts_and_irregular_run_times_need_more():

@@ -12,8 +12,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from delayedq.core.erlang import Traffic
 from delayedq.pipeline.report.capacity import Target
+from delayedq.pipeline.report.facts import ERROR
 from delayedq.pipeline.report.figures import measure, span
-from delayedq.pipeline.report.sketches import ERROR
 from delayedq.pipeline.spark.schema import LAKE
 from tests.pipeline.report.simulator import EPOCH, Queue, at, history
 
@@ -95,11 +95,12 @@ def test_turnaround_lasts_from_arrival_to_the_last_end(figures, lives, name):
 
 
 def test_littles_law_holds_of_the_reconstructed_backlog(figures, name):
-    row = one(figures, "littles_law", queue=name)
-
-    assert row["gap"] < 1e-4
+    rows = figures.rows("backlog", queue=name)
+    waiting = sum(row["waiting_mean"] * row["seconds"] for row in rows) / figures.window.seconds
     rate = MESSAGES / figures.window.seconds
-    assert row["waiting"] == pytest.approx(rate * theory(name).mean_wait(QUEUES[name].threads), rel=WITHIN)
+
+    assert waiting == pytest.approx(rate * one(figures, "by_kind", kind=name, measure="wait")["mean"], rel=1e-4)
+    assert waiting == pytest.approx(rate * theory(name).mean_wait(QUEUES[name].threads), rel=WITHIN)
 
 
 def test_as_many_run_on_average_as_there_is_load(figures, lives, name):

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delayedq.pipeline.report.window import DAY, HOUR, Window
+from delayedq.pipeline.report.timing import DAY, HOUR, Window
 
 SINCE = datetime(2013, 3, 10, 5, 30, tzinfo=UTC)
 
@@ -45,3 +45,16 @@ def test_a_window_ends_after_it_begins(until):
 def test_a_window_is_between_aware_times():
     with pytest.raises(ValueError, match="aware"):
         Window.between(SINCE.replace(tzinfo=None), SINCE)
+
+
+@pytest.mark.parametrize(
+    ("length", "period"),
+    [
+        (timedelta(seconds=37), 60),
+        (timedelta(minutes=10), 300),
+        (timedelta(minutes=119), 300),
+        (timedelta(hours=2), HOUR),
+    ],
+)
+def test_a_window_of_more_than_a_minute_holds_whole_periods(length, period):
+    assert Window.between(SINCE, SINCE + length).period == period

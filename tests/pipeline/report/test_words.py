@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from math import inf
 
 import pytest
@@ -37,7 +38,8 @@ def test_durations(seconds, text):
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(0, "0"), (3, "3"), (0.126, "0.13"), (12.6, "13"), (1_234_567.8, "1,234,568")]
+    ("number", "text"),
+    [(0, "0"), (3, "3"), (0.126, "0.13"), (12.6, "13"), (1_234_567.8, "1,234,568"), (2.8e-06, "under 0.001")],
 )
 def test_counts(number, text):
     assert words.count(number) == text
@@ -60,3 +62,17 @@ def test_a_share_says_100_or_0_only_of_all_or_nothing(part, whole, text):
 
 def test_one_is_not_several():
     assert (words.several(1, "thread"), words.several(1_200, "thread")) == ("1 thread", "1,200 threads")
+
+
+@pytest.mark.parametrize(
+    ("length", "since", "until"),
+    [
+        (timedelta(seconds=40), "8 March 2013 23:49:03", "23:49:43"),
+        (timedelta(minutes=20), "8 March 2013 23:49:03", "9 March 2013 00:09:03"),
+        (timedelta(days=1), "8 March 2013 23:49", "9 March 2013 23:49"),
+    ],
+)
+def test_a_span_is_said_to_the_second_if_it_is_short(length, since, until):
+    begins = datetime(2013, 3, 8, 23, 49, 3, tzinfo=UTC)
+
+    assert words.times(begins, begins + length) == (since, until)
