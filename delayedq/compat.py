@@ -80,12 +80,18 @@ else:
     class Task(_Task):
         """A Task that can be pickled, as that of Django 6.1: by the path of its function, whose name the Task has."""
 
+        @classmethod
+        def _reconstruct(cls, values: dict[str, Any]) -> Task:
+            path = values["func"]
+            try:
+                func = import_string(path).func
+            except (ImportError, AttributeError) as error:
+                raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
+            return cls(**values | {"func": func})
+
         def __reduce__(self) -> tuple[Any, ...]:
             values = {each.name: getattr(self, each.name) for each in fields(self)}
-            return _unpickled, (type(self), values | {"func": self.module_path})
-
-    def _unpickled(cls: type[_Task], values: dict[str, Any]) -> _Task:
-        return cls(**values | {"func": import_string(values["func"]).func})
+            return self._reconstruct, (values | {"func": self.module_path},)
 
 
 __all__ = [

@@ -48,8 +48,9 @@ class FlightForm(forms.ModelForm):  # type: ignore[type-arg]  # not generic at r
         if departure := self.cleaned_data.get("scheduled_departure"):
             self.instance.day = timezone.localdate(departure)
 
-    def validate_constraints(self) -> None:
+    def validate_unique(self) -> None:
         """Check `day` too: it is part of the unique constraint but not a field of this form."""
+        super().validate_unique()
         try:
             self.instance.validate_constraints()
         except ValidationError as error:
