@@ -31,11 +31,11 @@ from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.conf import get_settings
 from delayedq.cron.definitions import read
 from delayedq.models import Message
-from delayedq.store import default_store
+from delayedq.store import store_for
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from django.core.checks import CheckMessage
 
@@ -108,10 +108,8 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
 
 @register("database")
 def check_database(databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    if router.db_for_write(Message) not in (databases or ()):
-        return []
-    known = {message.id for message in _flaws(connect=False)}
-    return [message for message in _flaws(connect=True) if message.id not in known]
+    known = _flaws(connect=False)
+    return [message for message in _flaws(connect=True, among=databases or ()) if message not in known]
 
 
 @register
@@ -139,12 +137,26 @@ def check_databases(**_: Any) -> list[CheckMessage]:
     return list(found.values())
 
 
-def _flaws(*, connect: bool) -> list[CheckMessage]:
-    try:
-        flaws = default_store().flaws(connect=connect)
-    except ImproperlyConfigured as error:
-        return [Error(str(error), id="delayedq.E003")]
-    return [_message(flaw) for flaw in flaws]
+def _flaws(*, connect: bool, among: Collection[str] | None = None) -> list[CheckMessage]:
+    """Of the databases of all backends; without backends, of that of the bare queues. among: only of these."""
+    found: list[CheckMessage] = []
+    for alias in dict.fromkeys(_aliases()):
+        if among is not None and alias not in among:
+            continue
+        try:
+            found += [_message(flaw) for flaw in store_for(alias).flaws(connect=connect)]
+        except ImproperlyConfigured as error:
+            found.append(Error(str(error), id="delayedq.E003"))
+    return found
+
+
+def _aliases() -> list[str]:
+    routed = router.db_for_write(Message)
+    with suppress(InvalidTaskBackend):
+        options = [getattr(task_backends[name], "defaults", None) for name in task_backends]
+        if aliases := [one.DATABASE or routed for one in options if one is not None]:
+            return aliases
+    return [routed]
 
 
 def _message(flaw: Flaw) -> CheckMessage:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from django.core.checks import run_checks
+from django.db import connections
 
 from delayedq.compat import default_task_backend, task_backends
 from delayedq.compat import task as django_task
 from delayedq.models import Message
+from delayedq.store import store_for
 from delayedq.tasks import registered
 from tests.app import tasks
 
@@ -86,6 +91,40 @@ def test_a_backend_without_its_app_is_a_message_of_check(settings):
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("delayedq")]
     (message,) = default_task_backend.check()
     assert (message.id, message.hint) == ("delayedq.E006", 'Add "delayedq" to INSTALLED_APPS and run migrate.')
+
+
+WITHOUT_APP = f"""
+import django
+from django.conf import settings
+settings.configure(INSTALLED_APPS=[], TASKS={{"default": {{"BACKEND": "{BACKEND}"}}}})
+django.setup()
+from delayedq import task
+from django.core.checks import run_checks
+print([message.id for message in run_checks()])
+"""
+
+
+def test_a_project_that_has_forgotten_the_app_is_told():
+    """Its code imports delayedq; nothing that this imports needs the app."""
+    root = Path(__file__).parent.parent
+    ended = subprocess.run([sys.executable, "-c", WITHOUT_APP], cwd=root, capture_output=True, text=True, check=False)
+    assert ended.stdout.splitlines() == ["['delayedq.E006']"], ended.stderr
+
+
+@pytest.mark.parametrize("options", [{"DATABASE": "postgresql"}, {}], ids=["named", "routed"])
+def test_the_databases_of_all_backends_are_checked(backends, settings, monkeypatch, options):
+    """And no database that none of them uses."""
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": [], "OPTIONS": options}}
+    for alias, vendor in (("default", "oracle"), ("postgresql", "db2")):
+        monkeypatch.setattr(connections[alias], "vendor", vendor)
+    store_for.cache_clear()
+    try:
+        told = [message.msg for message in run_checks() if message.id == "delayedq.E003"]
+    finally:
+        monkeypatch.undo()
+        store_for.cache_clear()
+    alias, vendor = ("postgresql", "db2") if options else ("default", "oracle")
+    assert told == [f"DATABASES[{alias!r}]: delayedq has no store for {vendor}."]
 
 
 def test_a_queue_apart_from_the_models_of_its_tasks_is_a_message_of_check(backends, settings):
