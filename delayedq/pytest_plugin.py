@@ -56,15 +56,22 @@ def run_due(db: None) -> Callable[..., list[AttemptReport]]:  # noqa: ARG001 - i
 def worker(transactional_db: None) -> Iterator[Loop]:  # noqa: ARG001 - it is needed
     """A worker (the loop of a worker process, in a thread) on the test database; stopped at the end of the test.
 
+    Where the backends in TASKS have several databases, it serves that of the first one.
     It sees what is committed, hence `transactional_db`. Raises RuntimeError on SQLite in memory, which each thread has
     for itself.
     """
+    yield from served_by_a_worker()
+
+
+def served_by_a_worker() -> Iterator[Loop]:
+    """The worker, in a thread, until the generator goes on."""
     from delayedq.conf import get_settings
-    from delayedq.store import served_store
+    from delayedq.management.backends import all_stores
+    from delayedq.store import serving
     from delayedq.worker.loop import Loop
     from delayedq.worker.options import Options
 
-    store = served_store()
+    store = all_stores()[0]
     connection: Any = store.database.connection
     if connection.vendor == "sqlite" and connection.is_in_memory_db():
         raise RuntimeError("The test database is in memory: use the fixture run_due, or set TEST['NAME'] to a file.")
@@ -77,7 +84,8 @@ def worker(transactional_db: None) -> Iterator[Loop]:  # noqa: ARG001 - it is ne
     )
     loop = Loop(store, options, "delayedq-test-worker")
     thread = threading.Thread(target=loop.run, name="delayedq-test-worker")
-    thread.start()
-    yield loop
-    loop.stop()
-    thread.join()
+    with serving(store.alias):
+        thread.start()
+        yield loop
+        loop.stop()
+        thread.join()

@@ -13,11 +13,9 @@ from delayedq.core.lifecycle import Returned
 from delayedq.models import Message
 from delayedq.store.protocol import GiveBack, Lane
 from delayedq.testing import clock, run_due
-from delayedq.worker.loop import Loop
-from delayedq.worker.options import ExitCode, Options
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
-from tests.worker.attempts import LEASE, WORKER, playing, run, work
+from tests.worker.attempts import LEASE, WORKER, drained, playing, run, work
 
 NOON = datetime(2026, 3, 8, 12, tzinfo=UTC)
 BOTH = pytest.mark.parametrize("task", [tasks.echo, tasks.aecho], ids=["sync", "async"])
@@ -199,14 +197,7 @@ def run_in_test(store):
     run_due(raise_failures=False)
 
 
-def run_in_worker(store):
-    options = Options(
-        lease=LEASE, poll_interval=timedelta(seconds=1), shutdown_timeout=timedelta(seconds=5), drain=True, cron=False
-    )
-    assert Loop(store, options, "test").run() is ExitCode.DONE
-
-
-@pytest.mark.parametrize("runs", [run_in_test, run_in_worker])
+@pytest.mark.parametrize("runs", [run_in_test, drained])
 @pytest.mark.parametrize(("row", "error", "attempts"), UNSTARTED.values(), ids=UNSTARTED)
 def test_a_task_that_could_not_start_is_finished_by_the_worker_that_gives_it_up(
     store, sent, settings, runs, row, error, attempts
@@ -230,7 +221,7 @@ def test_what_another_version_may_run_is_not_finished(store, sent, settings):
     settings.DELAYEDQ = {"DEPLOY_GRACE": timedelta(minutes=10)}
     tasks.remind.enqueue(7)
     Message.objects.update(kind="no.such.task")
-    run_in_worker(store)
+    drained(store)
     assert [signal for signal, _, _ in sent] == [task_enqueued]
     assert Message.objects.exists()
 
@@ -240,6 +231,17 @@ def test_what_is_taken_back_before_it_started_has_not_finished_executing(alias, 
     tasks.remind.schedule_in(timedelta(hours=1), 7, key="a")
     assert tasks.remind.unschedule(key="a")
     assert sent == []
+
+
+@pytest.mark.parametrize("runs", [run_in_test, drained])
+def test_a_message_that_is_replaced_while_it_runs_finishes_once_for_each_of_its_contents(store, sent, runs):
+    """The signal is sent in the thread of the task, before the end is stored: what was replaced did finish."""
+    tasks.bodies["contract"] = lambda number: number or tasks.play.schedule_at(NOON, "contract", 1, key="a").id
+    tasks.play.schedule_at(NOON, "contract", 0, key="a")
+    runs(store)
+    finished = [(status, result.args[1]) for signal, status, result in sent if signal is task_finished]
+    assert finished == [("SUCCESSFUL", 0), ("SUCCESSFUL", 1)]
+    assert not Message.objects.exists()
 
 
 def test_an_attempt_that_lost_its_lease_does_not_say_that_its_task_finished(sent):

@@ -13,8 +13,8 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import Exists, OuterRef, Q
-from django.utils import timezone
 
+from delayedq import clock
 from delayedq.core.ticks import Overlap
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.telling import tell_missed
@@ -64,7 +64,7 @@ def check_start(claimed: Claimed, cron: Mapping[str, Any]) -> None:
 def _check_expired(store: Store, cron: Mapping[str, Any], limit: str) -> None:
     """Raise Cancel if the tick is missed by the database's clock; that is read only if the host's clock says so too."""
     expires_at = datetime.fromisoformat(cron[limit])
-    if timezone.now() > expires_at and store.now() > expires_at:
+    if clock.now() > expires_at and store.now() > expires_at:
         reason = f"It was missed (misfire: {cron.get('misfire')})."
         nominal_at = datetime.fromisoformat(cron["nominal_at"])
         tell_missed(store, cron["schedule"], nominal_at, nominal_at, reason)

@@ -6,6 +6,7 @@ workers live. A folder for each database implements them.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from delayedq.store.base import Store
     from delayedq.store.operator import OperatorStore
     from delayedq.store.registry import WorkerRegistry
 
-__all__ = ["default_store", "operator_store", "serve", "served_store", "store_for", "worker_registry"]
+__all__ = ["default_store", "operator_store", "serve", "served_store", "serving", "store_for", "worker_registry"]
 
 
 def default_store() -> Store:
@@ -33,6 +36,17 @@ _served: list[str] = []
 def serve(alias: str) -> None:
     """Have the workers of this process and of those that it forks serve this database."""
     _served[:] = [alias]
+
+
+@contextmanager
+def serving(alias: str) -> Iterator[None]:
+    """While this lasts, this process serves this database."""
+    before = _served[:]
+    serve(alias)
+    try:
+        yield
+    finally:
+        _served[:] = before
 
 
 def served_store() -> Store:

@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     Target = Task[..., Any] | DelayedQueue[Any]
 
 
+#: How many messages a failure lists.
+SHOWN = 20
+
+
 class ScheduledMessage(NamedTuple):
     """A live message: of a task (args, kwargs) or of a bare queue (payload)."""
 
@@ -182,7 +186,10 @@ class _Wanted:
         nearest = min(there, key=lambda message: len(self.misses(message)))
         misses = self.misses(nearest)
         difference = [f"The nearest is {nearest}; it differs in:", *misses] if misses else []
-        return "\n".join([*difference, "Scheduled are:", *(f"  {message}" for message in there)])
+        shown = [f"  {message}" for message in there[:SHOWN]]
+        if len(there) > SHOWN:
+            shown.append(f"  and {len(there) - SHOWN:,} more")
+        return "\n".join([*difference, "Scheduled are:", *shown])
 
     def _when(self) -> str:
         return f"{'' if self._earliest == _FIRST else f'{self._earliest.isoformat()} '}to {self._latest.isoformat()}"

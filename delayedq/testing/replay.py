@@ -16,9 +16,10 @@ from delayedq.compat import TASKS_LOGGER
 from delayedq.conf import get_settings
 from delayedq.core.error_records import known_errors
 from delayedq.exceptions import Cancel, WorkerHung, WorkerVanished
+from delayedq.management.backends import all_stores
 from delayedq.models import Message
 from delayedq.results import path_of, text_of
-from delayedq.store import default_store, store_for
+from delayedq.store import store_for
 from delayedq.store.protocol import BARE
 from delayedq.testing.history_files import LIVE, Ended, open_history
 from delayedq.testing.moving import clock
@@ -88,9 +89,9 @@ def replay(path: str | Path, *, kind: str | None = None, using: str | None = Non
     """Run the ended messages of a file again, each in a transaction that is rolled back, and compare how they end.
 
     path: JSON lines (also `.gz`) or Parquet with the columns of the history, or a lake of the archive. kind: only this
-    task. using: the alias of the database; None asks the routers. Each message runs once, as the attempt that ended it,
-    while the `clock` of delayedq shows when that started. What its task enqueues does not run. What is not in the
-    database can't be rolled back: calls of other services, files, caches.
+    task. using: the alias of the database; None means that of the first backend of delayedq in TASKS. Each message runs
+    once, as the attempt that ended it, while the `clock` of delayedq shows when that started. What its task enqueues
+    does not run. What is not in the database can't be rolled back: calls of other services, files, caches.
 
     Raises HistoryFileError if the file can't be read.
 
@@ -98,7 +99,7 @@ def replay(path: str | Path, *, kind: str | None = None, using: str | None = Non
             report = replay("history.parquet")
             assert report, str(report)
     """
-    store = default_store() if using is None else store_for(using)
+    store = all_stores()[0] if using is None else store_for(using)
     report = ReplayReport()
     with _quiet():
         for row in open_history(path).rows(kind):
@@ -137,12 +138,9 @@ def _compare(store: Store, ended: Ended, report: ReplayReport) -> None:
 def _run(store: Store, ended: Ended) -> tuple[str, BaseException | None, str]:
     """How it ends now, its error, and its arguments."""
     with _rolled_back(store.alias), clock(ended.started_at or timezone.now()):
-        try:
-            claimed = store.claim_unchanged(_revived(store, ended).pk, 0, get_settings().LEASE, WORKER)
-            assert claimed is not None  # nobody else sees it
-            report = run_claimed(store, claimed)
-        except Exception as error:  # noqa: BLE001 - of an `on_commit` callback, which may raise anything
-            return "failed after commit", error, ""
+        claimed = store.claim_unchanged(_revived(store, ended).pk, 0, get_settings().LEASE, WORKER)
+        assert claimed is not None  # nobody else sees it
+        report = run_claimed(store, claimed)
     return report.outcome, report.error, f", args {report.args!r}, kwargs {report.kwargs!r}"
 
 

@@ -14,12 +14,13 @@ from delayedq.backend import DelayedQBackend
 from delayedq.clock import chosen
 from delayedq.compat import task_backends
 from delayedq.conf import get_settings
-from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised
+from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised, Returned
 from delayedq.core.serialization import load_call
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import CannotRun, UnknownTask, WorkerVanished
-from delayedq.store import default_store, store_for
+from delayedq.management.backends import all_stores
+from delayedq.store import serving, store_for
 from delayedq.store.protocol import BARE, Lane
 from delayedq.tasks import task_at
 from delayedq.testing.moving import Clock, moment_of
@@ -47,7 +48,7 @@ class AttemptReport(NamedTuple):
     """One attempt that `run_due` has made.
 
     outcome: "succeeded", "failed", "cancelled", "retry", "snoozed", "superseded" (the message was replaced while it
-    ran) or "lease lost" (it was cancelled while it ran). error: what the attempt raised.
+    ran) or "lease lost" (it was cancelled while it ran). error: what the attempt raised, or an `on_commit` callback.
     """
 
     outcome: str
@@ -73,7 +74,7 @@ def run_due(
 
     queue: only this one. limit: at most this many attempts. follow: also run what these tasks enqueue, if it is due.
     raise_failures: raise the error of the first attempt that fails, after it is recorded. using: the alias of the
-    database; None asks the routers.
+    database; None means those of all backends in TASKS.
 
     It works inside of `TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
     in it, and the `on_commit` callbacks that it adds are called after it. What waits for a retry is due later: move the
@@ -82,9 +83,7 @@ def run_due(
     """
     if limit is not None and limit < 1:
         raise ValueError(f"run_due() makes at least 1 attempt; its limit is {limit!r}.")
-    _check_backends()
-    runner = _Runner(default_store() if using is None else store_for(using), queue, raise_failures=raise_failures)
-    return runner.run(limit, follow=follow)
+    return _Runner(stores(using), queue, raise_failures=raise_failures).run(limit, follow=follow)
 
 
 def run_until(
@@ -106,18 +105,23 @@ def run_until(
     end, attempts = moment_of(when, moving().tzinfo), []
     if end < moving():
         raise ValueError(f"run_until({when!r}): the clock shows {moving()} already.")
-    runner = _Runner(default_store() if using is None else store_for(using), queue, raise_failures=raise_failures)
-    beats = Beats(runner.store, definitions_in(runner.store))
+    runner = _Runner(stores(using), queue, raise_failures=raise_failures)
+    beats = [Beats(store, definitions_in(store)) for store in runner.stores]
     while True:
-        beats.beat()
+        for each in beats:
+            each.beat()
         attempts += runner.run(None, follow=True)
-        retention = get_settings().RETENTION
-        if retention is not None:
-            runner.store.prune(retention, MOST)
-        following = [head.first_at for head in runner.heads() if moving() < head.first_at <= end]
+        following = [at for at in runner.due_times() if moving() < at <= end]
         moving.move_to(min(following, default=end))
+        runner.prune()
         if not following:
             return attempts
+
+
+def stores(using: str | None) -> list[Store]:
+    """That of this database; None: those of all backends in TASKS. Raises RuntimeError if no backend has one."""
+    _check_backends()
+    return all_stores() if using is None else [store_for(using)]
 
 
 def _check_backends() -> None:
@@ -141,26 +145,33 @@ def _clock() -> Clock:
 
 def run_claimed(store: Store, claimed: Claimed) -> AttemptReport:
     """Run one message that was claimed by WORKER, and store how it ended; failures are in the report."""
-    return _Runner(store, None, raise_failures=False).attempt(claimed)
+    return _Runner([store], None, raise_failures=False).attempt(store, claimed)
 
 
 class _Runner:
-    def __init__(self, store: Store, queue: str | None, *, raise_failures: bool) -> None:
-        self.store = store
+    def __init__(self, stores: list[Store], queue: str | None, *, raise_failures: bool) -> None:
+        self.stores = stores
         self._queues = None if queue is None else [queue]
         self._raise_failures = raise_failures
         self._shared_leases = SharedLeases(MOST)
+        #: The first message of each lane of tasks, due or not, as the last scan has found it.
+        self._heads: list[tuple[Store, LaneHead]] = []
 
-    def heads(self) -> list[LaneHead]:
-        """The first message of each lane of tasks, the highest priority first, due or not."""
-        heads = [head for head in self.store.scan(self._queues) if BARE not in head.queue]
-        return sorted(heads, key=lambda head: (-head.priority, head.first_at))
+    def due_times(self) -> list[datetime]:
+        """Those of the first messages of all lanes, when `run` had nothing more to do."""
+        return [head.first_at for _, head in self._heads]
+
+    def prune(self) -> None:
+        retention = get_settings().RETENTION
+        if retention is not None:
+            for store in self.stores:
+                store.prune(retention, MOST)
 
     def run(self, limit: int | None, *, follow: bool) -> list[AttemptReport]:
         attempts: list[AttemptReport] = []
         most = MOST if limit is None else limit
         while len(attempts) < most and (claims := self._claim(1 if follow else most)):
-            attempts += [self.attempt(claimed) for claimed in claims]
+            attempts += [self.attempt(store, claimed) for store, claimed in claims]
             if not follow:
                 break
         if limit is None and len(attempts) >= MOST:
@@ -168,23 +179,34 @@ class _Runner:
             raise RuntimeError(f"{MOST:,} attempts, and {last} is due again; give run_due() a limit, or follow=False.")
         return attempts
 
-    def _claim(self, limit: int) -> list[Claimed]:
-        lanes = [Lane(head.queue, head.priority) for head in self.heads() if head.due_in <= 0]
-        return self.store.claim(lanes[:1] if limit == 1 else lanes, limit, get_settings().LEASE, WORKER)
+    def _claim(self, limit: int) -> list[tuple[Store, Claimed]]:
+        """Of the highest priority first."""
+        self._heads = [(store, head) for store in self.stores for head in store.scan(self._queues)]
+        self._heads = [(store, head) for store, head in self._heads if BARE not in head.queue]
+        due = [(store, head) for store, head in self._heads if head.due_in <= 0]
+        due.sort(key=lambda one: (-one[1].priority, one[1].first_at))
+        claims: list[tuple[Store, Claimed]] = []
+        for store, head in due:
+            if len(claims) < limit:
+                lane, lease = Lane(head.queue, head.priority), get_settings().LEASE
+                claims += [(store, claimed) for claimed in store.claim([lane], limit - len(claims), lease, WORKER)]
+        return claims
 
-    def attempt(self, claimed: Claimed) -> AttemptReport:
+    def attempt(self, store: Store, claimed: Claimed) -> AttemptReport:
         slot = self._shared_leases.hold(claimed.id, claimed.token)
         try:
-            ended = _timed(self._run(claimed, slot))
+            with serving(store.alias):
+                ended = _timed(self._run(claimed, slot))
             decided = decision(ended)
-            settled = ended.settled or self.store.settle([transition(ended, decided, ended.finished)], WORKER)
+            settled = ended.settled or store.settle([transition(ended, decided, ended.finished)], WORKER)
         finally:
             self._shared_leases.drop(slot)
         if ended.error is not None and claimed.id not in settled.lost:
             send_signals(ended, decided)
         if isinstance(ended.error, KeyboardInterrupt):  # somebody stops the test
             raise ended.error
-        if self._raise_failures and ended.error is not None and isinstance(ended.outcome, Raised | Impossible):
+        failed = isinstance(ended.outcome, Returned | Raised | Impossible)
+        if self._raise_failures and ended.error is not None and failed:
             raise ended.error
         return _report(ended, decided, settled)
 
@@ -196,10 +218,22 @@ class _Runner:
             return _refused(Attempt(claimed, nobody, WORKER, self._shared_leases, slot), error)
         if claimed.attempt > claimed.max_attempts and (times := vanished(claimed)):
             return _refused(attempt, WorkerVanished(f"Its worker vanished in {times} of its attempts."))
-        with as_committed():
-            if iscoroutinefunction(attempt.task.func):
-                return async_to_sync(aexecute)(attempt)
-            return execute_exactly_once(attempt, nullcontext()) if attempt.task.exactly_once else execute(attempt)
+        ended: AttemptResult | None = None
+        try:
+            with as_committed():
+                ended = _executed(attempt)
+        except Exception as error:
+            if ended is None:
+                raise
+            # Of an `on_commit` callback. In a worker it is raised where the task commits, or after an exactly-once one.
+            return ended._replace(outcome=ended.outcome if ended.settled else Raised(), error=error)
+        return ended
+
+
+def _executed(attempt: Attempt) -> AttemptResult:
+    if iscoroutinefunction(attempt.task.func):
+        return async_to_sync(aexecute)(attempt)
+    return execute_exactly_once(attempt, nullcontext()) if attempt.task.exactly_once else execute(attempt)
 
 
 def _timed(ended: AttemptResult) -> AttemptResult:

@@ -149,6 +149,15 @@ def test_a_message_whose_arguments_no_longer_fit_is_compared_and_shown(alias):
         assert_scheduled(tasks.remind, key="a")
 
 
+def test_a_failure_lists_the_first_messages_of_many(alias):
+    tasks.remind.enqueue_many(((number,), {}) for number in range(23))
+    with pytest.raises(AssertionError) as failure:
+        assert_scheduled(tasks.remind, args=[22], key="a")
+    lines = str(failure.value).splitlines()
+    assert lines[1].startswith("The nearest is args [22]")
+    assert (len(lines), lines[-1]) == (2 + 2 + 1 + 20 + 1, "  and 3 more")
+
+
 def test_a_failure_shows_that_nothing_is_there(flights):
     with pytest.raises(
         AssertionError, match=r"a message of tests\.app\.tasks\.echo; 0 found\.\nNothing is scheduled\."

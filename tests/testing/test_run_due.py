@@ -8,23 +8,14 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import IntegrityError, connections, transaction
 
-from delayedq import Cancel, DelayedQueue, Retry, Snooze, current_message
+from delayedq import DelayedQueue, Snooze
 from delayedq.exceptions import UnknownTask
-from delayedq.models import CronTick, FinishedMessage, Message
-from delayedq.testing import clock, run_due, run_until
+from delayedq.models import FinishedMessage, Message
+from delayedq.testing import run_due
 from tests.app import tasks
 from tests.app.models import Mark
-from tests.worker.attempts import work
 
 START = datetime(2026, 3, 8, 6, 55, tzinfo=UTC)
-
-
-@pytest.fixture
-def in_test_case(alias):
-    """Inside the transaction of a TestCase, on each database."""
-    with transaction.atomic(using=alias):
-        yield alias
-        transaction.set_rollback(True, using=alias)
 
 
 def play(body, **options):
@@ -106,6 +97,23 @@ def test_a_failure_is_raised_and_recorded(in_test_case):
     assert (result.status, result.attempts) == ("READY", 1)
 
 
+@pytest.mark.parametrize(("exactly_once", "outcome"), [(False, "retry"), (True, "succeeded")])
+def test_a_callback_that_fails_is_raised_and_its_attempt_recorded(in_test_case, exactly_once, outcome):
+    """As in a worker: a task that commits by itself raises it, an exactly-once one has succeeded by then."""
+
+    def body():
+        transaction.on_commit(raising(ZeroDivisionError("late")), using=in_test_case)
+
+    enqueue = play_exactly_once if exactly_once else play
+    enqueue(body)
+    with pytest.raises(ZeroDivisionError, match="late"):
+        run_due()
+    Message.objects.all().delete()
+    enqueue(body)
+    (attempt,) = run_due(raise_failures=False)
+    assert (attempt.outcome, str(attempt.error)) == (outcome, "late")
+
+
 def test_what_tasks_enqueue_is_followed(in_test_case):
     def body():
         tasks.remind.enqueue(1)
@@ -179,132 +187,6 @@ def test_a_message_replaced_or_cancelled_while_it_runs(in_test_case):
     tasks.bodies["first"], tasks.bodies["again"] = body, lambda: tasks.play.unschedule(key="a")
     tasks.play.schedule_at(START, "first", key="a")
     assert [attempt.outcome for attempt in run_due()] == ["superseded", "lease lost"]
-
-
-# As a worker does
-
-LIFECYCLE = {
-    "succeeds": lambda: play(lambda: 7),
-    "fails": lambda: play(raising(ValueError("no fuel")), max_attempts=1),
-    "retries": lambda: play(raising(ValueError("no fuel"))),
-    "asks for a retry": lambda: play(raising(Retry("busy", delay=timedelta(hours=1)))),
-    "snoozes": lambda: play(raising(Snooze(timedelta(hours=1)))),
-    "cancels": lambda: play(raising(Cancel("gone"))),
-    "exits": lambda: play(raising(SystemExit(3)), max_attempts=1),
-    "returns what can't be stored": lambda: play(object),
-    "does not fit": lambda: (tasks.depart.enqueue("a", 1), Message.objects.update(payload='{"args":[1,2,3]}')),
-    "exactly once": lambda: play_exactly_once(lambda: 7),
-    "exactly once, fails": lambda: play_exactly_once(raising(ValueError("no fuel"))),
-    "async": lambda: tasks.aecho.enqueue(7),
-    "sees its message": lambda: play(lambda: current_message().attempt),
-}
-
-
-def row():
-    """What is left of the one message, but for times and the worker."""
-    live, ended = Message.objects.first(), FinishedMessage.objects.first()
-    if live:
-        return live.attempt, live.lease_token, [error["exception"] for error in errors(live)]
-    return ended.outcome, ended.attempts, ended.result, [error["exception"] for error in errors(ended)]
-
-
-def errors(message):
-    from delayedq.core.error_records import known_errors
-
-    return known_errors(message.errors)
-
-
-@pytest.mark.parametrize("case", LIFECYCLE.values(), ids=LIFECYCLE)
-def test_the_end_is_that_of_a_worker(store, alias, case):
-    case()
-    work(store)
-    by_worker = row()
-    Message.objects.all().delete()
-    FinishedMessage.objects.all().delete()
-    with transaction.atomic(using=alias):
-        case()
-        run_due(raise_failures=False)
-        assert row() == by_worker
-        transaction.set_rollback(True, using=alias)
-
-
-# Time
-
-
-def test_the_clock_moves_due_times_and_retries(in_test_case):
-    with clock("2026-03-08 01:55", "America/New_York") as now:
-        tasks.remind.schedule_in(timedelta(hours=1), 7)
-        assert run_due() == []
-        assert not Message.objects.due()
-        now.advance(hours=1)  # 03:55: daylight saving time has begun
-        assert now().hour == 3
-        assert Message.objects.due().count() == 1
-        assert len(run_due()) == 1
-
-        tasks.fail.using(max_attempts=2).enqueue()
-        run_due(raise_failures=False)
-        assert run_due(raise_failures=False) == []
-        now.advance(timedelta(hours=1))
-        (attempt,) = run_due(raise_failures=False)
-    assert (attempt.attempt, attempt.outcome) == (2, "failed")
-
-
-def test_the_clock_moves_bare_queues_and_leases(in_test_case):
-    queue = DelayedQueue("contacts", lease=timedelta(minutes=1))
-    with clock(START) as now:
-        queue.offer_or_update("a", 1, START + timedelta(hours=1))
-        assert queue.try_poll() is None
-        now.advance(hours=1)
-        assert queue.try_poll().attempt == 1
-        assert queue.try_poll() is None
-        now.advance(minutes=1)
-        assert queue.try_poll().attempt == 2
-
-
-def test_what_is_stored_has_the_times_of_the_clock(in_test_case):
-    with clock(START) as now:
-        result = tasks.remind.enqueue(7)
-        now.advance(seconds=5)
-        run_due()
-        result.refresh()
-    assert (result.enqueued_at, result.finished_at - result.enqueued_at) == (START, timedelta(seconds=5))
-
-
-def test_a_clock_goes_forward_only():
-    with clock(START) as now:
-        with pytest.raises(ValueError, match="forward only"):
-            now.move_to("2026-03-08 00:00+00:00")
-        with pytest.raises(ValueError, match="forward only"):
-            now.advance(hours=-1)
-        assert now() == START
-
-
-def test_everything_up_to_a_moment_is_played_in_order(in_test_case, settings):
-    settings.DELAYEDQ = {
-        "CRON": {"daily": {"task": "tests.app.tasks.nothing", "cron": "30 2 * * *", "timezone": "America/New_York"}}
-    }
-    with clock("2026-03-07 12:00", "America/New_York") as now:
-        tasks.remind.schedule_in(timedelta(hours=20), 7)
-        attempts = run_until("2026-03-10 12:00")
-        assert now() == datetime.fromisoformat("2026-03-10T12:00:00-04:00")
-    assert [attempt.task.rpartition(".")[2] for attempt in attempts] == ["nothing", "remind", "nothing", "nothing"]
-    assert CronTick.objects.exists()
-
-
-def test_a_year_of_a_daily_schedule(in_test_case, settings):
-    """Moments are local ones with changes of clocks among them, over which delayedq counts as its database does."""
-    settings.DELAYEDQ = {
-        "CRON": {"daily": {"task": "tests.app.tasks.nothing", "cron": "30 2 * * *", "timezone": "America/New_York"}}
-    }
-    with clock("2026-01-01", "America/New_York"):
-        assert len(run_until("2027-01-01")) == 365
-
-
-def test_without_a_clock_no_time_is_played(in_test_case):
-    with pytest.raises(RuntimeError, match=r"with delayedq\.testing\.clock"):
-        run_until(START)
-    with clock(START), pytest.raises(ValueError, match="already"):
-        run_until(START - timedelta(days=1))
 
 
 # What leads here

@@ -17,6 +17,8 @@ from delayedq.store.protocol import Claimed, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute
+from delayedq.worker.loop import Loop
+from delayedq.worker.options import ExitCode, Options
 from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.transitions import decision, transition
 from tests.app import tasks
@@ -88,6 +90,14 @@ def _work(store, message, leases):
     settled = store.settle([transition(ended, decision(ended), time.monotonic())], WORKER)
     assert not settled.lost
     return ended
+
+
+def drained(store):
+    """Run what is due with the loop of a worker, its threads and its store thread."""
+    options = Options(
+        lease=LEASE, poll_interval=timedelta(seconds=1), shutdown_timeout=timedelta(seconds=5), drain=True, cron=False
+    )
+    assert Loop(store, options, WORKER).run() is ExitCode.DONE
 
 
 def outcome_of(id_):

@@ -1,0 +1,46 @@
+"""Django's own TestCase, as projects write it: its transaction, its callbacks, and its async tests."""
+
+from __future__ import annotations
+
+from asgiref.sync import sync_to_async
+from django.core.management import CommandError, call_command
+from django.db import transaction
+from django.test import TestCase
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.testing import run_due
+from tests.app import tasks
+from tests.app.models import Mark
+
+
+class InTestCase(TestCase):
+    def test_one_leaves_nothing_behind(self):
+        self.assert_it_runs()
+
+    def test_and_another_begins_anew(self):
+        self.assert_it_runs()
+
+    def assert_it_runs(self):
+        assert not FinishedMessage.objects.exists()
+        tasks.mark.enqueue("a")
+        tasks.amark.enqueue("b")
+        assert [attempt.outcome for attempt in run_due()] == ["succeeded", "succeeded"]
+        assert Mark.objects.count() == 2
+
+    def test_code_that_enqueues_after_its_commit_is_told_to_by_the_test(self):
+        with self.captureOnCommitCallbacks(execute=True):
+            transaction.on_commit(lambda: tasks.mark.enqueue("a"))
+            assert run_due() == []
+        assert len(run_due()) == 1
+
+    def test_run_workers_refuses_and_the_test_goes_on(self):
+        with self.assertRaisesMessage(CommandError, "delayedq.testing.run_due()"):
+            call_command("run_workers", drain=True)
+        self.assert_it_runs()
+
+    async def test_in_an_async_test(self):
+        await tasks.amark.aenqueue("a")
+        (attempt,) = await sync_to_async(run_due)()
+        assert attempt.outcome == "succeeded"
+        assert await Mark.objects.acount() == 1
+        assert not await Message.objects.aexists()
