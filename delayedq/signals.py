@@ -1,6 +1,8 @@
 """Django signals about messages and workers. delayedq's own logging is connected to them as receivers.
 
-The `django.tasks` signals are sent too, with sender DelayedQBackend. These carry what those can't:
+The `django.tasks` signals are sent too, with sender DelayedQBackend. `task_finished` is sent in the thread of the task,
+before the end is stored: a message that runs again afterwards, since its worker died or lost its lease at that moment
+or since it was replaced while it ran, sends it once more. These carry what those can't:
 
 - `message_retrying` (claimed, error: str, delay: seconds or None): an attempt failed and another will follow.
 - `message_failed` (claimed, error: str): the message failed and is in the history as a dead letter.
