@@ -82,7 +82,7 @@ def test_beats_add_what_comes_into_reach_and_nothing_twice(store):
     for seconds in range(0, 600, 45):
         beat_at(store, NOW + timedelta(seconds=seconds), minutely={**MINUTELY, "misfire": "all"})
 
-    assert placed() == [at(minutes=minute) for minute in range(10)]
+    assert placed() == [at(minutes=minute) for minute in range(20)]
 
 
 def test_a_tick_that_has_run_does_not_come_back(store):
