@@ -91,7 +91,10 @@ def mariadb_socket(*, durable: bool = False) -> Iterator[str]:
     Its user is root, without a password, and an empty database is called test.
     """
     with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
-        where = ["--no-defaults", f"--datadir={directory}/data", f"--user={getpass.getuser()}"]
+        # With a tmpdir of its own: a server that starts deletes the temporary tables of all others in the same one.
+        where = [
+            "--no-defaults", f"--datadir={directory}/data", f"--tmpdir={directory}", f"--user={getpass.getuser()}"
+        ]  # fmt: skip
         socket, log = Path(directory) / "socket", Path(directory) / "log"
         with log.open("wb") as output:
             try:
