@@ -37,6 +37,7 @@ TABLES_WITH_NAMES = (
     "delayedq_finishedmessage",
     "delayedq_cronschedule",
     "delayedq_pausedqueue",
+    "delayedq_pausedtask",
     "delayedq_worker",
     "delayedq_edit",
     "delayedq_editedmessage",
@@ -73,9 +74,11 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
                 ),
                 ("undone_at", models.DateTimeField(blank=True, null=True, verbose_name="undone")),
+                ("undone_by", models.CharField(blank=True, default="", help_text="As made_by.", max_length=200)),
                 ("changed", models.IntegerField(default=0, help_text="How many messages.")),
                 ("skipped", models.IntegerField(default=0, help_text="How many were running, or had ended.")),
             ],
+            options={"default_permissions": ("view",)},
         ),
         migrations.CreateModel(
             name="LockedRenewal",
@@ -84,6 +87,7 @@ class Migration(migrations.Migration):
                 ("lease_token", models.BigIntegerField()),
                 ("leased_until", models.DateTimeField()),
             ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="PausedQueue",
@@ -96,7 +100,24 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
                 ),
             ],
-            options={"verbose_name_plural": "queues", "permissions": [("pause_queue", "Can pause and resume queues")]},
+            options={
+                "verbose_name_plural": "queues",
+                "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="PausedTask",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="The path of the task.", max_length=200, unique=True)),
+                ("paused_at", models.DateTimeField(verbose_name="paused")),
+                (
+                    "paused_by",
+                    models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
+                ),
+            ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="Worker",
@@ -117,7 +138,21 @@ class Migration(migrations.Migration):
                 ("problems", models.TextField(blank=True, default="", help_text="Empty: nothing is wrong with it.")),
                 ("started_at", models.DateTimeField(verbose_name="started")),
                 ("seen_at", models.DateTimeField(verbose_name="last seen")),
+                (
+                    "asked",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        help_text="What an operator asked of it; empty: nothing.",
+                        max_length=200,
+                    ),
+                ),
+                (
+                    "asked_by",
+                    models.CharField(blank=True, db_default="", help_text="The name of a user.", max_length=200),
+                ),
             ],
+            options={"permissions": [("stop_worker", "Can quiet and stop workers")], "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="CronSchedule",
@@ -174,6 +209,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": ("view",),
                 "permissions": [
                     ("run_schedule", "Can run schedules now"),
                     ("disable_schedule", "Can disable and enable schedules"),
@@ -200,6 +236,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="EditedMessage",
@@ -209,6 +246,7 @@ class Migration(migrations.Migration):
                 ("generation", models.IntegerField()),
                 ("before", models.TextField(help_text="JSON: what the edit changed, as it was.")),
                 ("after", models.TextField(help_text="JSON: the same, as the edit left it.")),
+                ("undone", models.BooleanField(default=False, help_text="An undo brought back what was before.")),
                 (
                     "edit",
                     models.ForeignKey(
@@ -216,6 +254,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="FinishedMessage",
@@ -256,6 +295,7 @@ class Migration(migrations.Migration):
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
             ],
             options={
+                "default_permissions": ("view",),
                 "indexes": [
                     models.Index(
                         condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
@@ -292,10 +332,17 @@ class Migration(migrations.Migration):
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
             ],
             options={
+                "default_permissions": ("view",),
                 "permissions": [
                     ("reschedule_message", "Can run, reschedule and move messages"),
                     ("cancel_message", "Can cancel messages"),
                     ("retry_message", "Can retry dead letters"),
+                    ("discard_message", "Can discard dead letters"),
+                    ("stop_message", "Can stop running messages"),
+                    ("send_message", "Can send messages"),
+                    ("edit_payload", "Can edit the arguments of waiting messages"),
+                    ("view_payload", "Can see arguments, results and errors"),
+                    ("export_message", "Can export messages"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
@@ -335,6 +382,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "constraints": [models.UniqueConstraint(fields=("schedule", "nominal_at"), name="delayedq_tick")],
             },
         ),

@@ -84,7 +84,10 @@ def _edits(store: Store, id_: int) -> Iterator[Event]:
         edit = record.edit
         by = f" by {edit.made_by}" if edit.made_by else ""
         yield Event(edit.made_at, f"{edit.action}{by}", edit.description, edit=edit.pk)
-        if edit.undone_at is None:
+        if record.undone and edit.undone_at is not None:
+            undone_by = f" by {edit.undone_by}" if edit.undone_by else ""
+            yield Event(edit.undone_at, f"{edit.action} undone{undone_by}", edit.description, edit=edit.pk)
+        if not record.undone:
             yield from _attempts(_loaded(record.before, dict).get("errors"))
 
 

@@ -48,6 +48,14 @@ class Move(NamedTuple):
     priority: int
 
 
+class Rewrite(NamedTuple):
+    """Another payload for a waiting message that still has the payload `before`."""
+
+    seen: Seen
+    before: str
+    after: str
+
+
 class Revival(NamedTuple):
     """An ended message that shall live again, under its old id.
 
@@ -124,6 +132,28 @@ class OperatorStore(ABC):
     @abstractmethod
     def cancel(self, seen: Sequence[Seen]) -> set[int]:
         """End messages as cancelled; returns the ids of those that were still as seen."""
+
+    @abstractmethod
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        """Give messages another payload; returns the ids of those that were still as seen, and had the one before."""
+
+    @abstractmethod
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        """End messages as cancelled that a worker holds; returns the ids of those that were held and still as seen.
+
+        Their attempts are told by `lease_lost` when their lease is to be renewed, and change nothing any more. The
+        history says that they started when they were claimed.
+        """
+
+    def relabel(self, ids: Collection[int], outcome: str, new_outcome: str) -> set[int]:
+        """Give ended messages with this outcome another one; returns the ids of those that had it."""
+        from delayedq.models import FinishedMessage  # stores are imported before the models are loaded
+
+        with self.database.atomic():
+            ended = FinishedMessage.objects.using(self.database.alias).filter(id__in=ids, outcome=outcome)
+            found = set(ended.select_for_update().order_by("id").values_list("id", flat=True))
+            FinishedMessage.objects.using(self.database.alias).filter(id__in=found).update(outcome=new_outcome)
+        return found
 
     @abstractmethod
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
