@@ -27,7 +27,7 @@ from delayedq.operations.edits import begin
 from delayedq.operations.selecting import newest_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
@@ -157,7 +157,7 @@ class BulkAdmin(ReadOnlyAdmin):
         if signed := request.POST.get("chosen"):
             return Chosen.of(signed)
         everything = "everything" in request.POST
-        ids = None if everything else [*filter(None, map(id_in, request.POST.getlist("ids")[:MOST_TICKED]))]
+        ids = None if everything else _ids(request.POST.getlist("ids")[:MOST_TICKED])
         query = request.POST.get("query", "")
         return Chosen(ids, query, newest_id(self.store.alias) if everything else 0, self.store.now())
 
@@ -203,6 +203,14 @@ class BulkAdmin(ReadOnlyAdmin):
 
 UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")
 _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
+
+
+def _ids(texts: Sequence[str]) -> list[int]:
+    """Raises ValueError for what can't be an id."""
+    ids = [id_ for id_ in map(id_in, texts) if id_ is not None]
+    if len(ids) < len(texts):
+        raise ValueError("This is no id.")
+    return ids
 
 
 def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:

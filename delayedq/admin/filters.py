@@ -10,7 +10,8 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
 
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.admin.base import visible
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.store import operator_store
@@ -68,9 +69,10 @@ class Filter(forms.Form):
 
     def _offer(self, name: str, known: Iterable[str]) -> None:
         """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
-        asked = self.data.get(name, "")[:NAME_LENGTH]
-        names = sorted({*known, asked} - {""})
-        self.fields[name].choices = [("", "any"), *((value, value) for value in names)]  # type: ignore[attr-defined]
+        asked = self.data.get(name, "")
+        names = sorted({*known, asked if len(asked) <= NAME_LENGTH and is_storable(asked) else ""} - {""})
+        choices = [("", "any"), *((value, visible(value)) for value in names)]
+        self.fields[name].choices = choices  # type: ignore[attr-defined]
 
     def asked(self) -> dict[str, Any]:
         """The values that were given and are valid, by field."""

@@ -8,14 +8,17 @@ from django.contrib import admin
 from django.http import Http404
 from django.urls import reverse
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import may, visible, when
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.filters import EndedFilter, position_in
+from delayedq.admin.one_message import links_of
 from delayedq.admin.texts import about, pretty
+from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Outcome
 from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
 from delayedq.operations.counting import Count, count_ended, counted_ended
+from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.explain import explain
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 
@@ -95,12 +98,14 @@ class FinishedMessageAdmin(BulkAdmin):
         if ended is None:
             raise Http404(f"The history has no message {object_id[:20]}.")
         now = self.store.now()
+        ended = shown(ended, payload=may(request, "view_payload"))
         context = {
             "row": rows([ended], now)[0],
             "result": pretty(ended.result),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
-            "answers": explain(ended, now),
+            "links": [*links_of(request, ended, self.store)],
+            "answers": [answer._replace(text=visible(answer.text)) for answer in explain(ended, now)],
             **about(self.store, ended, now),
         }
         return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
@@ -135,9 +140,11 @@ class FinishedMessageAdmin(BulkAdmin):
         asked["outcome"] = Outcome.FAILED
         return EndedFilter(asked, self.store).selection()
 
-    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
-        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
+    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
+        if action.does == DISCARD:
+            return discard(self.store, edit, which, chosen.as_of, after)
+        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         return redrive(self.store, edit, which, spread, chosen.as_of, after)
 
 

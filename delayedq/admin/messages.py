@@ -10,11 +10,13 @@ from django.contrib import admin
 from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import may, visible, when
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS
 from delayedq.admin.filters import LiveFilter, position_in
+from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about
+from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
 from delayedq.operations.browsing import LARGE, Page, find_live, id_in, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
@@ -53,7 +55,7 @@ class Row(NamedTuple):
 
 
 @admin.register(Message)
-class MessageAdmin(BulkAdmin):
+class MessageAdmin(OneMessagePages, BulkAdmin):
     bulk_actions = LIVE_ACTIONS
 
     # The list
@@ -94,12 +96,14 @@ class MessageAdmin(BulkAdmin):
             return self._ended(id_)
         now = self.store.now()
         (message,) = with_renewals([message], now, self.store.alias)
+        message = shown(message, payload=may(request, "view_payload"))
         context = {
             "message": message,
             "row": rows(self.store, [message], now)[0],
             "query": "",
             "actions": self.offered_actions(request),
-            "answers": explain(message, now),
+            "links": [*links_of(request, message, self.store, runs=is_running(message, now))],
+            "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
             **about(self.store, message, now),
         }
         return self.page(request, "message.html", f"Message {message.pk}", {**context, **(extra_context or {})})

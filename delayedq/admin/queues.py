@@ -10,6 +10,7 @@ from django.http import HttpResponseRedirect
 from django.urls import path, reverse
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
+from delayedq.core.limits import is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
@@ -95,6 +96,7 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
         """GET: ask for confirmation. POST: pause the queue."""
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
@@ -119,6 +121,7 @@ class QueueAdmin(ReadOnlyAdmin):
         return self._back()
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
@@ -135,6 +138,8 @@ class QueueAdmin(ReadOnlyAdmin):
         return self._back()
 
     def _paused(self, name: str) -> PausedQueue | None:
+        if not is_storable(name):
+            return None
         return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
 
     def _confirm(self, request: HttpRequest, verb: str, name: str, said: str) -> HttpResponse:
