@@ -169,7 +169,7 @@ def error_text(kind: str, payload: str) -> Callable[[str], str]:
     return str if masking is None else masking.text_of(payload)
 
 
-def shown[Row: (Message, FinishedMessage)](message: Row, *, payload: bool = True) -> Row:
+def shown[Row: Message | FinishedMessage](message: Row, *, payload: bool = True) -> Row:
     """A message as it may be shown: a copy with what is masked; the same if nothing is.
 
     `payload` False: the reader has no permission `view_payload`. Columns that were not read stay unread.

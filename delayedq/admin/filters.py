@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
 
 from delayedq.admin.base import visible
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
+from delayedq.core.edits import LATEST
+from delayedq.core.limits import EARLIEST, KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.store import operator_store
-from delayedq.store.operator import Position, State
+from delayedq.store.operator import FIRST, LAST, Position, State
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -33,10 +35,20 @@ STATES = [
 ]
 
 
+_YEARS = {"first": EARLIEST.year, "last": LATEST.year}
+
+
 class Moment(forms.DateTimeField):
     """A date and time in the current time zone, entered with the browser's calendar."""
 
     widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+
+    def clean(self, value: Any) -> Any:
+        """Refuse what a database can't store."""
+        moment = super().clean(value)
+        if moment is not None and not EARLIEST <= moment <= LATEST:
+            raise ValidationError(_("That is before the year %(first)s or after %(last)s.") % _YEARS)
+        return moment
 
     def prepare_value(self, value: Any) -> Any:
         """Convert a value with offset and microseconds, as links contain it: `datetime-local` takes neither."""
@@ -118,4 +130,6 @@ def position_in(text: str) -> Position | None:
         position = Position(moment, int(id_))
     except ValueError:
         return None
-    return position if timezone.is_aware(moment) and 0 <= position.id < 2**63 else None
+    if not timezone.is_aware(moment) or not FIRST.at <= moment <= LAST.at:
+        return None
+    return position if 0 <= position.id < 2**63 else None

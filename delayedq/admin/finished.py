@@ -19,7 +19,6 @@ from delayedq.models import FinishedMessage, Outcome
 from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.discarding import DISCARD, discard
-from delayedq.operations.explain import explain
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 
 if TYPE_CHECKING:
@@ -98,15 +97,14 @@ class FinishedMessageAdmin(BulkAdmin):
         if ended is None:
             raise Http404(f"The history has no message {object_id[:20]}.")
         now = self.store.now()
-        ended = shown(ended, payload=may(request, "view_payload"))
+        reads = may(request, "view_payload")
         context = {
             "row": rows([ended], now)[0],
-            "result": pretty(ended.result),
+            "result": pretty(shown(ended, payload=reads).result),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
             "links": [*links_of(request, ended, self.store)],
-            "answers": [answer._replace(text=visible(answer.text)) for answer in explain(ended, now)],
-            **about(self.store, ended, now),
+            **about(self.store, ended, now, payload=reads),
         }
         return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
 

@@ -16,12 +16,10 @@ from delayedq.admin.changes import LIVE_ACTIONS
 from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about
-from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
 from delayedq.operations.browsing import LARGE, Page, find_live, id_in, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
-from delayedq.operations.explain import explain
 from delayedq.operations.selecting import AllOf, Ticked
 from delayedq.operations.wording import span
 from delayedq.store.operator import State
@@ -96,15 +94,14 @@ class MessageAdmin(OneMessagePages, BulkAdmin):
             return self._ended(id_)
         now = self.store.now()
         (message,) = with_renewals([message], now, self.store.alias)
-        message = shown(message, payload=may(request, "view_payload"))
+        reads = may(request, "view_payload")
         context = {
             "message": message,
             "row": rows(self.store, [message], now)[0],
             "query": "",
             "actions": self.offered_actions(request),
             "links": [*links_of(request, message, self.store, runs=is_running(message, now))],
-            "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
-            **about(self.store, message, now),
+            **about(self.store, message, now, payload=reads),
         }
         return self.page(request, "message.html", f"Message {message.pk}", {**context, **(extra_context or {})})
 

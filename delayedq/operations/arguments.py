@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from delayedq.core.serialization import load_call
-from delayedq.exceptions import ArgumentsMismatch, UnknownTask
+from delayedq.exceptions import ArgumentsMismatch, CannotRun, UnknownTask
 from delayedq.models import EditedMessage, Message
 from delayedq.operations.edits import begin, place_of, seen_in
 from delayedq.store import operator_store
@@ -34,14 +34,10 @@ ARGUMENTS = "arguments"
 
 
 def by_name(kind: str, payload: str) -> dict[str, Any]:
-    """The arguments of a payload by name, as JSON values; by number where the signature of its task is not known."""
+    """The arguments of a payload by name, as JSON values; the whole payload if they can't be told apart."""
     try:
-        call = json.loads(payload)
-        args, kwargs = call.get("args", []), call.get("kwargs", {})
-        if kind not in registered:
-            return {**{str(number): value for number, value in enumerate(args)}, **kwargs}
-        return dict(parameters_of(registered[kind]).bind(*args, **kwargs).arguments)
-    except (ValueError, RecursionError, AttributeError, TypeError):
+        return bound(kind, payload)
+    except CannotRun:
         return {"payload": payload}
 
 
@@ -50,9 +46,10 @@ def bound(kind: str, payload: str) -> dict[str, Any]:
     task = task_at(kind)
     try:
         call = json.loads(payload)
-        return dict(parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {})).arguments)
+        given = parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {})).arguments
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise ArgumentsMismatch(f"The stored arguments do not fit {kind}: {type(error).__name__}.") from None
+    return {name: [*value] if isinstance(value, tuple) else value for name, value in given.items()}
 
 
 def offer_of(task: Task[..., Any], arguments: Mapping[str, Any]) -> Offer:
