@@ -55,9 +55,6 @@ class Settings:
     #: Decides, for each argument, result and text of an error, what is shown of it: a callable, or its dotted path. See
     #: `delayedq.masking`. None: only what tasks name as sensitive is masked.
     REDACT: str | Callable[[str, str, Any], Any] | None = None
-    #: What the archive writes of arguments, results and errors that are masked: "plain", as they are, or "masked". What
-    #: was masked can't be replayed or restored.
-    ARCHIVE_SENSITIVE: str = "plain"
     #: Schedules by name; see `delayedq.cron.definitions`, which reads them.
     CRON: dict[str, Any] = field(default_factory=dict)
     #: A schedule that no worker's settings have any more is retired when none has had it for this long: the time that
@@ -75,10 +72,8 @@ class Settings:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
             )
-        for name, choices in (("ACKNOWLEDGE", ("batched", "each")), ("ARCHIVE_SENSITIVE", ("plain", "masked"))):
-            if getattr(self, name) not in choices:
-                wanted = " or ".join(f'"{choice}"' for choice in choices)
-                raise ImproperlyConfigured(_problem(name, wanted, getattr(self, name)))
+        if self.ACKNOWLEDGE not in {"batched", "each"}:
+            raise ImproperlyConfigured(_problem("ACKNOWLEDGE", '"batched" or "each"', self.ACKNOWLEDGE))
         _callable_or_path("REDACT", self.REDACT)
         for name in ("LAKE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
             value = getattr(self, name)
