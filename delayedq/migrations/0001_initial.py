@@ -32,6 +32,7 @@ KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "
 # dead letters is left out.
 COLLATION = "ALTER TABLE {} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
 UNIQUE_KEY = "CREATE UNIQUE INDEX delayedq_key ON delayedq_message (kind, `key`)"
+FINGERPRINTS = "CREATE INDEX delayedq_fingerprint ON delayedq_finishedmessage (fingerprint, finished_at)"
 TABLES_WITH_NAMES = (
     "delayedq_message",
     "delayedq_finishedmessage",
@@ -53,6 +54,7 @@ def set_storage(apps: object, schema_editor: Any) -> None:
         for table in TABLES_WITH_NAMES:
             schema_editor.execute(COLLATION.format(table, collation))
         schema_editor.execute(UNIQUE_KEY)
+        schema_editor.execute(FINGERPRINTS)
 
 
 class Migration(migrations.Migration):
@@ -254,12 +256,22 @@ class Migration(migrations.Migration):
                 ("metadata", models.TextField(blank=True, null=True)),
                 ("result", models.TextField(blank=True, help_text="JSON.", null=True)),
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
+                (
+                    "error",
+                    models.CharField(blank=True, help_text="The last error in one line.", max_length=300, null=True),
+                ),
+                ("fingerprint", models.BigIntegerField(blank=True, help_text="What alike errors share.", null=True)),
             ],
             options={
                 "indexes": [
                     models.Index(
                         condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
-                    )
+                    ),
+                    models.Index(
+                        condition=models.Q(("fingerprint__isnull", False)),
+                        fields=["fingerprint", "finished_at", "id"],
+                        name="delayedq_fingerprint",
+                    ),
                 ],
             },
         ),

@@ -11,6 +11,7 @@ from delayedq.operations.browsing import (
     ended_page,
     ended_rows,
     first_page,
+    key_ranges,
     live_page,
     live_rows,
     scan_history,
@@ -49,6 +50,13 @@ class Count(NamedTuple):
             return f"about {rounded(self.number)}"
         return f"at least {self.number:,}" if self.number else "not yet known how many"
 
+    @property
+    def most(self) -> int:
+        """At how many an action stops that was confirmed by this count. If it is not exact, some more may match."""
+        if self.exact:
+            return self.number
+        return _rounded_up(2 * self.number) if self.exact is False else max(10 * self.number, BOUND)
+
     def without(self, others: Count) -> Count:
         """The count less that of a subset; unchanged unless both are exact."""
         return self._replace(number=self.number - others.number) if self.exact and others.exact else self
@@ -65,6 +73,8 @@ def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Cou
 def count_live(store: Store, selection: Selection) -> Count:
     """The number of live messages of a selection: exact up to BOUND, or SCANNED_BOUND if rows must be read."""
     messages = selection.messages(store.alias)
+    if selection.key is not None:
+        return _keyed(store, selection.key, messages)
     if not selection.is_indexed:
         return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
     if selection.since or selection.until:  # a range of the due index, if the lanes are named
@@ -74,6 +84,13 @@ def count_live(store: Store, selection: Selection) -> Count:
     else:  # the due index is partial: the planner uses it only if the query compares `queue`; no queue is ""
         messages = messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at")
     return _indexed(messages)
+
+
+def _keyed(store: Store, prefix: str, messages: QuerySet[Message]) -> Count:
+    found: int = 0
+    for rows in key_ranges(store, prefix, messages):
+        found += rows[: BOUND + 1 - found].count() if found <= BOUND else 0
+    return _counted(found, messages, BOUND)
 
 
 def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[FinishedMessage], Count]:
@@ -132,6 +149,12 @@ def _planned(rows: QuerySet[Any]) -> int:
     """The number of rows that the planner expects from its statistics; no row is read."""
     plan = json.loads(rows.order_by().explain(format="json"))[0]["Plan"]
     return int(plan["Plan Rows"])
+
+
+def _rounded_up(number: int) -> int:
+    """To two significant digits: 124,001 becomes 130,000."""
+    unit = 10 ** max(0, len(str(number)) - 2)
+    return -(-number // unit) * unit
 
 
 def rounded(number: int) -> str:
