@@ -153,7 +153,7 @@ def _planned(rows: QuerySet[Any]) -> int:
 
 def _rounded_up(number: int) -> int:
     """To two significant digits: 124,001 becomes 130,000."""
-    unit = 10 ** max(0, len(str(number)) - 2)
+    unit: int = 10 ** max(0, len(str(number)) - 2)
     return -(-number // unit) * unit
 
 
