@@ -50,7 +50,7 @@ class Chosen:
     """What was chosen in a list.
 
     `ids`: the ticked messages; None: all that match `query` and have an id up to `upto`. `as_of`: when the list was
-    shown. `most`: at how many changed messages the edit stops, as the confirmation said; None: not confirmed yet.
+    shown. `most`: at how many changed messages the edit stops, as the confirmation of all that match said; else None.
     """
 
     ids: list[int] | None
@@ -171,7 +171,8 @@ class BulkAdmin(ReadOnlyAdmin):
 
     def _confirm(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
         preview = self.preview(chosen)
-        confirmed = chosen if chosen.most is not None else replace(chosen, most=preview.changing.most)
+        unlimited = chosen.ids is not None or chosen.most is not None
+        confirmed = chosen if unlimited else replace(chosen, most=preview.changing.most)
         context = {
             "action": action,
             "form": form,

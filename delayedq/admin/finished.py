@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import Http404
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from delayedq.admin.base import visible, when
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview
@@ -141,10 +143,11 @@ class FinishedMessageAdmin(ErrorPages):
         return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
 
     def _dead(self, chosen: Chosen) -> EndedSelection:
-        """The selection of the list, restricted to dead letters: only those can be retried."""
-        asked = chosen.asked.copy()
-        asked["outcome"] = Outcome.FAILED
-        return self.filter_of(asked).selection()
+        """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
+        selection = self.filter_of(chosen.asked).selection()
+        if selection.outcome not in {None, Outcome.FAILED}:
+            raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
+        return replace(selection, outcome=Outcome.FAILED)
 
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
         spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm

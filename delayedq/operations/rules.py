@@ -223,13 +223,7 @@ def ailing(symptoms: Symptoms) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[Symptoms], Iterator[Finding]], ...] = (
-    no_worker,
-    unserved,
-    spiking,
-    late,
-    unknown_task,
-    lost,
-    paused,
-    not_ticking,
-    ailing,
+    *(no_worker, unserved, late, paused),
+    *(spiking, unknown_task),
+    *(lost, not_ticking, ailing),
 )

@@ -10,7 +10,7 @@ registry, and the messages that silent workers held.
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
 from django.db import Error
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from delayedq.models import Worker
     from delayedq.store.base import Store
-    from delayedq.store.error_groups import Extent
+    from delayedq.store.error_groups import Extent, Newest
 
 #: Of each kind, at most this many are looked at.
 MOST = 20
@@ -87,7 +87,7 @@ def _overdue(store: Store, now: datetime) -> list[Overdue]:
     rows = CronSchedule.objects.using(store.alias).filter(
         owner=SETTINGS, next_at__lt=now - LATE, disabled_at=None, retired_at=None
     )
-    return [Overdue(*row) for row in rows.order_by("next_at").values_list("name", "next_at")[:MOST]]
+    return [Overdue(row.name, row.next_at) for row in rows.order_by("next_at")[:MOST] if row.next_at is not None]
 
 
 def _lost(store: Store, workers: Sequence[Worker], now: datetime) -> list[Lost]:
@@ -95,7 +95,11 @@ def _lost(store: Store, workers: Sequence[Worker], now: datetime) -> list[Lost]:
     silent = (worker for worker in workers if not is_alive(worker, now))
     ids = list(islice((id_ for worker in silent for id_ in running_ids(worker)), KNOWN))
     rows = Message.objects.using(store.alias).filter(has_run_out(now), id__in=ids)
-    return [Lost(*row) for row in rows.values_list("id", "queue", "leased_by", "leased_until")]
+    return [
+        Lost(row.pk, row.queue, row.leased_by or "", row.leased_until)
+        for row in rows.only("queue", "leased_by", "leased_until")
+        if row.leased_until is not None
+    ]
 
 
 # Errors
@@ -118,5 +122,15 @@ def _spikes(store: Store, now: datetime) -> list[Spike]:
     ]
 
 
-def _spike(extent: Extent, newest: object, minutes: Mapping[int, int], day: Mapping[int, int], grid: Grid) -> Spike:
-    ...
+def _spike(extent: Extent, newest: Newest, minutes: Mapping[int, int], day: Mapping[int, int], grid: Grid) -> Spike:
+    first = int((grid.end - timedelta(minutes=1) - SPIKE_WINDOW - grid.start).total_seconds()) // grid.width
+    recent = sum(number for bucket, number in minutes.items() if bucket >= first)
+    began = grid.start + timedelta(seconds=_beginning(minutes) * grid.width)
+    return Spike(extent, newest, recent, sum(day.values()), max(began, extent.first_at))
+
+
+def _beginning(minutes: Mapping[int, int]) -> int:
+    """The bucket in which the latest run of buckets began that have a dead letter, with gaps of at most GAP."""
+    buckets = sorted(minutes, reverse=True)
+    ends = (later for later, earlier in pairwise([*buckets, -GAP - 1]) if later - earlier > GAP)
+    return next(ends, 0)

@@ -40,7 +40,7 @@ def test_dead_letters_are_grouped_by_class_and_normalised_message(operator, stor
     assert patterns(page) == ["app.Late: UA<n> <b>", "app.Full: Seat <n> is taken"]
     late, full = page.context["rows"]
     assert (late.size, full.size, late.kind) == ("1", "3", "tests.other")
-    assert full.trend == "3 in the last 24 h"
+    assert full.trend == "3 in the last 1 d"
     assert keys_on(operator.get(full.url)) == ["full-2", "full-1", "full-0"]
     assert "<b>" not in page.content.decode().replace("<b></b>", "")
 
@@ -144,7 +144,7 @@ def test_trends_leave_out_what_is_older(operator, store):
     id_ = dead(store, "a")
     FinishedMessage.objects.filter(pk=id_).update(finished_at=timezone.now() - timedelta(days=2))
     (row,) = operator.get(ERRORS).context["rows"]
-    assert row.trend == "0 in the last 24 h"
+    assert row.trend == "0 in the last 1 d"
 
 
 @pytest.mark.parametrize("query", [{"q": "a\x00b"}, {"q": "x" * 999}, {"class_name": "\x00"}])

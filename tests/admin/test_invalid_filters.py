@@ -49,6 +49,12 @@ def test_the_history_too(operator, store, query):
     assert not Message.objects.exists()
 
 
+def test_a_filter_of_other_outcomes_retries_no_dead_letter(operator, store):
+    dead(store, "a")
+    given = {"action": "retry", "everything": "on", "query": "outcome=succeeded"}
+    assert "Only dead letters can be chosen" in said(operator.post(f"{HISTORY}act/", given, follow=True))[0]
+
+
 def test_a_search_is_no_less_a_condition_than_a_filter(operator, store):
     for key in ("UA1/a", "UA1/b", "UA2/a"):
         offer(store, key)
