@@ -13,6 +13,7 @@ from django.utils import timezone
 from delayedq.admin.base import ReadOnlyAdmin, may
 from delayedq.admin.charts import Chart, Series, count, seconds
 from delayedq.admin.heat import heat_map, hours
+from delayedq.admin.verdict import verdict_of
 from delayedq.models import Dashboard
 from delayedq.operations.figures import Figures, Span, figures
 from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
@@ -39,6 +40,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             request,
             "dashboard.html",
             "Dashboard",
+            verdict=verdict_of(request, self.store, self.store.now()),
             spans=list(Span),
             span=span,
             totals=_totals(found),
