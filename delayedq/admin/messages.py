@@ -15,7 +15,7 @@ from delayedq.admin.base import visible, when
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS
 from delayedq.admin.filters import LiveFilter, position_in
-from delayedq.admin.searches import found_count, searched
+from delayedq.admin.searches import found_count, searched, where_leases_are
 from delayedq.admin.texts import about
 from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
 from delayedq.operations.browsing import LARGE, Page, id_in, live_page
@@ -23,6 +23,7 @@ from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.explain import explain
 from delayedq.operations.finding import find
+from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.selecting import AllOf, Ticked
 from delayedq.operations.wording import span
 from delayedq.store.operator import State
@@ -90,6 +91,9 @@ class MessageAdmin(BulkAdmin):
         if selection.key is not None:
             found = find(self.store, selection.key, selection)
             return Page(found.messages, None), found_count(found), searched(selection.key, found)
+        if selection.state in LEASED:
+            page, number, is_exact = leased_page(self.store, selection, after)
+            return page, Count(number, exact=is_exact or None) if after is None else None, where_leases_are()
         if after is not None:
             return live_page(self.store, selection, after), None, ""
         return (*counted_live(self.store, selection), "")

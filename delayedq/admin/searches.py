@@ -34,3 +34,10 @@ def searched(text: str, found: Found) -> str:
             % given
         )
     return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its payload.") % given
+
+
+def where_leases_are() -> str:
+    """How what runs and what was lost is found."""
+    return _(
+        "What workers ran at their last heartbeat, and what is leased among the first %(depth)s messages that are due."
+    ) % {"depth": f"{DEPTH:,}"}

@@ -17,6 +17,7 @@ from delayedq.operations.browsing import (
     scan_history,
     scan_live,
 )
+from delayedq.operations.leases import LEASED, leased_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,6 +65,9 @@ class Count(NamedTuple):
 
 def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Count]:
     """The first page and the count of a selection; one scan serves both if rows must be read to decide."""
+    if selection.state in LEASED:
+        found, number, is_exact = leased_page(store, selection)
+        return found, Count(number, exact=is_exact or None)
     if selection.is_indexed:
         return live_page(store, selection), count_live(store, selection)
     page = scan_live(store, selection, None, SCANNED_BOUND)
@@ -73,6 +77,8 @@ def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Cou
 def count_live(store: Store, selection: Selection) -> Count:
     """The number of live messages of a selection: exact up to BOUND, or SCANNED_BOUND if rows must be read."""
     messages = selection.messages(store.alias)
+    if selection.state in LEASED and selection.key is None:
+        return counted_live(store, selection)[1]
     if selection.key is not None:
         return _keyed(store, selection.key, messages)
     if not selection.is_indexed:
