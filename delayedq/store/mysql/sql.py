@@ -62,7 +62,7 @@ _DIFFERS = """(
     payload <> VALUES(payload) OR queue <> VALUES(queue) OR priority <> VALUES(priority)
     OR max_attempts <> VALUES(max_attempts) OR coalesce(metadata, '') <> coalesce(VALUES(metadata), '')
 )"""
-_LEASED = "lease_token IS NOT NULL"
+_RUNS = "lease_token IS NOT NULL AND attempt > 0"
 
 
 def _update(moves: str) -> str:
@@ -72,9 +72,9 @@ def _update(moves: str) -> str:
 CONFLICT = {
     OnConflict.REPLACE: _update("1 = 1"),
     OnConflict.KEEP: "ON DUPLICATE KEY UPDATE generation = generation + (LAST_INSERT_ID(-id) = 0)",
-    OnConflict.PRESERVE_TIME: _update(_LEASED),
-    OnConflict.EARLIEST: _update(f"{_LEASED} OR VALUES(scheduled_at) < scheduled_at"),
-    OnConflict.LATEST: _update(f"{_LEASED} OR VALUES(scheduled_at) > scheduled_at"),
+    OnConflict.PRESERVE_TIME: _update(_RUNS),
+    OnConflict.EARLIEST: _update(f"{_RUNS} OR VALUES(scheduled_at) < scheduled_at"),
+    OnConflict.LATEST: _update(f"{_RUNS} OR VALUES(scheduled_at) > scheduled_at"),
 }
 
 _INSERT = f"INSERT INTO delayedq_message ({listed(columns.MESSAGE, key=KEY)}) VALUES "
