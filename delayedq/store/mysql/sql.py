@@ -276,13 +276,15 @@ LEFT JOIN delayedq_lockedrenewal AS renewal
     ON renewal.message_id = message.id AND renewal.lease_token = message.lease_token
 WHERE message.lease_token IS NOT NULL
 """
-# Rows come in the order of their ids: two keepers can't deadlock.
+# Rows come in the order of their ids: two keepers can't deadlock. Who lost the message meanwhile writes nothing: that
+# would overwrite the renewal of its next holder.
 KEEP_LOCKED = f"""
 INSERT INTO delayedq_lockedrenewal (message_id, lease_token, leased_until)
 SELECT id, token, {NOW} + INTERVAL lease MICROSECOND
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', token BIGINT PATH '$[1]', lease BIGINT PATH '$[2]'
 )) AS given
+WHERE token = (SELECT message.lease_token FROM delayedq_message AS message WHERE message.id = given.id)
 ON DUPLICATE KEY UPDATE
     leased_until = greatest(IF(lease_token = VALUES(lease_token), leased_until, {NOW}), VALUES(leased_until)),
     lease_token = VALUES(lease_token)

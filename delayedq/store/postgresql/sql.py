@@ -273,10 +273,11 @@ SELECT id, token, (
 FROM {_HELD} WHERE (id, token) NOT IN (SELECT id, lease_token FROM renewed)
 """
 
-# Rows come in the order of their ids: two keepers can't deadlock.
+# Rows come in the order of their ids: two keepers can't deadlock. Who lost the message meanwhile writes nothing: that
+# would overwrite the renewal of its next holder.
 KEEP_LOCKED = f"""
 INSERT INTO delayedq_lockedrenewal AS renewal (message_id, lease_token, leased_until)
-SELECT id, token, {NOW} + %(lease)s FROM {_HELD}
+SELECT id, token, {NOW} + %(lease)s FROM {_HELD} WHERE {_PRESENT} = held.token
 ON CONFLICT (message_id) DO UPDATE SET lease_token = excluded.lease_token, leased_until = CASE
     WHEN renewal.lease_token = excluded.lease_token THEN greatest(renewal.leased_until, excluded.leased_until)
     ELSE excluded.leased_until
