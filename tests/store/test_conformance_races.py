@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from functools import partial
 from threading import Event, Lock
 
 import pytest
+from django.db import transaction
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import OfferOutcome, OnConflict
@@ -229,6 +231,38 @@ def test_a_message_unscheduled_while_it_is_offered_again_is_either_live_or_histo
         assert unscheduled
         assert live_keys() == ({"a"} if offered.outcome == CREATED else set())
         store.at(NOW).unschedule(KIND, "a")
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda store: store.unschedule("mail", "a"),
+        lambda store: store.drop("mail"),
+        lambda store: store.drop("mail", recorded=False),
+        lambda store: store.drop("mail", "a", recorded=False),
+    ],
+    ids=["unscheduled", "with its queue", "with its queue, unrecorded", "unrecorded"],
+)
+def test_a_key_that_the_transaction_which_ends_it_offers_again_is_dropped(store, alias, drop):
+    """It is live at all times: who drops it waits for that transaction, and finds what it has offered."""
+    store.at(NOW).offer(message("a", "1", kind="mail"))
+    running, ended, dropping = claim_one(store), Event(), Event()
+
+    def end_and_offer_again():
+        with transaction.atomic(using=alias):
+            settle(store, succeed(running))
+            store.at(NOW).offer(message("a", "2", kind="mail"))
+            ended.set()
+            assert dropping.wait(30)
+            time.sleep(0.2)
+
+    def drop_it():
+        assert ended.wait(30)
+        dropping.set()
+        return drop(store.at(NOW))
+
+    assert together(end_and_offer_again, drop_it)[1] == 1
+    assert not Message.objects.exists()
 
 
 def ends_against(store, act):
