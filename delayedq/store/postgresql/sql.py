@@ -138,8 +138,11 @@ CLAIM = _CLAIM.format(settled="")
 
 CLAIM_UNCHANGED = f"""
 {LEASE}
-WHERE message.id = %(id)s AND message.generation = %(generation)s
-    AND {unleased("message")}
+WHERE message.id = ANY(ARRAY(
+    SELECT one.id FROM delayedq_message AS one
+    WHERE one.id = %(id)s AND one.generation = %(generation)s AND {unleased("one")}
+    FOR UPDATE SKIP LOCKED
+))
 RETURNING {CLAIMED}
 """
 
