@@ -246,23 +246,47 @@ def test_a_message_unscheduled_while_it_is_offered_again_is_either_live_or_histo
 def test_a_key_that_the_transaction_which_ends_it_offers_again_is_dropped(store, alias, drop):
     """It is live at all times: who drops it waits for that transaction, and finds what it has offered."""
     store.at(NOW).offer(message("a", "1", kind="mail"))
-    running, ended, dropping = claim_one(store), Event(), Event()
+    running = claim_one(store)
 
     def end_and_offer_again():
+        settle(store, succeed(running))
+        store.at(NOW).offer(message("a", "2", kind="mail"))
+
+    assert dropped_during(alias, end_and_offer_again, lambda: None, lambda: drop(store.at(NOW))) == 1
+    assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_message_that_is_moved_while_its_queue_is_dropped_is_dropped_too(store, alias, recorded):
+    offers = [message(key, scheduled_at=at(due), kind="mail") for key, due in (("a", 10), ("b", 20))]
+    store.at(NOW).offer_many(offers)
+
+    def replace(offer, **values):
+        store.at(NOW).offer(offer._replace(payload="2", **values))
+
+    first, second = (partial(replace, offers[0]), partial(replace, offers[1], scheduled_at=at(5)))
+    assert dropped_during(alias, first, second, lambda: store.at(NOW).drop("mail", recorded=recorded)) == 2
+    assert not Message.objects.exists()
+
+
+def dropped_during(alias, before, meanwhile, drop):
+    """What `drop` answers, which waits for a transaction that does one thing before, and another while it waits."""
+    locked, dropping = Event(), Event()
+
+    def act():
         with transaction.atomic(using=alias):
-            settle(store, succeed(running))
-            store.at(NOW).offer(message("a", "2", kind="mail"))
-            ended.set()
+            before()
+            locked.set()
             assert dropping.wait(30)
             time.sleep(0.2)
+            meanwhile()
 
     def drop_it():
-        assert ended.wait(30)
+        assert locked.wait(30)
         dropping.set()
-        return drop(store.at(NOW))
+        return drop()
 
-    assert together(end_and_offer_again, drop_it)[1] == 1
-    assert not Message.objects.exists()
+    return together(act, drop_it)[1]
 
 
 def ends_against(store, act):

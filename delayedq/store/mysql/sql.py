@@ -185,7 +185,11 @@ KEYS = f"SELECT message.id, kind, `key` FROM {IDS} {BY_ID}"
 LOCK_KEY = """
 SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s AND `key` = %(key)s FOR UPDATE
 """
-LOCK_QUEUE = "SELECT id FROM delayedq_message FORCE INDEX (delayedq_due) WHERE queue = %(queue)s FOR UPDATE"
+# Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
+# priority while this waits for a lock would be missed.
+LOCK_QUEUE = """
+SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s FOR UPDATE
+"""
 
 # Settling -----------------------------------------------------------------------------------------------------------
 
