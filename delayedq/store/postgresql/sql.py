@@ -138,8 +138,11 @@ CLAIM = _CLAIM.format(settled="")
 
 CLAIM_UNCHANGED = f"""
 {LEASE}
-WHERE message.id = %(id)s AND message.generation = %(generation)s
-    AND {unleased("message")}
+WHERE message.id = ANY(ARRAY(
+    SELECT one.id FROM delayedq_message AS one
+    WHERE one.id = %(id)s AND one.generation = %(generation)s AND {unleased("one")}
+    FOR UPDATE SKIP LOCKED
+))
 RETURNING {CLAIMED}
 """
 
@@ -252,9 +255,30 @@ WITH ended AS (
 SELECT {history(finished_at=NOW, errors="{errors}")} FROM ended
 RETURNING id
 """
-UNSCHEDULE = _CANCEL.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
-DROP_ALL = _CANCEL.format(which="queue = %(queue)s", errors="errors")
 WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
+
+# How many messages it ended, and the keys of those that it saw and did not end. Transactions that it waited for have
+# ended these, and what they offered again under the same key, it does not see: it is to be looked for.
+_MISSED = """
+SELECT (SELECT count(*) FROM ended), ARRAY(
+    SELECT key FROM delayedq_message AS message
+    WHERE {which} AND key IS NOT NULL AND NOT EXISTS (SELECT FROM ended WHERE ended.id = message.id)
+)
+"""
+_DROP = f"""
+WITH ended AS (
+    DELETE FROM delayedq_message WHERE {{which}} RETURNING *
+),
+recorded AS (
+    {HISTORY}
+    SELECT {history(finished_at=NOW, errors="errors")} FROM ended
+)
+{_MISSED}
+"""
+_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING id) {_MISSED}"
+_OF_KEYS, _OF_QUEUE = "kind = %(kind)s AND key = ANY(%(keys)s::text[])", "queue = %(queue)s"
+DROP_KEYS, DROP_ALL = _DROP.format(which=_OF_KEYS), _DROP.format(which=_OF_QUEUE)
+ERASE_KEYS, ERASE_ALL = _ERASE.format(which=_OF_KEYS), _ERASE.format(which=_OF_QUEUE)
 
 # Holding ------------------------------------------------------------------------------------------------------------
 
@@ -276,10 +300,11 @@ SELECT id, token, (
 FROM {_HELD} WHERE (id, token) NOT IN (SELECT id, lease_token FROM renewed)
 """
 
-# Rows come in the order of their ids: two keepers can't deadlock.
+# Rows come in the order of their ids: two keepers can't deadlock. Who lost the message meanwhile writes nothing: that
+# would overwrite the renewal of its next holder.
 KEEP_LOCKED = f"""
 INSERT INTO delayedq_lockedrenewal AS renewal (message_id, lease_token, leased_until)
-SELECT id, token, {NOW} + %(lease)s FROM {_HELD}
+SELECT id, token, {NOW} + %(lease)s FROM {_HELD} WHERE {_PRESENT} = held.token
 ON CONFLICT (message_id) DO UPDATE SET lease_token = excluded.lease_token, leased_until = CASE
     WHEN renewal.lease_token = excluded.lease_token THEN greatest(renewal.leased_until, excluded.leased_until)
     ELSE excluded.leased_until
