@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.contrib import messages
 from django.core import signing
+from django.core.exceptions import ValidationError
 from django.http import HttpResponseRedirect, QueryDict
 from django.urls import path, reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, when
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise as StrOrPromise
 
     from delayedq.admin.changes import Action, Nothing
+    from delayedq.admin.filters import Filter
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
     from delayedq.operations.edits import Progress
@@ -50,16 +53,17 @@ class Chosen:
     """What was chosen in a list.
 
     `ids`: the ticked messages; None: all that match `query` and have an id up to `upto`. `as_of`: when the list was
-    shown.
+    shown. `most`: at how many changed messages the edit stops, as the confirmation of all that match said; else None.
     """
 
     ids: list[int] | None
     query: str
     upto: int
     as_of: datetime
+    most: int | None = None
 
     def signed(self) -> str:
-        values = {"ids": self.ids, "query": self.query, "upto": self.upto, "as_of": self.as_of.isoformat()}
+        values = {**asdict(self), "as_of": self.as_of.isoformat()}
         return signing.dumps(values, salt=SALT)
 
     @classmethod
@@ -101,6 +105,10 @@ class Preview(NamedTuple):
 
 class BulkAdmin(ReadOnlyAdmin):
     bulk_actions: dict[str, Action]
+
+    @abstractmethod
+    def filter_of(self, query: QueryDict) -> Filter:
+        """The filter of the list that an address stands for."""
 
     @abstractmethod
     def preview(self, chosen: Chosen) -> Preview: ...
@@ -145,13 +153,19 @@ class BulkAdmin(ReadOnlyAdmin):
             chosen = self._chosen(request)
         except (signing.BadSignature, ValueError):
             return self._back(request, UNREADABLE)
+        demand_filter(request, chosen.asked)
         if chosen.ids == []:
             return self._back(request, "Tick messages first.")
         given = request.POST
         form = action.form(given) if "confirmed" in given else action.form(initial=given.dict())
-        if form.is_bound and form.is_valid():
-            return self._do(request, action, form, chosen)
-        return self._confirm(request, action, form, chosen)
+        try:
+            if form.is_bound and form.is_valid():
+                return self._do(request, action, form, chosen)
+            return self._confirm(request, action, form, chosen)
+        except ValidationError as invalid:
+            return self._back(
+                request, _("Nothing was chosen, for the filter is not valid: %s") % " ".join(invalid.messages)
+            )
 
     def _chosen(self, request: HttpRequest) -> Chosen:
         if signed := request.POST.get("chosen"):
@@ -166,7 +180,17 @@ class BulkAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self.list_url)
 
     def _confirm(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
-        context = {"action": action, "form": form, "chosen": chosen.signed(), "preview": self.preview(chosen)}
+        preview = self.preview(chosen)
+        unlimited = chosen.ids is not None or chosen.most is not None
+        confirmed = chosen if unlimited else replace(chosen, most=preview.changing.most)
+        context = {
+            "action": action,
+            "form": form,
+            "chosen": confirmed.signed(),
+            "preview": preview,
+            "most": None if preview.changing.exact else confirmed.most,
+            "conditions": self.filter_of(chosen.asked).said if chosen.ids is None else [],
+        }
         return self.page(request, "confirm.html", f"{action.label}?", context, query=chosen.query)
 
     # Carrying it out
@@ -199,6 +223,12 @@ class BulkAdmin(ReadOnlyAdmin):
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
         return begin(self.store, action.does, action.described(form), request.user.get_username())
+
+
+def demand_filter(request: HttpRequest, query: QueryDict) -> None:
+    """Raise PermissionDenied for a filter by what errors say, if the user may not see that."""
+    if query.get("error"):
+        demand(request, "view_payload")
 
 
 UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import Http404
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from delayedq.admin.base import may, visible, when
-from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
+from delayedq.admin.errors import ErrorPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.one_message import links_of
 from delayedq.admin.texts import about, pretty
+from delayedq.core.fingerprints import class_of
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
+from delayedq.operations.browsing import LARGE, Page, ended_page, find_ended, id_in
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
+from delayedq.operations.selecting import EndedSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest, HttpResponse, QueryDict
     from django.utils.safestring import SafeString
 
     from delayedq.admin.changes import Action, Nothing
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
-    from delayedq.operations.browsing import Page
     from delayedq.operations.edits import Progress
-    from delayedq.operations.selecting import EndedSelection
     from delayedq.store.operator import Position
 
 
@@ -49,26 +53,36 @@ class Row(NamedTuple):
     ended: SafeString | str
     attempts: str
     is_dead: bool
+    #: Of a dead letter: the class of its last error, and the first line of what that said.
+    error_class: str
+    error: str
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(BulkAdmin):
+class FinishedMessageAdmin(ErrorPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
-        asked = EndedFilter(request.GET, self.store)
-        before = position_in(request.GET.get("after", ""))
-        selection = asked.selection()
-        page, count = self._found(selection, before)
-        found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        asked = self.filter_of(request.GET)
+        before, reads = position_in(request.GET.get("after", "")), may(request, "view_payload")
+        demand_filter(request, request.GET)
+        try:
+            selection = asked.selection()
+            page, count = self._found(selection, before)
+            found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        except ValidationError:
+            selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
         context = {
             "filter": asked,
-            "rows": rows(found, now),
+            "rows": rows([shown(one, payload=reads) for one in found], now),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
         return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+
+    def filter_of(self, query: QueryDict) -> EndedFilter:
+        return EndedFilter(query, self.store)
 
     def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
         """One page, with a count if it is the first."""
@@ -99,7 +113,7 @@ class FinishedMessageAdmin(BulkAdmin):
         now = self.store.now()
         reads = may(request, "view_payload")
         context = {
-            "row": rows([ended], now)[0],
+            "row": rows([shown(ended, payload=reads)], now)[0],
             "result": pretty(shown(ended, payload=reads).result),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
@@ -114,9 +128,8 @@ class FinishedMessageAdmin(BulkAdmin):
         now = self.store.now()
         if chosen.ids is None:
             selection = self._dead(chosen)
-            return Preview(
-                count_ended(self.store, selection), [], rows(ended_page(self.store, selection).rows[:SAMPLE], now)
-            )
+            sample = ended_page(self.store, selection).rows[:SAMPLE]
+            return Preview(count_ended(self.store, selection), [], _without_errors(rows(sample, now)))
         dead = (
             FinishedMessage.objects.using(self.store.alias).failed().defer(*LARGE, "result").filter(id__in=chosen.ids)
         )
@@ -130,24 +143,30 @@ class FinishedMessageAdmin(BulkAdmin):
             )
             if number
         ]
-        return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
+        return Preview(Count(len(found) - len(taken), exact=True), skipped, _without_errors(rows(found[:SAMPLE], now)))
 
     def _dead(self, chosen: Chosen) -> EndedSelection:
-        """The selection of the list, restricted to dead letters: only those can be retried."""
-        asked = chosen.asked.copy()
-        asked["outcome"] = Outcome.FAILED
-        return EndedFilter(asked, self.store).selection()
+        """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
+        selection = self.filter_of(chosen.asked).selection()
+        if selection.outcome not in {None, Outcome.FAILED}:
+            raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
+        return replace(selection, outcome=Outcome.FAILED)
 
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
         if action.does == DISCARD:
-            return discard(self.store, edit, which, chosen.as_of, after)
+            return discard(self.store, edit, which, chosen.as_of, after, chosen.most)
         spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
-        return redrive(self.store, edit, which, spread, chosen.as_of, after)
+        return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
 def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
     return [_row(message, now) for message in messages]
+
+
+def _without_errors(those: list[Row]) -> list[Row]:
+    """Not everybody who may retry may see what errors say."""
+    return [row._replace(error="") for row in those]
 
 
 def _row(message: FinishedMessage, now: datetime) -> Row:
@@ -161,4 +180,6 @@ def _row(message: FinishedMessage, now: datetime) -> Row:
         ended=when(message.finished_at, now),
         attempts=f"{message.attempts} of {message.max_attempts}",
         is_dead=message.outcome == Outcome.FAILED,
+        error_class=visible(class_of(message.error or "")),
+        error=visible((message.error or "").partition(":")[2].strip()),
     )

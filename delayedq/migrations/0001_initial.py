@@ -241,13 +241,20 @@ class Migration(migrations.Migration):
                 ("metadata", models.TextField(blank=True, null=True)),
                 ("result", models.TextField(blank=True, help_text="JSON.", null=True)),
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
+                (
+                    "error",
+                    models.CharField(blank=True, help_text="The last error in one line.", max_length=300, null=True),
+                ),
+                ("fingerprint", models.BigIntegerField(blank=True, help_text="What alike errors share.", null=True)),
             ],
             options={
                 "default_permissions": ("view",),
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
-                    )
+                        condition=models.Q(("fingerprint__isnull", False)),
+                        fields=["fingerprint", "finished_at", "id"],
+                        name="delayedq_fingerprint",
+                    ),
                 ],
             },
         ),
@@ -334,7 +341,13 @@ class Migration(migrations.Migration):
                 "constraints": [models.UniqueConstraint(fields=("schedule", "nominal_at"), name="delayedq_tick")],
             },
         ),
-        # Created before `set_storage`, which replaces it on PostgreSQL.
+        # Created before `set_storage`, which drops the first on MySQL, and replaces the second on PostgreSQL.
+        migrations.AddIndex(
+            model_name="finishedmessage",
+            index=models.Index(
+                condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+            ),
+        ),
         migrations.AddIndex(
             model_name="message",
             index=models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due"),

@@ -29,9 +29,11 @@ DUE_INDEX = (
 KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'
 
 # Texts compare exactly, also case, accents and trailing blanks, whatever the database's own collation is. MySQL has no
-# partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide; the index of the
-# dead letters is left out.
+# partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide. That of the dead
+# letters would be one more index of all history by time, and is left out; that of fingerprints has an entry for each
+# row, NULL but for dead letters, which is written at its end.
 COLLATION = "ALTER TABLE {} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
+NO_DEAD = "DROP INDEX delayedq_dead ON delayedq_finishedmessage"
 UNIQUE_KEY = "CREATE UNIQUE INDEX delayedq_key ON delayedq_message (kind, `key`)"
 TABLES_WITH_NAMES = (
     "delayedq_message",
@@ -54,4 +56,5 @@ def set_storage(apps: object, schema_editor: Any) -> None:
         collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
         for table in TABLES_WITH_NAMES:
             schema_editor.execute(COLLATION.format(table, collation))
-        schema_editor.execute(UNIQUE_KEY)
+        for statement in (UNIQUE_KEY, NO_DEAD):
+            schema_editor.execute(statement)

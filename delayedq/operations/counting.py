@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
@@ -11,11 +12,13 @@ from delayedq.operations.browsing import (
     ended_page,
     ended_rows,
     first_page,
+    key_ranges,
     live_page,
     live_rows,
     scan_history,
     scan_live,
 )
+from delayedq.operations.leases import LEASED, leased_page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,6 +52,13 @@ class Count(NamedTuple):
             return f"about {rounded(self.number)}"
         return f"at least {self.number:,}" if self.number else "not yet known how many"
 
+    @property
+    def most(self) -> int:
+        """At how many an action stops that was confirmed by this count. If it is not exact, some more may match."""
+        if self.exact:
+            return self.number
+        return _rounded_up(2 * self.number) if self.exact is False else max(10 * self.number, BOUND)
+
     def without(self, others: Count) -> Count:
         """The count less that of a subset; unchanged unless both are exact."""
         return self._replace(number=self.number - others.number) if self.exact and others.exact else self
@@ -56,6 +66,9 @@ class Count(NamedTuple):
 
 def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Count]:
     """The first page and the count of a selection; one scan serves both if rows must be read to decide."""
+    if selection.state in LEASED:
+        found, number, is_exact = leased_page(store, selection)
+        return found, Count(number, exact=is_exact or None)
     if selection.is_indexed:
         return live_page(store, selection), count_live(store, selection)
     page = scan_live(store, selection, None, SCANNED_BOUND)
@@ -65,6 +78,10 @@ def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Cou
 def count_live(store: Store, selection: Selection) -> Count:
     """The number of live messages of a selection: exact up to BOUND, or SCANNED_BOUND if rows must be read."""
     messages = selection.messages(store.alias)
+    if selection.state in LEASED and selection.key is None:
+        return counted_live(store, selection)[1]
+    if selection.key is not None:
+        return _keyed(store, selection.key, messages)
     if not selection.is_indexed:
         return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
     if selection.since or selection.until:  # a range of the due index, if the lanes are named
@@ -76,12 +93,19 @@ def count_live(store: Store, selection: Selection) -> Count:
     return _indexed(messages)
 
 
+def _keyed(store: Store, prefix: str, messages: QuerySet[Message]) -> Count:
+    found: int = 0
+    for rows in key_ranges(store, prefix, messages):
+        found += rows[: BOUND + 1 - found].count() if found <= BOUND else 0
+    return _counted(found, messages, BOUND)
+
+
 def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[FinishedMessage], Count]:
     """The first page and the count of a selection of ended messages, like `counted_live`."""
     if selection.is_indexed:
         return ended_page(store, selection), count_ended(store, selection)
     page = scan_history(store, selection, None, SCANNED_BOUND)
-    return ended_rows(store, first_page(page)), _count(page, selection.messages(store.alias))
+    return ended_rows(store, first_page(page)), _share(store, selection, page)
 
 
 def count_ended(store: Store, selection: EndedSelection) -> Count:
@@ -89,7 +113,7 @@ def count_ended(store: Store, selection: EndedSelection) -> Count:
     messages = selection.messages(store.alias)
     if selection.is_indexed:
         return _indexed(messages.order_by("finished_at"))
-    return _count(scan_history(store, selection, None, SCANNED_BOUND), messages)
+    return _share(store, selection, scan_history(store, selection, None, SCANNED_BOUND))
 
 
 def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
@@ -119,7 +143,24 @@ def _counted(found: int, rows: QuerySet[Any], most: int) -> Count:
 
 def _count(page: KeysetPage, rows: QuerySet[Any]) -> Count:
     found = len(page.found) + len(page.beyond)
-    return Count(found, exact=True) if page.reached is None else _estimated(rows, found)
+    if page.reached is None or not found:  # an estimate says little of what was not met once
+        return Count(found, exact=page.reached is None or None)
+    return _estimated(rows, found)
+
+
+def _share(store: Store, selection: EndedSelection, page: KeysetPage) -> Count:
+    """The count of ended messages, of which a scan read the latest: as many of the others are taken to match.
+
+    The planner would multiply the shares of a task and of failures, as if all tasks failed alike.
+    """
+    found = len(page.found)
+    if page.reached is None or not found or connections[store.alias].vendor != "postgresql":
+        return Count(found, exact=page.reached is None or None)
+    scanned = replace(selection, **dict.fromkeys(("queue", "kind", "key", "error")))
+    if not scanned.is_indexed:
+        scanned = replace(scanned, outcome=None)
+    estimate = _planned(scanned.messages(store.alias)) * found // max(page.read, found)
+    return Count(estimate, exact=False) if estimate > found else Count(found, exact=None)
 
 
 def _estimated(rows: QuerySet[Any], at_least: int) -> Count:
@@ -132,6 +173,12 @@ def _planned(rows: QuerySet[Any]) -> int:
     """The number of rows that the planner expects from its statistics; no row is read."""
     plan = json.loads(rows.order_by().explain(format="json"))[0]["Plan"]
     return int(plan["Plan Rows"])
+
+
+def _rounded_up(number: int) -> int:
+    """To two significant digits: 124,001 becomes 130,000."""
+    unit: int = 10 ** max(0, len(str(number)) - 2)
+    return -(-number // unit) * unit
 
 
 def rounded(number: int) -> str:

@@ -28,12 +28,19 @@ if TYPE_CHECKING:
 DISCARD = "discard"
 
 
-def discard(store: Store, edit: Edit, chosen: Sequence[int] | AllDead, as_of: datetime, after: int = 0) -> Progress:
+def discard(
+    store: Store,
+    edit: Edit,
+    chosen: Sequence[int] | AllDead,
+    as_of: datetime,
+    after: int = 0,
+    most: int | None = None,
+) -> Progress:
     """Discard dead letters, at most CHUNKS chunks in one call. The arguments are those of `redrive`."""
     do = partial(_discard, store, edit, as_of)
     if isinstance(chosen, AllDead):
-        return by_position(store, edit, chosen, do, after)
-    return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do)
+        return by_position(store, edit, chosen, do, after, most)
+    return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do, most)
 
 
 def _discard(store: Store, edit: Edit, as_of: datetime, ids: list[int]) -> Write:

@@ -12,12 +12,16 @@ of them match: it is quick in a table of any size, and says how far it came.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from delayedq.core.fingerprints import last_error
+from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
+from delayedq.store.error_groups import ErrorGroups
 from delayedq.store.figures import Figures
 
 if TYPE_CHECKING:
@@ -90,18 +94,22 @@ LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 class KeysetPage(NamedTuple):
     """What a keyset scan found, in its order, and how far it came: None is the end.
 
-    `beyond` is what some of its lanes have further on, where others may have more.
+    `beyond` is what some of its lanes have further on, where others may have more. `read`: of how many rows, if it did
+    not come to the end.
     """
 
     found: list[Position]
     reached: Position | None
     beyond: Sequence[Position] = ()
+    read: int = 0
 
 
 class OperatorStore(ABC):
     """The store of one database as an operator sees it. Every verb may raise django.db.Error."""
 
     database: Database
+    #: The statement that finds the error groups.
+    groups: ClassVar[str] = error_groups_sql.GROUPS
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -115,6 +123,11 @@ class OperatorStore(ABC):
     def figures(self) -> Figures:
         """What the dashboard counts."""
         return Figures(self.database)
+
+    @property
+    def error_groups(self) -> ErrorGroups:
+        """The dead letters by what they failed of."""
+        return ErrorGroups(self.database, self.groups)
 
     @abstractmethod
     def keyed_kinds(self) -> list[str]:
@@ -146,14 +159,22 @@ class OperatorStore(ABC):
         """
 
     def relabel(self, ids: Collection[int], outcome: str, new_outcome: str) -> set[int]:
-        """Give ended messages with this outcome another one; returns the ids of those that had it."""
+        """Give ended messages with this outcome another one; returns the ids of those that had it.
+
+        Dead letters get the line and the fingerprint of their last error; what is none any more loses them.
+        """
         from delayedq.models import FinishedMessage  # stores are imported before the models are loaded
 
+        messages = FinishedMessage.objects.using(self.database.alias)
         with self.database.atomic():
-            ended = FinishedMessage.objects.using(self.database.alias).filter(id__in=ids, outcome=outcome)
-            found = set(ended.select_for_update().order_by("id").values_list("id", flat=True))
-            FinishedMessage.objects.using(self.database.alias).filter(id__in=found).update(outcome=new_outcome)
-        return found
+            ended = messages.filter(id__in=ids, outcome=outcome).only("id", "errors").order_by("id")
+            found = list(ended.select_for_update())
+            for one in found:
+                one.outcome = new_outcome
+                dead = last_error(one.errors) if new_outcome == "failed" else None
+                one.error, one.fingerprint = dead or (None, None)
+            messages.bulk_update(found, ["outcome", "error", "fingerprint"], batch_size=100)
+        return {one.pk for one in found}
 
     @abstractmethod
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
@@ -175,25 +196,28 @@ class OperatorStore(ABC):
         *,
         state: State | None = None,
         kind: str | None = None,
+        argument: str | None = None,
     ) -> KeysetPage:
         """Live messages that are due after a position and not after `until`, first the earliest.
 
-        Finds up to `limit`, and reads up to `budget` rows in each lane.
+        Finds up to `limit`, and reads up to `budget` rows in each lane. `argument`: what stands in their payload.
         """
-        everything = state is None and kind is None
+        everything = (state, kind, argument) == (None, None, None)
         parameters = {
             **self._position(after),
             "until": self._stored(until),
             "limit": limit,
             "budget": limit if everything else budget,
             "kind": kind,
+            "argument": argument,
+            "as_json": argument and json.dumps(argument)[1:-1],
             "now": self._stored(self.database.now()),
         }
         return merged(self._scan_lanes(lanes, state, parameters), limit)
 
     def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
         words = {"queue": "%(queue)s", "priority": "%(priority)s"}
-        statement = sql.lane(self.database.dialect, state, by_kind=parameters["kind"] is not None, **words)
+        statement = sql.lane(self.database.dialect, state, wanted_of(parameters), **words)
         places = ({"queue": lane.queue, "priority": lane.priority} for lane in lanes)
         return [self._page(self.database.rows(statement, {**parameters, **place}), parameters) for place in places]
 
@@ -208,18 +232,26 @@ class OperatorStore(ABC):
         queue: str | None = None,
         kind: str | None = None,
         key: str | None = None,
+        error: str | None = None,
+        fingerprint: int | None = None,
     ) -> KeysetPage:
-        """Ended messages, first the latest, that ended before a position and not before `since`."""
+        """Ended messages, first the latest, that ended before a position and not before `since`.
+
+        `key`: what their key begins with. `error`: what stands in the line of their error, in upper or lower case.
+        """
         dead = outcome == "failed"
-        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key}
+        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key, "error": error}
         wanted = [name for name, value in asked.items() if value is not None]
-        statement = sql.history(self.database.dialect, wanted, dead=dead)
+        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=fingerprint is not None)
         parameters = {
             **self._position(before),
             "since": self._stored(since),
             "limit": limit,
             "budget": budget if wanted else limit,
+            "fingerprint": fingerprint,
+            "key_length": len(key or ""),
             **asked,
+            "error": (error or "").lower(),
         }
         page = self._page(self.database.rows(statement, parameters), parameters)
         return merged([page], limit, backwards=True)
@@ -236,7 +268,12 @@ class OperatorStore(ABC):
         positions = [Position(instant(at), id_) for at, id_, *_ in rows]
         found = [position for position, row in zip(positions, rows, strict=True) if row[2]]
         cut = bool(rows) and (len(rows) == parameters["limit"] or rows[-1][3] == parameters["budget"])
-        return KeysetPage(found, positions[-1] if cut else None)
+        return KeysetPage(found, positions[-1] if cut else None, read=rows[-1][3] if cut else 0)
+
+
+def wanted_of(parameters: dict[str, Any]) -> list[str]:
+    """What `keyset_scans_sql.lane` is asked for, by the parameters of a keyset scan."""
+    return [name for name in sql.LIVE if parameters[name] is not None]
 
 
 def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False) -> KeysetPage:
@@ -246,6 +283,7 @@ def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False
     reached = pick(ends) if ends else None
     found = sorted((position for page in pages for position in page.found), reverse=backwards)
     within = [position for position in found if reached is None or pick(position, reached) == position]
+    read = sum(page.read for page in pages)
     if len(within) > limit:
-        return KeysetPage(within[:limit], within[limit - 1])
-    return KeysetPage(within, reached, found[len(within) : limit])
+        return KeysetPage(within[:limit], within[limit - 1], read=read)
+    return KeysetPage(within, reached, found[len(within) : limit], read)
