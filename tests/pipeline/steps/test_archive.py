@@ -14,6 +14,7 @@ from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.connecting import connect
 from delayedq.pipeline.steps.archive import Archiving
+from delayedq.pipeline.steps.books import source_of
 from tests.pipeline.archives import END_CONNECTIONS, ONE_DATABASE, Killed, archived, die_at, forget_lease
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 
@@ -28,7 +29,7 @@ def test_history_before_the_cutoff_moves_and_the_rest_stays(archiving, lake):
     assert ids() == set(range(61, 91))
 
 
-def test_a_message_in_the_lake_is_the_one_that_was_in_the_table(archiving, lake):
+def test_a_message_in_the_lake_is_the_one_that_was_in_the_table(archiving, lake, store):
     moment = NOW - DAY - timedelta(microseconds=1)
     finished(7, moment, outcome="failed", key="Zoë 'x'\n", metadata='{"a":"é"}', result=None, errors="[]").save()
 
@@ -39,7 +40,8 @@ def test_a_message_in_the_lake_is_the_one_that_was_in_the_table(archiving, lake)
     assert row.date == "2026-02-28"
     assert (row.state, row.key, row.metadata) == ("failed", "Zoë 'x'\n", '{"a":"é"}')
     assert (row.result, row.errors, row.payload) == (None, "[]", '{"args":[7]}')
-    assert (row.attempts, row.priority, row.schema_version) == (2, 1, 1)
+    assert (row.attempts, row.priority, row.schema_version) == (2, 1, 2)
+    assert (row.source, row.batch) == (source_of(store.alias), ArchiveBatch.objects.get().number)
 
 
 @ONE_DATABASE
@@ -115,7 +117,7 @@ def test_files_that_differ_from_the_table_are_written_again(archiving, lake, mon
     real = archive.write
 
     def write_and_lose(copying):
-        real(copying if copying.place.attempt > 1 else replace(copying, cutoff=copying.cutoff - DAY))
+        real(copying if copying.place.directory.endswith("-2") else replace(copying, cutoff=copying.cutoff - DAY))
 
     monkeypatch.setattr(archive, "write", write_and_lose)
     [done] = archiving().run(NOW)
@@ -128,7 +130,8 @@ def test_files_that_differ_from_the_table_are_written_again(archiving, lake, mon
 @ONE_DATABASE
 def test_files_that_never_match_fail_the_batch_and_nothing_is_deleted(archiving, lake, monkeypatch):
     history(10)
-    monkeypatch.setattr(archive, "write", lambda copying: copying.lake.clear(copying.place))
+    real = archive.write
+    monkeypatch.setattr(archive, "write", lambda copying: real(replace(copying, cutoff=NOW - 9 * DAY)))
 
     with pytest.raises(ArchiveFailed, match="3 times"):
         list(archiving().run(NOW))
@@ -242,14 +245,13 @@ def test_the_directory_of_something_else_is_refused(archiving, lake, tmp_path):
 def test_a_lake_of_a_newer_schema_is_left_alone(archiving, lake, tmp_path):
     history(3)
     list(archiving().run(NOW))
-    [manifest] = (tmp_path / "lake" / "manifests").rglob("part-*.json")
-    manifest.write_text(manifest.read_text().replace('"schema_version":1', '"schema_version":2'))
-    manifest.with_name(f".{manifest.name}.crc").unlink()
+    first = tmp_path / "lake" / "_delta_log" / "00000000000000000000.json"
+    first.write_text(first.read_text().replace('"delayedq.schemaVersion":"2"', '"delayedq.schemaVersion":"3"'))
 
-    with pytest.raises(LakeUnusable, match="schema version 2"):
+    with pytest.raises(LakeUnusable, match="schema version 3"):
         lake.history()
     history(3, first=9)
-    with pytest.raises(LakeUnusable, match="schema version 2"):
+    with pytest.raises(LakeUnusable, match="schema version 3"):
         list(archiving().run(NOW))
     assert len(ids()) == 3
 
