@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
     from delayedq.pipeline.lake.table import LakeTable
 
-#: Rows that are held at once.
-BATCH = 10_000
+#: What is in the files themselves. A column that an older writer did not know is NULL.
+_IN_FILES = pa.schema([field for field in ARROW if field.name != PARTITIONED_BY])
 
 
 class Wanted(NamedTuple):
@@ -56,10 +56,17 @@ def read(
     """
     names = list(columns or ARROW.names)
     schema = pa.schema([ARROW.field(name) for name in names])
-    store = table.files()
+    store, in_files = table.files(), [name for name in names if name != PARTITIONED_BY] or ["id"]
     for file in files:
         try:
-            rows = _rows(store, file, wanted)
+            rows = parquet.read_table(
+                file.path,
+                columns=in_files,
+                schema=_IN_FILES,
+                filesystem=store,
+                filters=wanted.condition(),
+                partitioning=None,
+            )
         except (OSError, pa.ArrowException) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise LakeUnusable(
@@ -67,22 +74,10 @@ def read(
                 "`run_pipeline check` tells what else is missing."
             ) from error
         if rows.num_rows:
-            yield _completed(rows, file, schema)
+            yield _with_day(rows, file, schema)
 
 
-def _rows(store: Any, file: DataFile, wanted: Wanted) -> pa.Table:
-    """Files are read whole: pyarrow looks for the filter in each row group's own statistics first."""
-    return parquet.read_table(file.path, filesystem=store, filters=wanted.condition(), partitioning=None)
-
-
-def _completed(rows: pa.Table, file: DataFile, schema: pa.Schema) -> pa.Table:
-    """With the column that is the name of a directory, and NULL in those that an older writer did not know."""
-    arrays = []
-    for field in schema:
-        if field.name == PARTITIONED_BY:
-            arrays.append(pa.array([file.day] * rows.num_rows, field.type))
-        elif field.name in rows.column_names:
-            arrays.append(rows.column(field.name).cast(field.type))
-        else:
-            arrays.append(pa.nulls(rows.num_rows, field.type))
-    return pa.Table.from_arrays(arrays, schema=schema)
+def _with_day(rows: pa.Table, file: DataFile, schema: pa.Schema) -> pa.Table:
+    """With the column that is the name of a directory, in the order of the schema."""
+    days = pa.array([file.day] * rows.num_rows, pa.date32())
+    return rows.append_column(PARTITIONED_BY, days).select(schema.names).cast(schema)

@@ -25,11 +25,11 @@ from django.db.models import Q
 from delayedq.conf import get_settings
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed
 from delayedq.models import FinishedMessage
+from delayedq.pipeline import books
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.archive import Copying
 from delayedq.pipeline.spark.lake import Lake, Place
-from delayedq.pipeline.steps import books
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import F
 
 from delayedq.exceptions import InvalidOption, LakeDamaged
+from delayedq.pipeline import books
 from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.lake.table import RETENTION
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import compacting
 from delayedq.pipeline.spark.measuring import Checksums, total
-from delayedq.pipeline.steps import books
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,7 +78,7 @@ def run_status(pipeline: WithoutSpark, _: Options) -> None:
     restored = ArchiveBatch.objects.filter(restored_at__isnull=False).exclude(deleted_at__gt=F("restored_at"))
     if numbers := sorted(restored.values_list("number", flat=True)):
         pipeline.tell(
-            f"  rows of these batches were restored, and are in the table too: {', '.join(map(str, numbers))}"
+            f"  rows of these batches were restored, and are in the database too: {', '.join(map(str, numbers))}"
         )
 
 

@@ -14,9 +14,9 @@ from django.db import transaction
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidOption
 from delayedq.models import FinishedMessage, Message
+from delayedq.pipeline import books
 from delayedq.pipeline.lake.rows import Wanted, read
 from delayedq.pipeline.models import ArchiveBatch
-from delayedq.pipeline.steps import books
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -53,6 +53,8 @@ _LEFT_OUT = {
 
 
 def _wanted(options: Options, snapshot: Snapshot, source: str) -> Wanted:
+    if options["until"] is not None and options["since"] is None:
+        raise InvalidOption("--until goes with --since.")
     values: dict[str, Any] = {"source": [source]}
     if options["batch"] is not None:
         last = snapshot.last(source)

@@ -13,9 +13,9 @@ import json
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline import books
 from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.spark.measuring import checksums_of, measured
-from delayedq.pipeline.steps import books
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

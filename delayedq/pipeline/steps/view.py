@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as is usual on Spark
 from pyspark.sql.types import StructType
 
+from delayedq.pipeline import books
 from delayedq.pipeline.spark.archive import without
 from delayedq.pipeline.spark.lake import as_in_lake
 from delayedq.pipeline.spark.reading import read_here, snapshot
 from delayedq.pipeline.spark.schema import MESSAGES
-from delayedq.pipeline.steps import books
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,10 +6,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delayedq.models import FinishedMessage
+from delayedq.pipeline import books
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.opening import Pipeline
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.steps import books
 from delayedq.pipeline.steps.archive import Archiving
 from delayedq.pipeline.steps.view import viewed
 from tests.pipeline.given import NOW, history
