@@ -39,7 +39,7 @@ class Settings:
     RETENTION: timedelta | None = timedelta(days=30)
     #: Largest payload, in bytes of its JSON.
     MAX_PAYLOAD_BYTES: int = MAX_PAYLOAD_BYTES
-    #: Where the pipeline keeps ended messages: a directory, or a URL that Spark can write to. None: it has no lake.
+    #: Where the pipeline keeps ended messages: a directory, or a URL that Spark and this process can write to.
     LAKE: str | None = None
     #: What tells the rows of this database from those of others that share the lake. None: the name of the database.
     LAKE_SOURCE: str | None = None

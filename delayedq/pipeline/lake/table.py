@@ -123,12 +123,13 @@ class LakeTable:
 
     def create(self) -> None:
         """Make the table, unless it is there; of two that make it at once, one does. Raises LakeUnusable."""
+        if self.exists():
+            return
         with self._named_errors():
             try:
                 DeltaTable.create(
                     self.path,
                     delta_schema(),
-                    mode="ignore",
                     partition_by=[PARTITIONED_BY],
                     name=NAME,
                     configuration={
@@ -138,9 +139,10 @@ class LakeTable:
                     },
                     storage_options=self._options,
                     raise_if_key_not_exists=False,
+                    commit_properties=CommitProperties(max_commit_retries=0),
                 )
-            except CommitFailedError:  # the other one was first
-                if not self.exists():
+            except DeltaError:
+                if not self.exists():  # else the other one was first
                     raise
 
     def publish(self, snapshot: Snapshot, source: str, number: int, files: list[DataFile], **about: object) -> bool:
