@@ -224,7 +224,7 @@ class LakeTable:
         except (DeltaError, OSError) as error:
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise LakeUnusable(
-                f"The lake at {self.path} can't be used: {reason}. Make it reachable, with what the store asks for."
+                f"The lake at {self.path} can't be used: {reason}. Make it reachable and writable, and run it again."
             ) from error
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from delayedq.exceptions import LakeUnusable
 from delayedq.pipeline.opening import opened, opened_without_spark
 from delayedq.pipeline.spark.failures import SPARK_ERRORS, explained
 from delayedq.pipeline.steps.archive import run_archive
@@ -25,6 +26,8 @@ def run(step: str, options: Options, tell: Callable[[str], object]) -> None:
     """Run a step by its name; `tell` gets each line for the operator. Raises PipelineError."""
     try:
         _run(step, options, tell)
+    except LakeUnusable as error:
+        raise LakeUnusable(f"{error} {SAFE[step]}") from error
     except (*SPARK_ERRORS, OSError) as error:
         raise explained(error, step, SAFE[step]) from error
 

@@ -15,6 +15,7 @@ from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidOption
 from delayedq.models import FinishedMessage, Message
 from delayedq.pipeline import books
+from delayedq.pipeline.archived import as_ended
 from delayedq.pipeline.lake.rows import Wanted, read
 from delayedq.pipeline.models import ArchiveBatch
 
@@ -99,7 +100,7 @@ def _restored(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> Counte
             there = set(FinishedMessage.objects.filter(id__in=ids).values_list("id", flat=True))
             live = set(Message.objects.filter(id__in=ids).values_list("id", flat=True))
             fresh = [id_ for id_ in ids if id_ not in there and id_ not in live]
-            FinishedMessage.objects.bulk_create([_as_ended(rows[id_]) for id_ in fresh])
+            FinishedMessage.objects.bulk_create([as_ended(rows[id_]) for id_ in fresh])
             counts.update(restored=len(fresh), there=len(there), live=len(live - there))
             batches |= {rows[id_]["batch"] for id_ in fresh}
         ArchiveBatch.objects.filter(number__in=batches).update(restored_at=pipeline.store.now())
@@ -108,15 +109,6 @@ def _restored(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> Counte
 
 def _chunks(ids: list[int]) -> Iterator[list[int]]:
     return (ids[first : first + INSERTED_AT_ONCE] for first in range(0, len(ids), INSERTED_AT_ONCE))
-
-
-def _as_ended(row: dict[str, Any]) -> FinishedMessage:
-    columns = {name: value for name, value in row.items() if name not in _OF_THE_LAKE}
-    return FinishedMessage(**columns, outcome=row["state"])
-
-
-#: What the lake knows of a row, and the history table does not.
-_OF_THE_LAKE = {"state", "schema_version", "source", "batch", "day"}
 
 
 def _tell_of_pruning(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> None:
