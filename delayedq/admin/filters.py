@@ -18,6 +18,7 @@ from delayedq.core.fingerprints import LINE_LENGTH, from_hex
 from delayedq.core.limits import EARLIEST, KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
+from delayedq.operations.workers import all_workers
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Position, State
 from delayedq.tasks import registered
@@ -74,6 +75,8 @@ class Filter(forms.Form):
     q = forms.CharField(label="Key or id", required=False, strip=False, max_length=KEY_LENGTH)
     queue = forms.ChoiceField(required=False)
     kind = forms.ChoiceField(label="Task", required=False)
+    priority = forms.IntegerField(label=_("Priority"), required=False, min_value=-(2**15), max_value=2**15 - 1)
+    worker = forms.ChoiceField(label=_("Worker"), required=False)
     since = Moment(label="From", required=False)
     until = Until(label="To", required=False)
 
@@ -81,6 +84,7 @@ class Filter(forms.Form):
         super().__init__(data)
         queues = {lane.queue for lane in store.lanes()}
         self._offer("queue", queues)
+        self._offer("worker", {worker.name for worker in all_workers(store)})
         self._offer("kind", {*registered, *operator_store(store.alias).keyed_kinds()})
 
     def _offer(self, name: str, known: Iterable[str]) -> None:

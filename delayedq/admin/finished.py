@@ -15,6 +15,7 @@ from delayedq.admin.base import may, visible, when
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
+from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.one_message import links_of
 from delayedq.admin.texts import about, pretty
@@ -59,7 +60,7 @@ class Row(NamedTuple):
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
+class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -12,8 +12,9 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 
 from delayedq.admin.base import may, visible, when
-from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS
+from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.searches import found_count, searched, where_leases_are
@@ -58,7 +59,7 @@ class Row(NamedTuple):
 
 
 @admin.register(Message)
-class MessageAdmin(OneMessagePages, BulkAdmin):
+class MessageAdmin(OneMessagePages, ExportPages):
     bulk_actions = LIVE_ACTIONS
 
     # The list

@@ -69,6 +69,7 @@ def scan_live(store: Store, selection: Selection, after: Position | None, limit:
             state=selection.state,
             kind=selection.kind,
             argument=selection.argument,
+            worker=selection.worker,
         )
     )
 
