@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.contrib import messages
 from django.core import signing
+from django.core.exceptions import ValidationError
 from django.http import HttpResponseRedirect, QueryDict
 from django.urls import path, reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext as _
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, when
 from delayedq.admin.filters import position_in, position_text
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
 
     from delayedq.admin.changes import Action, Nothing
+    from delayedq.admin.filters import Filter
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
     from delayedq.operations.edits import Progress
@@ -47,16 +50,17 @@ class Chosen:
     """What was chosen in a list.
 
     `ids`: the ticked messages; None: all that match `query` and have an id up to `upto`. `as_of`: when the list was
-    shown.
+    shown. `most`: at how many changed messages the edit stops, as the confirmation of all that match said; else None.
     """
 
     ids: list[int] | None
     query: str
     upto: int
     as_of: datetime
+    most: int | None = None
 
     def signed(self) -> str:
-        values = {"ids": self.ids, "query": self.query, "upto": self.upto, "as_of": self.as_of.isoformat()}
+        values = {**asdict(self), "as_of": self.as_of.isoformat()}
         return signing.dumps(values, salt=SALT)
 
     @classmethod
@@ -92,6 +96,10 @@ class Preview(NamedTuple):
 
 class BulkAdmin(ReadOnlyAdmin):
     bulk_actions: dict[str, Action]
+
+    @abstractmethod
+    def filter_of(self, query: QueryDict) -> Filter:
+        """The filter of the list that an address stands for."""
 
     @abstractmethod
     def preview(self, chosen: Chosen) -> Preview: ...
@@ -140,9 +148,14 @@ class BulkAdmin(ReadOnlyAdmin):
             return self._back(request, "Tick messages first.")
         given = request.POST
         form = action.form(given) if "confirmed" in given else action.form(initial=given.dict())
-        if form.is_bound and form.is_valid():
-            return self._do(request, action, form, chosen)
-        return self._confirm(request, action, form, chosen)
+        try:
+            if form.is_bound and form.is_valid():
+                return self._do(request, action, form, chosen)
+            return self._confirm(request, action, form, chosen)
+        except ValidationError as invalid:
+            return self._back(
+                request, _("Nothing was chosen, for the filter is not valid: %s") % " ".join(invalid.messages)
+            )
 
     def _chosen(self, request: HttpRequest) -> Chosen:
         if signed := request.POST.get("chosen"):
@@ -157,7 +170,17 @@ class BulkAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(self.list_url)
 
     def _confirm(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
-        context = {"action": action, "form": form, "chosen": chosen.signed(), "preview": self.preview(chosen)}
+        preview = self.preview(chosen)
+        unlimited = chosen.ids is not None or chosen.most is not None
+        confirmed = chosen if unlimited else replace(chosen, most=preview.changing.most)
+        context = {
+            "action": action,
+            "form": form,
+            "chosen": confirmed.signed(),
+            "preview": preview,
+            "most": None if preview.changing.exact else confirmed.most,
+            "conditions": self.filter_of(chosen.asked).said if chosen.ids is None else [],
+        }
         return self.page(request, "confirm.html", f"{action.label}?", context, query=chosen.query)
 
     # Carrying it out

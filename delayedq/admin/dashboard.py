@@ -9,11 +9,15 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.urls import path
 from django.utils import timezone
+from django.utils.translation import gettext as _
 
 from delayedq.admin.base import ReadOnlyAdmin, may
 from delayedq.admin.charts import Chart, Series, count, seconds
+from delayedq.admin.durations import tables
 from delayedq.admin.heat import heat_map, hours
+from delayedq.admin.verdict import verdict_of
 from delayedq.models import Dashboard
+from delayedq.operations.durations import durations
 from delayedq.operations.figures import Figures, Span, figures
 from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
 
@@ -28,8 +32,12 @@ SHOWN = 10
 @admin.register(Dashboard)
 class DashboardAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.forecast_view)
-        return [path("forecast/", view, name="delayedq_dashboard_forecast"), *super().get_urls()]
+        view = self.admin_site.admin_view
+        return [
+            path("forecast/", view(self.forecast_view), name="delayedq_dashboard_forecast"),
+            path("durations/", view(self.durations_view), name="delayedq_dashboard_durations"),
+            *super().get_urls(),
+        ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
         span = _chosen(Span, request.GET.get("span"), Span.HOUR)
@@ -39,6 +47,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             request,
             "dashboard.html",
             "Dashboard",
+            verdict=verdict_of(request, self.store, self.store.now()),
             spans=list(Span),
             span=span,
             totals=_totals(found),
@@ -47,6 +56,12 @@ class DashboardAdmin(ReadOnlyAdmin):
             charts=charts,
             drawn=[chart.drawn() for chart in charts],
         )
+
+    def durations_view(self, request: HttpRequest) -> HttpResponse:
+        span = _chosen(Span, request.GET.get("span"), Span.HOUR)
+        found = durations(self.store, span)
+        context = {"spans": list(Span), "span": span, "one_in": round(found.one_in), "tables": tables(found)}
+        return self.page(request, "durations.html", _("Durations"), context)
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
 from delayedq.admin.archived import ArchivedMessages
 from delayedq.admin.base import visible, when
-from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
+from delayedq.admin.errors import ErrorPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.texts import about, pretty
+from delayedq.core.fingerprints import class_of
 from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
+from delayedq.operations.browsing import LARGE, Page, ended_page, find_ended, id_in
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.explain import explain
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
+from delayedq.operations.selecting import EndedSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest, HttpResponse, QueryDict
     from django.utils.safestring import SafeString
 
     from delayedq.admin.changes import Action, Nothing
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
-    from delayedq.operations.browsing import Page
     from delayedq.operations.edits import Progress
-    from delayedq.operations.selecting import EndedSelection
     from delayedq.store.operator import Position
 
 
@@ -47,19 +51,25 @@ class Row(NamedTuple):
     ended: SafeString | str
     attempts: str
     is_dead: bool
+    #: Of a dead letter: the class of its last error, and the first line of what that said.
+    error_class: str
+    error: str
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(ArchivedMessages, BulkAdmin):
+class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
-        asked = EndedFilter(request.GET, self.store)
+        asked = self.filter_of(request.GET)
         before = position_in(request.GET.get("after", ""))
-        selection = asked.selection()
-        page, count = self._found(selection, before)
-        found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        try:
+            selection = asked.selection()
+            page, count = self._found(selection, before)
+            found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        except ValidationError:
+            selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
         context = {
             "filter": asked,
             "rows": rows(found, now),
@@ -70,6 +80,9 @@ class FinishedMessageAdmin(ArchivedMessages, BulkAdmin):
             archived = self.archived_like(request, selection.key)
             context |= {"archived_rows": rows(archived.messages, now), "archived_complete": archived.complete}
         return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+
+    def filter_of(self, query: QueryDict) -> EndedFilter:
+        return EndedFilter(query, self.store)
 
     def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
         """One page, with a count if it is the first."""
@@ -131,15 +144,16 @@ class FinishedMessageAdmin(ArchivedMessages, BulkAdmin):
         return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
 
     def _dead(self, chosen: Chosen) -> EndedSelection:
-        """The selection of the list, restricted to dead letters: only those can be retried."""
-        asked = chosen.asked.copy()
-        asked["outcome"] = Outcome.FAILED
-        return EndedFilter(asked, self.store).selection()
+        """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
+        selection = self.filter_of(chosen.asked).selection()
+        if selection.outcome not in {None, Outcome.FAILED}:
+            raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
+        return replace(selection, outcome=Outcome.FAILED)
 
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
         spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
-        return redrive(self.store, edit, which, spread, chosen.as_of, after)
+        return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
 def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
@@ -157,4 +171,6 @@ def _row(message: FinishedMessage, now: datetime) -> Row:
         ended=when(message.finished_at, now),
         attempts=f"{message.attempts} of {message.max_attempts}",
         is_dead=message.outcome == Outcome.FAILED,
+        error_class=visible(class_of(message.error or "")),
+        error=visible((message.error or "").partition(":")[2].strip()),
     )
