@@ -88,6 +88,7 @@ def test_a_conversion_that_was_killed_is_finished_by_the_next(former, capsys, mo
         patch.setattr(upgrade, "_converted", convert_one)
         with pytest.raises(Killed):
             run(former, capsys, "upgrade-lake")
+    capsys.readouterr()
     told = run(former, capsys, "upgrade-lake")
     assert "Batch a" not in told
     assert archived(former) == [1, 2, 3, 4, 5, 6]
