@@ -85,12 +85,14 @@ LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 class KeysetPage(NamedTuple):
     """What a keyset scan found, in its order, and how far it came: None is the end.
 
-    `beyond` is what some of its lanes have further on, where others may have more.
+    `beyond` is what some of its lanes have further on, where others may have more. `read`: of how many rows, if it did
+    not come to the end.
     """
 
     found: list[Position]
     reached: Position | None
     beyond: Sequence[Position] = ()
+    read: int = 0
 
 
 class OperatorStore(ABC):
@@ -227,7 +229,7 @@ class OperatorStore(ABC):
         positions = [Position(instant(at), id_) for at, id_, *_ in rows]
         found = [position for position, row in zip(positions, rows, strict=True) if row[2]]
         cut = bool(rows) and (len(rows) == parameters["limit"] or rows[-1][3] == parameters["budget"])
-        return KeysetPage(found, positions[-1] if cut else None)
+        return KeysetPage(found, positions[-1] if cut else None, read=rows[-1][3] if cut else 0)
 
 
 def wanted_of(parameters: dict[str, Any]) -> list[str]:
@@ -242,6 +244,7 @@ def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False
     reached = pick(ends) if ends else None
     found = sorted((position for page in pages for position in page.found), reverse=backwards)
     within = [position for position in found if reached is None or pick(position, reached) == position]
+    read = sum(page.read for page in pages)
     if len(within) > limit:
-        return KeysetPage(within[:limit], within[limit - 1])
-    return KeysetPage(within, reached, found[len(within) : limit])
+        return KeysetPage(within[:limit], within[limit - 1], read=read)
+    return KeysetPage(within, reached, found[len(within) : limit], read)
