@@ -22,8 +22,11 @@ from delayedq.core.edits import (
 )
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidMessage
+from delayedq.operations.arguments import ARGUMENTS
+from delayedq.operations.discarding import DISCARD
 from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY
 from delayedq.operations.schedule_edits import SCHEDULE
+from delayedq.operations.sending import SEND
 from delayedq.operations.wording import span
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
@@ -173,7 +176,10 @@ LIVE_ACTIONS = {
         Action("cancel", "Cancel", "cancel_message", Nothing, CANCEL),
     )
 }
-ENDED_ACTIONS = {"retry": Action("retry", "Retry", "retry_message", RetryForm, RETRY)}
+ENDED_ACTIONS = {
+    "retry": Action("retry", "Retry", "retry_message", RetryForm, RETRY),
+    "discard": Action("discard", "Discard", "discard_message", Nothing, DISCARD),
+}
 
 #: The permission needed to undo an edit, by its `Edit.action`.
 TO_UNDO = {
@@ -181,4 +187,7 @@ TO_UNDO = {
     CANCEL: "cancel_message",
     RETRY: "retry_message",
     SCHEDULE: "edit_schedule",
+    ARGUMENTS: "edit_payload",
+    DISCARD: "discard_message",
+    SEND: "send_message",
 }

@@ -9,11 +9,14 @@ from django.contrib import admin, messages
 from django.core import signing
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
+from django.utils.timezone import localtime
+from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, when
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
 from delayedq.admin.bulk import SALT, summary
 from delayedq.admin.changes import TO_UNDO
-from delayedq.models import Edit, EditedMessage
+from delayedq.admin.differences import PER_PAGE, rows
+from delayedq.models import Edit
 from delayedq.operations.browsing import id_in
 from delayedq.operations.undo import can_undo, undo
 
@@ -23,21 +26,28 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
-#: The page of an edit lists at most this many of its messages.
-SAMPLE = 100
-#: At most this many characters of a record (before, after) are shown.
-RECORD_LENGTH = 500
-
 
 @admin.register(Edit)
 class EditAdmin(ReadOnlyAdmin):
-    list_display = ("description", "made_at", "made_by", "changed", "skipped", "undone_at")
+    list_display = ("what", "made_at", "who", "changed", "skipped", "undone_at", "undone_who")
     ordering = ("-id",)
     sortable_by = ()
 
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.undo_view)
         return [path("<int:edit_id>/undo/", view, name="delayedq_edit_undo"), *super().get_urls()]
+
+    @admin.display(description=gettext_lazy("description"))
+    def what(self, edit: Edit) -> str:
+        return visible(edit.description or edit.action)
+
+    @admin.display(description=gettext_lazy("made by"))
+    def who(self, edit: Edit) -> str:
+        return visible(edit.made_by)
+
+    @admin.display(description=gettext_lazy("undone by"))
+    def undone_who(self, edit: Edit) -> str:
+        return visible(edit.undone_by)
 
     def change_view(
         self,
@@ -47,18 +57,23 @@ class EditAdmin(ReadOnlyAdmin):
         extra_context: Mapping[str, Any] | None = None,
     ) -> HttpResponse:
         edit = self._known(id_in(object_id) or 0)
-        edited = EditedMessage.objects.using(self.store.alias).filter(edit=edit).order_by("id")[:SAMPLE]
-        now = self.store.now()
+        after, now = id_in(request.GET.get("after", "")) or 0, self.store.now()
+        edited = rows(self.store, edit, after, payload=may(request, "view_payload"))
         context = {
             "edit": edit,
             "made": when(edit.made_at, now),
             "undone": edit.undone_at and when(edit.undone_at, now),
-            "edited": [
-                (row.message_id, cut(row.before, RECORD_LENGTH), cut(row.after, RECORD_LENGTH)) for row in edited
-            ],
+            "edited": edited,
+            "next": edited[-1].id if len(edited) == PER_PAGE else None,
+            "zone": f"{localtime(now):%Z}",
+            "description": visible(edit.description or edit.action),
+            "made_by": visible(edit.made_by),
+            "undone_by": visible(edit.undone_by),
             "can_undo": can_undo(edit) and may(request, TO_UNDO[edit.action]),
         }
-        return self.page(request, "edit.html", edit.description or edit.action, {**context, **(extra_context or {})})
+        return self.page(
+            request, "edit.html", visible(edit.description or edit.action), {**context, **(extra_context or {})}
+        )
 
     def undo_view(self, request: HttpRequest, edit_id: int) -> HttpResponse:
         """GET: ask for confirmation. POST: undo one part; the page posts again until all is done."""
@@ -69,18 +84,18 @@ class EditAdmin(ReadOnlyAdmin):
             messages.warning(request, "This edit was undone already, or changed nothing.")
             return HttpResponseRedirect(self._url(edit))
         if request.method != "POST":
-            return self.page(request, "undo.html", "Undo?", edit=edit)
+            return self.page(request, "undo.html", "Undo?", edit=edit, description=visible(edit.description))
         return self._undo(request, edit)
 
     def _undo(self, request: HttpRequest, edit: Edit) -> HttpResponse:
         try:
-            after, changed, skipped = signing.loads(request.POST.get("ongoing", ""), salt=SALT)
+            after, changed, skipped = signing.loads(request.POST.get("ongoing", ""), salt=f"{SALT}.undo.{edit.pk}")
         except signing.BadSignature:
             after, changed, skipped = 0, 0, {}
-        progress = undo(self.store, edit, after)
+        progress = undo(self.store, edit, after, request.user.get_username())
         changed, reasons = changed + progress.changed, Counter(skipped) + progress.skipped
         if progress.after is not None:
-            ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
+            ongoing = signing.dumps([progress.after, changed, reasons], salt=f"{SALT}.undo.{edit.pk}")
             return self.page(request, "ongoing.html", "Undo…", edit=edit, ongoing=ongoing, given=[])
         self.log_change(request, edit, f"Undo: {summary(changed, reasons)}")
         messages.success(request, f"Undone: {summary(changed, reasons)}.")

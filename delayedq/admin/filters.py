@@ -13,12 +13,13 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.admin.base import visible
+from delayedq.core.edits import LATEST
 from delayedq.core.fingerprints import LINE_LENGTH, from_hex
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
+from delayedq.core.limits import EARLIEST, KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.store import operator_store
-from delayedq.store.operator import Position, State
+from delayedq.store.operator import FIRST, LAST, Position, State
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -38,10 +39,20 @@ STATES = [
 ]
 
 
+_YEARS = {"first": EARLIEST.year, "last": LATEST.year}
+
+
 class Moment(forms.DateTimeField):
     """A date and time in the current time zone, entered with the browser's calendar."""
 
     widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
+
+    def clean(self, value: Any) -> Any:
+        """Refuse what a database can't store."""
+        moment = super().clean(value)
+        if moment is not None and not EARLIEST <= moment <= LATEST:
+            raise ValidationError(_("That is before the year %(first)s or after %(last)s.") % _YEARS)
+        return moment
 
     def prepare_value(self, value: Any) -> Any:
         """Convert a value with offset and microseconds, as links contain it: `datetime-local` takes neither."""
@@ -76,7 +87,8 @@ class Filter(forms.Form):
         """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
         asked = self.data.get(name, "")
         names = sorted({*known, asked if len(asked) <= NAME_LENGTH and is_storable(asked) else ""} - {""})
-        self.fields[name].choices = [("", "any"), *((value, value) for value in names)]  # type: ignore[attr-defined]
+        choices = [("", "any"), *((value, visible(value)) for value in names)]
+        self.fields[name].choices = choices  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         """A name that no filter has, or that was given twice, would select more than was meant."""
@@ -152,4 +164,6 @@ def position_in(text: str) -> Position | None:
         position = Position(moment, int(id_))
     except ValueError:
         return None
-    return position if timezone.is_aware(moment) and 0 <= position.id < 2**63 else None
+    if not timezone.is_aware(moment) or not FIRST.at <= moment <= LAST.at:
+        return None
+    return position if 0 <= position.id < 2**63 else None

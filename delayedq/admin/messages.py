@@ -11,17 +11,17 @@ from django.core.exceptions import ValidationError
 from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import may, visible, when
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS
 from delayedq.admin.filters import LiveFilter, position_in
+from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.searches import found_count, searched, where_leases_are
 from delayedq.admin.texts import about
 from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
 from delayedq.operations.browsing import LARGE, Page, id_in, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
-from delayedq.operations.explain import explain
 from delayedq.operations.finding import find
 from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.selecting import AllOf, Ticked
@@ -58,7 +58,7 @@ class Row(NamedTuple):
 
 
 @admin.register(Message)
-class MessageAdmin(BulkAdmin):
+class MessageAdmin(OneMessagePages, BulkAdmin):
     bulk_actions = LIVE_ACTIONS
 
     # The list
@@ -68,7 +68,7 @@ class MessageAdmin(BulkAdmin):
         asked = self.filter_of(request.GET)
         after = position_in(request.GET.get("after", ""))
         try:
-            page, count, searched = self._found(asked, now, after)
+            page, count, searched = self._found(asked, now, after, payload=may(request, "view_payload"))
         except ValidationError:
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
@@ -84,12 +84,12 @@ class MessageAdmin(BulkAdmin):
         return LiveFilter(query, self.store)
 
     def _found(
-        self, asked: LiveFilter, now: datetime, after: Position | None
+        self, asked: LiveFilter, now: datetime, after: Position | None, *, payload: bool
     ) -> tuple[Page[Message], Count | None, str]:
         """One page, with a count if it is the first, and what was searched. A search has a single page."""
         selection = asked.selection(now)
         if selection.key is not None:
-            found = find(self.store, selection.key, selection)
+            found = find(self.store, selection.key, selection, payload=payload)
             return Page(found.messages, None), found_count(found), searched(selection.key, found)
         if selection.state in LEASED:
             page, number, is_exact = leased_page(self.store, selection, after)
@@ -113,13 +113,14 @@ class MessageAdmin(BulkAdmin):
             return self._ended(id_)
         now = self.store.now()
         (message,) = with_renewals([message], now, self.store.alias)
+        reads = may(request, "view_payload")
         context = {
             "message": message,
             "row": rows(self.store, [message], now)[0],
             "query": "",
             "actions": self.offered_actions(request),
-            "answers": explain(message, now),
-            **about(self.store, message, now),
+            "links": [*links_of(request, message, self.store, runs=is_running(message, now))],
+            **about(self.store, message, now, payload=reads),
         }
         return self.page(request, "message.html", f"Message {message.pk}", {**context, **(extra_context or {})})
 

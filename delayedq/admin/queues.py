@@ -9,7 +9,9 @@ from django.contrib import admin, messages
 from django.http import HttpResponseRedirect
 from django.urls import path, reverse
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
+from delayedq.admin.base import demand, may, visible, when
+from delayedq.admin.state_pages import StatePages, worker_links
+from delayedq.core.limits import is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
@@ -70,13 +72,15 @@ class WorkerRow(NamedTuple):
     seen: SafeString | str
     messages: list[Message]
     more: int
+    links: list[tuple[str, str]]
 
 
 @admin.register(PausedQueue)
-class QueueAdmin(ReadOnlyAdmin):
+class QueueAdmin(StatePages):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         return [
+            *self.state_urls(),
             path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
             path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
             path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),
@@ -88,6 +92,7 @@ class QueueAdmin(ReadOnlyAdmin):
             "rows": [_row(state, now) for state in queue_states(self.store, now)],
             "workers": _worker_rows(self.store, now),
             "may_pause": may(request, "pause_queue"),
+            **self.state_context(request, now),
         }
         return self.page(request, "queues.html", "Queues", {**context, **(extra_context or {})})
 
@@ -95,6 +100,7 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
         """GET: ask for confirmation. POST: pause the queue."""
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
@@ -119,6 +125,7 @@ class QueueAdmin(ReadOnlyAdmin):
         return self._back()
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
@@ -135,6 +142,8 @@ class QueueAdmin(ReadOnlyAdmin):
         return self._back()
 
     def _paused(self, name: str) -> PausedQueue | None:
+        if not is_storable(name):
+            return None
         return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
 
     def _confirm(self, request: HttpRequest, verb: str, name: str, said: str) -> HttpResponse:
@@ -211,4 +220,5 @@ def _worker_row(worker: Worker, current: list[Message], now: datetime) -> Worker
         seen=when(worker.seen_at, now),
         messages=current,
         more=max(0, len(running_ids(worker)) - SHOWN),
+        links=worker_links(worker),
     )

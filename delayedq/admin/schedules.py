@@ -127,6 +127,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # To add and to edit
 
     def add_schedule_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         form = ScheduleForm(request.POST or None)
         if request.method == "POST" and form.is_valid() and "save" in request.POST:
@@ -137,6 +138,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._form(request, form, "Add a schedule", reverse("admin:delayedq_cronschedule_changelist"))
 
     def edit_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         known = self._named(request)
         if not known.in_database:
@@ -175,6 +177,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # What else can be done to it
 
     def remove_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         name = self._named(request).name
         if request.method != "POST":
@@ -191,6 +194,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(reverse("admin:delayedq_cronschedule_changelist"))
 
     def run_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "run_schedule")
         name = self._defined(request).name
         if request.method != "POST":
@@ -201,6 +205,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._back(name)
 
     def disable_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "disable_schedule")
         name = self._defined(request).name
         if request.method != "POST":
@@ -212,6 +217,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._back(name)
 
     def enable_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "disable_schedule")
         name = self._defined(request).name
         if request.method != "POST":

@@ -6,6 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.admin.base import cut, visible
+from delayedq.masking import shown
+from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
 from delayedq.store.protocol import BARE
 from delayedq.tasks import parameters_of, registered
@@ -68,9 +70,10 @@ def schedule_of(metadata: str | None) -> str:
     return visible(name) if isinstance(name, str) else ""
 
 
-def about(store: Store, message: Message | FinishedMessage, now: datetime) -> dict[str, Any]:
-    """The context that the pages of live and ended messages share."""
-    events = timeline(store, message, now)
+def about(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool) -> dict[str, Any]:
+    """The context that the pages of live and ended messages share. `payload` False: the reader may not see it."""
+    events = timeline(store, message, now, payload=payload)
+    message = shown(message, payload=payload)
     return {
         "message": message,
         "call": call_of(message.kind, message.payload),
@@ -81,5 +84,6 @@ def about(store: Store, message: Message | FinishedMessage, now: datetime) -> di
         "kind": visible(message.kind),
         "key": visible(message.key or ""),
         "queue": visible(message.queue),
+        "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
         "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
     }
