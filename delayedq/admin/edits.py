@@ -9,8 +9,9 @@ from django.contrib import admin, messages
 from django.core import signing
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
+from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, when
+from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may
 from delayedq.admin.bulk import SALT, summary
 from delayedq.admin.changes import TO_UNDO
 from delayedq.models import Edit, EditedMessage
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
+#: The list shows this many edits on a page.
+PER_PAGE = 50
 #: The page of an edit lists at most this many of its messages.
 SAMPLE = 100
 #: At most this many characters of a record (before, after) are shown.
@@ -31,13 +34,21 @@ RECORD_LENGTH = 500
 
 @admin.register(Edit)
 class EditAdmin(ReadOnlyAdmin):
-    list_display = ("description", "made_at", "made_by", "changed", "skipped", "undone_at")
-    ordering = ("-id",)
-    sortable_by = ()
-
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.undo_view)
         return [path("<int:edit_id>/undo/", view, name="delayedq_edit_undo"), *super().get_urls()]
+
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The latest edits first; `before`: continue with those before this id."""
+        before, edits = id_in(request.GET.get("before", "")), Edit.objects.using(self.store.alias).order_by("-id")
+        rows = list((edits if before is None else edits.filter(id__lt=before))[: PER_PAGE + 1])
+        context = {
+            "rows": rows[:PER_PAGE],
+            "next": rows[PER_PAGE - 1].pk if len(rows) > PER_PAGE else None,
+            "is_first": before is None,
+            "now": self.store.now(),
+        }
+        return self.page(request, "edits.html", _("Edits"), {**context, **(extra_context or {})})
 
     def change_view(
         self,
@@ -48,11 +59,9 @@ class EditAdmin(ReadOnlyAdmin):
     ) -> HttpResponse:
         edit = self._known(id_in(object_id) or 0)
         edited = EditedMessage.objects.using(self.store.alias).filter(edit=edit).order_by("id")[:SAMPLE]
-        now = self.store.now()
         context = {
             "edit": edit,
-            "made": when(edit.made_at, now),
-            "undone": edit.undone_at and when(edit.undone_at, now),
+            "now": self.store.now(),
             "edited": [
                 (row.message_id, cut(row.before, RECORD_LENGTH), cut(row.after, RECORD_LENGTH)) for row in edited
             ],
@@ -66,10 +75,10 @@ class EditAdmin(ReadOnlyAdmin):
         edit = self._known(edit_id)
         demand(request, TO_UNDO.get(edit.action, ""))
         if not can_undo(edit):
-            messages.warning(request, "This edit was undone already, or changed nothing.")
+            messages.warning(request, _("This edit was undone already, or changed nothing."))
             return HttpResponseRedirect(self._url(edit))
         if request.method != "POST":
-            return self.page(request, "undo.html", "Undo?", edit=edit)
+            return self.page(request, "undo.html", _("Undo?"), edit=edit)
         return self._undo(request, edit)
 
     def _undo(self, request: HttpRequest, edit: Edit) -> HttpResponse:
@@ -81,15 +90,15 @@ class EditAdmin(ReadOnlyAdmin):
         changed, reasons = changed + progress.changed, Counter(skipped) + progress.skipped
         if progress.after is not None:
             ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
-            return self.page(request, "ongoing.html", "Undo…", edit=edit, ongoing=ongoing, given=[])
+            return self.page(request, "ongoing.html", _("Undo…"), edit=edit, ongoing=ongoing, given=[])
         self.log_change(request, edit, f"Undo: {summary(changed, reasons)}")
-        messages.success(request, f"Undone: {summary(changed, reasons)}.")
+        messages.success(request, _("Undone: %(summary)s.") % {"summary": summary(changed, reasons)})
         return HttpResponseRedirect(self._url(edit))
 
     def _known(self, id_: int) -> Edit:
         edit = Edit.objects.using(self.store.alias).filter(id=id_).first()
         if edit is None:
-            raise Http404("There is no such edit; edits are deleted after 30 days.")
+            raise Http404(_("There is no such edit; edits are deleted after 30 days."))
         return edit
 
     def _url(self, edit: Edit) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
-from django.core.exceptions import ValidationError
 from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
+from delayedq.admin.marks import STATES as STATE_NAMES
+from delayedq.admin.moments import Moment, Until
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
+from delayedq.operations.state_counts import PAUSED
 from delayedq.store import operator_store
 from delayedq.store.operator import Position, State
 from delayedq.tasks import registered
@@ -22,46 +25,29 @@ if TYPE_CHECKING:
 
     from delayedq.store.base import Store
 
+ANY = ("", pgettext_lazy("filter", "any"))
 STATES = [
-    ("", "any"),
-    (State.DUE.value, "due"),
-    (State.SCHEDULED.value, "scheduled"),
-    (State.RUNNING.value, "running"),
-    (State.RETRYING.value, "retrying"),
-    (State.LOST.value, "lost by its worker"),
+    ANY,
+    (State.DUE.value, pgettext_lazy("state", "due")),
+    (State.SCHEDULED.value, pgettext_lazy("state", "scheduled")),
+    (State.RUNNING.value, pgettext_lazy("state", "running")),
+    (State.RETRYING.value, pgettext_lazy("state", "retrying")),
+    (PAUSED, _("due in a paused queue")),
+    (State.LOST.value, _("lost by its worker")),
 ]
-
-
-class Moment(forms.DateTimeField):
-    """A date and time in the current time zone, entered with the browser's calendar."""
-
-    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
-
-    def prepare_value(self, value: Any) -> Any:
-        """Convert a value with offset and microseconds, as links contain it: `datetime-local` takes neither."""
-        if isinstance(value, str):
-            with suppress(ValidationError):
-                value = self.to_python(value)
-        return super().prepare_value(value)
-
-
-class Until(Moment):
-    """An upper bound that includes its whole second: the browser's input has no finer unit."""
-
-    def clean(self, value: Any) -> Any:
-        moment = super().clean(value)
-        return moment and moment.replace(microsecond=999_999)
+OUTCOMES = [ANY, *((outcome.value, STATE_NAMES[outcome.value]) for outcome in Outcome)]
 
 
 class Filter(forms.Form):
-    q = forms.CharField(label="Key or id", required=False, strip=False, max_length=KEY_LENGTH)
-    queue = forms.ChoiceField(required=False)
-    kind = forms.ChoiceField(label="Task", required=False)
-    since = Moment(label="From", required=False)
-    until = Until(label="To", required=False)
+    q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
+    queue = forms.ChoiceField(label=_("Queue"), required=False)
+    kind = forms.ChoiceField(label=_("Task"), required=False)
+    since = Moment(label=pgettext_lazy("first time", "From"), required=False)
+    until = Until(label=pgettext_lazy("last time", "To"), required=False)
 
     def __init__(self, data: Any, store: Store) -> None:
         super().__init__(data)
+        self.store = store
         queues = {lane.queue for lane in store.lanes()}
         self._offer("queue", queues)
         self._offer("kind", {*registered, *operator_store(store.alias).keyed_kinds()})
@@ -70,7 +56,7 @@ class Filter(forms.Form):
         """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
         asked = self.data.get(name, "")[:NAME_LENGTH]
         names = sorted({*known, asked} - {""})
-        self.fields[name].choices = [("", "any"), *((value, value) for value in names)]  # type: ignore[attr-defined]
+        self.fields[name].choices = [ANY, *((value, value) for value in names)]  # type: ignore[attr-defined]
 
     def asked(self) -> dict[str, Any]:
         """The values that were given and are valid, by field."""
@@ -79,20 +65,22 @@ class Filter(forms.Form):
 
 
 class LiveFilter(Filter):
-    state = forms.ChoiceField(choices=STATES, required=False)
+    state = forms.ChoiceField(label=_("State"), choices=STATES, required=False)
 
     field_order = ("q", "state")
 
     def selection(self, as_of: datetime) -> Selection:
         asked = self.asked()
         asked.pop("q", None)
-        if "state" in asked:
+        if asked.get("state") == PAUSED:
+            asked |= {"state": State.DUE, "queues": frozenset(self.store.paused())}
+        elif "state" in asked:
             asked["state"] = State(asked["state"])
         return Selection(as_of=as_of, **asked)
 
 
 class EndedFilter(Filter):
-    outcome = forms.ChoiceField(choices=[("", "any"), *Outcome.choices], required=False)
+    outcome = forms.ChoiceField(label=_("Outcome"), choices=OUTCOMES, required=False)
 
     field_order = ("q", "outcome")
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.contrib import admin
 from django.http import Http404
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import visible
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.filters import EndedFilter, position_in
-from delayedq.admin.texts import about, pretty
+from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.moments import when
+from delayedq.admin.texts import about, pretty, preview_of
+from delayedq.core.edits import Place
 from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import LARGE, ended_page, find_ended, id_in
+from delayedq.operations.browsing import ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.explain import explain
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
@@ -42,11 +46,14 @@ class Row(NamedTuple):
     url: str
     outcome: str
     kind: str
+    preview: str
     key: str
     queue: str
+    priority: int
     ended: SafeString | str
     attempts: str
     is_dead: bool
+    place: Place
 
 
 @admin.register(FinishedMessage)
@@ -62,11 +69,14 @@ class FinishedMessageAdmin(BulkAdmin):
         found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
         context = {
             "filter": asked,
+            "tabs": tabs_of(request, self.store, now, "ended"),
+            "chips": chips_of(asked, request.GET, "outcome" if asked.asked().get("outcome") == Outcome.FAILED else ""),
+            "state": request.GET.get("outcome", ""),
             "rows": rows(found, now),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
-        return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+        return self.page(request, "finished.html", _("History"), {**context, **(extra_context or {})})
 
     def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
         """One page, with a count if it is the first."""
@@ -93,7 +103,7 @@ class FinishedMessageAdmin(BulkAdmin):
         id_ = id_in(object_id)
         ended = FinishedMessage.objects.using(self.store.alias).filter(id=id_).first() if id_ is not None else None
         if ended is None:
-            raise Http404(f"The history has no message {object_id[:20]}.")
+            raise Http404(_("The history has no message %(id)s.") % {"id": object_id[:20]})
         now = self.store.now()
         context = {
             "row": rows([ended], now)[0],
@@ -103,7 +113,9 @@ class FinishedMessageAdmin(BulkAdmin):
             "answers": explain(ended, now),
             **about(self.store, ended, now),
         }
-        return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
+        return self.page(
+            request, "ended.html", _("Message %(id)s") % {"id": ended.pk}, {**context, **(extra_context or {})}
+        )
 
     # Bulk actions
 
@@ -115,7 +127,7 @@ class FinishedMessageAdmin(BulkAdmin):
                 count_ended(self.store, selection), [], rows(ended_page(self.store, selection).rows[:SAMPLE], now)
             )
         dead = (
-            FinishedMessage.objects.using(self.store.alias).failed().defer(*LARGE, "result").filter(id__in=chosen.ids)
+            listed(FinishedMessage.objects.using(self.store.alias).failed()).defer("result").filter(id__in=chosen.ids)
         )
         found = list(dead.order_by("-finished_at"))
         taken = with_taken_keys(self.store, found)
@@ -151,9 +163,12 @@ def _row(message: FinishedMessage, now: datetime) -> Row:
         url=reverse("admin:delayedq_finishedmessage_change", args=[message.pk]),
         outcome=message.outcome,
         kind=visible(message.kind),
+        preview=preview_of(message),
         key=visible(message.key or ""),
         queue=visible(message.queue),
+        priority=message.priority,
         ended=when(message.finished_at, now),
-        attempts=f"{message.attempts} of {message.max_attempts}",
+        attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
+        place=Place(message.finished_at, message.queue, message.priority),
     )

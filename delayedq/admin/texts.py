@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from delayedq.admin.base import cut, visible
+from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.timeline import timeline
 from delayedq.store.protocol import BARE
 from delayedq.tasks import parameters_of, registered
@@ -18,6 +21,8 @@ if TYPE_CHECKING:
 
 #: At most this many characters of an argument's value are shown.
 VALUE_LENGTH = 2_000
+#: A list shows at most this many characters of the arguments.
+PREVIEW_LENGTH = 160
 
 
 class Argument(NamedTuple):
@@ -46,13 +51,36 @@ def call_of(kind: str, payload: str) -> Call:
     """The arguments bound to the signature of the task, if it is registered here."""
     task = registered.get(kind)
     if task is None:
-        return Call([], "Its task is not registered here.")
+        return Call([], _("Its task is not registered here."))
     try:
         call = json.loads(payload)
         bound = parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {}))
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        return Call([], f"It does not fit the signature of its task: {cut(str(error), VALUE_LENGTH)}")
+        return Call(
+            [], _("It does not fit the signature of its task: %(error)s") % {"error": cut(str(error), VALUE_LENGTH)}
+        )
     return Call([Argument(name, _value(value)) for name, value in bound.arguments.items()])
+
+
+def preview_of(message: Message | FinishedMessage) -> str:
+    """The arguments in one line; a list has read only the beginning of the payload."""
+    start = getattr(message, "payload_start", None)
+    return payload_preview(message.kind, message.payload[:PAYLOAD_START] if start is None else start)
+
+
+def payload_preview(kind: str, start: str) -> str:
+    """The arguments in one line, such as `flight_id=1545, gate="B7"`, from the beginning of a payload.
+
+    A payload that is longer, or does not fit the signature of its task, is shown as it is stored.
+    """
+    bound = call_of(kind, start).arguments if len(start) < PAYLOAD_START else []
+    text = ", ".join(f"{argument.name}={argument.value}" for argument in bound)
+    return visible((text or _unwrapped(start)).replace("\n", " "))[:PREVIEW_LENGTH]
+
+
+def _unwrapped(start: str) -> str:
+    """A payload without arguments says nothing."""
+    return "" if start in {"", "{}", '{"args": [], "kwargs": {}}', '{"args":[],"kwargs":{}}'} else start
 
 
 def _value(value: Any) -> str:
