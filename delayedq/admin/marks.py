@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
 #: Lists show about this much of a module.
-MODULE_LENGTH = 20
+MODULE_LENGTH = 24
 #: The states of live messages and the outcomes of ended ones, as the pages call them.
 STATES = {
     "due": pgettext_lazy("state", "due"),

@@ -200,7 +200,7 @@ def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[
     if message.scheduled_at > now:
         return ("retrying", "") if message.attempt else ("scheduled", "")
     if message.queue in paused_queues:
-        return "paused", _("its queue is paused")
+        return "paused", ""
     return "due", ""
 
 

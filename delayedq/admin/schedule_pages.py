@@ -117,7 +117,7 @@ def tick_tables(
 
 def _tick_rows(ticks: Iterable[datetime], zone: tzinfo, before: datetime | None = None) -> Iterator[TickRow]:
     for tick in ticks:
-        yield TickRow(_time(tick, zone), _time(tick, UTC), "" if before is None else span(tick - before))
+        yield TickRow(_time(tick, zone), _time(tick, UTC), "" if before is None else str(tick - before))
         before = tick
 
 

@@ -71,16 +71,21 @@ def preview_of(message: Message | FinishedMessage) -> str:
 def payload_preview(kind: str, start: str) -> str:
     """The arguments in one line, such as `flight_id=1545, gate="B7"`, from the beginning of a payload.
 
-    A payload that is longer, or does not fit the signature of its task, is shown as it is stored.
+    A payload that is longer, or none of a task, is shown as it is stored.
     """
     bound = call_of(kind, start).arguments if len(start) < PAYLOAD_START else []
-    text = ", ".join(f"{argument.name}={argument.value}" for argument in bound)
-    return visible((text or _unwrapped(start)).replace("\n", " "))[:PREVIEW_LENGTH]
+    text = ", ".join(f"{argument.name}={argument.value}" for argument in bound) or _unbound(start)
+    return visible(text.replace("\n", " "))[:PREVIEW_LENGTH]
 
 
-def _unwrapped(start: str) -> str:
-    """A payload without arguments says nothing."""
-    return "" if start in {"", "{}", '{"args": [], "kwargs": {}}', '{"args":[],"kwargs":{}}'} else start
+def _unbound(start: str) -> str:
+    """The arguments of a task that is not registered here, without the names of those by position."""
+    try:
+        call = json.loads(start)
+        values = [*map(_value, call.get("args", [])), *(f"{name}={_value(v)}" for name, v in call["kwargs"].items())]
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
+        return "" if start == "{}" else start
+    return ", ".join(values)
 
 
 def _value(value: Any) -> str:

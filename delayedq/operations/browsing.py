@@ -56,7 +56,9 @@ def live_rows(store: Store, page: KeysetPage) -> Page[Message]:
     return _page(page, listed(Message.objects.using(store.alias)))
 
 
-def scan_live(store: Store, selection: Selection, after: Position | None, limit: int, depth: int = DEPTH) -> KeysetPage:
+def scan_live(
+    store: Store, selection: Selection, after: Position | None, limit: int, depth: int | None = None
+) -> KeysetPage:
     """Positions of up to `limit` live messages of a selection, in order of due time, beginning after a position."""
     lanes = selection.lanes(store)
     return (
@@ -67,7 +69,7 @@ def scan_live(store: Store, selection: Selection, after: Position | None, limit:
             after or selection.first,
             selection.last,
             limit,
-            max(PAGE, depth // max(len(lanes), 1)),
+            max(PAGE, (depth or DEPTH) // max(len(lanes), 1)),
             state=selection.state,
             kind=selection.kind,
         )

@@ -44,8 +44,11 @@ def relative(moment: datetime, now: datetime) -> str:
 
 def exact(moment: datetime) -> str:
     """The one format of a time, in the current time zone: weekday, date, time and zone."""
-    # Translators: a date format of Django for a moment, with its zone: Sun 2026-11-22 03:04:05 EST
-    return formatted(timezone.localtime(moment), pgettext("format of a moment", "D Y-m-d H:i:s T"))
+    local = timezone.localtime(moment)
+    # Translators: a date format of Django; the zone follows: Sun 2026-11-22 03:04:05 EST
+    pattern = pgettext("format of a moment", "D Y-m-d H:i:s")
+    # Django's own format of the zone is empty in the hour that comes twice, where it is needed most.
+    return f"{formatted(local, pattern)} {local.tzname()}"
 
 
 def both(moment: datetime, now: datetime) -> str:
