@@ -125,8 +125,10 @@ def connection(alias):
 
 @pytest.fixture
 def store(alias):
+    """A store that remembers nothing of earlier tests, such as when renewals beside locked rows are to be deleted."""
     from delayedq.store import store_for
 
+    store_for.cache_clear()
     return store_for(alias)
 
 
