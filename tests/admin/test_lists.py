@@ -91,11 +91,10 @@ def test_the_tabs_cost_the_same_however_much_there_is(operator, store, connectio
     assert statements() == few <= 4
 
 
-def test_who_may_not_view_the_history_sees_no_tab_of_it(store, states, member, django_user_model):
+def test_who_may_not_view_the_history_sees_no_tab_of_it(member, store, states, django_user_model):
     client = member(name="hal")
-    django_user_model.objects.get(username="hal").user_permissions.remove(
-        *django_user_model.objects.get(username="hal").user_permissions.filter(codename="view_finishedmessage")
-    )
+    permissions = django_user_model.objects.get(username="hal").user_permissions
+    permissions.remove(permissions.get(codename="view_finishedmessage"))
     assert "Dead letters" not in tabs(client.get(MESSAGES))
 
 
