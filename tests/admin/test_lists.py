@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from django.contrib.auth.models import User
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -91,9 +92,9 @@ def test_the_tabs_cost_the_same_however_much_there_is(operator, store, connectio
     assert statements() == few <= 4
 
 
-def test_who_may_not_view_the_history_sees_no_tab_of_it(member, store, states, django_user_model):
+def test_who_may_not_view_the_history_sees_no_tab_of_it(member, store, states):
     client = member(name="hal")
-    permissions = django_user_model.objects.get(username="hal").user_permissions
+    permissions = User.objects.get(username="hal").user_permissions
     permissions.remove(permissions.get(codename="view_finishedmessage"))
     assert "Dead letters" not in tabs(client.get(MESSAGES))
 
