@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from django.contrib import messages
 from django.core import signing
+from django.core.exceptions import ValidationError
 from django.http import HttpResponseRedirect, QueryDict
 from django.urls import path, reverse
 from django.utils.html import format_html
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
 
     from delayedq.admin.changes import Action, Nothing
+    from delayedq.admin.filters import Filter
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
     from delayedq.operations.edits import Progress
@@ -53,24 +55,19 @@ class Chosen:
     """What was chosen in a list.
 
     `ids`: the ticked messages; None: all that match `query` and have an id up to `upto`. `as_of`: when the list was
-    shown.
+    shown. `most`: at how many changed messages the edit stops, as the confirmation of all that match said; else None.
     """
 
     ids: list[int] | None
     query: str
     upto: int
     as_of: datetime
+    most: int | None = None
     #: The page on which it was chosen, to which the user returns.
     back: str = ""
 
     def signed(self) -> str:
-        values = {
-            "ids": self.ids,
-            "query": self.query,
-            "upto": self.upto,
-            "as_of": self.as_of.isoformat(),
-            "back": self.back,
-        }
+        values = {**asdict(self), "as_of": self.as_of.isoformat()}
         return signing.dumps(values, salt=SALT)
 
     @classmethod
@@ -106,6 +103,10 @@ class Preview(NamedTuple):
 
 class BulkAdmin(ReadOnlyAdmin):
     bulk_actions: dict[str, Action]
+
+    @abstractmethod
+    def filter_of(self, query: QueryDict) -> Filter:
+        """The filter of the list that an address stands for."""
 
     @abstractmethod
     def preview(self, chosen: Chosen) -> Preview: ...
@@ -153,9 +154,14 @@ class BulkAdmin(ReadOnlyAdmin):
         if chosen.ids == []:
             return self._back(request, _("Tick messages first."))
         form = action.form(request.POST) if "confirmed" in request.POST else None
-        if form is not None and form.is_valid() and "preview" not in request.POST:
-            return self._do(request, action, form, chosen)
-        return self._confirm(request, action, form, chosen)
+        try:
+            if form is not None and form.is_valid() and "preview" not in request.POST:
+                return self._do(request, action, form, chosen)
+            return self._confirm(request, action, form, chosen)
+        except ValidationError as invalid:
+            return self._back(
+                request, _("Nothing was chosen, for the filter is not valid: %s") % " ".join(invalid.messages)
+            )
 
     def _chosen(self, request: HttpRequest) -> Chosen:
         if signed := request.POST.get("chosen"):
@@ -164,7 +170,7 @@ class BulkAdmin(ReadOnlyAdmin):
         ids = None if everything else [int(id_) for id_ in request.POST.getlist("ids")[:MOST_TICKED]]
         query = request.POST.get("query", "")
         upto = newest_id(self.store.alias) if everything else 0
-        return Chosen(ids, query, upto, self.store.now(), self._return_to(request))
+        return Chosen(ids, query, upto, self.store.now(), back=self._return_to(request))
 
     def _return_to(self, request: HttpRequest) -> str:
         """The page that the form names, if it is one of this site; else the list."""
@@ -180,12 +186,16 @@ class BulkAdmin(ReadOnlyAdmin):
         """With what each message of a sample becomes: by what was entered, or by what the form shows at first."""
         preview = self.preview(chosen)
         form = form or action.form(initial={**_present(action, preview.rows), **request.POST.dict()})
+        unlimited = chosen.ids is not None or chosen.most is not None
+        confirmed = chosen if unlimited else replace(chosen, most=preview.changing.most)
         context = {
             "action": action,
             "form": form,
-            "chosen": chosen.signed(),
+            "chosen": confirmed.signed(),
             "preview": preview,
             "becomes": comparisons(form, [row.place for row in preview.rows], chosen.as_of),
+            "most": None if preview.changing.exact else confirmed.most,
+            "conditions": self.filter_of(chosen.asked).said if chosen.ids is None else [],
             "back": chosen.back,
         }
         return self.page(request, "confirm.html", f"{action.label}?", context, query=chosen.query)

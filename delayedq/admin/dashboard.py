@@ -12,13 +12,18 @@ from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, may
 from delayedq.admin.charts import Chart, Series, count, seconds
+from delayedq.admin.durations import tables
 from delayedq.admin.heat import heat_map, hours, query_of
+from delayedq.admin.verdict import verdict_of
 from delayedq.models import Dashboard
+from delayedq.operations.durations import durations
 from delayedq.operations.figures import Figures, Span, figures
 from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
 from delayedq.operations.wording import exact
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
@@ -41,11 +46,19 @@ class Choice(NamedTuple):
         return self.value.name
 
 
+def choices(labels: Mapping[Any, Any]) -> list[Choice]:
+    return [Choice(value, str(label)) for value, label in labels.items()]
+
+
 @admin.register(Dashboard)
 class DashboardAdmin(ReadOnlyAdmin):
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(self.forecast_view)
-        return [path("forecast/", view, name="delayedq_dashboard_forecast"), *super().get_urls()]
+        view = self.admin_site.admin_view
+        return [
+            path("forecast/", view(self.forecast_view), name="delayedq_dashboard_forecast"),
+            path("durations/", view(self.durations_view), name="delayedq_dashboard_durations"),
+            *super().get_urls(),
+        ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
         span = _chosen(Span, request.GET.get("span"), Span.HOUR)
@@ -55,7 +68,8 @@ class DashboardAdmin(ReadOnlyAdmin):
             request,
             "dashboard.html",
             _("Dashboard"),
-            spans=[Choice(each, str(SPANS[each])) for each in Span],
+            verdict=verdict_of(request, self.store, self.store.now()),
+            spans=choices(SPANS),
             span=span,
             totals=_totals(found),
             one_in=round(found.one_in),
@@ -63,6 +77,12 @@ class DashboardAdmin(ReadOnlyAdmin):
             charts=charts,
             drawn=[chart.drawn() for chart in charts],
         )
+
+    def durations_view(self, request: HttpRequest) -> HttpResponse:
+        span = _chosen(Span, request.GET.get("span"), Span.HOUR)
+        found = durations(self.store, span)
+        context = {"spans": choices(SPANS), "span": span, "one_in": round(found.one_in), "tables": tables(found)}
+        return self.page(request, "durations.html", _("Durations"), context)
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)
@@ -72,7 +92,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             request,
             "forecast.html",
             _("Forecast"),
-            aheads=[Choice(each, str(AHEADS[each])) for each in Ahead],
+            aheads=choices(AHEADS),
             ahead=ahead,
             found=found,
             one_in=round(found.one_in),

@@ -1,4 +1,4 @@
-"""The filters of the lists, as forms. Their values come from the URL; an invalid value is ignored."""
+"""The filters of the lists, as forms. Their values come from the URL; a filter that is not valid selects nothing."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django import forms
+from django.core.exceptions import ValidationError
+from django.http import QueryDict
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from delayedq.admin.base import visible
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.fingerprints import LINE_LENGTH, from_hex
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.operations.state_counts import PAUSED
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 
     from delayedq.store.base import Store
 
+#: What the address of a list has beside its filters. (`e` is the admin's own.)
+NO_FILTERS = {"after", "e"}
 ANY = ("", pgettext_lazy("filter", "any"))
 STATES = [
     ANY,
@@ -54,14 +60,40 @@ class Filter(forms.Form):
 
     def _offer(self, name: str, known: Iterable[str]) -> None:
         """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
-        asked = self.data.get(name, "")[:NAME_LENGTH]
-        names = sorted({*known, asked} - {""})
+        asked = self.data.get(name, "")
+        names = sorted({*known, asked if len(asked) <= NAME_LENGTH and is_storable(asked) else ""} - {""})
         self.fields[name].choices = [ANY, *((value, value) for value in names)]  # type: ignore[attr-defined]
 
+    def clean(self) -> dict[str, Any]:
+        """A name that no filter has, or that was given twice, would select more than was meant."""
+        given = self.data.lists() if isinstance(self.data, QueryDict) else ()
+        for name, values in given:
+            if name not in {*self.fields, *NO_FILTERS}:
+                self.add_error(None, _("There is no filter %(name)s.") % {"name": visible(name[:NAME_LENGTH])})
+            elif len(values) > 1:
+                self.add_error(None, _("The filter %(name)s is given more than once.") % {"name": visible(name)})
+        cleaned: dict[str, Any] = super().clean() or {}
+        return cleaned
+
     def asked(self) -> dict[str, Any]:
-        """The values that were given and are valid, by field."""
-        self.is_valid()
+        """The values that were given, by field. Raises ValidationError, whose messages say what is wrong."""
+        if not self.is_valid():
+            raise ValidationError(self.problems)
         return {name: value for name, value in self.cleaned_data.items() if value not in ("", None)}
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with what was given; nothing if it is valid."""
+        return [
+            f"{self.fields[name].label or name.capitalize()}: {problem}" if name in self.fields else str(problem)
+            for name, found in self.errors.items()
+            for problem in found
+        ]
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        """The name and value of each filter that is set, to be shown."""
+        return [(str(self[name].label), visible(str(self.data[name]))) for name in self.fields if self.data.get(name)]
 
 
 class LiveFilter(Filter):
@@ -71,22 +103,26 @@ class LiveFilter(Filter):
 
     def selection(self, as_of: datetime) -> Selection:
         asked = self.asked()
-        asked.pop("q", None)
         if asked.get("state") == PAUSED:
             asked |= {"state": State.DUE, "queues": frozenset(self.store.paused())}
         elif "state" in asked:
             asked["state"] = State(asked["state"])
-        return Selection(as_of=as_of, **asked)
+        return Selection(as_of=as_of, key=asked.pop("q", None), **asked)
 
 
 class EndedFilter(Filter):
     outcome = forms.ChoiceField(label=_("Outcome"), choices=OUTCOMES, required=False)
+    error = forms.CharField(label=_("Error has"), required=False, max_length=LINE_LENGTH)
+    group = forms.RegexField("^[0-9a-f]{16}$", label=_("Error group"), required=False, widget=forms.HiddenInput)
 
-    field_order = ("q", "outcome")
+    field_order = ("q", "outcome", "error")
 
     def selection(self) -> EndedSelection:
+        """Raises ValidationError."""
         asked = self.asked()
-        return EndedSelection(key=asked.pop("q", None), **asked)
+        group = asked.pop("group", None)
+        fingerprint = None if group is None else from_hex(group)
+        return EndedSelection(key=asked.pop("q", None), fingerprint=fingerprint, **asked)
 
 
 # Positions in the URL

@@ -2,40 +2,43 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import Http404
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import visible
-from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
+from delayedq.admin.errors import ErrorPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.texts import about, pretty, preview_of
 from delayedq.core.edits import Place
+from delayedq.core.fingerprints import class_of
 from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import ended_page, find_ended, id_in, listed
+from delayedq.operations.browsing import Page, ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.explain import explain
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
+from delayedq.operations.selecting import EndedSelection
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest, HttpResponse, QueryDict
     from django.utils.safestring import SafeString
 
     from delayedq.admin.changes import Action, Nothing
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
-    from delayedq.operations.browsing import Page
     from delayedq.operations.edits import Progress
-    from delayedq.operations.selecting import EndedSelection
     from delayedq.store.operator import Position
 
 
@@ -53,30 +56,40 @@ class Row(NamedTuple):
     ended: SafeString | str
     attempts: str
     is_dead: bool
+    #: Of a dead letter: the class of its last error, and the first line of what that said.
+    error_class: str
+    error: str
     place: Place
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(BulkAdmin):
+class FinishedMessageAdmin(ErrorPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
-        asked = EndedFilter(request.GET, self.store)
+        asked = self.filter_of(request.GET)
         before = position_in(request.GET.get("after", ""))
-        selection = asked.selection()
-        page, count = self._found(selection, before)
-        found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        try:
+            selection = asked.selection()
+            page, count = self._found(selection, before)
+            found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+        except ValidationError:
+            selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
         context = {
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "ended"),
-            "chips": chips_of(asked, request.GET, "outcome" if asked.asked().get("outcome") == Outcome.FAILED else ""),
+            "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
+            "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
             "rows": rows(found, now),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
         return self.page(request, "finished.html", _("History"), {**context, **(extra_context or {})})
+
+    def filter_of(self, query: QueryDict) -> EndedFilter:
+        return EndedFilter(query, self.store)
 
     def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
         """One page, with a count if it is the first."""
@@ -142,15 +155,16 @@ class FinishedMessageAdmin(BulkAdmin):
         return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
 
     def _dead(self, chosen: Chosen) -> EndedSelection:
-        """The selection of the list, restricted to dead letters: only those can be retried."""
-        asked = chosen.asked.copy()
-        asked["outcome"] = Outcome.FAILED
-        return EndedFilter(asked, self.store).selection()
+        """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
+        selection = self.filter_of(chosen.asked).selection()
+        if selection.outcome not in {None, Outcome.FAILED}:
+            raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
+        return replace(selection, outcome=Outcome.FAILED)
 
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
         spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
-        return redrive(self.store, edit, which, spread, chosen.as_of, after)
+        return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
 def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
@@ -170,5 +184,7 @@ def _row(message: FinishedMessage, now: datetime) -> Row:
         ended=when(message.finished_at, now),
         attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
+        error_class=visible(class_of(message.error or "")),
+        error=visible((message.error or "").partition(":")[2].strip()),
         place=Place(message.finished_at, message.queue, message.priority),
     )

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq.admin.base import may, visible
+from delayedq.models import Outcome
 from delayedq.operations.state_counts import state_counts
 from delayedq.operations.wording import exact
 
@@ -41,13 +42,13 @@ class Chip(NamedTuple):
 
 
 def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str) -> list[Tab]:
-    """The tabs of the live messages and of the ended ones that the user may view. `current`: "live" or "ended"."""
+    """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors"."""
     counts = state_counts(store, now)
     tabs: list[Tab] = []
     if may(request, "view_message"):
         tabs += _live_tabs(request, counts._asdict(), current == "live")
     if may(request, "view_finishedmessage"):
-        tabs += _ended_tabs(request, counts.dead.short, current == "ended")
+        tabs += _ended_tabs(request, counts.dead.short, current)
     return tabs
 
 
@@ -64,10 +65,12 @@ def _live_tabs(request: HttpRequest, counts: dict[str, Any], is_here: bool) -> I
         yield Tab(label, f"{url}?state={state}", counts[state].short, asked == state, state)
 
 
-def _ended_tabs(request: HttpRequest, dead: str, is_here: bool) -> Iterator[Tab]:
-    url, asked = reverse("admin:delayedq_finishedmessage_changelist"), request.GET.get("outcome", "")
-    yield Tab(pgettext("tab", "Dead letters"), f"{url}?outcome=failed", dead, is_here and asked == "failed", "failed")
-    yield Tab(_("History"), url, "", is_here and asked != "failed")
+def _ended_tabs(request: HttpRequest, dead: str, current: str) -> Iterator[Tab]:
+    is_dead = current == "errors" or (current == "ended" and request.GET.get("outcome") == Outcome.FAILED)
+    errors = reverse("admin:delayedq_finishedmessage_errors")
+    yield Tab(pgettext("tab", "Dead letters"), errors, dead, is_dead, "failed")
+    history = reverse("admin:delayedq_finishedmessage_changelist")
+    yield Tab(_("History"), history, "", current == "ended" and not is_dead)
 
 
 def chips_of(form: forms.Form, query: QueryDict, hidden: str) -> list[Chip]:

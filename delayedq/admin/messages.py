@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
@@ -17,13 +18,16 @@ from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
+from delayedq.admin.searches import found_count, searched, where_leases_are
 from delayedq.admin.texts import about, preview_of
 from delayedq.core.edits import Place
 from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
-from delayedq.operations.browsing import Page, find_live, id_in, listed, live_page
+from delayedq.operations.browsing import Page, id_in, listed, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.explain import explain
+from delayedq.operations.finding import find
+from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.selecting import AllOf, Ticked
 from delayedq.store.operator import State
 
@@ -31,13 +35,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest, HttpResponse, QueryDict
     from django.utils.safestring import SafeString
 
     from delayedq.admin.changes import Action, Nothing
     from delayedq.models import Edit
     from delayedq.operations.edits import Progress
     from delayedq.store.base import Store
+    from delayedq.store.operator import Position
 
 
 class Row(NamedTuple):
@@ -65,27 +70,41 @@ class MessageAdmin(BulkAdmin):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
-        asked = LiveFilter(request.GET, self.store)
+        asked = self.filter_of(request.GET)
         after = position_in(request.GET.get("after", ""))
-        page, count = self._found(asked, now, after)
+        try:
+            page, count, searched = self._found(asked, now, after)
+        except ValidationError:
+            page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "live"),
             "chips": chips_of(asked, request.GET, "state"),
             "state": request.GET.get("state", ""),
+            "searched": searched,
             "rows": rows(self.store, page.rows, now),
             "how_many": count,
             **self.paging(request, page, count, now),
         }
         return self.page(request, "messages.html", _("Messages"), {**context, **(extra_context or {})})
 
-    def _found(self, asked: LiveFilter, now: datetime, after: Any) -> tuple[Page[Message], Count | None]:
-        """One page, with a count if it is the first. A search by key or id has a single page."""
-        if text := asked.asked().get("q"):
-            found = find_live(self.store, text)
-            return Page(found, None), Count(len(found), exact=True)
+    def filter_of(self, query: QueryDict) -> LiveFilter:
+        return LiveFilter(query, self.store)
+
+    def _found(
+        self, asked: LiveFilter, now: datetime, after: Position | None
+    ) -> tuple[Page[Message], Count | None, str]:
+        """One page, with a count if it is the first, and what was searched. A search has a single page."""
         selection = asked.selection(now)
-        return counted_live(self.store, selection) if after is None else (live_page(self.store, selection, after), None)
+        if selection.key is not None:
+            found = find(self.store, selection.key, selection)
+            return Page(found.messages, None), found_count(found), searched(selection.key, found)
+        if selection.state in LEASED:
+            page, number, is_exact = leased_page(self.store, selection, after)
+            return page, Count(number, exact=is_exact or None) if after is None else None, where_leases_are()
+        if after is not None:
+            return live_page(self.store, selection, after), None, ""
+        return (*counted_live(self.store, selection), "")
 
     # One message
 
@@ -142,7 +161,7 @@ class MessageAdmin(BulkAdmin):
         return Preview(Count(len(waiting), exact=True), reasons(skipped.items()), shown)
 
     def _preview_of_all(self, chosen: Chosen, now: datetime) -> Preview:
-        selection = LiveFilter(chosen.asked, self.store).selection(chosen.as_of)
+        selection = self.filter_of(chosen.asked).selection(chosen.as_of)
         count, skipped = count_live(self.store, selection), []
         if selection.state in {None, State.RUNNING}:
             running = count_live(self.store, replace(selection, state=State.RUNNING))
@@ -154,14 +173,14 @@ class MessageAdmin(BulkAdmin):
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
         which: Ticked | AllOf
         if chosen.ids is None:
-            which = AllOf(LiveFilter(chosen.asked, self.store).selection(chosen.as_of), chosen.upto)
+            which = AllOf(self.filter_of(chosen.asked).selection(chosen.as_of), chosen.upto)
         else:
             which = Ticked(chosen.ids)
         if action.does == CANCEL:
-            return cancel(self.store, edit, which, chosen.as_of, after)
+            return cancel(self.store, edit, which, chosen.as_of, after, chosen.most)
         change = form.change(chosen.as_of)
         assert change is not None
-        return reschedule(self.store, edit, which, change, chosen.as_of, after)
+        return reschedule(self.store, edit, which, change, chosen.as_of, after, chosen.most)
 
 
 def rows(store: Store, messages: Iterable[Message], now: datetime) -> list[Row]:

@@ -198,10 +198,10 @@ def sparkline(trend: Trend) -> Spark:
         "failed": grouped(failed),
         "span": span(trend.window),
     }
-    return Spark(_points(trend.ended, top), _points(trend.failed, top) if failed else "", words)
+    return Spark(points(trend.ended, top), points(trend.failed, top) if failed else "", words)
 
 
-def _points(counts: Sequence[int], top: int) -> str:
+def points(counts: Sequence[int], top: int) -> str:
     """The counts from left to right, as the points of a polyline; 0 is at the bottom, `top` at the top."""
     step, scale = WIDTH / max(len(counts) - 1, 1), (HEIGHT - 2) / max(top, 1)
     return " ".join(f"{number * step:.1f},{HEIGHT - 1 - count * scale:.1f}" for number, count in enumerate(counts))

@@ -28,9 +28,11 @@ DUE_INDEX = (
 KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'
 
 # Texts compare exactly, also case, accents and trailing blanks, whatever the database's own collation is. MySQL has no
-# partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide; the index of the
-# dead letters is left out.
+# partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide. That of the dead
+# letters would be one more index of all history by time, and is left out; that of fingerprints has an entry for each
+# row, NULL but for dead letters, which is written at its end.
 COLLATION = "ALTER TABLE {} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
+NO_DEAD = "DROP INDEX delayedq_dead ON delayedq_finishedmessage"
 UNIQUE_KEY = "CREATE UNIQUE INDEX delayedq_key ON delayedq_message (kind, `key`)"
 TABLES_WITH_NAMES = (
     "delayedq_message",
@@ -52,7 +54,8 @@ def set_storage(apps: object, schema_editor: Any) -> None:
         collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
         for table in TABLES_WITH_NAMES:
             schema_editor.execute(COLLATION.format(table, collation))
-        schema_editor.execute(UNIQUE_KEY)
+        for statement in (UNIQUE_KEY, NO_DEAD):
+            schema_editor.execute(statement)
 
 
 class Migration(migrations.Migration):
@@ -254,12 +257,19 @@ class Migration(migrations.Migration):
                 ("metadata", models.TextField(blank=True, null=True)),
                 ("result", models.TextField(blank=True, help_text="JSON.", null=True)),
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
+                (
+                    "error",
+                    models.CharField(blank=True, help_text="The last error in one line.", max_length=300, null=True),
+                ),
+                ("fingerprint", models.BigIntegerField(blank=True, help_text="What alike errors share.", null=True)),
             ],
             options={
                 "indexes": [
                     models.Index(
-                        condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
-                    )
+                        condition=models.Q(("fingerprint__isnull", False)),
+                        fields=["fingerprint", "finished_at", "id"],
+                        name="delayedq_fingerprint",
+                    ),
                 ],
             },
         ),
@@ -338,7 +348,13 @@ class Migration(migrations.Migration):
                 "constraints": [models.UniqueConstraint(fields=("schedule", "nominal_at"), name="delayedq_tick")],
             },
         ),
-        # Created before `set_storage`, which replaces it on PostgreSQL.
+        # Created before `set_storage`, which drops the first on MySQL, and replaces the second on PostgreSQL.
+        migrations.AddIndex(
+            model_name="finishedmessage",
+            index=models.Index(
+                condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+            ),
+        ),
         migrations.AddIndex(
             model_name="message",
             index=models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from django.db import models
 from django.db.models import Q
 
+from delayedq.core.fingerprints import LINE_LENGTH
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class PartialIndex(models.Index):
-    """An index of some rows. MySQL has no partial index and does without: a keyset scan reads all history there."""
+    """An index of some rows. MySQL has no partial index: it has a plain one, unless migration 0001 leaves it out."""
 
     def check(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> list[CheckMessage]:
         return [message for message in super().check(model, connection) if message.id != "models.W037"]
@@ -83,12 +84,21 @@ class FinishedMessage(models.Model):
     result = models.TextField(null=True, blank=True, help_text="JSON.")
     errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
 
+    # Of dead letters alone: see `core.fingerprints`.
+    error = models.CharField(max_length=LINE_LENGTH, null=True, blank=True, help_text="The last error in one line.")
+    fingerprint = models.BigIntegerField(null=True, blank=True, help_text="What alike errors share.")
+
     objects = FinishedMessageQuerySet.as_manager()
 
     class Meta:
         # The dead letters are few; what succeeds does not pay for it.
         indexes: ClassVar = [
             PartialIndex(fields=["finished_at"], condition=Q(outcome="failed"), name="delayedq_dead"),
+            PartialIndex(
+                fields=["fingerprint", "finished_at", "id"],
+                condition=Q(fingerprint__isnull=False),
+                name="delayedq_fingerprint",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models.functions import Left
 
+from delayedq.core.conditions import KeyRange
+from delayedq.core.limits import KEY_LENGTH
 from delayedq.models import FinishedMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, KeysetPage
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from django.db.models import QuerySet
 
     from delayedq.operations.selecting import EndedSelection, Selection
@@ -48,7 +53,9 @@ def first_page(page: KeysetPage) -> KeysetPage:
 
 
 def live_page(store: Store, selection: Selection, after: Position | None = None) -> Page[Message]:
-    """Up to PAGE messages in order of due time, beginning after a position."""
+    """Up to PAGE messages in order of due time, beginning after a position; those of a key, in order of keys."""
+    if selection.key is not None:
+        return Page(by_key(store, selection.key, replace(selection, key=None))[:PAGE], None)
     return live_rows(store, scan_live(store, selection, after, PAGE))
 
 
@@ -72,6 +79,7 @@ def scan_live(
             max(PAGE, (depth or DEPTH) // max(len(lanes), 1)),
             state=selection.state,
             kind=selection.kind,
+            argument=selection.argument,
         )
     )
 
@@ -100,10 +108,7 @@ def scan_history(store: Store, selection: EndedSelection, before: Position | Non
         selection.since or FIRST.at,
         limit,
         DEPTH if selection.key is None else DEPTH_BY_KEY,
-        outcome=selection.outcome,
-        queue=selection.queue,
-        kind=selection.kind,
-        key=selection.key,
+        **selection.asked,
     )
 
 
@@ -111,11 +116,31 @@ def scan_history(store: Store, selection: EndedSelection, before: Position | Non
 
 
 def find_live(store: Store, text: str) -> list[Message]:
-    """Live messages with exactly this key, and the one with this id."""
+    """Live messages with exactly this key, and the one with this id. (`finding` also knows how keys begin.)"""
     messages = listed(Message.objects.using(store.alias))
     kinds = operator_store(store.alias).keyed_kinds()
     found = {row.pk: row for row in messages.filter(kind__in=kinds, key=text)}
     return list((found | _by_id(messages, text)).values())
+
+
+def by_key(store: Store, text: str, selection: Selection) -> list[Message]:
+    """Of a selection, the message with this id, those with this key, then up to PAGE + 1 whose keys begin so."""
+    chosen = listed(selection.messages(store.alias))
+    found = _by_id(chosen, text)
+    for messages in key_ranges(store, text, chosen):
+        if len(found) <= PAGE:
+            found |= {row.pk: row for row in messages[: PAGE + 1]}
+    id_ = id_in(text)
+    return sorted(found.values(), key=lambda row: (row.pk != id_, row.key != text, row.key or "", row.pk))
+
+
+def key_ranges(store: Store, prefix: str, messages: QuerySet[Message]) -> Iterator[QuerySet[Message]]:
+    """Those of these messages whose keys begin so: for each kind, one range of the index of keys, in its order."""
+    if len(prefix) > KEY_LENGTH:
+        return
+    keys = KeyRange.of_prefix(prefix)
+    for kind in operator_store(store.alias).keyed_kinds():
+        yield messages.filter(kind=kind, key__gte=keys.first, key__lte=keys.last).order_by("kind", "key")
 
 
 def find_ended(store: Store, text: str) -> list[FinishedMessage]:

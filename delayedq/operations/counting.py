@@ -13,11 +13,13 @@ from delayedq.operations.browsing import (
     ended_page,
     ended_rows,
     first_page,
+    key_ranges,
     live_page,
     live_rows,
     scan_history,
     scan_live,
 )
+from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
@@ -67,6 +69,13 @@ class Count(NamedTuple):
         number = 1 if self.number == 1 and self.exact is not None else max(self.number, 2)
         return ngettext("%(count)s message", "%(count)s messages", number) % {"count": self}
 
+    @property
+    def most(self) -> int:
+        """At how many an action stops that was confirmed by this count. If it is not exact, some more may match."""
+        if self.exact:
+            return self.number
+        return _rounded_up(2 * self.number) if self.exact is False else max(10 * self.number, BOUND)
+
     def without(self, others: Count) -> Count:
         """The count less that of a subset; unchanged unless both are exact."""
         return self._replace(number=self.number - others.number) if self.exact and others.exact else self
@@ -74,6 +83,9 @@ class Count(NamedTuple):
 
 def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Count]:
     """The first page and the count of a selection; one scan serves both if rows must be read to decide."""
+    if selection.state in LEASED:
+        found, number, is_exact = leased_page(store, selection)
+        return found, Count(number, exact=is_exact or None)
     if selection.is_indexed:
         return live_page(store, selection), count_live(store, selection)
     page = scan_live(store, selection, None, SCANNED_BOUND)
@@ -83,6 +95,10 @@ def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Cou
 def count_live(store: Store, selection: Selection) -> Count:
     """The number of live messages of a selection: exact up to BOUND, or SCANNED_BOUND if rows must be read."""
     messages = selection.messages(store.alias)
+    if selection.state in LEASED and selection.key is None:
+        return counted_live(store, selection)[1]
+    if selection.key is not None:
+        return _keyed(store, selection.key, messages)
     if not selection.is_indexed:
         return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
     if selection.since or selection.until:  # a range of the due index, if the lanes are named
@@ -92,6 +108,13 @@ def count_live(store: Store, selection: Selection) -> Count:
     else:  # the due index is partial: the planner uses it only if the query compares `queue`; no queue is ""
         messages = messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at")
     return _indexed(messages)
+
+
+def _keyed(store: Store, prefix: str, messages: QuerySet[Message]) -> Count:
+    found: int = 0
+    for rows in key_ranges(store, prefix, messages):
+        found += rows[: BOUND + 1 - found].count() if found <= BOUND else 0
+    return _counted(found, messages, BOUND)
 
 
 def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[FinishedMessage], Count]:
@@ -155,6 +178,12 @@ def _planned(rows: QuerySet[Any]) -> int:
     """The number of rows that the planner expects from its statistics; no row is read."""
     plan = json.loads(rows.order_by().explain(format="json"))[0]["Plan"]
     return int(plan["Plan Rows"])
+
+
+def _rounded_up(number: int) -> int:
+    """To two significant digits: 124,001 becomes 130,000."""
+    unit: int = 10 ** max(0, len(str(number)) - 2)
+    return -(-number // unit) * unit
 
 
 def rounded(number: int) -> str:

@@ -27,7 +27,7 @@ from delayedq.store.operator import Move, Seen
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from delayedq.core.edits import Change
     from delayedq.operations.selecting import Chosen
@@ -98,11 +98,19 @@ def begin(store: Store, action: str, description: str, made_by: str = "") -> Edi
     return edits.create(action=action, description=description, made_by=made_by, made_at=now)
 
 
-def reschedule(store: Store, edit: Edit, chosen: Chosen, change: Change, as_of: datetime, after: int = 0) -> Progress:
+def reschedule(
+    store: Store,
+    edit: Edit,
+    chosen: Chosen,
+    change: Change,
+    as_of: datetime,
+    after: int = 0,
+    most: int | None = None,
+) -> Progress:
     """Change the time, queue or priority of waiting messages, at most CHUNKS chunks in one call.
 
     `as_of`: when the operator saw them; messages that another edit changed later are skipped. `after`: the `after` of
-    the previous call's Progress.
+    the previous call's Progress. `most`: the edit ends when it has changed so many, in all its calls.
 
         progress = reschedule(store, edit, Ticked([4, 7]), Shift(timedelta(hours=2)), store.now())
     """
@@ -112,23 +120,31 @@ def reschedule(store: Store, edit: Edit, chosen: Chosen, change: Change, as_of: 
         moved = operator_store(store.alias).move(moves)
         return [_moved(move) for move in moves if move.seen.id in moved]
 
-    return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write))
+    return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write), most)
 
 
-def cancel(store: Store, edit: Edit, chosen: Chosen, as_of: datetime, after: int = 0) -> Progress:
+def cancel(
+    store: Store, edit: Edit, chosen: Chosen, as_of: datetime, after: int = 0, most: int | None = None
+) -> Progress:
     """End waiting messages with the outcome cancelled. The arguments are those of `reschedule`."""
 
     def write(seen: Sequence[Seen], _: Counter[str]) -> list[Record]:
         ended = operator_store(store.alias).cancel(seen)
         return [_cancelled(one) for one in seen if one.id in ended]
 
-    return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write))
+    return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write), most)
 
 
-def carry_out(store: Store, edit: Edit, chunks: Iterable[list[int]], read: Callable[[list[int]], Write]) -> Progress:
+def carry_out(
+    store: Store,
+    edit: Edit,
+    chunks: Iterable[list[int]],
+    read: Callable[[list[int]], Write],
+    most: int | None = None,
+) -> Progress:
     """Do at most CHUNKS chunks of ids: read each, then write it and its records in one transaction."""
     before, skipped, calls, last = edit.changed, Counter[str](), 0, 0
-    for ids in islice(chunks, CHUNKS):
+    for ids in islice(_limited(chunks, edit, most), CHUNKS):
         write = read(ids)
         with transaction.atomic(using=store.alias):
             done = write()
@@ -136,6 +152,19 @@ def carry_out(store: Store, edit: Edit, chunks: Iterable[list[int]], read: Calla
         skipped += done.skipped
         calls, last = calls + 1, ids[-1]
     return Progress(edit.changed - before, skipped, last if calls == CHUNKS else None)
+
+
+def _limited(chunks: Iterable[list[int]], edit: Edit, most: int | None) -> Iterator[list[int]]:
+    """The chunks until the edit has changed `most` messages, and no chunk with more than may still be changed."""
+    for ids in chunks:
+        rest = list(ids)
+        while most is not None and len(rest) > most - edit.changed > 0:
+            part = most - edit.changed
+            yield rest[:part]
+            rest = rest[part:]
+        if most is not None and edit.changed >= most:
+            return
+        yield rest
 
 
 def _remember(store: Store, edit: Edit, done: Done) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _TIMES = ("started_at", "finished_at", "scheduled_at", "scheduled_at_initially")
 #: Columns of a dead letter that a redriven message does not keep; the record of the edit keeps them.
-LEFT_BEHIND = (*_TIMES, "attempts", "errors", "worker")
+LEFT_BEHIND = (*_TIMES, "attempts", "errors", "worker", "error", "fingerprint")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +62,7 @@ class AllDead:
                 chosen.since or FIRST.at,
                 CHUNK,
                 DEPTH,
-                outcome=Outcome.FAILED,
-                queue=chosen.queue,
-                kind=chosen.kind,
-                key=chosen.key,
+                **{**chosen.asked, "outcome": Outcome.FAILED},
             )
             if page.found:
                 yield page.found
@@ -73,16 +70,22 @@ class AllDead:
 
 
 def redrive(
-    store: Store, edit: Edit, chosen: Sequence[int] | AllDead, spread: Spread, as_of: datetime, after: int = 0
+    store: Store,
+    edit: Edit,
+    chosen: Sequence[int] | AllDead,
+    spread: Spread,
+    as_of: datetime,
+    after: int = 0,
+    most: int | None = None,
 ) -> Progress:
     """Put dead letters back into their queues, due over the period of `spread` (a period of 0: all at its start).
 
     At most CHUNKS chunks in one call. `after`: the `after` of the previous call's Progress; for AllDead that is the
-    end time, in microseconds since 1970, of the last dead letter reached.
+    end time, in microseconds since 1970, of the last dead letter reached. `most`: as for `edits.reschedule`.
     """
     do = partial(_redrive, store, edit, spread, as_of)
     if not isinstance(chosen, AllDead):
-        return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do)
+        return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do, most)
     which = replace(chosen, by=instant(after)) if after else chosen
     ends: list[datetime] = []
 
@@ -91,7 +94,7 @@ def redrive(
             ends.append(chunk[-1].at)
             yield [position.id for position in chunk]
 
-    progress = carry_out(store, edit, chunks(), do)
+    progress = carry_out(store, edit, chunks(), do, most)
     return progress if progress.after is None else progress._replace(after=microseconds(ends[-1]))
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import batched
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import Q
 
+from delayedq.core.conditions import KeyRange
 from delayedq.core.instants import MICROSECOND
 from delayedq.models import FinishedMessage, Message, has_run_out, is_free, is_held
+from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, State
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ CHUNK = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """A filter of live messages. `since` and `until` bound the due time; `as_of` decides what is due and leased."""
+    """A filter of live messages. `since` and `until` bound the due time; `as_of` decides what is due and leased.
+
+    `key`: what their key begins with. `argument`: a text that stands in their payload, which only a keyset scan asks.
+    """
 
     as_of: datetime
     state: State | None = None
@@ -38,11 +43,13 @@ class Selection:
     kind: str | None = None
     since: datetime | None = None
     until: datetime | None = None
+    key: str | None = None
+    argument: str | None = None
 
     @property
     def is_indexed(self) -> bool:
         """Whether the columns of the due index decide it all."""
-        return self.state is None and self.kind is None
+        return (self.state, self.kind, self.key, self.argument) == (None, None, None, None)
 
     @property
     def first(self) -> Position:
@@ -69,8 +76,15 @@ class Selection:
             "kind": self.kind,
             "scheduled_at__gte": self.since,
             "scheduled_at__lte": self.until,
+            **({} if self.key is None else _with_key(alias, self.key)),
         }
         return messages.filter(**{name: value for name, value in asked.items() if value is not None})
+
+
+def _with_key(alias: str, prefix: str) -> dict[str, Any]:
+    """Ranges of the index of keys, one for each kind."""
+    keys = KeyRange.of_prefix(prefix)
+    return {"kind__in": operator_store(alias).keyed_kinds(), "key__gte": keys.first, "key__lte": keys.last}
 
 
 def _in_state(state: State | None, now: datetime) -> Q:
@@ -91,18 +105,30 @@ def _in_state(state: State | None, now: datetime) -> Q:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedSelection:
-    """A filter of ended messages. `since` and `until` bound the time of the end."""
+    """A filter of ended messages. `since` and `until` bound the time of the end.
+
+    `key`: what their key begins with. Only dead letters have an `error`, which stands in the line of their error in
+    upper or lower case, and a `fingerprint`, which those of an error group share.
+    """
 
     outcome: str | None = None
     queue: str | None = None
     kind: str | None = None
     key: str | None = None
+    error: str | None = None
+    fingerprint: int | None = None
     since: datetime | None = None
     until: datetime | None = None
 
     @property
     def is_indexed(self) -> bool:
-        return self.outcome in {None, "failed"} and {self.queue, self.kind, self.key} == {None}
+        return self.outcome in {None, "failed"} and {self.queue, self.kind, self.key, self.error} == {None}
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """All but the times, as `keyset_scan_history` takes it."""
+        names = ("outcome", "queue", "kind", "key", "error", "fingerprint")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def last(self) -> Position:
@@ -114,7 +140,9 @@ class EndedSelection:
             "outcome": self.outcome,
             "queue": self.queue,
             "kind": self.kind,
-            "key": self.key,
+            "key__startswith": self.key,
+            "error__icontains": self.error,
+            "fingerprint": self.fingerprint,
             "finished_at__gte": self.since,
             "finished_at__lte": self.until,
         }

@@ -23,8 +23,11 @@ REVIVED = (
 HISTORY = (
     *("id", "finished_at", "started_at", "scheduled_at", "scheduled_at_initially", "created_at", "priority"),
     *("attempts", "max_attempts", "outcome", "queue", "kind", "key", "worker", "payload", "metadata", "result"),
-    "errors",
+    *("errors", "error", "fingerprint"),
 )
+
+#: What only success has, and what only a dead letter has.
+NOTHING = {"result": "NULL", "error": "NULL", "fingerprint": "NULL"}
 
 #: The history of a live message that was cancelled before it started.
 _CANCELLED = {
@@ -32,7 +35,7 @@ _CANCELLED = {
     "attempts": "attempt",
     "outcome": "'cancelled'",
     "worker": "leased_by",
-    "result": "NULL",
+    **NOTHING,
 }
 
 

@@ -31,6 +31,8 @@ class Dialect(NamedTuple):
     seconds: str
     #: The time in the parameter {}.
     moment: str
+    #: The function that finds a text in another: 0 if it is not in it.
+    position: str = "instr"
     #: What a transaction says before it counts.
     prepare: str = ""
 

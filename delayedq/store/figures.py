@@ -36,6 +36,23 @@ class Ended(NamedTuple):
     p95: float | None
 
 
+class Durations(NamedTuple):
+    """Of the messages of a sample that are of one task, or queue: how many ended, how many of them failed, and in
+    seconds how long they waited from due to the start of their last attempt, and how long that ran.
+
+    The durations are None if none had started.
+    """
+
+    name: str
+    ended: int
+    failed: int
+    wait_p50: float | None
+    wait_p95: float | None
+    run_p50: float | None
+    run_p95: float | None
+    slowest: float | None
+
+
 class Figures:
     """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
@@ -44,6 +61,11 @@ class Figures:
 
     def ended(self, grid: Grid, times: Sample) -> list[Ended]:
         return [Ended(*row) for row in self._rows(sql.ENDED, grid, self._instants(times))]
+
+    def durations(self, times: Sample, limit: int, *, by_queue: bool) -> list[Durations]:
+        """By task, or by queue: those of which most ended, at most `limit`."""
+        statement = sql.DURATIONS_OF_QUEUES if by_queue else sql.DURATIONS_OF_TASKS
+        return [Durations(*row) for row in self._counted(statement, self._instants(times), limit=limit)]
 
     def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many of the same messages were created in each bucket."""
@@ -66,9 +88,12 @@ class Figures:
         return [[str(stored(instant(end))) for end in part] for part in times.slices]
 
     def _rows(self, template: str, grid: Grid, slices: Any) -> list[Any]:
+        stored = self._database.dialect.stored
+        return self._counted(template, slices, start=stored(grid.start), end=stored(grid.end), width=grid.width)
+
+    def _counted(self, template: str, slices: Any, **parameters: Any) -> list[Any]:
         dialect = self._database.dialect
-        bounds = {"start": dialect.stored(grid.start), "end": dialect.stored(grid.end), "width": grid.width}
         with self._database.atomic():
             if dialect.prepare:
                 self._database.write(dialect.prepare)
-            return self._database.rows(sql.in_words(template, dialect), {"slices": json.dumps(slices), **bounds})
+            return self._database.rows(sql.in_words(template, dialect), {"slices": json.dumps(slices), **parameters})

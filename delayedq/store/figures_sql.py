@@ -27,6 +27,27 @@ SELECT bucket, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
 FROM ranked GROUP BY bucket ORDER BY bucket
 """
 
+# The same by task and by queue, with how long the last attempts ran. `by_wait` and `by_run` number those that started.
+_DURATIONS = """
+WITH ended AS (
+    SELECT {group} AS name, outcome, {{latency}} AS wait, {{run}} AS run
+    FROM {{ended_then}}
+    WHERE outcome <> 'superseded'
+),
+ranked AS (
+    SELECT name, outcome, wait, run, count(run) OVER (PARTITION BY name) AS started,
+        row_number() OVER (PARTITION BY name, run IS NULL ORDER BY wait) AS by_wait,
+        row_number() OVER (PARTITION BY name, run IS NULL ORDER BY run) AS by_run
+    FROM ended
+)
+SELECT name, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
+    min(CASE WHEN by_wait >= 0.50 * started THEN wait END), min(CASE WHEN by_wait >= 0.95 * started THEN wait END),
+    min(CASE WHEN by_run >= 0.50 * started THEN run END), min(CASE WHEN by_run >= 0.95 * started THEN run END), max(run)
+FROM ranked GROUP BY name ORDER BY count(*) DESC, name LIMIT %(limit)s
+"""
+DURATIONS_OF_TASKS = _DURATIONS.format(group="message.kind")
+DURATIONS_OF_QUEUES = _DURATIONS.format(group="message.queue")
+
 # The dead letters have an index of their own.
 DEAD = """
 SELECT {ended_in} AS bucket, count(*)
@@ -74,6 +95,7 @@ def in_words(template: str, dialect: Dialect) -> str:
         start=dialect.moment.format("start"),
         end=dialect.moment.format("end"),
         latency=dialect.seconds.format(later="started_at", earlier="scheduled_at"),
+        run=dialect.seconds.format(later="finished_at", earlier="started_at"),
         ended_in=dialect.bucket.format(time="finished_at"),
         created_in=dialect.bucket.format(time="created_at"),
         due_in=dialect.bucket.format(time="scheduled_at"),

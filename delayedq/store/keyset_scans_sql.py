@@ -49,9 +49,16 @@ HISTORY = _ALONG.format(time="finished_at", order="DESC", table="delayedq_finish
 _LANE_BOUNDS = "queue = {queue} AND priority = {priority} AND scheduled_at <= %(until)s AND "
 
 
-def lane(dialect: Dialect, state: State | None, *, by_kind: bool, queue: str, priority: str) -> str:
+#: What a keyset scan along a lane may be asked for; an argument as it is, and as JSON has it.
+LIVE = {
+    "kind": "kind = %(kind)s",
+    "argument": "({position}(payload, %(argument)s) > 0 OR {position}(payload, %(as_json)s) > 0)",
+}
+
+
+def lane(dialect: Dialect, state: State | None, wanted: Sequence[str], *, queue: str, priority: str) -> str:
     """A keyset scan along a lane, whose queue and priority stand for columns or parameters."""
-    asked = ["kind = %(kind)s"] if by_kind else []
+    asked = [LIVE[name].format(position=dialect.position) for name in wanted]
     if state is not None:
         asked.append(STATES[state])
     position = dialect.after.format(columns="scheduled_at, id", time="scheduled_at", sign=">")
@@ -60,13 +67,19 @@ def lane(dialect: Dialect, state: State | None, *, by_kind: bool, queue: str, pr
 
 
 #: What a keyset scan through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
-ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind", "key")}
+ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind")} | {
+    "key": "substr(scanned.key, 1, %(key_length)s) = %(key)s",
+    "error": "{position}(lower(scanned.error), %(error)s) > 0",
+}
 
 
-def history(dialect: Dialect, wanted: Sequence[str], *, dead: bool) -> str:
-    """A keyset scan back through the history; that through the dead letters has an index of its own."""
+def history(dialect: Dialect, wanted: Sequence[str], *, dead: bool, grouped: bool = False) -> str:
+    """A keyset scan back through the history; dead letters, and those of one error group, have indexes of their own."""
     position = dialect.after.format(columns="finished_at, id", time="finished_at", sign="<")
     bounds = position + " AND finished_at >= %(since)s"
-    if dead:
+    if grouped:
+        bounds += " AND fingerprint = %(fingerprint)s"
+    elif dead:
         bounds += " AND outcome = 'failed'"
-    return HISTORY.format(chosen=" AND ".join(ENDED[name] for name in wanted) or "1 = 1", bounds=bounds)
+    chosen = " AND ".join(ENDED[name] for name in wanted).format(position=dialect.position)
+    return HISTORY.format(chosen=chosen or "1 = 1", bounds=bounds)

@@ -12,12 +12,15 @@ of them match: it is quick in a table of any size, and says how far it came.
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
+from delayedq.store.error_groups import ErrorGroups
 from delayedq.store.figures import Figures
 
 if TYPE_CHECKING:
@@ -94,6 +97,8 @@ class OperatorStore(ABC):
     """The store of one database as an operator sees it. Every verb may raise django.db.Error."""
 
     database: Database
+    #: The statement that finds the error groups.
+    groups: ClassVar[str] = error_groups_sql.GROUPS
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -107,6 +112,11 @@ class OperatorStore(ABC):
     def figures(self) -> Figures:
         """What the dashboard counts."""
         return Figures(self.database)
+
+    @property
+    def error_groups(self) -> ErrorGroups:
+        """The dead letters by what they failed of."""
+        return ErrorGroups(self.database, self.groups)
 
     @abstractmethod
     def keyed_kinds(self) -> list[str]:
@@ -145,25 +155,28 @@ class OperatorStore(ABC):
         *,
         state: State | None = None,
         kind: str | None = None,
+        argument: str | None = None,
     ) -> KeysetPage:
         """Live messages that are due after a position and not after `until`, first the earliest.
 
-        Finds up to `limit`, and reads up to `budget` rows in each lane.
+        Finds up to `limit`, and reads up to `budget` rows in each lane. `argument`: what stands in their payload.
         """
-        everything = state is None and kind is None
+        everything = (state, kind, argument) == (None, None, None)
         parameters = {
             **self._position(after),
             "until": self._stored(until),
             "limit": limit,
             "budget": limit if everything else budget,
             "kind": kind,
+            "argument": argument,
+            "as_json": argument and json.dumps(argument)[1:-1],
             "now": self._stored(self.database.now()),
         }
         return merged(self._scan_lanes(lanes, state, parameters), limit)
 
     def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
         words = {"queue": "%(queue)s", "priority": "%(priority)s"}
-        statement = sql.lane(self.database.dialect, state, by_kind=parameters["kind"] is not None, **words)
+        statement = sql.lane(self.database.dialect, state, wanted_of(parameters), **words)
         places = ({"queue": lane.queue, "priority": lane.priority} for lane in lanes)
         return [self._page(self.database.rows(statement, {**parameters, **place}), parameters) for place in places]
 
@@ -178,18 +191,26 @@ class OperatorStore(ABC):
         queue: str | None = None,
         kind: str | None = None,
         key: str | None = None,
+        error: str | None = None,
+        fingerprint: int | None = None,
     ) -> KeysetPage:
-        """Ended messages, first the latest, that ended before a position and not before `since`."""
+        """Ended messages, first the latest, that ended before a position and not before `since`.
+
+        `key`: what their key begins with. `error`: what stands in the line of their error, in upper or lower case.
+        """
         dead = outcome == "failed"
-        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key}
+        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key, "error": error}
         wanted = [name for name, value in asked.items() if value is not None]
-        statement = sql.history(self.database.dialect, wanted, dead=dead)
+        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=fingerprint is not None)
         parameters = {
             **self._position(before),
             "since": self._stored(since),
             "limit": limit,
             "budget": budget if wanted else limit,
+            "fingerprint": fingerprint,
+            "key_length": len(key or ""),
             **asked,
+            "error": (error or "").lower(),
         }
         page = self._page(self.database.rows(statement, parameters), parameters)
         return merged([page], limit, backwards=True)
@@ -207,6 +228,11 @@ class OperatorStore(ABC):
         found = [position for position, row in zip(positions, rows, strict=True) if row[2]]
         cut = bool(rows) and (len(rows) == parameters["limit"] or rows[-1][3] == parameters["budget"])
         return KeysetPage(found, positions[-1] if cut else None)
+
+
+def wanted_of(parameters: dict[str, Any]) -> list[str]:
+    """What `keyset_scans_sql.lane` is asked for, by the parameters of a keyset scan."""
+    return [name for name in sql.LIVE if parameters[name] is not None]
 
 
 def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False) -> KeysetPage:

@@ -33,11 +33,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from delayedq.core.fingerprints import last_error
+from delayedq.core.lifecycle import FinalOutcome
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.core.lifecycle import FinalOutcome
+    from delayedq.core.fingerprints import LastError
 
 
 #: Stands between the name of a bare queue and the type of its payloads; the queue of a task has none. Workers leave
@@ -155,6 +158,13 @@ class Finish(NamedTuple):
     finished: float
     result: str | None = None
     errors: str | None = None
+
+    @property
+    def last_error(self) -> LastError | tuple[None, None]:
+        """What tells a dead letter from others; (None, None) for any other end."""
+        if self.outcome is not FinalOutcome.FAILED:
+            return None, None
+        return last_error(self.errors or self.claimed.errors)
 
 
 class GiveBack(NamedTuple):

@@ -65,7 +65,7 @@ def test_the_list_shows_the_state_of_each_message(operator, states, state):
         ("retrying", {"retrying", "lost"}),
         ("lost", {"lost"}),
         ("", {"due", "scheduled", "running", "retrying", "lost"}),
-        ("nonsense", {"due", "scheduled", "running", "retrying", "lost"}),
+        ("nonsense", set()),
     ],
 )
 def test_messages_are_filtered_by_state(operator, states, state, expected):
@@ -84,7 +84,7 @@ def test_running_messages_are_found_though_another_queue_exceeds_the_depth_of_a_
 
     page = operator.get(MESSAGES, {"state": "running"})
     assert keys_on(page) == ["runs"]
-    assert "Search further" in text_of(page)
+    assert "Search further" not in text_of(page)
     assert not page.context["count"].exact
 
 
@@ -128,17 +128,17 @@ def test_messages_are_filtered_by_queue_task_and_time(operator, store):
     assert keys_on(operator.get(MESSAGES, {"kind": "tests.other"})) == ["b"]
     assert keys_on(operator.get(MESSAGES, {"since": f"{now - timedelta(hours=1):%Y-%m-%dT%H:%M}"})) == ["b", "c"]
     assert keys_on(operator.get(MESSAGES, {"until": f"{now + timedelta(hours=1):%Y-%m-%dT%H:%M}"})) == ["a", "b"]
-    assert keys_on(operator.get(MESSAGES, {"since": "yesterday"})) == ["a", "b", "c"]
+    assert keys_on(operator.get(MESSAGES, {"since": "yesterday"})) == []
 
 
 @pytest.mark.parametrize("key", ["UA1545/2013-01-01", "Ann ", "häß", "<b>", "1%_"])
-def test_a_message_is_found_by_its_exact_key(operator, store, key):
+def test_a_message_is_found_by_its_exact_key_before_those_that_begin_with_it(operator, store, key):
+    offer(store, f"{key}2")
     offer(store, key)
     offer(store, key, kind="tests.other")
-    offer(store, f"{key}2")
-    offer(store, key.swapcase() + "x")
+    offer(store, f"x{key}")
 
-    assert keys_on(operator.get(MESSAGES, {"q": key})) == [key, key]
+    assert keys_on(operator.get(MESSAGES, {"q": key})) == [key, key, f"{key}2"]
 
 
 def test_a_message_is_found_by_its_id_and_by_a_key_that_looks_like_one(operator, store):

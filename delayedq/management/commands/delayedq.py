@@ -12,9 +12,10 @@ from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import check_queues, known_queues, near
-from delayedq.operations.browsing import find_ended, find_live
+from delayedq.operations.browsing import PAGE, by_key, find_ended, find_live
 from delayedq.operations.explain import explain
 from delayedq.operations.pauses import check_name, pause, resume
+from delayedq.operations.selecting import Selection
 from delayedq.operations.wording import printable
 from delayedq.store.protocol import BARE
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from django.core.management.base import CommandParser
 
     from delayedq.models import FinishedMessage, Message
+    from delayedq.store.base import Store
 
 
 class Command(BaseCommand):
@@ -34,7 +36,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         subjects = parser.add_subparsers(dest="subject", required=True)
         explained = subjects.add_parser("explain", help="Why a message does not run.")
-        explained.add_argument("message", metavar="ID|KEY")
+        explained.add_argument("message", metavar="ID|KEY", help="Of a key, the beginning will do.")
         for verb, said in (
             ("pause", "Stop workers from claiming from a queue."),
             ("resume", "Let workers claim from it again."),
@@ -64,17 +66,22 @@ class Command(BaseCommand):
 
     def _explain(self, options: dict[str, Any]) -> None:
         text: str = options["message"]
-        found = False
-        for store in all_stores():
-            messages: list[Message | FinishedMessage] = [*find_live(store, text), *find_ended(store, text)]
-            for message in messages:
-                found = True
-                name = f"{message.kind} {message.key}" if message.key else message.kind
-                self.stdout.write(f"#{message.pk} {printable(name)}")
-                for answer in explain(message, store=store):
-                    self.stdout.write(f"  {printable(answer.text)}")
-        if not found:
-            raise CommandError(f"There is no live message with the id or key {text!r}, and no ended one with that id.")
+        found = [(store, message) for store in all_stores() for message in _named(store, text)]
+        candidates = [] if found else [(store, message) for store in all_stores() for message in _begun(store, text)]
+        if not found and not candidates:
+            raise CommandError(
+                f"There is no live message with the id or key {text!r}, nor one whose key begins with it, and no ended"
+                " one with that id."
+            )
+        for store, message in found or candidates:
+            name = f"{message.kind} {message.key}" if message.key else message.kind
+            self.stdout.write(f"#{message.pk} {printable(name)}")
+            for answer in [] if len(candidates) > 1 else explain(message, store=store):
+                self.stdout.write(f"  {printable(answer.text)}")
+        if len(candidates) > 1:
+            many = f"More than {PAGE}" if len(candidates) > PAGE else f"{len(candidates)}"
+            said = f"{many} messages have a key that begins with {printable(text)}; name one to have it explained."
+            self.stdout.write(said)
 
     def _pause(self, options: dict[str, Any]) -> None:
         queue: str = options["queue"]
@@ -103,6 +110,16 @@ class Command(BaseCommand):
             known = known_queues([queue], backends)
             if queue not in known:
                 self.stderr.write(f"Warning: no task and no message has the queue {queue!r}{near(queue, known)}")
+
+
+def _named(store: Store, text: str) -> list[Message | FinishedMessage]:
+    """The messages with this id or key."""
+    return [*find_live(store, text), *find_ended(store, text)]
+
+
+def _begun(store: Store, text: str) -> list[Message]:
+    """Up to PAGE + 1 live messages whose keys begin so."""
+    return by_key(store, text, Selection(as_of=store.now()))
 
 
 def _add_backend(parser: ArgumentParser) -> None:

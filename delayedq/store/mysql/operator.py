@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.mysql import operator_sql as sql
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 class MySQLOperatorStore(OperatorStore):
     database: MySQLDatabase
+    groups: ClassVar[str] = sql.GROUPS
 
     def keyed_kinds(self) -> list[str]:
         kinds: list[str] = []

@@ -200,13 +200,16 @@ _RECORD = history(
     key=KEY,
     result="given.result",
     errors="coalesce(given.errors, message.errors)",
+    error="given.error",
+    fingerprint="given.fingerprint",
 )
 RECORD = f"""
 {HISTORY}
 SELECT {_RECORD}
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', outcome VARCHAR(10) PATH '$[1]', started BIGINT PATH '$[2]', finished BIGINT PATH '$[3]',
-    result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]'
+    result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]', error {_LONGTEXT} PATH '$[6]',
+    fingerprint BIGINT PATH '$[7]'
 )) AS given
 {BY_ID}
 """
@@ -243,7 +246,7 @@ def draw_ids(count: int) -> str:
 
 
 _AGO = f"{_DUE} - INTERVAL %s MICROSECOND"
-_GIVEN = {"finished_at": _AGO, "started_at": _AGO, "outcome": "'superseded'", "result": "NULL"}
+_GIVEN = {"finished_at": _AGO, "started_at": _AGO, "outcome": "'superseded'", **columns.NOTHING}
 _SUPERSEDED = f"({listed(columns.HISTORY, **dict.fromkeys(columns.HISTORY, '%s') | _GIVEN)})"
 
 

@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, overload
 
 from delayedq.core.instants import MICROSECOND
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.core.limits import EARLIEST
 from delayedq.exceptions import InvalidTime
 from delayedq.store.protocol import Claimed
@@ -104,9 +105,10 @@ def claimed_from(row: tuple[Any, ...]) -> Claimed:
 
 
 def record(finish: Finish) -> list[Any]:
-    """A row of `sql.RECORD`."""
+    """A row of `sql.RECORD`; only that of a dead letter has what tells it from others."""
     times = _micros(finish.started), _micros(finish.finished)
-    return [finish.claimed.id, finish.outcome.value, *times, finish.result, finish.errors]
+    row = [finish.claimed.id, finish.outcome.value, *times, finish.result, finish.errors]
+    return [*row, *finish.last_error] if finish.outcome is FinalOutcome.FAILED else row
 
 
 def given_back(back: GiveBack) -> list[Any]:

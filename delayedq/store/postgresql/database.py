@@ -54,6 +54,7 @@ class PostgreSQLDatabase(Database):
         bucket="floor(extract(epoch FROM {time} - %(start)s::timestamptz) / %(width)s)::int",
         seconds="extract(epoch FROM {later} - {earlier})::float8",
         moment="%({})s::timestamptz",
+        position="strpos",
         # PostgreSQL would take longer to compile one of these statements than to run it.
         prepare="SET LOCAL jit = off",
     )

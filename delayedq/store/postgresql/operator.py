@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from delayedq.store import keyset_scans_sql
-from delayedq.store.operator import OperatorStore
+from delayedq.store.operator import OperatorStore, wanted_of
 from delayedq.store.postgresql import operator_sql as sql
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class PostgreSQLOperatorStore(OperatorStore):
     def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
         """All lanes in one statement."""
         words = {"queue": "lane.queue", "priority": "lane.priority"}
-        along = keyset_scans_sql.lane(self.database.dialect, state, by_kind=parameters["kind"] is not None, **words)
+        along = keyset_scans_sql.lane(self.database.dialect, state, wanted_of(parameters), **words)
         places = {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes]}
         rows = self.database.rows(sql.LANES.format(lane=along), {**parameters, **places})
         rows.sort(key=itemgetter(4, 3))

@@ -89,6 +89,7 @@ def of_leases(claims: Sequence[Claimed]) -> dict[str, Any]:
 
 
 def of_finishes(finishes: Sequence[Finish]) -> dict[str, Any]:
+    dead = [finish.last_error for finish in finishes] if any(map(_is_dead, finishes)) else []
     return {
         **of_leases([finish.claimed for finish in finishes]),
         "outcomes": texts([None if f.outcome is FinalOutcome.SUCCEEDED else f.outcome.value for f in finishes]),
@@ -96,7 +97,13 @@ def of_finishes(finishes: Sequence[Finish]) -> dict[str, Any]:
         "finished_us": numbers(int(f.finished * 1e6) for f in finishes),
         "results": texts([finish.result for finish in finishes]),
         "errors": texts([finish.errors for finish in finishes]),
+        "error_lines": texts([error for error, _ in dead]),
+        "fingerprints": numbers(fingerprint for _, fingerprint in dead) if dead else None,
     }
+
+
+def _is_dead(finish: Finish) -> bool:
+    return finish.outcome is FinalOutcome.FAILED
 
 
 def numbers(values: Iterable[float | None]) -> str:

@@ -155,18 +155,21 @@ _RECORD = history(
     outcome="outcome",
     result="result",
     errors="coalesce(new_errors, errors)",
+    error="error",
+    fingerprint="fingerprint",
 )
 _ENDED = f"""
 ended AS (
     DELETE FROM delayedq_message AS message
     USING unnest(
         %(ids)s::bigint[], %(tokens)s::bigint[], %(generations)s::int[], %(outcomes)s::text[],
-        %(started_us)s::float8[], %(finished_us)s::float8[], %(results)s::text[], %(errors)s::text[]
-    ) AS finish (id, token, generation, outcome, started_us, finished_us, result, errors)
+        %(started_us)s::float8[], %(finished_us)s::float8[], %(results)s::text[], %(errors)s::text[],
+        %(error_lines)s::text[], %(fingerprints)s::bigint[]
+    ) AS finish (id, token, generation, outcome, started_us, finished_us, result, errors, error, fingerprint)
     WHERE message.id = {FREE} AND message.id = finish.id
         AND message.lease_token = finish.token AND message.generation = finish.generation
     RETURNING message.*, coalesce(finish.outcome, 'succeeded') AS outcome, finish.started_us, finish.finished_us,
-        finish.result, finish.errors AS new_errors
+        finish.result, finish.errors AS new_errors, finish.error, finish.fingerprint
 ),
 recorded AS (
     {HISTORY}

@@ -118,7 +118,8 @@ CLAIM_UNCHANGED = LEASE.format(
 
 HISTORY = f"INSERT INTO delayedq_finishedmessage ({listed(columns.HISTORY)})"
 
-# Its parameters: when it ended and when it started, the attempts not to count, the outcome, its result, its errors.
+# Its parameters: when it ended and when it started, the attempts not to count, the outcome, its result, its errors, and
+# what tells a dead letter from others.
 _RECORD = history(
     finished_at="%s",
     started_at="%s",
@@ -126,6 +127,8 @@ _RECORD = history(
     outcome="%s",
     result="%s",
     errors="coalesce(%s, errors)",
+    error="%s",
+    fingerprint="%s",
 )
 RECORD = f"""
 {HISTORY}
@@ -161,7 +164,7 @@ RETURNING id
 # A message's id comes from AUTOINCREMENT; an attempt whose message was replaced takes one that no message ever has.
 RESERVE_IDS = "UPDATE sqlite_sequence SET seq = seq + %(count)s WHERE name = 'delayedq_message' RETURNING seq"
 
-_GIVEN = dict.fromkeys(columns.HISTORY, "%s") | {"outcome": "'superseded'", "result": "NULL"}
+_GIVEN = dict.fromkeys(columns.HISTORY, "%s") | {"outcome": "'superseded'", **columns.NOTHING}
 RECORD_SUPERSEDED = f"{HISTORY} VALUES ({listed(columns.HISTORY, **_GIVEN)})"
 
 # Taking back ----------------------------------------------------------------------------------------------------------

@@ -293,7 +293,8 @@ def _ago(moment: datetime, seconds: float | None) -> str | None:
 def _record(finish: Finish, moment: datetime) -> tuple[Any, ...]:
     times = _ago(moment, finish.finished), _ago(moment, finish.started)
     unstarted = int(finish.started is None)
-    return (*times, unstarted, finish.outcome, finish.result, finish.errors, *_fence(finish.claimed))
+    ended = finish.outcome, finish.result, finish.errors, *finish.last_error
+    return (*times, unstarted, *ended, *_fence(finish.claimed))
 
 
 def _superseded(id_: int, ran: Finish | GiveBack, worker: str, moment: datetime) -> tuple[Any, ...]:

@@ -1,0 +1,110 @@
+"""What the rules of a verdict say, and what they are told: values without a database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from delayedq.models import PausedQueue, Worker
+    from delayedq.store.error_groups import Extent, Newest
+    from delayedq.store.protocol import LaneHead
+
+
+class Rule(StrEnum):
+    """What can be wrong, the worst first."""
+
+    DATABASE = "database"
+    NO_WORKER = "no worker"
+    UNSERVED = "unserved queue"
+    SPIKE = "spike of an error"
+    LATE = "late queue"
+    UNKNOWN_TASK = "unknown task"
+    LOST = "lost leases"
+    PAUSED = "paused queue"
+    SCHEDULE = "schedule"
+    WORKER = "worker"
+
+
+class Verb(StrEnum):
+    """What an operator may do about it. Each is confirmed before anything happens, or only shows something."""
+
+    RESUME = "resume"  #: a queue
+    RETRY = "retry"  #: the dead letters of an error group
+    MESSAGES = "messages"  #: look at live messages, by `state` and `queue`
+    ERRORS = "errors"  #: look at the dead letters of an error group
+    SCHEDULE = "schedule"  #: look at a schedule
+    WORKERS = "workers"  #: look at queues and workers
+
+
+class NextAction(NamedTuple):
+    """`about`: what the verb needs: `queue`, `state`, `fingerprint`, `schedule`. `command`: what does it in a shell; ""
+    if nothing does.
+    """
+
+    verb: Verb
+    label: str
+    about: Mapping[str, str | int] = {}
+    command: str = ""
+
+
+class Finding(NamedTuple):
+    """Something that is wrong. `subject`: the queue, task, error, worker or schedule. `since`: None if it is not known.
+
+    The texts are translated, and hold texts of the database as they are.
+    """
+
+    rule: Rule
+    sentence: str
+    since: datetime | None
+    subject: str
+    evidence: Sequence[str]
+    action: NextAction | None = None
+
+
+class Spike(NamedTuple):
+    """An error group that grew lately: `recent` in SPIKE_WINDOW, `before` in the rest of the day until then."""
+
+    extent: Extent
+    newest: Newest
+    recent: int
+    before: int
+    since: datetime
+
+
+class Overdue(NamedTuple):
+    """A schedule that no beat has visited since `next_at`."""
+
+    name: str
+    next_at: datetime
+
+
+class Lost(NamedTuple):
+    """A message whose lease ran out, and that nobody has claimed since."""
+
+    id: int
+    queue: str
+    worker: str
+    leased_until: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Symptoms:
+    """What is known at `now`. `heads`: of each lane whose queue is not paused, what would be claimed next.
+
+    `backlogs`: by paused queue that has due messages, since when the first is due.
+    """
+
+    now: datetime
+    workers: Sequence[Worker] = ()
+    heads: Sequence[LaneHead] = ()
+    paused: Sequence[PausedQueue] = ()
+    backlogs: Mapping[str, datetime] = field(default_factory=dict)
+    spikes: Sequence[Spike] = ()
+    unknown: Sequence[Spike] = ()
+    overdue: Sequence[Overdue] = ()
+    lost: Sequence[Lost] = ()

@@ -1,0 +1,229 @@
+"""The rules of a verdict: each looks at the symptoms for one kind of trouble. Nothing is read here."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from delayedq.core.fingerprints import class_of, pattern
+from delayedq.operations.findings import Finding, NextAction, Rule, Verb
+from delayedq.operations.wording import relative, span
+from delayedq.operations.workers import is_alive, running_ids, serves
+from delayedq.store.protocol import BARE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from delayedq.models import Worker
+    from delayedq.operations.findings import Spike, Symptoms
+
+#: A queue is late if its first message has been due for this long, and so is a schedule that no beat has visited.
+LATE = timedelta(minutes=1)
+#: An error spikes if there were at least LEAST in this time, and TIMES as many as in the same time of the day before.
+SPIKE_WINDOW = timedelta(minutes=10)
+SPIKE_LEAST, SPIKE_TIMES = 10, 3
+
+
+def judged(symptoms: Symptoms) -> list[Finding]:
+    """All that is wrong, the worst first; of one kind, what has been wrong for longest."""
+    found = [finding for rule in RULES for finding in rule(symptoms)]
+    order = list(Rule)
+    return sorted(found, key=lambda one: (order.index(one.rule), one.since or symptoms.now))
+
+
+# Queues ---------------------------------------------------------------------------------------------------------------
+
+
+def _live(symptoms: Symptoms) -> list[Worker]:
+    return [worker for worker in symptoms.workers if is_alive(worker, symptoms.now)]
+
+
+def oldest_due(symptoms: Symptoms) -> dict[str, timedelta]:
+    """By queue that workers serve and that is not paused, for how long its first message has been due."""
+    waits: dict[str, timedelta] = {}
+    for head in symptoms.heads:
+        if head.due_in < 0 and BARE not in head.queue:
+            wait = timedelta(seconds=-head.due_in)
+            waits[head.queue] = max(wait, waits.get(head.queue, wait))
+    return waits
+
+
+def no_worker(symptoms: Symptoms) -> Iterator[Finding]:
+    """No worker lives, and messages are due."""
+    waits = oldest_due(symptoms)
+    if _live(symptoms) or not waits:
+        return
+    seen = max((worker.seen_at for worker in symptoms.workers), default=None)
+    last = _("The last one was seen %(when)s.") % {"when": relative(seen, symptoms.now)} if seen else ""
+    wait = max(waits.values())
+    yield Finding(
+        Rule.NO_WORKER,
+        _("No worker is running, and messages are due."),
+        max(seen, symptoms.now - wait) if seen else symptoms.now - wait,
+        "",
+        [*([last] if last else [_("None is registered.")]), _waiting(waits)],
+        NextAction(Verb.WORKERS, _("Look at the workers"), command="manage.py run_workers"),
+    )
+
+
+def unserved(symptoms: Symptoms) -> Iterator[Finding]:
+    """Messages are due in a queue that no live worker serves, though others live."""
+    workers = _live(symptoms)
+    for queue, wait in oldest_due(symptoms).items() if workers else ():
+        if not any(serves(worker, queue) for worker in workers):
+            names = ", ".join(sorted(worker.name for worker in workers))
+            yield Finding(
+                Rule.UNSERVED,
+                _("No live worker serves the queue %(queue)s, and its messages are due.") % {"queue": queue},
+                symptoms.now - wait,
+                queue,
+                [_waiting({queue: wait}), _("These workers live and serve other queues: %(names)s") % {"names": names}],
+                _look(queue, f"manage.py run_workers --queues {queue}"),
+            )
+
+
+def late(symptoms: Symptoms) -> Iterator[Finding]:
+    """The first message of a queue that is served has been due for long."""
+    workers = _live(symptoms)
+    for queue, wait in oldest_due(symptoms).items():
+        serving = [worker for worker in workers if serves(worker, queue)]
+        if wait >= LATE and serving:
+            threads, running = sum(one.threads for one in serving), sum(len(running_ids(one)) for one in serving)
+            yield Finding(
+                Rule.LATE,
+                _("The queue %(queue)s is late: its first message has been due for %(span)s.")
+                % {"queue": queue, "span": span(wait)},
+                symptoms.now - wait,
+                queue,
+                [_("%(running)s of the %(threads)s threads that serve it were busy.")
+                 % {"running": min(running, threads), "threads": threads}],
+                _look(queue),
+            )  # fmt: skip
+
+
+def paused(symptoms: Symptoms) -> Iterator[Finding]:
+    """A paused queue has messages that are due."""
+    for pause in symptoms.paused:
+        if since := symptoms.backlogs.get(pause.queue):
+            by = _("Paused by %(user)s.") % {"user": pause.paused_by} if pause.paused_by else _("Paused by a command.")
+            yield Finding(
+                Rule.PAUSED,
+                _("The queue %(queue)s is paused, and its messages are due.") % {"queue": pause.queue},
+                pause.paused_at,
+                pause.queue,
+                [by, _waiting({pause.queue: symptoms.now - since})],
+                NextAction(
+                    Verb.RESUME,
+                    _("Resume %(queue)s") % {"queue": pause.queue},
+                    {"queue": pause.queue},
+                    f"manage.py delayedq resume {pause.queue}",
+                ),
+            )
+
+
+def _look(queue: str, command: str = "") -> NextAction:
+    about = {"queue": queue, "state": "due"}
+    return NextAction(Verb.MESSAGES, _("Look at what is due in %(queue)s") % {"queue": queue}, about, command)
+
+
+def _waiting(waits: dict[str, timedelta]) -> str:
+    queue = max(waits, key=lambda name: waits[name])
+    return _("The first message of %(queue)s has been due for %(span)s.") % {"queue": queue, "span": span(waits[queue])}
+
+
+# Errors ---------------------------------------------------------------------------------------------------------------
+
+
+def spiking(symptoms: Symptoms) -> Iterator[Finding]:
+    """Dead letters of one error come much faster than they did."""
+    for spike in symptoms.spikes:
+        usual = spike.before * SPIKE_WINDOW / (timedelta(days=1) - SPIKE_WINDOW)
+        if spike.recent >= max(SPIKE_LEAST, SPIKE_TIMES * usual):
+            yield Finding(
+                Rule.SPIKE,
+                _("%(error)s: %(number)s messages failed of it for good in the last %(span)s.")
+                % {"error": class_of(spike.newest.error), "number": f"{spike.recent:,}", "span": span(SPIKE_WINDOW)},
+                spike.since,
+                pattern(spike.newest.error),
+                [
+                    spike.newest.error,
+                    _("The latest is #%(id)s, of %(task)s.") % {"id": spike.newest.id, "task": spike.newest.kind},
+                    _("In the day before, %(number)s.") % {"number": f"{spike.before:,}"},
+                ],
+                _retry(spike),
+            )
+
+
+def unknown_task(symptoms: Symptoms) -> Iterator[Finding]:
+    """Messages failed since no worker knows their task."""
+    for spike in symptoms.unknown:
+        yield Finding(
+            Rule.UNKNOWN_TASK,
+            _("No worker knows the task %(task)s: its messages fail.") % {"task": spike.newest.kind},
+            spike.since,
+            spike.newest.kind,
+            [spike.newest.error],
+            _retry(spike),
+        )
+
+
+def _retry(spike: Spike) -> NextAction:
+    return NextAction(Verb.RETRY, _("Retry them"), {"fingerprint": spike.extent.fingerprint})
+
+
+# Leases, schedules, workers -------------------------------------------------------------------------------------------
+
+
+def lost(symptoms: Symptoms) -> Iterator[Finding]:
+    """Leases ran out, and nobody has claimed their messages since."""
+    if stuck := [one for one in symptoms.lost if symptoms.now - one.leased_until >= LATE]:
+        first = min(stuck, key=lambda one: one.leased_until)
+        sentence = ngettext(
+            "%(number)s message was lost by its worker, and no other has claimed it.",
+            "%(number)s messages were lost by their workers, and no other has claimed them.",
+            len(stuck),
+        ) % {"number": f"{len(stuck):,}"}
+        evidence = _("The lease of #%(id)s in %(queue)s, held by %(worker)s, ended %(when)s.") % {
+            **first._asdict(),
+            "when": relative(first.leased_until, symptoms.now),
+        }
+        action = NextAction(Verb.MESSAGES, _("Look at what was lost"), {"state": "lost"})
+        yield Finding(Rule.LOST, sentence, first.leased_until, first.worker, [evidence], action)
+
+
+def not_ticking(symptoms: Symptoms) -> Iterator[Finding]:
+    """No beat has visited a schedule whose time has come."""
+    for one in symptoms.overdue:
+        yield Finding(
+            Rule.SCHEDULE,
+            _("The schedule %(name)s does not tick.") % {"name": one.name},
+            one.next_at,
+            one.name,
+            [_("Its tick was due %(when)s; workers place ticks.") % {"when": relative(one.next_at, symptoms.now)}],
+            NextAction(Verb.SCHEDULE, _("Look at the schedule"), {"schedule": one.name}),
+        )
+
+
+def ailing(symptoms: Symptoms) -> Iterator[Finding]:
+    """A worker says that something is wrong with it, or says nothing any more."""
+    for worker in symptoms.workers:
+        seen = relative(worker.seen_at, symptoms.now)
+        action = NextAction(Verb.WORKERS, _("Look at the workers"))
+        if not is_alive(worker, symptoms.now):
+            sentence = _("The worker %(name)s is silent.") % {"name": worker.name}
+            evidence = _("Its last heartbeat came %(when)s.") % {"when": seen}
+            yield Finding(Rule.WORKER, sentence, worker.seen_at, worker.name, [evidence], action)
+        elif worker.problems:
+            sentence = _("The worker %(name)s has a problem: %(problems)s")
+            given = {"name": worker.name, "problems": worker.problems}
+            yield Finding(Rule.WORKER, sentence % given, None, worker.name, [], action)
+
+
+RULES: tuple[Callable[[Symptoms], Iterator[Finding]], ...] = (
+    *(no_worker, unserved, late, paused),
+    *(spiking, unknown_task),
+    *(lost, not_ticking, ailing),
+)

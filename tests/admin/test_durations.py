@@ -1,0 +1,31 @@
+"""The page of durations."""
+
+from __future__ import annotations
+
+from delayedq.models import FinishedMessage
+from tests.admin.given import text_of
+from tests.operations.test_durations import NOW, ended
+
+DURATIONS = "/admin/delayedq/dashboard/durations/"
+
+
+def test_the_slowest_tasks_come_first_with_units(operator, store):
+    rows = [ended(1, 0.25, 2, kind="tests.quick"), ended(2, 90, 7200, kind="tests.<slow>", queue="other")]
+    for row in rows:
+        for name in ("finished_at", "started_at", "scheduled_at"):
+            setattr(row, name, getattr(row, name) + (store.now() - NOW))
+    FinishedMessage.objects.bulk_create(rows)
+    text = text_of(operator.get(DURATIONS, {"span": "day"}))
+    slow, quick = text.index("tests.<slow>"), text.index("tests.quick")
+    assert slow < quick
+    assert "0 1.5 min 1.5 min 2.0 h 2.0 h 2.0 h" in text
+    assert "0 250 ms 250 ms 2 s 2 s 2 s" in text
+
+
+def test_nothing_ended(operator):
+    assert "Nothing ended in this time." in text_of(operator.get(DURATIONS))
+
+
+def test_who_may_not_see_the_dashboard_is_refused(member):
+    assert member().get(DURATIONS).status_code == 403
+    assert member("view_dashboard", name="eve").get(DURATIONS).status_code == 200

@@ -1,0 +1,83 @@
+"""The first screen: what is wrong, and one step from it to what can be done."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import pytest
+from django.urls import reverse
+
+from delayedq.models import CronSchedule, Message, PausedQueue
+from delayedq.operations.pauses import pause
+from delayedq.store import worker_registry
+from tests.admin.given import confirm, offer, text_of
+from tests.admin.test_errors import dead
+from tests.store.test_worker_registry import worker
+
+DASHBOARD = "/admin/delayedq/dashboard/"
+
+
+@pytest.fixture
+def working(store):
+    worker_registry(store.alias).heartbeat([worker("w1")])
+
+
+def test_nothing_is_wrong(operator, working):
+    page = operator.get(DASHBOARD)
+    assert page.context["verdict"].worst is None
+    assert "Right now Nothing is wrong." in text_of(page)
+
+
+def test_the_worst_comes_first_with_its_evidence_and_what_can_be_done(operator, store):
+    offer(store, seconds=-600)
+    text = text_of(operator.get(DASHBOARD))
+    assert "No worker is running, and messages are due. Since: 10 min ago" in text
+    assert "manage.py run_workers" in text
+
+
+def test_from_the_first_screen_all_of_an_error_are_retried_in_two_clicks(operator, store, working):
+    for number in range(12):
+        dead(store, f"{number}", f"app.<Full>: Seat {number} is taken")
+    page = operator.get(DASHBOARD)
+    step = page.context["verdict"].worst.step
+    assert "app.<Full>: 12 messages failed of it for good in the last 10 min." in text_of(page)
+
+    confirmation = operator.post(step.url, step.posted)
+    assert "To be changed: 12 messages ." in text_of(confirmation)
+    where = "/admin/delayedq/finishedmessage/"
+    confirm(operator, confirmation, where, amount=0, unit="minutes", jitter=0)
+    assert Message.objects.count() == 12
+
+
+def test_a_paused_queue_is_resumed_from_there(operator, store, working):
+    pause("mail", "<b>", store)
+    offer(store, seconds=-600)
+    step = operator.get(DASHBOARD).context["verdict"].worst.step
+    assert "Resume" in text_of(operator.get(step.url))
+    operator.post(step.url)
+    assert not PausedQueue.objects.exists()
+
+
+def test_each_step_leads_to_a_page(operator, store):
+    offer(store, seconds=-600)
+    worker_registry(store.alias).heartbeat([worker("w1", queues="other", problems="deaf")])
+    CronSchedule.objects.create(
+        owner="", name="a b", covered_until=store.now(), next_at=store.now() - timedelta(minutes=9)
+    )
+    page = operator.get(DASHBOARD).context["verdict"]
+    urls = [row.step.url for row in (page.worst, *page.others)]
+    assert urls == [
+        f"{reverse('admin:delayedq_message_changelist')}?queue=mail&state=due",
+        f"{reverse('admin:delayedq_cronschedule_schedule')}?name=a+b",
+        reverse("admin:delayedq_pausedqueue_changelist"),
+    ]
+    assert [operator.get(url).status_code for url in urls] == [200, 200, 200]
+
+
+def test_who_may_only_look_is_offered_nothing_else(member, store, working):
+    pause("mail", "", store)
+    offer(store, seconds=-600)
+    page = member("view_dashboard").get(DASHBOARD)
+    assert page.context["verdict"].worst.step is None
+    assert not re.search(r"/resume/", page.content.decode())
