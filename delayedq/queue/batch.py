@@ -68,7 +68,7 @@ class Batch[P]:
         held = [envelope for envelope, answer in zip(self.envelopes, answers, strict=True) if answer is None]
         if not held:
             return [answer for answer in answers if answer is not None]
-        until = min(envelope.held_until() for envelope in held)
+        until = max(envelope.held_until() for envelope in held)
         settled = self._leases.settle([*map(end, held)], until)
         still_stands = until_undone(self._leases.alias)
         for envelope in held:

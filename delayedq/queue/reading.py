@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 from delayedq.async_versions import async_version
 from delayedq.queue.leases import Acknowledgement, consumer
 from delayedq.queue.undo import stands, until_undone
+from delayedq.store.claims import BUSY_PAUSE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from delayedq.models import Message, MessageQuerySet
     from delayedq.queue.address import Content
     from delayedq.queue.leases import Leases
     from delayedq.store.bare_queues import Browsed
+    from delayedq.store.protocol import Claimed
 
 
 class Reading[P]:
@@ -38,8 +40,8 @@ class Reading[P]:
     def acknowledge(self) -> Acknowledgement:
         """End the message as succeeded, unless it was replaced since, or is leased. Calling it again has no effect.
 
-        Returns SUPERSEDED if it was replaced, LEASE_LOST if it is leased or has ended, BUSY if another transaction has
-        locked it.
+        Returns SUPERSEDED if it was replaced, LEASE_LOST if it is leased or has ended, BUSY if another transaction
+        keeps it locked for as long as a lease of the queue.
         """
         if self._answer is not None and self._stands():
             return self._answer
@@ -50,12 +52,32 @@ class Reading[P]:
 
     def _acknowledge(self) -> Acknowledgement:
         lease = self._leases.duration()
-        claimed = self._leases.store.claim_unchanged(self.message_id, self._generation, lease, consumer())
-        if claimed is None:
-            replaced = live(self._leases).filter(id=self.message_id, generation__gt=self._generation).exists()
-            return Acknowledgement.SUPERSEDED if replaced else Acknowledgement.LEASE_LOST
+        until = time.monotonic() + lease.total_seconds()
+        while (claimed := self._claim(lease)) is None:
+            reason = self._refused()
+            if reason is not Acknowledgement.BUSY or time.monotonic() >= until:
+                return reason
+            time.sleep(BUSY_PAUSE)
         end = self._leases.succeeded(claimed, None)
         return self._leases.settle([end], time.monotonic() + lease.total_seconds())[claimed.id]
+
+    def _claim(self, lease: timedelta) -> Claimed | None:
+        return self._leases.store.claim_unchanged(self.message_id, self._generation, lease, consumer())
+
+    def _refused(self) -> Acknowledgement:
+        """Why it was not claimed."""
+        from django.db.models import Case, When  # queues are made before the models are loaded
+
+        from delayedq.models import Now, is_free
+
+        judged = Case(When(is_free(self._leases.now() or Now()), then=True), default=False)
+        found = live(self._leases).filter(id=self.message_id).values_list("generation", judged).first()
+        if found is None:
+            return Acknowledgement.LEASE_LOST
+        generation, is_waiting = found
+        if generation > self._generation:
+            return Acknowledgement.SUPERSEDED
+        return Acknowledgement.BUSY if is_waiting else Acknowledgement.LEASE_LOST
 
     aacknowledge = async_version(acknowledge)
 

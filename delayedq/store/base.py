@@ -128,7 +128,7 @@ class Store(Offering, Renewals, BareQueues):
 
     @abstractmethod
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
-        """Lease this one message, due or not; None if another claim holds it, or it ended or was replaced since."""
+        """Lease this one message, due or not; None if it is leased or locked, or it ended or was replaced since."""
 
     # Settling
 

@@ -26,8 +26,9 @@ SECOND = timedelta(seconds=1)
 # is locked at its newest version: two offers of a key can't both create it, and an offer that meets the end of its key
 # creates it anew.
 #
-# A replaced message starts over: no attempts, no errors. While leased, `scheduled_at` belongs to the running attempt,
-# so every policy except KEEP uses the offered time for the next run. Offered again as it stands, nothing is written.
+# A replaced message starts over: no attempts, no errors. While an attempt runs, `scheduled_at` is that attempt's, so
+# every policy except KEEP uses the offered time for the next run. Once that is offered, it is the next run's, which has
+# no attempts yet. Offered again as it stands, nothing is written.
 _UPDATE = """
 ON CONFLICT (kind, key) WHERE key IS NOT NULL DO UPDATE SET
     queue = excluded.queue, priority = excluded.priority, max_attempts = excluded.max_attempts,
@@ -40,14 +41,14 @@ WHERE message.payload <> excluded.payload OR message.queue <> excluded.queue
     OR coalesce(message.metadata, '') <> coalesce(excluded.metadata, '')
     OR ({moves}) AND message.scheduled_at_initially <> excluded.scheduled_at
 """
-_LEASED = "message.lease_token IS NOT NULL"
+_RUNS = "message.lease_token IS NOT NULL AND message.attempt > 0"
 
 CONFLICT = {
     OnConflict.REPLACE: _UPDATE.format(moves="1 = 1"),
     OnConflict.KEEP: "ON CONFLICT (kind, key) WHERE key IS NOT NULL DO NOTHING",
-    OnConflict.PRESERVE_TIME: _UPDATE.format(moves=_LEASED),
-    OnConflict.EARLIEST: _UPDATE.format(moves=f"{_LEASED} OR excluded.scheduled_at < message.scheduled_at"),
-    OnConflict.LATEST: _UPDATE.format(moves=f"{_LEASED} OR excluded.scheduled_at > message.scheduled_at"),
+    OnConflict.PRESERVE_TIME: _UPDATE.format(moves=_RUNS),
+    OnConflict.EARLIEST: _UPDATE.format(moves=f"{_RUNS} OR excluded.scheduled_at < message.scheduled_at"),
+    OnConflict.LATEST: _UPDATE.format(moves=f"{_RUNS} OR excluded.scheduled_at > message.scheduled_at"),
 }
 
 INSERT = f"INSERT INTO delayedq_message AS message ({listed(MESSAGE)})"

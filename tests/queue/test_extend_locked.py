@@ -80,3 +80,15 @@ def test_what_becomes_free_within_its_lease_is_extended(queue, locked, alias):
     (extended,) = together(lambda: envelope.extend(timedelta(seconds=60)))
     assert extended
     assert Message.objects.leased().exists()
+
+
+def test_a_batch_of_which_one_is_locked_waits_as_long_as_that_is_leased(make, alias):
+    queue = make(clock=None, lease=timedelta(seconds=0.2))
+    for key in "ab":
+        queue.offer_or_update(key, 1, NOW)
+    batch = queue.try_poll_many(2)
+    extended, _ = batch
+    assert extended.extend(timedelta(seconds=0.6))
+
+    assert Locked(queue, alias).during(batch.acknowledge) == ["busy", "acknowledged"]
+    assert time.monotonic() >= extended.held_until()

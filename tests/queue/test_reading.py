@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
+from threading import Event
+
 import pytest
+from django.db import transaction
 
 from delayedq.exceptions import InvalidKey
 from delayedq.models import Message
 from delayedq.queue import CONFIRMATION, TEXT
-from tests.store.given import NOW, at, outcomes
+from tests.store.given import NOW, at, outcomes, together, undone
 
-DONE, SUPERSEDED, LOST = "acknowledged", "superseded", "lease_lost"
+DONE, SUPERSEDED, LOST, BUSY = "acknowledged", "superseded", "lease_lost", "busy"
 
 
 # Read
@@ -51,6 +56,47 @@ def test_what_was_read_is_not_acknowledged_while_it_is_held(queue, clock):
     clock.move(61)
     assert queue.read("a").acknowledge() == DONE
     assert envelope.acknowledge() == LOST
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_what_was_read_and_is_locked_is_busy_after_a_lease(make, alias):
+    queue = make(lease=timedelta(seconds=0.2))
+    queue.offer_or_update("a", 1, NOW)
+    reading, locked, answered = queue.read("a"), Event(), Event()
+
+    def lock():
+        with undone(alias):
+            queue.offer_or_update("a", 2, NOW)
+            locked.set()
+            assert answered.wait(10)
+
+    def acknowledge():
+        assert locked.wait(10)
+        answer = reading.acknowledge()
+        answered.set()
+        return answer
+
+    assert together(lock, acknowledge)[1] == BUSY
+    assert reading.acknowledge() == DONE
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_acknowledging_what_was_read_waits_for_the_transaction_that_has_locked_it(queue, alias):
+    queue.offer_or_update("a", 1, NOW)
+    reading, locked = queue.read("a"), Event()
+
+    def lock():
+        with transaction.atomic(using=alias):
+            queue.offer_or_update("a", 2, NOW)
+            locked.set()
+            time.sleep(0.2)
+
+    def acknowledge():
+        assert locked.wait(10)
+        return reading.acknowledge()
+
+    assert together(lock, acknowledge)[1] == SUPERSEDED
+    assert queue.try_poll().payload == 2
 
 
 def test_what_was_read_and_ended_since_is_told_to_be_gone(queue):

@@ -168,6 +168,21 @@ def test_several_updates_while_it_runs_are_one_more_run_of_the_last(store):
     assert claim(store) == []
 
 
+@pytest.mark.parametrize(
+    ("policy", "due"), [(REPLACE, 200), (PRESERVE_TIME, 100), (EARLIEST, 100), (LATEST, 200)], ids=str
+)
+@pytest.mark.parametrize("now", [0, 61], ids=["while it runs", "when its lease has run out"])
+def test_a_second_update_of_what_a_worker_claimed_follows_its_policy(store, policy, due, now):
+    """The first has given the next run its time. A throttle that moved it with each offer would never be due."""
+    store.at(NOW).offer(message("a", "1"))
+    claim_one(store)
+    store.at(at(now)).offer(message("a", "2", scheduled_at=at(100)), policy)
+
+    assert store.at(at(now)).offer(message("a", "3", scheduled_at=at(200)), policy).outcome == UPDATED
+    row = live("a")
+    assert (row.payload, row.scheduled_at, row.scheduled_at_initially) == ("3", at(due), at(due))
+
+
 def test_an_update_after_the_lease_expired_is_what_the_next_worker_gets(store):
     store.at(NOW).offer(message("a", "1"))
     claim_one(store)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from functools import partial
 from threading import Event, Lock
 
 import pytest
+from django.db import transaction
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import OfferOutcome, OnConflict
@@ -229,6 +231,62 @@ def test_a_message_unscheduled_while_it_is_offered_again_is_either_live_or_histo
         assert unscheduled
         assert live_keys() == ({"a"} if offered.outcome == CREATED else set())
         store.at(NOW).unschedule(KIND, "a")
+
+
+@pytest.mark.parametrize(
+    "drop",
+    [
+        lambda store: store.unschedule("mail", "a"),
+        lambda store: store.drop("mail"),
+        lambda store: store.drop("mail", recorded=False),
+        lambda store: store.drop("mail", "a", recorded=False),
+    ],
+    ids=["unscheduled", "with its queue", "with its queue, unrecorded", "unrecorded"],
+)
+def test_a_key_that_the_transaction_which_ends_it_offers_again_is_dropped(store, alias, drop):
+    """It is live at all times: who drops it waits for that transaction, and finds what it has offered."""
+    store.at(NOW).offer(message("a", "1", kind="mail"))
+    running = claim_one(store)
+
+    def end_and_offer_again():
+        settle(store, succeed(running))
+        store.at(NOW).offer(message("a", "2", kind="mail"))
+
+    assert dropped_during(alias, end_and_offer_again, lambda: None, lambda: drop(store.at(NOW))) == 1
+    assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_message_that_is_moved_while_its_queue_is_dropped_is_dropped_too(store, alias, recorded):
+    offers = [message(key, scheduled_at=at(due), kind="mail") for key, due in (("a", 10), ("b", 20))]
+    store.at(NOW).offer_many(offers)
+
+    def replace(offer, **values):
+        store.at(NOW).offer(offer._replace(payload="2", **values))
+
+    first, second = (partial(replace, offers[0]), partial(replace, offers[1], scheduled_at=at(5)))
+    assert dropped_during(alias, first, second, lambda: store.at(NOW).drop("mail", recorded=recorded)) == 2
+    assert not Message.objects.exists()
+
+
+def dropped_during(alias, before, meanwhile, drop):
+    """What `drop` answers, which waits for a transaction that does one thing before, and another while it waits."""
+    locked, dropping = Event(), Event()
+
+    def act():
+        with transaction.atomic(using=alias):
+            before()
+            locked.set()
+            assert dropping.wait(30)
+            time.sleep(0.2)
+            meanwhile()
+
+    def drop_it():
+        assert locked.wait(30)
+        dropping.set()
+        return drop()
+
+    return together(act, drop_it)[1]
 
 
 def ends_against(store, act):

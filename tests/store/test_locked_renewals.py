@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from threading import Event
 
 import pytest
 from django.db import transaction
@@ -25,6 +26,7 @@ from tests.store.given import (
     retry,
     settle,
     succeed,
+    together,
     undone,
 )
 
@@ -131,6 +133,39 @@ def test_a_renewal_that_was_committed_too_late_is_taken_back_and_busy(store, ali
         assert elsewhere(store.at(at(59.99)).renew, pairs(a), LEASE) == Renewed(busy=frozenset(pairs(a)))
     assert beside() == {}
     assert keys(claim(store, 1, now=at(60))) == ["a"]
+
+
+def test_a_renewal_that_comes_after_the_next_claim_takes_nothing_from_its_holder(store, alias, running, monkeypatch):
+    """Its process slept between the two statements of a renewal, for longer than its lease."""
+    first, _ = running
+    locked, asleep, awake = Event(), Event(), Event()
+    keep_locked = type(store)._keep_locked
+
+    def sleep_and_keep(store, held, lease):
+        if (first.id, first.token) in held:
+            asleep.set()
+            assert awake.wait(30)
+        keep_locked(store, held, lease)
+
+    def renew():
+        assert locked.wait(30)
+        store.at(at(30)).renew(pairs(first), LEASE)
+
+    def overtake():
+        with transaction.atomic(using=alias):
+            store.at(NOW).offer(message("a", "2"))
+            locked.set()
+            assert asleep.wait(30)
+        (second,) = claim(store, 1, now=at(61))
+        with transaction.atomic(using=alias):
+            store.at(NOW).offer(message("a", "3"))
+            assert elsewhere(store.at(at(62)).renew, pairs(second), LEASE * 10) == Renewed()
+        awake.set()
+
+    monkeypatch.setattr(type(store), "_keep_locked", sleep_and_keep)
+    together(renew, overtake)
+    assert beside() == {first.id: at(662)}
+    assert keys(claim(store, 9, now=at(661))) == ["b"]
 
 
 def test_within_a_transaction_what_is_locked_is_busy(store, alias, running):

@@ -89,6 +89,18 @@ def test_a_key_that_appears_while_a_batch_is_stored_is_not_told_as_created(store
     assert [result.outcome for result in results] == [IGNORED, UPDATED, CREATED]
 
 
+def test_a_key_that_appears_and_is_replaced_while_a_batch_is_stored_is_told_as_kept(store, connection):
+    def appear(execute, sql, params, many, context):
+        if "INSERT INTO" in sql:
+            together(lambda: [store.at(NOW).offer(message("kept", payload)) for payload in "12"])
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(appear):
+        results = store.at(NOW).offer_many([message("kept", "3"), message("new")], KEEP)
+    assert [result.outcome for result in results] == [IGNORED, CREATED]
+    assert live("kept").payload == "2"
+
+
 # Packets
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delayedq.store import columns
 from delayedq.store.mysql import sql
 from delayedq.store.mysql.values import check_year, document, packets, text
-from delayedq.store.protocol import Offered, OfferOutcome
+from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from django.db.backends.utils import CursorWrapper
 
-    from delayedq.store.protocol import Offer, OnConflict
+    from delayedq.store.protocol import Offer
 
 #: The server's integers wrap: an id below zero comes as one above this.
 HALF = 2**63
@@ -57,7 +57,10 @@ def offer_run(cursor: CursorWrapper, run: Sequence[Offer], on_conflict: OnConfli
     if not keyed:
         return [Offered(CREATED, id_) for id_ in created]
     stored = known | _by_key(cursor, sql.STORED, names)  # an old snapshot does not show what was not changed
-    return [_judge(stored[offer.kind, offer.key], known.get((offer.kind, offer.key)), created) for offer in run]
+    keeps = on_conflict is OnConflict.KEEP
+    return [
+        _judge(stored[offer.kind, offer.key], known.get((offer.kind, offer.key)), created, keeps=keeps) for offer in run
+    ]
 
 
 def _by_key(cursor: CursorWrapper, statement: str, names: dict[str, str]) -> dict[tuple[str, str | None], _Stored]:
@@ -65,13 +68,15 @@ def _by_key(cursor: CursorWrapper, statement: str, names: dict[str, str]) -> dic
     return {(kind, key): _Stored(id_, generation) for kind, key, id_, generation in cursor.fetchall()}
 
 
-def _judge(stored: _Stored, known: _Stored | None, created: range) -> Offered:
+def _judge(stored: _Stored, known: _Stored | None, created: range, *, keeps: bool) -> Offered:
     """`known` was locked before the offer, so only this changed it since; None if the key was not live then.
 
-    Another transaction may have created it in between.
+    Others may have created it in between, and replaced it too. `keeps`: this offer replaces nothing.
     """
     if known is None and stored.id in created and not stored.generation:
         return Offered(CREATED, stored.id)
+    if keeps:
+        return Offered(IGNORED, stored.id)
     return Offered(IGNORED if stored.generation == (known.generation if known else 0) else UPDATED, stored.id)
 
 

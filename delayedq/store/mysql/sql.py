@@ -62,7 +62,7 @@ _DIFFERS = """(
     payload <> VALUES(payload) OR queue <> VALUES(queue) OR priority <> VALUES(priority)
     OR max_attempts <> VALUES(max_attempts) OR coalesce(metadata, '') <> coalesce(VALUES(metadata), '')
 )"""
-_LEASED = "lease_token IS NOT NULL"
+_RUNS = "lease_token IS NOT NULL AND attempt > 0"
 
 
 def _update(moves: str) -> str:
@@ -72,9 +72,9 @@ def _update(moves: str) -> str:
 CONFLICT = {
     OnConflict.REPLACE: _update("1 = 1"),
     OnConflict.KEEP: "ON DUPLICATE KEY UPDATE generation = generation + (LAST_INSERT_ID(-id) = 0)",
-    OnConflict.PRESERVE_TIME: _update(_LEASED),
-    OnConflict.EARLIEST: _update(f"{_LEASED} OR VALUES(scheduled_at) < scheduled_at"),
-    OnConflict.LATEST: _update(f"{_LEASED} OR VALUES(scheduled_at) > scheduled_at"),
+    OnConflict.PRESERVE_TIME: _update(_RUNS),
+    OnConflict.EARLIEST: _update(f"{_RUNS} OR VALUES(scheduled_at) < scheduled_at"),
+    OnConflict.LATEST: _update(f"{_RUNS} OR VALUES(scheduled_at) > scheduled_at"),
 }
 
 _INSERT = f"INSERT INTO delayedq_message ({listed(columns.MESSAGE, key=KEY)}) VALUES "
@@ -185,7 +185,11 @@ KEYS = f"SELECT message.id, kind, `key` FROM {IDS} {BY_ID}"
 LOCK_KEY = """
 SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s AND `key` = %(key)s FOR UPDATE
 """
-LOCK_QUEUE = "SELECT id FROM delayedq_message FORCE INDEX (delayedq_due) WHERE queue = %(queue)s FOR UPDATE"
+# Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
+# priority while this waits for a lock would be missed.
+LOCK_QUEUE = """
+SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s FOR UPDATE
+"""
 
 # Settling -----------------------------------------------------------------------------------------------------------
 
@@ -279,13 +283,15 @@ LEFT JOIN delayedq_lockedrenewal AS renewal
     ON renewal.message_id = message.id AND renewal.lease_token = message.lease_token
 WHERE message.lease_token IS NOT NULL
 """
-# Rows come in the order of their ids: two keepers can't deadlock.
+# Rows come in the order of their ids: two keepers can't deadlock. Who lost the message meanwhile writes nothing: that
+# would overwrite the renewal of its next holder.
 KEEP_LOCKED = f"""
 INSERT INTO delayedq_lockedrenewal (message_id, lease_token, leased_until)
 SELECT id, token, {NOW} + INTERVAL lease MICROSECOND
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', token BIGINT PATH '$[1]', lease BIGINT PATH '$[2]'
 )) AS given
+WHERE token = (SELECT message.lease_token FROM delayedq_message AS message WHERE message.id = given.id)
 ON DUPLICATE KEY UPDATE
     leased_until = greatest(IF(lease_token = VALUES(lease_token), leased_until, {NOW}), VALUES(leased_until)),
     lease_token = VALUES(lease_token)

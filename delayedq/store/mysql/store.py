@@ -242,14 +242,21 @@ class MySQLStore(Store):
 
     def _unschedule(self, kind: str, key: str) -> bool:
         with self.database.atomic():
-            ids = [row[0] for row in self.database.rows(sql.LOCK_KEY, {"kind": kind, "key": key})]
+            ids = self.database.ids(sql.LOCK_KEY, {"kind": kind, "key": key})
             self.database.cancel(ids)
         return bool(ids)
 
     def _drop_all(self, queue: str) -> int:
         with self.database.atomic():
-            ids = [row[0] for row in self.database.rows(sql.LOCK_QUEUE, {"queue": queue})]
+            ids = self.database.ids(sql.LOCK_QUEUE, {"queue": queue})
             self.database.cancel(ids)
+        return len(ids)
+
+    def _erase(self, queue: str, key: str | None) -> int:
+        locked = sql.LOCK_QUEUE if key is None else sql.LOCK_KEY
+        with self.database.atomic():
+            ids = self.database.ids(locked, {"queue": queue, "kind": queue, "key": key})
+            self.database.write_to(sql.DELETE, ids)
         return len(ids)
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:

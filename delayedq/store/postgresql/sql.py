@@ -30,12 +30,12 @@ FREE = """ANY(ARRAY(
     SELECT id FROM delayedq_message WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) FOR UPDATE SKIP LOCKED
 ))"""
 
-_HELD = "unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)"
+HELD = "unnest(%(ids)s::bigint[], %(tokens)s::bigint[]) AS held (id, token)"
 
-_PRESENT = "(SELECT lease_token FROM delayedq_message WHERE id = held.id)"
+PRESENT = "(SELECT lease_token FROM delayedq_message WHERE id = held.id)"
 
 # Which of them carry their token, locked or not.
-STILL_HELD = f"SELECT id FROM {_HELD} WHERE {_PRESENT} = held.token"
+STILL_HELD = f"SELECT id FROM {HELD} WHERE {PRESENT} = held.token"
 
 
 def unleased(message: str) -> str:
@@ -138,8 +138,11 @@ CLAIM = _CLAIM.format(settled="")
 
 CLAIM_UNCHANGED = f"""
 {LEASE}
-WHERE message.id = %(id)s AND message.generation = %(generation)s
-    AND {unleased("message")}
+WHERE message.id = ANY(ARRAY(
+    SELECT one.id FROM delayedq_message AS one
+    WHERE one.id = %(id)s AND one.generation = %(generation)s AND {unleased("one")}
+    FOR UPDATE SKIP LOCKED
+))
 RETURNING {CLAIMED}
 """
 
@@ -252,58 +255,30 @@ WITH ended AS (
 SELECT {history(finished_at=NOW, errors="{errors}")} FROM ended
 RETURNING id
 """
-UNSCHEDULE = _CANCEL.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
-DROP_ALL = _CANCEL.format(which="queue = %(queue)s", errors="errors")
 WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
 
-# Holding ------------------------------------------------------------------------------------------------------------
-
-# What was not renewed: the seconds that are left of leases whose rows are locked, NULL for those that are lost.
-RENEW = f"""
-WITH renewed AS (
-    UPDATE delayedq_message AS message
-    SET leased_until = greatest(message.leased_until, {NOW} + %(lease)s)
-    FROM {_HELD}
-    WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
-    RETURNING message.id, message.lease_token
+# How many messages it ended, and the keys of those that it saw and did not end. Transactions that it waited for have
+# ended these, and what they offered again under the same key, it does not see: it is to be looked for.
+_MISSED = """
+SELECT (SELECT count(*) FROM ended), ARRAY(
+    SELECT key FROM delayedq_message AS message
+    WHERE {which} AND key IS NOT NULL AND NOT EXISTS (SELECT FROM ended WHERE ended.id = message.id)
 )
-SELECT id, token, (
-    SELECT extract(epoch FROM greatest(message.leased_until, renewal.leased_until) - {NOW})::float8
-    FROM delayedq_message AS message LEFT JOIN delayedq_lockedrenewal AS renewal
-        ON renewal.message_id = message.id AND renewal.lease_token = message.lease_token
-    WHERE message.id = held.id AND message.lease_token = held.token
+"""
+_DROP = f"""
+WITH ended AS (
+    DELETE FROM delayedq_message WHERE {{which}} RETURNING *
+),
+recorded AS (
+    {HISTORY}
+    SELECT {history(finished_at=NOW, errors="errors")} FROM ended
 )
-FROM {_HELD} WHERE (id, token) NOT IN (SELECT id, lease_token FROM renewed)
+{_MISSED}
 """
-
-# Rows come in the order of their ids: two keepers can't deadlock.
-KEEP_LOCKED = f"""
-INSERT INTO delayedq_lockedrenewal AS renewal (message_id, lease_token, leased_until)
-SELECT id, token, {NOW} + %(lease)s FROM {_HELD}
-ON CONFLICT (message_id) DO UPDATE SET lease_token = excluded.lease_token, leased_until = CASE
-    WHEN renewal.lease_token = excluded.lease_token THEN greatest(renewal.leased_until, excluded.leased_until)
-    ELSE excluded.leased_until
-END
-"""
-FORGET_LOCKED = f"""
-DELETE FROM delayedq_lockedrenewal AS renewal USING {_HELD}
-WHERE renewal.message_id = held.id AND renewal.lease_token = held.token
-"""
-FORGET_EXPIRED = f"DELETE FROM delayedq_lockedrenewal WHERE leased_until <= {NOW}"
-
-# What was not released, and whether its row, which is locked then, still carries the token. A message that was replaced
-# meanwhile has no attempt to give back.
-RELEASE = f"""
-WITH released AS (
-    UPDATE delayedq_message AS message
-    SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greatest(message.attempt - 1, 0)
-    FROM {_HELD}
-    WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
-    RETURNING message.id, held.token
-)
-SELECT id, token, coalesce({_PRESENT} = held.token, false)
-FROM {_HELD} WHERE (id, token) NOT IN (SELECT id, token FROM released)
-"""
+_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING id) {_MISSED}"
+_OF_KEYS, _OF_QUEUE = "kind = %(kind)s AND key = ANY(%(keys)s::text[])", "queue = %(queue)s"
+DROP_KEYS, DROP_ALL = _DROP.format(which=_OF_KEYS), _DROP.format(which=_OF_QUEUE)
+ERASE_KEYS, ERASE_ALL = _ERASE.format(which=_OF_KEYS), _ERASE.format(which=_OF_QUEUE)
 
 # The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"

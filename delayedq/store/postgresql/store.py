@@ -13,7 +13,7 @@ from delayedq.store import retention
 from delayedq.store.base import Store
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
-from delayedq.store.postgresql import bare_sql, offers_sql, sql
+from delayedq.store.postgresql import bare_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.listener import PostgreSQLListener
 from delayedq.store.postgresql.parameters import (
     numbers,
@@ -180,27 +180,45 @@ class PostgreSQLStore(Store):
         self.database.write(sql.RECORD_SUPERSEDED, {"records": json.dumps(records, default=str), "worker": worker})
 
     def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
-        rows = self.database.batch(sql.RENEW, {**of_held(held), "lease": lease})
+        rows = self.database.batch(renewals_sql.RENEW, {**of_held(held), "lease": lease})
         return {(id_, token): left for id_, token, left in rows}
 
     def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None:
-        self.database.write(sql.KEEP_LOCKED, {**of_held(held), "lease": lease})
+        self.database.write(renewals_sql.KEEP_LOCKED, {**of_held(held), "lease": lease})
 
     def _forget_locked(self, held: Collection[Held]) -> None:
-        self.database.write(sql.FORGET_LOCKED, of_held(held))
+        self.database.write(renewals_sql.FORGET_LOCKED, of_held(held))
 
     def _forget_expired(self) -> None:
-        self.database.write(sql.FORGET_EXPIRED)
+        self.database.write(renewals_sql.FORGET_EXPIRED)
 
     def _release(self, held: Collection[Held]) -> dict[Held, bool]:
-        rows = self.database.batch(sql.RELEASE, of_held(held))
+        rows = self.database.batch(renewals_sql.RELEASE, of_held(held))
         return {(id_, token): is_held for id_, token, is_held in rows}
 
     def _unschedule(self, kind: str, key: str) -> bool:
-        return bool(self.database.rows(sql.UNSCHEDULE, {"kind": kind, "key": key}))
+        return bool(self._end_keys(sql.DROP_KEYS, kind, [key]))
 
     def _drop_all(self, queue: str) -> int:
-        return len(self.database.rows(sql.DROP_ALL, {"queue": queue}))
+        return self._end_queue(sql.DROP_ALL, sql.DROP_KEYS, queue)
+
+    def _erase(self, queue: str, key: str | None) -> int:
+        if key is None:
+            return self._end_queue(sql.ERASE_ALL, sql.ERASE_KEYS, queue)
+        return self._end_keys(sql.ERASE_KEYS, queue, [key])
+
+    def _end_queue(self, of_all: str, of_keys: str, queue: str) -> int:
+        with self.database.atomic():
+            ((ended, missed),) = self.database.rows(of_all, {"queue": queue})
+            return int(ended) + self._end_keys(of_keys, queue, missed)
+
+    def _end_keys(self, statement: str, kind: str, keys: list[str]) -> int:
+        """End the messages of these keys; then look again for those that the statement missed."""
+        count = 0
+        while keys:
+            ((ended, keys),) = self.database.rows(statement, {"kind": kind, "keys": keys})
+            count += ended
+        return count
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
         return self.database.ids(sql.WITHDRAW, {"ids": numbers(ids), "errors": errors})
