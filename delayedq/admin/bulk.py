@@ -20,22 +20,24 @@ from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may
 from delayedq.admin.filters import position_in, position_text
 from delayedq.admin.moments import when
 from delayedq.admin.outcomes import comparisons
 from delayedq.models import Edit
+from delayedq.operations.browsing import id_in
 from delayedq.operations.edits import begin
 from delayedq.operations.selecting import newest_id
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
+    from django.utils.functional import _StrOrPromise as StrOrPromise
 
     from delayedq.admin.changes import Action, Nothing
     from delayedq.admin.filters import Filter
@@ -89,8 +91,14 @@ class Ongoing:
     after: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
 
-    def signed(self) -> str:
-        return signing.dumps([self.edit, self.after, self.skipped], salt=SALT)
+    def signed(self, action: str, chosen: str) -> str:
+        """It continues this action on this choice (a signed one), and no other."""
+        return signing.dumps([self.edit, self.after, self.skipped], salt=f"{SALT}.{action}.{chosen}")
+
+    @classmethod
+    def of(cls, signed: str, action: str, chosen: str) -> Self:
+        """Raises BadSignature."""
+        return cls(*signing.loads(signed, salt=f"{SALT}.{action}.{chosen}"))
 
 
 class Preview(NamedTuple):
@@ -150,7 +158,7 @@ class BulkAdmin(ReadOnlyAdmin):
         try:
             chosen = self._chosen(request)
         except (signing.BadSignature, ValueError):
-            return self._back(request, _("The selection could not be read. Choose again."))
+            return self._back(request, UNREADABLE)
         if chosen.ids == []:
             return self._back(request, _("Tick messages first."))
         form = action.form(request.POST) if "confirmed" in request.POST else None
@@ -167,7 +175,7 @@ class BulkAdmin(ReadOnlyAdmin):
         if signed := request.POST.get("chosen"):
             return Chosen.of(signed)
         everything = "everything" in request.POST
-        ids = None if everything else [int(id_) for id_ in request.POST.getlist("ids")[:MOST_TICKED]]
+        ids = None if everything else _ids(request.POST.getlist("ids")[:MOST_TICKED])
         query = request.POST.get("query", "")
         upto = newest_id(self.store.alias) if everything else 0
         return Chosen(ids, query, upto, self.store.now(), back=self._return_to(request))
@@ -178,7 +186,7 @@ class BulkAdmin(ReadOnlyAdmin):
         is_ours = back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
         return back if is_ours else f"{self.list_url}?{request.POST.get('query', '')}"
 
-    def _back(self, request: HttpRequest, warning: str) -> HttpResponse:
+    def _back(self, request: HttpRequest, warning: StrOrPromise) -> HttpResponse:
         messages.warning(request, warning)
         return HttpResponseRedirect(self.list_url)
 
@@ -203,14 +211,15 @@ class BulkAdmin(ReadOnlyAdmin):
     # Carrying it out
 
     def _do(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
-        ongoing = (
-            Ongoing(*signing.loads(request.POST["ongoing"], salt=SALT)) if "ongoing" in request.POST else Ongoing()
-        )
-        edit = self._edit(request, action, form, ongoing.edit)
+        try:
+            ongoing = self._ongoing(request, action)
+            edit = self._edit(request, action, form, ongoing.edit)
+        except (signing.BadSignature, Edit.DoesNotExist):
+            return self._back(request, UNREADABLE)
         progress = self.carry_out(action, form, chosen, edit, ongoing.after)
         skipped = Counter(ongoing.skipped) + progress.skipped
         if progress.after is not None:
-            carry_on = Ongoing(edit.pk, progress.after, dict(skipped)).signed()
+            carry_on = Ongoing(edit.pk, progress.after, dict(skipped)).signed(action.name, request.POST["chosen"])
             given = [(name, value) for name, value in request.POST.items() if name not in _OWN_FIELDS]
             context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
             return self.page(request, "ongoing.html", f"{action.label}…", context)
@@ -218,18 +227,34 @@ class BulkAdmin(ReadOnlyAdmin):
         messages.success(request, _success(action, edit, skipped))
         return HttpResponseRedirect(chosen.back or f"{self.list_url}?{chosen.query}")
 
+    def _ongoing(self, request: HttpRequest, action: Action) -> Ongoing:
+        """Where to continue; the beginning, if the request is the first. Raises BadSignature."""
+        given = request.POST
+        if "ongoing" not in given:
+            return Ongoing()
+        return Ongoing.of(given["ongoing"], action.name, given.get("chosen", ""))
+
     def _edit(self, request: HttpRequest, action: Action, form: Nothing, known: int | None) -> Edit:
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
         return begin(self.store, action.does, action.described(form), request.user.get_username())
 
 
+UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")
 _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
 
 
 def _present(action: Action, rows: list[Any]) -> dict[str, Any]:
     """The values of the first of the messages, which an input shows at first."""
     return action.form.present(rows[0].place) if rows else {}
+
+
+def _ids(texts: Sequence[str]) -> list[int]:
+    """Raises ValueError for what can't be an id."""
+    ids = [id_ for id_ in map(id_in, texts) if id_ is not None]
+    if len(ids) < len(texts):
+        raise ValueError("This is no id.")
+    return ids
 
 
 def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:

@@ -24,8 +24,11 @@ from delayedq.core.edits import (
     Spread,
 )
 from delayedq.exceptions import InvalidMessage
+from delayedq.operations.arguments import ARGUMENTS
+from delayedq.operations.discarding import DISCARD
 from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY
 from delayedq.operations.schedule_edits import SCHEDULE
+from delayedq.operations.sending import SEND
 from delayedq.operations.wording import exact, span
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
@@ -260,6 +263,16 @@ LIVE_ACTIONS = {
 }
 ENDED_ACTIONS = {
     "retry": Action("retry", _("Retry"), "retry_message", RetryForm, RETRY, submit=_("Retry dead letters")),
+    "discard": Action(
+        "discard",
+        _("Discard"),
+        "discard_message",
+        Nothing,
+        DISCARD,
+        submit=_("Discard dead letters"),
+        keep=_("Keep them"),
+        is_destructive=True,
+    ),
 }
 
 #: The permission needed to undo an edit, by its `Edit.action`.
@@ -268,4 +281,7 @@ TO_UNDO = {
     CANCEL: "cancel_message",
     RETRY: "retry_message",
     SCHEDULE: "edit_schedule",
+    ARGUMENTS: "edit_payload",
+    DISCARD: "discard_message",
+    SEND: "send_message",
 }

@@ -11,10 +11,11 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.bulk import SALT, summary
 from delayedq.admin.changes import TO_UNDO
-from delayedq.models import Edit, EditedMessage
+from delayedq.admin.differences import PER_PAGE, rows
+from delayedq.models import Edit
 from delayedq.operations.browsing import id_in
 from delayedq.operations.undo import can_undo, undo
 
@@ -24,12 +25,9 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
+
 #: The list shows this many edits on a page.
-PER_PAGE = 50
-#: The page of an edit lists at most this many of its messages.
-SAMPLE = 100
-#: At most this many characters of a record (before, after) are shown.
-RECORD_LENGTH = 500
+EDITS_PER_PAGE = 50
 
 
 @admin.register(Edit)
@@ -41,10 +39,10 @@ class EditAdmin(ReadOnlyAdmin):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         """The latest edits first; `before`: continue with those before this id."""
         before, edits = id_in(request.GET.get("before", "")), Edit.objects.using(self.store.alias).order_by("-id")
-        rows = list((edits if before is None else edits.filter(id__lt=before))[: PER_PAGE + 1])
+        found = list((edits if before is None else edits.filter(id__lt=before))[: EDITS_PER_PAGE + 1])
         context = {
-            "rows": rows[:PER_PAGE],
-            "next": rows[PER_PAGE - 1].pk if len(rows) > PER_PAGE else None,
+            "rows": [(edit, *_texts(edit)) for edit in found[:EDITS_PER_PAGE]],
+            "next": found[EDITS_PER_PAGE - 1].pk if len(found) > EDITS_PER_PAGE else None,
             "is_first": before is None,
             "now": self.store.now(),
         }
@@ -58,16 +56,22 @@ class EditAdmin(ReadOnlyAdmin):
         extra_context: Mapping[str, Any] | None = None,
     ) -> HttpResponse:
         edit = self._known(id_in(object_id) or 0)
-        edited = EditedMessage.objects.using(self.store.alias).filter(edit=edit).order_by("id")[:SAMPLE]
+        after, now = id_in(request.GET.get("after", "")) or 0, self.store.now()
+        edited = rows(self.store, edit, after, payload=may(request, "view_payload"))
+        description, made_by, undone_by = _texts(edit)
         context = {
             "edit": edit,
-            "now": self.store.now(),
-            "edited": [
-                (row.message_id, cut(row.before, RECORD_LENGTH), cut(row.after, RECORD_LENGTH)) for row in edited
-            ],
+            "now": now,
+            "edited": edited,
+            "next": edited[-1].id if len(edited) == PER_PAGE else None,
+            "description": description,
+            "made_by": made_by,
+            "undone_by": undone_by,
             "can_undo": can_undo(edit) and may(request, TO_UNDO[edit.action]),
         }
-        return self.page(request, "edit.html", edit.description or edit.action, {**context, **(extra_context or {})})
+        return self.page(
+            request, "edit.html", visible(edit.description or edit.action), {**context, **(extra_context or {})}
+        )
 
     def undo_view(self, request: HttpRequest, edit_id: int) -> HttpResponse:
         """GET: ask for confirmation. POST: undo one part; the page posts again until all is done."""
@@ -78,15 +82,15 @@ class EditAdmin(ReadOnlyAdmin):
             messages.warning(request, _("This edit was undone already, or changed nothing."))
             return HttpResponseRedirect(self._url(edit))
         if request.method != "POST":
-            return self.page(request, "undo.html", _("Undo?"), edit=edit)
+            return self.page(request, "undo.html", _("Undo?"), edit=edit, description=visible(edit.description))
         return self._undo(request, edit)
 
     def _undo(self, request: HttpRequest, edit: Edit) -> HttpResponse:
         try:
-            after, changed, skipped = signing.loads(request.POST.get("ongoing", ""), salt=SALT)
+            after, changed, skipped = signing.loads(request.POST.get("ongoing", ""), salt=f"{SALT}.undo.{edit.pk}")
         except signing.BadSignature:
             after, changed, skipped = 0, 0, {}
-        progress = undo(self.store, edit, after)
+        progress = undo(self.store, edit, after, request.user.get_username())
         changed, reasons = changed + progress.changed, Counter(skipped) + progress.skipped
         if progress.after is not None:
             ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
@@ -103,3 +107,8 @@ class EditAdmin(ReadOnlyAdmin):
 
     def _url(self, edit: Edit) -> str:
         return reverse("admin:delayedq_edit_change", args=[edit.pk])
+
+
+def _texts(edit: Edit) -> tuple[str, str, str]:
+    """What was done, by whom, and who undid it."""
+    return visible(edit.description or edit.action), visible(edit.made_by), visible(edit.undone_by)

@@ -11,7 +11,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.base import visible
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import BulkAdmin
 from delayedq.admin.lists import tabs_of
 from delayedq.admin.moments import when
@@ -78,7 +78,7 @@ class ErrorPages(BulkAdmin):
         context = {
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "errors"),
-            "rows": [_row(group, now) for group in found.groups],
+            "rows": [_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
             "more": found.more,
             "is_cut": found.is_cut,
             "actions": self.offered_actions(request),
@@ -91,12 +91,12 @@ def query_of(fingerprint: int) -> str:
     return urlencode({"outcome": Outcome.FAILED.value, "group": as_hex(fingerprint)})
 
 
-def _row(group: ErrorGroup, now: datetime) -> GroupRow:
+def _row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:
     query, history = query_of(group.fingerprint), reverse("admin:delayedq_finishedmessage_changelist")
     name = class_of(group.pattern)
     return GroupRow(
         name=visible(name) or _("No error was recorded"),
-        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()),
+        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()) if payload else "",
         kind=visible(group.kind),
         size=str(group.size),
         first=when(group.first_at, now),

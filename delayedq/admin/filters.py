@@ -21,7 +21,7 @@ from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.operations.state_counts import PAUSED
 from delayedq.store import operator_store
-from delayedq.store.operator import Position, State
+from delayedq.store.operator import FIRST, LAST, Position, State
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Filter(forms.Form):
         """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
         asked = self.data.get(name, "")
         names = sorted({*known, asked if len(asked) <= NAME_LENGTH and is_storable(asked) else ""} - {""})
-        self.fields[name].choices = [ANY, *((value, value) for value in names)]  # type: ignore[attr-defined]
+        self.fields[name].choices = [ANY, *((value, visible(value)) for value in names)]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         """A name that no filter has, or that was given twice, would select more than was meant."""
@@ -140,4 +140,6 @@ def position_in(text: str) -> Position | None:
         position = Position(moment, int(id_))
     except ValueError:
         return None
-    return position if timezone.is_aware(moment) and 0 <= position.id < 2**63 else None
+    if not timezone.is_aware(moment) or not FIRST.at <= moment <= LAST.at:
+        return None
+    return position if 0 <= position.id < 2**63 else None

@@ -11,20 +11,22 @@ from django.http import Http404
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import visible
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
+from delayedq.admin.one_message import links_of
 from delayedq.admin.texts import about, pretty, preview_of
 from delayedq.core.edits import Place
 from delayedq.core.fingerprints import class_of
+from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Outcome
 from delayedq.operations.browsing import Page, ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
-from delayedq.operations.explain import explain
+from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 from delayedq.operations.selecting import EndedSelection
 
@@ -82,7 +84,7 @@ class FinishedMessageAdmin(ErrorPages):
             "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
             "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
-            "rows": rows(found, now),
+            "rows": rows(found, now, payload=may(request, "view_payload")),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
@@ -118,13 +120,14 @@ class FinishedMessageAdmin(ErrorPages):
         if ended is None:
             raise Http404(_("The history has no message %(id)s.") % {"id": object_id[:20]})
         now = self.store.now()
+        reads = may(request, "view_payload")
         context = {
             "row": rows([ended], now)[0],
-            "result": pretty(ended.result),
+            "result": pretty(shown(ended, payload=reads).result),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
-            "answers": explain(ended, now),
-            **about(self.store, ended, now),
+            "links": [*links_of(request, ended, self.store)],
+            **about(self.store, ended, now, payload=reads),
         }
         return self.page(
             request, "ended.html", _("Message %(id)s") % {"id": ended.pk}, {**context, **(extra_context or {})}
@@ -161,23 +164,26 @@ class FinishedMessageAdmin(ErrorPages):
             raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
         return replace(selection, outcome=Outcome.FAILED)
 
-    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
-        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
+    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
+        if action.does == DISCARD:
+            return discard(self.store, edit, which, chosen.as_of, after, chosen.most)
+        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
-def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
-    return [_row(message, now) for message in messages]
+def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[Row]:
+    """`payload`: whether to show the beginning of the arguments, and what errors said."""
+    return [_row(message, now, payload=payload) for message in messages]
 
 
-def _row(message: FinishedMessage, now: datetime) -> Row:
+def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
     return Row(
         id=message.pk,
         url=reverse("admin:delayedq_finishedmessage_change", args=[message.pk]),
         outcome=message.outcome,
         kind=visible(message.kind),
-        preview=preview_of(message),
+        preview=preview_of(message) if payload else "",
         key=visible(message.key or ""),
         queue=visible(message.queue),
         priority=message.priority,
@@ -185,6 +191,6 @@ def _row(message: FinishedMessage, now: datetime) -> Row:
         attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
-        error=visible((message.error or "").partition(":")[2].strip()),
+        error=visible((message.error or "").partition(":")[2].strip()) if payload else "",
         place=Place(message.finished_at, message.queue, message.priority),
     )

@@ -12,12 +12,13 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import visible
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
+from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.searches import found_count, searched, where_leases_are
 from delayedq.admin.texts import about, preview_of
 from delayedq.core.edits import Place
@@ -25,7 +26,6 @@ from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
 from delayedq.operations.browsing import Page, id_in, listed, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
-from delayedq.operations.explain import explain
 from delayedq.operations.finding import find
 from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.selecting import AllOf, Ticked
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
 
 @admin.register(Message)
-class MessageAdmin(BulkAdmin):
+class MessageAdmin(OneMessagePages, BulkAdmin):
     bulk_actions = LIVE_ACTIONS
 
     # The list
@@ -82,7 +82,7 @@ class MessageAdmin(BulkAdmin):
             "chips": chips_of(asked, request.GET, "state"),
             "state": request.GET.get("state", ""),
             "searched": searched,
-            "rows": rows(self.store, page.rows, now),
+            "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload")),
             "how_many": count,
             **self.paging(request, page, count, now),
         }
@@ -121,14 +121,15 @@ class MessageAdmin(BulkAdmin):
             return self._ended(id_)
         now = self.store.now()
         (message,) = with_renewals([message], now, self.store.alias)
+        reads = may(request, "view_payload")
         context = {
             "message": message,
             "row": rows(self.store, [message], now)[0],
             "query": "",
             "actions": self._useful(request, message, now),
-            "answers": explain(message, now),
+            "links": [*links_of(request, message, self.store, runs=is_running(message, now))],
             "is_running": is_running(message, now),
-            **about(self.store, message, now),
+            **about(self.store, message, now, payload=reads),
         }
         return self.page(
             request, "message.html", _("Message %(id)s") % {"id": message.pk}, {**context, **(extra_context or {})}
@@ -183,12 +184,13 @@ class MessageAdmin(BulkAdmin):
         return reschedule(self.store, edit, which, change, chosen.as_of, after, chosen.most)
 
 
-def rows(store: Store, messages: Iterable[Message], now: datetime) -> list[Row]:
+def rows(store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False) -> list[Row]:
+    """`payload`: whether to show the beginning of the arguments."""
     paused_queues = paused(store.alias)
-    return [_row(message, now, paused_queues) for message in with_renewals(messages, now, store.alias)]
+    return [_row(message, now, paused_queues, payload=payload) for message in with_renewals(messages, now, store.alias)]
 
 
-def _row(message: Message, now: datetime, paused_queues: set[str]) -> Row:
+def _row(message: Message, now: datetime, paused_queues: set[str], *, payload: bool) -> Row:
     state, remark = state_of(message, now, paused_queues)
     return Row(
         id=message.pk,
@@ -196,7 +198,7 @@ def _row(message: Message, now: datetime, paused_queues: set[str]) -> Row:
         state=state,
         remark=remark,
         kind=visible(message.kind),
-        preview=preview_of(message),
+        preview=preview_of(message) if payload else "",
         key=visible(message.key or ""),
         queue=visible(message.queue),
         priority=message.priority,

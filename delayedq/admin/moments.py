@@ -13,6 +13,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from delayedq.core.edits import LATEST
+from delayedq.core.limits import EARLIEST
 from delayedq.operations.wording import exact, relative, units
 
 if TYPE_CHECKING:
@@ -80,6 +82,9 @@ def _distance(value: Any) -> str:
     return ""
 
 
+_YEARS = {"first": EARLIEST.year, "last": LATEST.year}
+
+
 class Moment(forms.DateTimeField):
     """A date and time in the current time zone, entered with the browser's calendar."""
 
@@ -87,6 +92,13 @@ class Moment(forms.DateTimeField):
     default_error_messages = {  # noqa: RUF012 - as in the base class
         "invalid": gettext_lazy("Enter a date and a time, such as 2026-11-22 03:00."),
     }
+
+    def clean(self, value: Any) -> Any:
+        """Refuse what a database can't store."""
+        moment = super().clean(value)
+        if moment is not None and not EARLIEST <= moment <= LATEST:
+            raise ValidationError(_("That is before the year %(first)s or after %(last)s.") % _YEARS)
+        return moment
 
     def prepare_value(self, value: Any) -> Any:
         """Convert a value with offset and microseconds, as links contain it: `datetime-local` takes neither."""

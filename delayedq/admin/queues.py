@@ -13,6 +13,7 @@ from django.utils.translation import pgettext
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.moments import when
+from delayedq.core.limits import is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
@@ -99,6 +100,7 @@ class QueueAdmin(ReadOnlyAdmin):
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
         """GET: ask for confirmation. POST: pause the queue."""
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
@@ -123,6 +125,7 @@ class QueueAdmin(ReadOnlyAdmin):
         return self._back()
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
@@ -141,6 +144,8 @@ class QueueAdmin(ReadOnlyAdmin):
         return self._back()
 
     def _paused(self, name: str) -> PausedQueue | None:
+        if not is_storable(name):
+            return None
         return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
 
     def _confirm(self, request: HttpRequest, title: str, said: str, verb: str, keep: str) -> HttpResponse:

@@ -128,6 +128,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # To add and to edit
 
     def add_schedule_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         form = ScheduleForm(request.POST or None)
         if request.method == "POST" and form.is_valid() and "save" in request.POST:
@@ -138,6 +139,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._form(request, form, _("Add a schedule"), reverse("admin:delayedq_cronschedule_changelist"))
 
     def edit_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         known = self._named(request)
         if not known.in_database:
@@ -182,6 +184,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # What else can be done to it
 
     def remove_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         name = self._named(request).name
         if request.method != "POST":
@@ -199,6 +202,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return HttpResponseRedirect(reverse("admin:delayedq_cronschedule_changelist"))
 
     def run_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "run_schedule")
         name = self._defined(request).name
         if request.method != "POST":
@@ -212,6 +216,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._back(name)
 
     def disable_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "disable_schedule")
         name = self._defined(request).name
         if request.method != "POST":
@@ -224,6 +229,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._back(name)
 
     def enable_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "disable_schedule")
         name = self._defined(request).name
         if request.method != "POST":

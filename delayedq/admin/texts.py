@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import cut, visible
+from delayedq.masking import masking_of, shown
 from delayedq.operations.browsing import PAYLOAD_START
+from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
 from delayedq.store.protocol import BARE
 from delayedq.tasks import parameters_of, registered
@@ -71,8 +73,10 @@ def preview_of(message: Message | FinishedMessage) -> str:
 def payload_preview(kind: str, start: str) -> str:
     """The arguments in one line, such as `flight_id=1545, gate="B7"`, from the beginning of a payload.
 
-    A payload that is longer, or none of a task, is shown as it is stored.
+    A payload that is longer, or none of a task, is shown as it is stored. What is sensitive is masked.
     """
+    if (masking := masking_of(kind)) is not None:
+        start = masking.payload(start)
     bound = call_of(kind, start).arguments if len(start) < PAYLOAD_START else []
     text = ", ".join(f"{argument.name}={argument.value}" for argument in bound) or _unbound(start)
     return visible(text.replace("\n", " "))[:PREVIEW_LENGTH]
@@ -101,9 +105,10 @@ def schedule_of(metadata: str | None) -> str:
     return visible(name) if isinstance(name, str) else ""
 
 
-def about(store: Store, message: Message | FinishedMessage, now: datetime) -> dict[str, Any]:
-    """The context that the pages of live and ended messages share."""
-    events = timeline(store, message, now)
+def about(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool) -> dict[str, Any]:
+    """The context that the pages of live and ended messages share. `payload` False: the reader may not see it."""
+    events = timeline(store, message, now, payload=payload)
+    message = shown(message, payload=payload)
     return {
         "message": message,
         "call": call_of(message.kind, message.payload),
@@ -114,5 +119,6 @@ def about(store: Store, message: Message | FinishedMessage, now: datetime) -> di
         "kind": visible(message.kind),
         "key": visible(message.key or ""),
         "queue": visible(message.queue),
+        "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
         "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
     }

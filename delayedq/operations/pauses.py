@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.core.limits import NAME_LENGTH
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.store import default_store
@@ -45,7 +45,7 @@ def is_pausable(queue: str) -> bool:
 
 def check_name(queue: str) -> None:
     """Raises InvalidQueue for what can't be paused."""
-    if not queue.strip() or len(queue) > NAME_LENGTH:
-        raise InvalidQueue(f"The name of a queue has 1 to {NAME_LENGTH} characters.")
+    if not queue.strip() or len(queue) > NAME_LENGTH or not is_storable(queue):
+        raise InvalidQueue(f"The name of a queue has 1 to {NAME_LENGTH} characters, and no NUL.")
     if not is_pausable(queue):
         raise InvalidQueue(f"{queue!r} is a bare queue: no worker serves it, so there is nothing to pause.")

@@ -45,9 +45,12 @@ def serves(worker: Worker, queue: str) -> bool:
 
 
 def running_ids(worker: Worker) -> list[int]:
-    """Ids of the messages that it ran at its last heartbeat."""
-    ids: list[int] = json.loads(worker.running)
-    return ids
+    """Ids of the messages that it ran at its last heartbeat; none if other code has written something else there."""
+    try:
+        ids = json.loads(worker.running)
+    except (ValueError, RecursionError):
+        return []
+    return [id_ for id_ in ids if type(id_) is int and 0 <= id_ < 2**63] if isinstance(ids, list) else []
 
 
 def current_messages(store: Store, workers: Iterable[Worker]) -> dict[str, list[Message]]:

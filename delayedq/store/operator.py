@@ -18,6 +18,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from delayedq.core.fingerprints import fingerprint
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
 from delayedq.store.error_groups import ErrorGroups
@@ -49,6 +51,14 @@ class Move(NamedTuple):
     scheduled_at: datetime
     queue: str
     priority: int
+
+
+class Rewrite(NamedTuple):
+    """Another payload for a waiting message that still has the payload `before`."""
+
+    seen: Seen
+    before: str
+    after: str
 
 
 class Revival(NamedTuple):
@@ -134,6 +144,35 @@ class OperatorStore(ABC):
     @abstractmethod
     def cancel(self, seen: Sequence[Seen]) -> set[int]:
         """End messages as cancelled; returns the ids of those that were still as seen."""
+
+    @abstractmethod
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        """Give messages another payload; returns the ids of those that were still as seen, and had the one before."""
+
+    @abstractmethod
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        """End messages as cancelled that a worker holds; returns the ids of those that were held and still as seen.
+
+        Their attempts are told by `lease_lost` when their lease is to be renewed, and change nothing any more. The
+        history says that they started when they were claimed.
+        """
+
+    def relabel(self, ids: Collection[int], outcome: str, new_outcome: str) -> set[int]:
+        """Give ended messages with this outcome another one; returns the ids of those that had it.
+
+        Only dead letters have a fingerprint: it goes with their outcome, and is made again of their error.
+        """
+        from delayedq.models import FinishedMessage  # stores are imported before the models are loaded
+
+        with self.database.atomic():
+            ended = FinishedMessage.objects.using(self.database.alias).filter(id__in=ids, outcome=outcome)
+            rows = list(ended.select_for_update().order_by("id").only("id", "error"))
+            for row in rows:
+                row.outcome = new_outcome
+                row.fingerprint = fingerprint(row.error or "") if new_outcome == FinalOutcome.FAILED else None
+            changed = FinishedMessage.objects.using(self.database.alias)
+            changed.bulk_update(rows, ["outcome", "fingerprint"], batch_size=100)
+        return {row.pk for row in rows}
 
     @abstractmethod
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:

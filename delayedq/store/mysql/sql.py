@@ -19,7 +19,7 @@ NOW = _MOMENT.format("%(now)s")
 KEY = "`key`"
 
 # The documents, and the messages they are about. The server would take texts for those of its default character set.
-VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
+VARCHAR, LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
 IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
 _NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
     kind {VARCHAR} PATH '$[0]', `key` {VARCHAR} PATH '$[1]'
@@ -212,7 +212,7 @@ RECORD = f"""
 SELECT {_RECORD}
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', outcome VARCHAR(10) PATH '$[1]', started BIGINT PATH '$[2]', finished BIGINT PATH '$[3]',
-    result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]', error {_LONGTEXT} PATH '$[6]',
+    result {LONGTEXT} PATH '$[4]', errors {LONGTEXT} PATH '$[5]', error {LONGTEXT} PATH '$[6]',
     fingerprint BIGINT PATH '$[7]'
 )) AS given
 {BY_ID}
@@ -222,7 +222,7 @@ DELETE = f"DELETE message FROM {IDS} {BY_ID}"
 GIVE_BACK = f"""
 UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', refund SMALLINT PATH '$[1]', until DATETIME(6) PATH '$[2]', delay BIGINT PATH '$[3]',
-    errors {_LONGTEXT} PATH '$[4]', metadata {_LONGTEXT} PATH '$[5]'
+    errors {LONGTEXT} PATH '$[4]', metadata {LONGTEXT} PATH '$[5]'
 )) AS given
 {BY_ID}
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - given.refund,
@@ -334,9 +334,9 @@ HEARTBEAT = f"""
 SELECT {registry_sql.COLUMNS}, clock.moment - INTERVAL given.age * 1e6 MICROSECOND, clock.moment
 FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     name {VARCHAR} PATH '$.name', host {VARCHAR} PATH '$.host', pid INT PATH '$.pid', threads INT PATH '$.threads',
-    queues {_LONGTEXT} PATH '$.queues', excluded_queues {_LONGTEXT} PATH '$.excluded_queues',
-    lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {_LONGTEXT} PATH '$.running',
-    problems {_LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
+    queues {LONGTEXT} PATH '$.queues', excluded_queues {LONGTEXT} PATH '$.excluded_queues',
+    lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {LONGTEXT} PATH '$.running',
+    problems {LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
 )) AS given, (SELECT {NOW} AS moment) AS clock
 ON DUPLICATE KEY UPDATE {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
 """
