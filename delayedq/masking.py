@@ -128,6 +128,11 @@ class Masking:
         except (ValueError, RecursionError, TypeError):
             return "[]"
 
+    def error(self, line: str, payload: str | None) -> str:
+        """The line of a dead letter's error as it is shown; its class stays."""
+        name, colon, said = line.partition(":")
+        return name + colon + (said and f" {self.text_of(payload)(said.strip())}")
+
 
 class Hidden(Masking):
     """For those who may not see payloads: no argument, no result and no text of an error."""
@@ -179,10 +184,11 @@ def shown[Row: Message | FinishedMessage](message: Row, *, payload: bool = True)
         return message
     masked, unread = copy(message), message.get_deferred_fields()
     given = None if "payload" in unread else message.payload
-    for name in ("payload", "metadata", "result", "errors"):
+    for name in ("payload", "metadata", "result", "errors", "error"):
         text = None if name in unread else getattr(message, name, None)
         if text is not None:
-            setattr(masked, name, masking.errors(text, given) if name == "errors" else getattr(masking, name)(text))
+            mask = getattr(masking, name)
+            setattr(masked, name, mask(text, given) if name.startswith("error") else mask(text))
     return masked
 
 

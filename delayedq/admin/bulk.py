@@ -159,6 +159,7 @@ class BulkAdmin(ReadOnlyAdmin):
             chosen = self._chosen(request)
         except (signing.BadSignature, ValueError):
             return self._back(request, UNREADABLE)
+        demand_filter(request, chosen.asked)
         if chosen.ids == []:
             return self._back(request, _("Tick messages first."))
         form = action.form(request.POST) if "confirmed" in request.POST else None
@@ -238,6 +239,12 @@ class BulkAdmin(ReadOnlyAdmin):
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
         return begin(self.store, action.does, action.described(form), request.user.get_username())
+
+
+def demand_filter(request: HttpRequest, query: QueryDict) -> None:
+    """Raise PermissionDenied for a filter by what errors say, if the user may not see that."""
+    if query.get("error"):
+        demand(request, "view_payload")
 
 
 UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")

@@ -18,6 +18,7 @@ from delayedq.admin.moments import when
 from delayedq.admin.queues import points
 from delayedq.core.fingerprints import LINE_LENGTH, as_hex, class_of
 from delayedq.core.limits import is_storable
+from delayedq.core.masking import MASK
 from delayedq.models import Outcome
 from delayedq.operations.error_groups import BUCKETS, WIDTH, ErrorGroups, error_groups
 from delayedq.operations.wording import grouped, span
@@ -72,8 +73,8 @@ class ErrorPages(BulkAdmin):
         now, asked = self.store.now(), ErrorFilter(request.GET)
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
-            given = asked.cleaned_data
-            found = error_groups(self.store, now, text=given["q"], error_class=given["class_name"])
+            given, reads = asked.cleaned_data, may(request, "view_payload")
+            found = error_groups(self.store, now, text=given["q"] if reads else "", error_class=given["class_name"])
         asked.found_in(found)
         context = {
             "filter": asked,
@@ -96,7 +97,7 @@ def _row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:
     name = class_of(group.pattern)
     return GroupRow(
         name=visible(name) or _("No error was recorded"),
-        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()) if payload else "",
+        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()) if payload else MASK,
         kind=visible(group.kind),
         size=str(group.size),
         first=when(group.first_at, now),

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.http import Http404
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from delayedq.admin.archived import ArchivedMessages
 from delayedq.admin.base import may, visible
-from delayedq.admin.bulk import SAMPLE, Chosen, Preview
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
 from delayedq.admin.filters import EndedFilter, position_in
@@ -65,13 +65,14 @@ class Row(NamedTuple):
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(ErrorPages):
+class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
         asked = self.filter_of(request.GET)
-        before = position_in(request.GET.get("after", ""))
+        before, reads = position_in(request.GET.get("after", "")), may(request, "view_payload")
+        demand_filter(request, request.GET)
         try:
             selection = asked.selection()
             page, count = self._found(selection, before)
@@ -84,10 +85,14 @@ class FinishedMessageAdmin(ErrorPages):
             "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
             "has_errors": selection.outcome == Outcome.FAILED,
             "state": request.GET.get("outcome", ""),
-            "rows": rows(found, now, payload=may(request, "view_payload")),
+            "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
+        if before is None:
+            archived = self.archived_like(request, selection.key)
+            found_there = rows(archived.messages, now, payload=reads)
+            context |= {"archived_rows": found_there, "archived_complete": archived.complete}
         return self.page(request, "finished.html", _("History"), {**context, **(extra_context or {})})
 
     def filter_of(self, query: QueryDict) -> EndedFilter:
@@ -115,19 +120,17 @@ class FinishedMessageAdmin(ErrorPages):
         form_url: str = "",  # noqa: ARG002
         extra_context: Mapping[str, Any] | None = None,
     ) -> HttpResponse:
-        id_ = id_in(object_id)
-        ended = FinishedMessage.objects.using(self.store.alias).filter(id=id_).first() if id_ is not None else None
-        if ended is None:
-            raise Http404(_("The history has no message %(id)s.") % {"id": object_id[:20]})
+        ended, archived = self.ended_or_archived(request, object_id)
         now = self.store.now()
         reads = may(request, "view_payload")
         context = {
-            "row": rows([ended], now)[0],
+            "row": rows([shown(ended, payload=reads)], now)[0],
             "result": pretty(shown(ended, payload=reads).result),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
             "links": [*links_of(request, ended, self.store)],
             **about(self.store, ended, now, payload=reads),
+            **archived,
         }
         return self.page(
             request, "ended.html", _("Message %(id)s") % {"id": ended.pk}, {**context, **(extra_context or {})}
@@ -139,9 +142,8 @@ class FinishedMessageAdmin(ErrorPages):
         now = self.store.now()
         if chosen.ids is None:
             selection = self._dead(chosen)
-            return Preview(
-                count_ended(self.store, selection), [], rows(ended_page(self.store, selection).rows[:SAMPLE], now)
-            )
+            sample = ended_page(self.store, selection).rows[:SAMPLE]
+            return Preview(count_ended(self.store, selection), [], _without_errors(rows(sample, now)))
         dead = (
             listed(FinishedMessage.objects.using(self.store.alias).failed()).defer("result").filter(id__in=chosen.ids)
         )
@@ -155,7 +157,7 @@ class FinishedMessageAdmin(ErrorPages):
             )
             if number
         ]
-        return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
+        return Preview(Count(len(found) - len(taken), exact=True), skipped, _without_errors(rows(found[:SAMPLE], now)))
 
     def _dead(self, chosen: Chosen) -> EndedSelection:
         """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
@@ -177,6 +179,11 @@ def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = 
     return [_row(message, now, payload=payload) for message in messages]
 
 
+def _without_errors(those: list[Row]) -> list[Row]:
+    """Not everybody who may retry may see what errors say."""
+    return [row._replace(error="") for row in those]
+
+
 def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
     return Row(
         id=message.pk,
@@ -191,6 +198,6 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
         attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
-        error=visible((message.error or "").partition(":")[2].strip()) if payload else "",
+        error=visible((message.error or "").partition(":")[2].strip()),
         place=Place(message.finished_at, message.queue, message.priority),
     )

@@ -73,7 +73,7 @@ class MessageAdmin(OneMessagePages, BulkAdmin):
         asked = self.filter_of(request.GET)
         after = position_in(request.GET.get("after", ""))
         try:
-            page, count, searched = self._found(asked, now, after)
+            page, count, searched = self._found(asked, now, after, payload=may(request, "view_payload"))
         except ValidationError:
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
@@ -92,12 +92,12 @@ class MessageAdmin(OneMessagePages, BulkAdmin):
         return LiveFilter(query, self.store)
 
     def _found(
-        self, asked: LiveFilter, now: datetime, after: Position | None
+        self, asked: LiveFilter, now: datetime, after: Position | None, *, payload: bool
     ) -> tuple[Page[Message], Count | None, str]:
         """One page, with a count if it is the first, and what was searched. A search has a single page."""
         selection = asked.selection(now)
         if selection.key is not None:
-            found = find(self.store, selection.key, selection)
+            found = find(self.store, selection.key, selection, payload=payload)
             return Page(found.messages, None), found_count(found), searched(selection.key, found)
         if selection.state in LEASED:
             page, number, is_exact = leased_page(self.store, selection, after)

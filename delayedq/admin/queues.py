@@ -11,8 +11,9 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.base import demand, may, visible
 from delayedq.admin.moments import when
+from delayedq.admin.state_pages import StatePages, worker_links
 from delayedq.core.limits import is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
@@ -75,13 +76,15 @@ class WorkerRow(NamedTuple):
     seen: SafeString | str
     messages: list[Message]
     more: int
+    links: list[tuple[str, str]]
 
 
 @admin.register(PausedQueue)
-class QueueAdmin(ReadOnlyAdmin):
+class QueueAdmin(StatePages):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         return [
+            *self.state_urls(),
             path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
             path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
             path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),
@@ -93,6 +96,7 @@ class QueueAdmin(ReadOnlyAdmin):
             "rows": [_row(state, now) for state in queue_states(self.store, now)],
             "workers": _worker_rows(self.store, now),
             "may_pause": may(request, "pause_queue"),
+            **self.state_context(request, now),
         }
         return self.page(request, "queues.html", _("Queues"), {**context, **(extra_context or {})})
 
@@ -237,4 +241,5 @@ def _worker_row(worker: Worker, current: list[Message], now: datetime) -> Worker
         seen=when(worker.seen_at, now),
         messages=current,
         more=max(0, len(running_ids(worker)) - SHOWN),
+        links=worker_links(worker),
     )

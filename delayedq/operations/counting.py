@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
@@ -122,7 +123,7 @@ def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[Finishe
     if selection.is_indexed:
         return ended_page(store, selection), count_ended(store, selection)
     page = scan_history(store, selection, None, SCANNED_BOUND)
-    return ended_rows(store, first_page(page)), _count(page, selection.messages(store.alias))
+    return ended_rows(store, first_page(page)), _share(store, selection, page)
 
 
 def count_ended(store: Store, selection: EndedSelection) -> Count:
@@ -130,7 +131,7 @@ def count_ended(store: Store, selection: EndedSelection) -> Count:
     messages = selection.messages(store.alias)
     if selection.is_indexed:
         return _indexed(messages.order_by("finished_at"))
-    return _count(scan_history(store, selection, None, SCANNED_BOUND), messages)
+    return _share(store, selection, scan_history(store, selection, None, SCANNED_BOUND))
 
 
 def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
@@ -165,7 +166,24 @@ def _counted(found: int, rows: QuerySet[Any], most: int) -> Count:
 
 def _count(page: KeysetPage, rows: QuerySet[Any]) -> Count:
     found = len(page.found) + len(page.beyond)
-    return Count(found, exact=True) if page.reached is None else _estimated(rows, found)
+    if page.reached is None or not found:  # an estimate says little of what was not met once
+        return Count(found, exact=page.reached is None or None)
+    return _estimated(rows, found)
+
+
+def _share(store: Store, selection: EndedSelection, page: KeysetPage) -> Count:
+    """The count of ended messages, of which a scan read the latest: as many of the others are taken to match.
+
+    The planner would multiply the shares of a task and of failures, as if all tasks failed alike.
+    """
+    found = len(page.found)
+    if page.reached is None or not found or connections[store.alias].vendor != "postgresql":
+        return Count(found, exact=page.reached is None or None)
+    scanned = replace(selection, **dict.fromkeys(("queue", "kind", "key", "error")))
+    if not scanned.is_indexed:
+        scanned = replace(scanned, outcome=None)
+    estimate = _planned(scanned.messages(store.alias)) * found // max(page.read, found)
+    return Count(estimate, exact=False) if estimate > found else Count(found, exact=None)
 
 
 def _estimated(rows: QuerySet[Any], at_least: int) -> Count:

@@ -12,7 +12,7 @@ from django.db import connections, transaction
 from django.db.models import Q
 
 from delayedq.exceptions import UnknownTask
-from delayedq.models import FinishedMessage, Message, PausedQueue, Worker, is_free, with_renewals
+from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
 from delayedq.operations.counting import counted
 from delayedq.operations.wording import both, exact, relative
 from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
@@ -171,6 +171,9 @@ class Waiting:
         if BARE in self.message.queue:
             yield Answer(Reason.BARE, "It is in a bare queue: no worker serves it, it waits for code that polls.")
             return
+        if paused := PausedTask.objects.using(self.store.alias).filter(kind=self.message.kind).first():
+            by = f" by {paused.paused_by}" if paused.paused_by else ""
+            yield Answer(Reason.PAUSED, f"Its task was paused{by} {both(paused.paused_at, self.now)}.")
         try:
             task_at(self.message.kind)
         except UnknownTask:

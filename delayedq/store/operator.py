@@ -18,8 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from delayedq.core.fingerprints import fingerprint
-from delayedq.core.lifecycle import FinalOutcome
+from delayedq.core.fingerprints import last_error
 from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
 from delayedq.store.error_groups import ErrorGroups
@@ -95,12 +94,14 @@ LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 class KeysetPage(NamedTuple):
     """What a keyset scan found, in its order, and how far it came: None is the end.
 
-    `beyond` is what some of its lanes have further on, where others may have more.
+    `beyond` is what some of its lanes have further on, where others may have more. `read`: of how many rows, if it did
+    not come to the end.
     """
 
     found: list[Position]
     reached: Position | None
     beyond: Sequence[Position] = ()
+    read: int = 0
 
 
 class OperatorStore(ABC):
@@ -160,19 +161,20 @@ class OperatorStore(ABC):
     def relabel(self, ids: Collection[int], outcome: str, new_outcome: str) -> set[int]:
         """Give ended messages with this outcome another one; returns the ids of those that had it.
 
-        Only dead letters have a fingerprint: it goes with their outcome, and is made again of their error.
+        Dead letters get the line and the fingerprint of their last error; what is none any more loses them.
         """
         from delayedq.models import FinishedMessage  # stores are imported before the models are loaded
 
+        messages = FinishedMessage.objects.using(self.database.alias)
         with self.database.atomic():
-            ended = FinishedMessage.objects.using(self.database.alias).filter(id__in=ids, outcome=outcome)
-            rows = list(ended.select_for_update().order_by("id").only("id", "error"))
-            for row in rows:
-                row.outcome = new_outcome
-                row.fingerprint = fingerprint(row.error or "") if new_outcome == FinalOutcome.FAILED else None
-            changed = FinishedMessage.objects.using(self.database.alias)
-            changed.bulk_update(rows, ["outcome", "fingerprint"], batch_size=100)
-        return {row.pk for row in rows}
+            ended = messages.filter(id__in=ids, outcome=outcome).only("id", "errors").order_by("id")
+            found = list(ended.select_for_update())
+            for one in found:
+                one.outcome = new_outcome
+                dead = last_error(one.errors) if new_outcome == "failed" else None
+                one.error, one.fingerprint = dead or (None, None)
+            messages.bulk_update(found, ["outcome", "error", "fingerprint"], batch_size=100)
+        return {one.pk for one in found}
 
     @abstractmethod
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
@@ -266,7 +268,7 @@ class OperatorStore(ABC):
         positions = [Position(instant(at), id_) for at, id_, *_ in rows]
         found = [position for position, row in zip(positions, rows, strict=True) if row[2]]
         cut = bool(rows) and (len(rows) == parameters["limit"] or rows[-1][3] == parameters["budget"])
-        return KeysetPage(found, positions[-1] if cut else None)
+        return KeysetPage(found, positions[-1] if cut else None, read=rows[-1][3] if cut else 0)
 
 
 def wanted_of(parameters: dict[str, Any]) -> list[str]:
@@ -281,6 +283,7 @@ def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False
     reached = pick(ends) if ends else None
     found = sorted((position for page in pages for position in page.found), reverse=backwards)
     within = [position for position in found if reached is None or pick(position, reached) == position]
+    read = sum(page.read for page in pages)
     if len(within) > limit:
-        return KeysetPage(within[:limit], within[limit - 1])
-    return KeysetPage(within, reached, found[len(within) : limit])
+        return KeysetPage(within[:limit], within[limit - 1], read=read)
+    return KeysetPage(within, reached, found[len(within) : limit], read)

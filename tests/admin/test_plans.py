@@ -230,3 +230,19 @@ def test_the_number_of_queries_does_not_grow_with_the_rows(operator, store, conn
     assert one <= 16
     action = "cancel" if where == MESSAGES else "retry"
     assert len(statements(connection, partial(tick, operator, action, first, where=where))) <= 16
+
+
+@ON_POSTGRESQL
+def test_the_count_of_a_task_among_dead_letters_follows_from_what_was_read(operator, connection, many):
+    """Not from the planner's statistics, as if all tasks failed alike."""
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE delayedq_finishedmessage SET outcome = 'failed', error = '', fingerprint = 0")
+        cursor.execute("ANALYZE delayedq_finishedmessage")
+
+    def count(**query):
+        return operator.get(HISTORY, {"outcome": "failed", **query}).context["count"]
+
+    assert str(count(kind="tests.absent")) == "not yet known how many"
+    assert not count(kind="tests.k1").exact
+    assert count(kind="tests.k1").number == pytest.approx(2400, rel=0.2)
+    assert count(queue="q1").number == pytest.approx(3000, rel=0.2)

@@ -150,23 +150,17 @@ def test_what_does_not_run_as_it_was_seen_is_not_stopped(store, change):
 def test_dead_letters_get_another_outcome_and_nothing_else_does(store):
     store.at(NOW).offer_many([message("a"), message("b"), message("c")])
     first, second, third = (claim_one(store) for _ in range(3))
-    settle(store, fail(first), fail(second), succeed(third))
+    errors = '[{"attempt":1,"exception":"app.Late","message":"by 5"}]'
+    settle(store, fail(first, errors=errors), fail(second), succeed(third))
     ids = [first.id, third.id, 10**9]
+    dead = history(id=first.id)
 
     assert operator(store).relabel(ids, "failed", "cancelled") == {first.id}
     assert operator(store).relabel(ids, "failed", "cancelled") == set()
     assert {row.key: row.outcome for row in FinishedMessage.objects.all()} == {
         first.key: "cancelled", second.key: "failed", third.key: "succeeded",
     }  # fmt: skip
-
-
-def test_a_fingerprint_goes_and_comes_with_the_outcome_of_a_dead_letter(store):
-    store.at(NOW).offer_many([message("a")])
-    dead = claim_one(store)
-    settle(store, fail(dead))
-    before = FinishedMessage.objects.values("outcome", "error", "fingerprint").get()
-
-    operator(store).relabel([dead.id], "failed", "cancelled")
-    assert FinishedMessage.objects.get().fingerprint is None
-    operator(store).relabel([dead.id], "cancelled", "failed")
-    assert FinishedMessage.objects.values("outcome", "error", "fingerprint").get() == before
+    assert (history(id=first.id).error, history(id=first.id).fingerprint) == (None, None)
+    assert operator(store).relabel(ids, "cancelled", "failed") == {first.id}
+    again = history(id=first.id)
+    assert (again.outcome, again.error, again.fingerprint) == ("failed", "app.Late: by 5", dead.fingerprint)

@@ -33,9 +33,11 @@ STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
 CLOCK = "SELECT UTC_TIMESTAMP(6)"
 PACKET = "SELECT @@max_allowed_packet"
 
-# Every new message has a higher id than all before it. What is paused or resumed changes the other two.
+# Every new message has a higher id than all before it. What is paused or resumed changes the others.
 NEWEST = """
-SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message), count(*), coalesce(max(id), 0) FROM delayedq_pausedqueue
+SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message),
+    (SELECT count(*) FROM delayedq_pausedqueue), (SELECT coalesce(max(id), 0) FROM delayedq_pausedqueue),
+    (SELECT count(*) FROM delayedq_pausedtask), (SELECT coalesce(max(id), 0) FROM delayedq_pausedtask)
 """
 
 # Offers -------------------------------------------------------------------------------------------------------------
@@ -127,7 +129,8 @@ WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
 ORDER BY queue, priority LIMIT 1
 """
 
-_NOT_PAUSED = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+_NOT_PAUSED = """queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
+    AND kind NOT IN (SELECT kind FROM delayedq_pausedtask)"""
 
 _HEAD = f"""(
     SELECT queue, priority, scheduled_at, TIMESTAMPDIFF(MICROSECOND, {_DUE}, scheduled_at) / 1e6
@@ -338,5 +341,6 @@ FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {LONGTEXT} PATH '$.running',
     problems {LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
 )) AS given, (SELECT {NOW} AS moment) AS clock
-ON DUPLICATE KEY UPDATE {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
+ON DUPLICATE KEY UPDATE asked = IF(VALUES(started_at) > seen_at, '', asked),
+    {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
 """

@@ -53,6 +53,11 @@ def expired(message: str) -> str:
     ), '-infinity') <= {NOW}"""
 
 
+def of_running_task(message: str) -> str:
+    """Its task is not paused. The subquery is evaluated once, and costs nothing while no task is."""
+    return f"{message}.kind <> ALL(ARRAY(SELECT kind FROM delayedq_pausedtask))"
+
+
 # Reading ------------------------------------------------------------------------------------------------------------
 
 _LANE_HEAD = f"lane.queue, lane.priority, head.scheduled_at, extract(epoch FROM head.scheduled_at - {NOW})::float8"
@@ -61,7 +66,7 @@ _HEAD = f"""(
     SELECT scheduled_at FROM delayedq_message AS message
     WHERE message.queue = lane.queue AND message.priority = lane.priority
         AND message.scheduled_at >= coalesce(lane.watermark, '-infinity')
-        AND {unleased("message")}
+        AND {unleased("message")} AND {of_running_task("message")}
     ORDER BY scheduled_at LIMIT 1
 ) AS head"""
 
@@ -124,7 +129,7 @@ WHERE message.id = ANY(ARRAY(
         SELECT due.id FROM delayedq_message AS due
         WHERE due.queue = lane.queue AND due.priority = lane.priority
             AND due.scheduled_at >= coalesce(lane.watermark, '-infinity') AND due.scheduled_at <= {NOW}
-            AND (due.lease_token IS NULL OR %(expired)s AND {expired("due")})
+            AND (due.lease_token IS NULL OR %(expired)s AND {expired("due")}) AND {of_running_task("due")}
         ORDER BY due.scheduled_at, due.id
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
