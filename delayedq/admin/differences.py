@@ -16,6 +16,7 @@ from delayedq.masking import hidden, masking_of
 from delayedq.models import EditedMessage, FinishedMessage, Message
 from delayedq.operations.arguments import by_name
 from delayedq.operations.schedule_edits import SCHEDULE
+from delayedq.operations.wording import exact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -109,5 +110,5 @@ def _said(value: Any) -> str:
     except ValueError:
         moment = None
     if moment is not None and timezone.is_aware(moment):
-        return f"{timezone.localtime(moment):%Y-%m-%d %H:%M:%S %Z}"
+        return exact(moment)
     return cut(value if isinstance(value, str) else json.dumps(value), VALUE_LENGTH)

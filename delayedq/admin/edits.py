@@ -9,10 +9,9 @@ from django.contrib import admin, messages
 from django.core import signing
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
-from django.utils.timezone import localtime
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.bulk import SALT, summary
 from delayedq.admin.changes import TO_UNDO
 from delayedq.admin.differences import PER_PAGE, rows
@@ -27,27 +26,27 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
 
 
+#: The list shows this many edits on a page.
+EDITS_PER_PAGE = 50
+
+
 @admin.register(Edit)
 class EditAdmin(ReadOnlyAdmin):
-    list_display = ("what", "made_at", "who", "changed", "skipped", "undone_at", "undone_who")
-    ordering = ("-id",)
-    sortable_by = ()
-
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.undo_view)
         return [path("<int:edit_id>/undo/", view, name="delayedq_edit_undo"), *super().get_urls()]
 
-    @admin.display(description=gettext_lazy("description"))
-    def what(self, edit: Edit) -> str:
-        return visible(edit.description or edit.action)
-
-    @admin.display(description=gettext_lazy("made by"))
-    def who(self, edit: Edit) -> str:
-        return visible(edit.made_by)
-
-    @admin.display(description=gettext_lazy("undone by"))
-    def undone_who(self, edit: Edit) -> str:
-        return visible(edit.undone_by)
+    def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """The latest edits first; `before`: continue with those before this id."""
+        before, edits = id_in(request.GET.get("before", "")), Edit.objects.using(self.store.alias).order_by("-id")
+        found = list((edits if before is None else edits.filter(id__lt=before))[: EDITS_PER_PAGE + 1])
+        context = {
+            "rows": [(edit, *_texts(edit)) for edit in found[:EDITS_PER_PAGE]],
+            "next": found[EDITS_PER_PAGE - 1].pk if len(found) > EDITS_PER_PAGE else None,
+            "is_first": before is None,
+            "now": self.store.now(),
+        }
+        return self.page(request, "edits.html", _("Edits"), {**context, **(extra_context or {})})
 
     def change_view(
         self,
@@ -59,16 +58,15 @@ class EditAdmin(ReadOnlyAdmin):
         edit = self._known(id_in(object_id) or 0)
         after, now = id_in(request.GET.get("after", "")) or 0, self.store.now()
         edited = rows(self.store, edit, after, payload=may(request, "view_payload"))
+        description, made_by, undone_by = _texts(edit)
         context = {
             "edit": edit,
-            "made": when(edit.made_at, now),
-            "undone": edit.undone_at and when(edit.undone_at, now),
+            "now": now,
             "edited": edited,
             "next": edited[-1].id if len(edited) == PER_PAGE else None,
-            "zone": f"{localtime(now):%Z}",
-            "description": visible(edit.description or edit.action),
-            "made_by": visible(edit.made_by),
-            "undone_by": visible(edit.undone_by),
+            "description": description,
+            "made_by": made_by,
+            "undone_by": undone_by,
             "can_undo": can_undo(edit) and may(request, TO_UNDO[edit.action]),
         }
         return self.page(
@@ -81,10 +79,10 @@ class EditAdmin(ReadOnlyAdmin):
         edit = self._known(edit_id)
         demand(request, TO_UNDO.get(edit.action, ""))
         if not can_undo(edit):
-            messages.warning(request, "This edit was undone already, or changed nothing.")
+            messages.warning(request, _("This edit was undone already, or changed nothing."))
             return HttpResponseRedirect(self._url(edit))
         if request.method != "POST":
-            return self.page(request, "undo.html", "Undo?", edit=edit, description=visible(edit.description))
+            return self.page(request, "undo.html", _("Undo?"), edit=edit, description=visible(edit.description))
         return self._undo(request, edit)
 
     def _undo(self, request: HttpRequest, edit: Edit) -> HttpResponse:
@@ -95,17 +93,22 @@ class EditAdmin(ReadOnlyAdmin):
         progress = undo(self.store, edit, after, request.user.get_username())
         changed, reasons = changed + progress.changed, Counter(skipped) + progress.skipped
         if progress.after is not None:
-            ongoing = signing.dumps([progress.after, changed, reasons], salt=f"{SALT}.undo.{edit.pk}")
-            return self.page(request, "ongoing.html", "Undo…", edit=edit, ongoing=ongoing, given=[])
+            ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
+            return self.page(request, "ongoing.html", _("Undo…"), edit=edit, ongoing=ongoing, given=[])
         self.log_change(request, edit, f"Undo: {summary(changed, reasons)}")
-        messages.success(request, f"Undone: {summary(changed, reasons)}.")
+        messages.success(request, _("Undone: %(summary)s.") % {"summary": summary(changed, reasons)})
         return HttpResponseRedirect(self._url(edit))
 
     def _known(self, id_: int) -> Edit:
         edit = Edit.objects.using(self.store.alias).filter(id=id_).first()
         if edit is None:
-            raise Http404("There is no such edit; edits are deleted after 30 days.")
+            raise Http404(_("There is no such edit; edits are deleted after 30 days."))
         return edit
 
     def _url(self, edit: Edit) -> str:
         return reverse("admin:delayedq_edit_change", args=[edit.pk])
+
+
+def _texts(edit: Edit) -> tuple[str, str, str]:
+    """What was done, by whom, and who undid it."""
+    return visible(edit.description or edit.action), visible(edit.made_by), visible(edit.undone_by)

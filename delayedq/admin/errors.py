@@ -11,15 +11,17 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.base import may, visible, when
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import BulkAdmin
+from delayedq.admin.lists import tabs_of
+from delayedq.admin.moments import when
 from delayedq.admin.queues import points
 from delayedq.core.fingerprints import LINE_LENGTH, as_hex, class_of
 from delayedq.core.limits import is_storable
 from delayedq.core.masking import MASK
 from delayedq.models import Outcome
 from delayedq.operations.error_groups import BUCKETS, WIDTH, ErrorGroups, error_groups
-from delayedq.operations.wording import span
+from delayedq.operations.wording import grouped, span
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -76,6 +78,7 @@ class ErrorPages(BulkAdmin):
         asked.found_in(found)
         context = {
             "filter": asked,
+            "tabs": tabs_of(request, self.store, now, "errors"),
             "rows": [_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
             "more": found.more,
             "is_cut": found.is_cut,
@@ -110,4 +113,4 @@ def _row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:
 def _trend(group: ErrorGroup) -> str:
     number, window = sum(group.trend), span(timedelta(seconds=BUCKETS * WIDTH))
     words = ngettext("%(number)s in the last %(span)s", "%(number)s in the last %(span)s", number)
-    return words % {"number": f"{number:,}", "span": window}
+    return words % {"number": grouped(number), "span": window}

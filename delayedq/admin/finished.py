@@ -11,18 +11,21 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.archived import ArchivedMessages
-from delayedq.admin.base import may, visible, when
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
+from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
-from delayedq.admin.texts import about, pretty
+from delayedq.admin.texts import about, pretty, preview_of
+from delayedq.core.edits import Place
 from delayedq.core.fingerprints import class_of
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import LARGE, Page, ended_page, find_ended, id_in
+from delayedq.operations.browsing import Page, ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
@@ -49,14 +52,17 @@ class Row(NamedTuple):
     url: str
     outcome: str
     kind: str
+    preview: str
     key: str
     queue: str
+    priority: int
     ended: SafeString | str
     attempts: str
     is_dead: bool
     #: Of a dead letter: the class of its last error, and the first line of what that said.
     error_class: str
     error: str
+    place: Place
 
 
 @admin.register(FinishedMessage)
@@ -76,14 +82,19 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
         context = {
             "filter": asked,
-            "rows": rows([shown(one, payload=reads) for one in found], now),
+            "tabs": tabs_of(request, self.store, now, "ended"),
+            "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
+            "has_errors": selection.outcome == Outcome.FAILED,
+            "state": request.GET.get("outcome", ""),
+            "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
         if before is None:
             archived = self.archived_like(request, selection.key)
-            context |= {"archived_rows": rows(archived.messages, now), "archived_complete": archived.complete}
-        return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+            found_there = rows(archived.messages, now, payload=reads)
+            context |= {"archived_rows": found_there, "archived_complete": archived.complete}
+        return self.page(request, "finished.html", _("History"), {**context, **(extra_context or {})})
 
     def filter_of(self, query: QueryDict) -> EndedFilter:
         return EndedFilter(query, self.store)
@@ -122,7 +133,9 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             **about(self.store, ended, now, payload=reads),
             **archived,
         }
-        return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
+        return self.page(
+            request, "ended.html", _("Message %(id)s") % {"id": ended.pk}, {**context, **(extra_context or {})}
+        )
 
     # Bulk actions
 
@@ -133,7 +146,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             sample = ended_page(self.store, selection).rows[:SAMPLE]
             return Preview(count_ended(self.store, selection), [], _without_errors(rows(sample, now)))
         dead = (
-            FinishedMessage.objects.using(self.store.alias).failed().defer(*LARGE, "result").filter(id__in=chosen.ids)
+            listed(FinishedMessage.objects.using(self.store.alias).failed()).defer("result").filter(id__in=chosen.ids)
         )
         found = list(dead.order_by("-finished_at"))
         taken = with_taken_keys(self.store, found)
@@ -162,8 +175,9 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
-def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
-    return [_row(message, now) for message in messages]
+def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[Row]:
+    """`payload`: whether to show the beginning of the arguments, and what errors said."""
+    return [_row(message, now, payload=payload) for message in messages]
 
 
 def _without_errors(those: list[Row]) -> list[Row]:
@@ -171,17 +185,20 @@ def _without_errors(those: list[Row]) -> list[Row]:
     return [row._replace(error="") for row in those]
 
 
-def _row(message: FinishedMessage, now: datetime) -> Row:
+def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
     return Row(
         id=message.pk,
         url=reverse("admin:delayedq_finishedmessage_change", args=[message.pk]),
         outcome=message.outcome,
         kind=visible(message.kind),
+        preview=preview_of(message) if payload else "",
         key=visible(message.key or ""),
         queue=visible(message.queue),
+        priority=message.priority,
         ended=when(message.finished_at, now),
-        attempts=f"{message.attempts} of {message.max_attempts}",
+        attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
         error=visible((message.error or "").partition(":")[2].strip()),
+        place=Place(message.finished_at, message.queue, message.priority),
     )

@@ -15,10 +15,11 @@ from django.utils.translation import gettext_lazy
 
 from delayedq.admin.argument_form import ArgumentForm
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.admin.filters import Moment
+from delayedq.admin.choices import queue_field
+from delayedq.admin.moments import Moment
 from delayedq.compat import InvalidTask
 from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.limits import KEY_LENGTH
 from delayedq.exceptions import CannotRun, InvalidMessage
 from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations.arguments import bound, edit_arguments
@@ -48,8 +49,11 @@ class SendForm(ArgumentForm):
         max_length=KEY_LENGTH,
         help_text=gettext_lazy("Empty: none."),
     )
-    queue = forms.CharField(label=gettext_lazy("Queue"), max_length=NAME_LENGTH)
     priority = forms.IntegerField(label=gettext_lazy("Priority"), min_value=LOWEST_PRIORITY, max_value=HIGHEST_PRIORITY)
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["queue"] = queue_field(gettext_lazy("Queue"))
 
     def sending(self, max_attempts: int | None) -> Sending:
         """What was entered."""

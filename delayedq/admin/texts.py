@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from delayedq.admin.base import cut, visible
-from delayedq.masking import shown
+from delayedq.masking import masking_of, shown
+from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
 from delayedq.store.protocol import BARE
@@ -20,6 +23,8 @@ if TYPE_CHECKING:
 
 #: At most this many characters of an argument's value are shown.
 VALUE_LENGTH = 2_000
+#: A list shows at most this many characters of the arguments.
+PREVIEW_LENGTH = 160
 
 
 class Argument(NamedTuple):
@@ -48,13 +53,44 @@ def call_of(kind: str, payload: str) -> Call:
     """The arguments bound to the signature of the task, if it is registered here."""
     task = registered.get(kind)
     if task is None:
-        return Call([], "Its task is not registered here.")
+        return Call([], _("Its task is not registered here."))
     try:
         call = json.loads(payload)
         bound = parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {}))
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        return Call([], f"It does not fit the signature of its task: {cut(str(error), VALUE_LENGTH)}")
+        return Call(
+            [], _("It does not fit the signature of its task: %(error)s") % {"error": cut(str(error), VALUE_LENGTH)}
+        )
     return Call([Argument(name, _value(value)) for name, value in bound.arguments.items()])
+
+
+def preview_of(message: Message | FinishedMessage) -> str:
+    """The arguments in one line; a list has read only the beginning of the payload."""
+    message = shown(message)
+    start = getattr(message, "payload_start", None)
+    return payload_preview(message.kind, message.payload[:PAYLOAD_START] if start is None else start)
+
+
+def payload_preview(kind: str, start: str) -> str:
+    """The arguments in one line, such as `flight_id=1545, gate="B7"`, from the beginning of a payload.
+
+    A payload that is longer, or none of a task, is shown as it is stored. What is sensitive is masked.
+    """
+    if (masking := masking_of(kind)) is not None:
+        start = masking.payload(start)
+    bound = call_of(kind, start).arguments if len(start) < PAYLOAD_START else []
+    text = ", ".join(f"{argument.name}={argument.value}" for argument in bound) or _unbound(start)
+    return visible(text.replace("\n", " "))[:PREVIEW_LENGTH]
+
+
+def _unbound(start: str) -> str:
+    """The arguments of a task that is not registered here, without the names of those by position."""
+    try:
+        call = json.loads(start)
+        values = [*map(_value, call.get("args", [])), *(f"{name}={_value(v)}" for name, v in call["kwargs"].items())]
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
+        return "" if start == "{}" else start
+    return ", ".join(values)
 
 
 def _value(value: Any) -> str:

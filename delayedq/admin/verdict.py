@@ -7,8 +7,9 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from delayedq.admin.base import cut, may, when
+from delayedq.admin.base import cut, may
 from delayedq.admin.errors import query_of
+from delayedq.admin.moments import when
 from delayedq.core.fingerprints import class_of
 from delayedq.operations.findings import Rule, Verb
 from delayedq.operations.verdict import verdict

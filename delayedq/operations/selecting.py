@@ -39,6 +39,8 @@ class Selection:
     as_of: datetime
     state: State | None = None
     queue: str | None = None
+    #: Only those of these queues; None: of all.
+    queues: frozenset[str] | None = None
     kind: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -64,15 +66,17 @@ class Selection:
         return min(until, self.as_of) if self.state is State.DUE else until
 
     def lanes(self, store: Store) -> list[Lane]:
-        """The lanes of the chosen queue and priority, or all."""
-        lanes = (lane for lane in store.lanes() if self.queue in {None, lane.queue})
-        return [lane for lane in lanes if self.priority in {None, lane.priority}]
+        """The lanes of the chosen queue or queues and priority, or all."""
+        lanes = [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
+        lanes = [lane for lane in lanes if self.priority in {None, lane.priority}]
+        return lanes if self.queues is None else [lane for lane in lanes if lane.queue in self.queues]
 
     def messages(self, alias: str) -> QuerySet[Message]:
         """The selection as a query."""
         messages = Message.objects.using(alias).filter(_in_state(self.state, self.as_of))
         asked = {
             "queue": self.queue,
+            "queue__in": self.queues,
             "kind": self.kind,
             "priority": self.priority,
             "leased_by": self.worker,
