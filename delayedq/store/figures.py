@@ -92,8 +92,5 @@ class Figures:
         return self._counted(template, slices, start=stored(grid.start), end=stored(grid.end), width=grid.width)
 
     def _counted(self, template: str, slices: Any, **parameters: Any) -> list[Any]:
-        dialect = self._database.dialect
-        with self._database.atomic():
-            if dialect.prepare:
-                self._database.write(dialect.prepare)
-            return self._database.rows(sql.in_words(template, dialect), {"slices": json.dumps(slices), **parameters})
+        statement = sql.in_words(template, self._database.dialect)
+        return self._database.counted(statement, {"slices": json.dumps(slices), **parameters})
