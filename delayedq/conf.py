@@ -39,8 +39,10 @@ class Settings:
     RETENTION: timedelta | None = timedelta(days=30)
     #: Largest payload, in bytes of its JSON.
     MAX_PAYLOAD_BYTES: int = MAX_PAYLOAD_BYTES
-    #: Where the pipeline keeps ended messages: a directory, or a URL that Spark can write to. None: it has no lake.
+    #: Where the pipeline keeps ended messages: a directory, or a URL that Spark and this process can write to.
     LAKE: str | None = None
+    #: What tells the rows of this database from those of others that share the lake. None: the name of the database.
+    LAKE_SOURCE: str | None = None
     #: The archive moves history that is older than this. Must be below RETENTION, which deletes what is older.
     ARCHIVE_AFTER: timedelta = timedelta(days=7)
     #: Where the pipeline's Spark runs: a master ("local[*]"), or the address of a Spark Connect server ("sc://...").
@@ -68,7 +70,7 @@ class Settings:
             )
         if self.ACKNOWLEDGE not in {"batched", "each"}:
             raise ImproperlyConfigured(_problem("ACKNOWLEDGE", '"batched" or "each"', self.ACKNOWLEDGE))
-        for name in ("LAKE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
+        for name in ("LAKE", "LAKE_SOURCE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ImproperlyConfigured(_problem(name, "a text, or None", value))

@@ -25,6 +25,7 @@
     │       ├── SnapshotGone                  the transaction that a DataFrame reads from has ended: load it again
     │       ├── LoadFailed                    the staging table differs from what was written; nothing was offered
     │       ├── LakeUnusable                  the path has no lake, other files, or a lake of a newer schema
+    │       ├── LakeDamaged                   files of the lake are missing, or differ from the books
     │       ├── ArchiveBusy                   another process archives, or took over this batch
     │       └── ArchiveFailed                 a batch can't be moved; none of its rows was deleted
     └── Steering                              raised by a task to say what comes next; not an error
@@ -135,6 +136,10 @@ class LoadFailed(PipelineError):
 
 class LakeUnusable(PipelineError):
     """The path holds no lake, something else, or a lake that a newer delayedq has written to."""
+
+
+class LakeDamaged(PipelineError):
+    """Files of the lake are missing, or hold other rows than the books say; what was told before lists them."""
 
 
 class ArchiveBusy(PipelineError):

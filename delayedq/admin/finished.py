@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.http import Http404
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from delayedq.admin.archived import ArchivedMessages
 from delayedq.admin.base import visible, when
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview
 from delayedq.admin.changes import ENDED_ACTIONS
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(ErrorPages):
+class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -76,6 +76,9 @@ class FinishedMessageAdmin(ErrorPages):
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
+        if before is None:
+            archived = self.archived_like(request, selection.key)
+            context |= {"archived_rows": rows(archived.messages, now), "archived_complete": archived.complete}
         return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
 
     def filter_of(self, query: QueryDict) -> EndedFilter:
@@ -103,10 +106,7 @@ class FinishedMessageAdmin(ErrorPages):
         form_url: str = "",  # noqa: ARG002
         extra_context: Mapping[str, Any] | None = None,
     ) -> HttpResponse:
-        id_ = id_in(object_id)
-        ended = FinishedMessage.objects.using(self.store.alias).filter(id=id_).first() if id_ is not None else None
-        if ended is None:
-            raise Http404(f"The history has no message {object_id[:20]}.")
+        ended, archived = self.ended_or_archived(request, object_id)
         now = self.store.now()
         context = {
             "row": rows([ended], now)[0],
@@ -115,6 +115,7 @@ class FinishedMessageAdmin(ErrorPages):
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
             "answers": explain(ended, now),
             **about(self.store, ended, now),
+            **archived,
         }
         return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
 

@@ -48,6 +48,12 @@ def url_of(alias: str) -> str:
     return f"sqlite:///{quote(str(Path(parameters['database']).absolute()))}"
 
 
+def database_name(alias: str) -> str:
+    """What the database calls itself; of SQLite, the name of its file."""
+    name = str(connections[alias].settings_dict["NAME"])
+    return Path(name).stem if connections[alias].vendor == "sqlite" else name
+
+
 def _postgresql(parameters: Mapping[str, Any]) -> str:
     given = {name: value for name, value in parameters.items() if value and name not in _NOT_LIBPQ}
     who, name = _who(given.pop("user", None), given.pop("password", None)), given.pop("dbname", "")

@@ -80,6 +80,7 @@ class ArchiveBatch(models.Model):
     """
 
     name = models.CharField(max_length=NAME_LENGTH, unique=True)
+    number = models.BigIntegerField(unique=True, help_text="Of its rows in the lake, which takes each number once.")
     state = models.CharField(max_length=10, choices=ArchiveState, default=ArchiveState.PLANNED)
     is_open = models.BooleanField(null=True, default=True, unique=True, help_text="True, or empty when it is done.")
     lake = models.TextField()
@@ -93,6 +94,11 @@ class ArchiveBatch(models.Model):
     written_at = models.DateTimeField(null=True, blank=True)
     verified_at = models.DateTimeField(null=True, blank=True)
     deleted_at = models.DateTimeField(null=True, blank=True)
+    restored_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        help_text="When rows of it were last put back; until they are deleted, both have them.",
+    )
 
     class Meta:
         # All supported databases have it. Else each `manage.py check` would connect to the database to ask.
@@ -106,6 +112,11 @@ class ArchiveBatch(models.Model):
         """The cutoff of the open batch: one row, or none."""
         # On SQLite Django 5.2 would write `= True` as the bare column, for which no index is used.
         return cls.objects.filter(is_open__in=[True]).values_list("cutoff", flat=True)
+
+    @property
+    def directory(self) -> str:
+        """Where its attempt writes, in the lake."""
+        return f"{self.name}-{self.attempt}"
 
     @classmethod
     def moved(cls, lake: str) -> QuerySet[ArchiveBatch]:

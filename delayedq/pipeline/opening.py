@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidOption
 from delayedq.pipeline.address import address_of
+from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.connecting import Address
 from delayedq.pipeline.spark.lake import Lake
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
     #: The arguments of `run_pipeline`, parsed.
     Options = dict[str, Any]
+
+
+_NO_LAKE = "There is no lake: set DELAYEDQ['LAKE'], or pass --lake."
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +49,25 @@ class Pipeline:
     def lake(self) -> Lake:
         """Raises InvalidOption if there is none."""
         if self.lake_path is None:
-            raise InvalidOption("There is no lake: set DELAYEDQ['LAKE'], or pass --lake.")
+            raise InvalidOption(_NO_LAKE)
         return Lake(self.spark, self.lake_path)
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutSpark:
+    """What steps use that need no Spark. `tell` writes a line for the operator."""
+
+    store: Store
+    tell: Callable[[str], object]
+    table: LakeTable
+
+
+def opened_without_spark(options: Options, tell: Callable[[str], object]) -> WithoutSpark:
+    """As the arguments and the settings say. Raises InvalidOption if there is no lake."""
+    path = options["lake"] or get_settings().LAKE
+    if path is None:
+        raise InvalidOption(_NO_LAKE)
+    return WithoutSpark(default_store(), tell, LakeTable(path))
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from tempfile import TemporaryFile
 from delayedq.exceptions import PipelineError
 from delayedq.tasks import current_message, task
 
-#: Seconds between two looks at whether the run is still ours.
-LOOK_EVERY = 1.0
+#: Seconds between two checks of whether the lease of this run is still held.
+CHECKED_EVERY = 1.0
 _TOLD = 2000
 
 
@@ -53,7 +53,7 @@ def _wait(process: subprocess.Popen[bytes]) -> int:
     message = current_message()
     while not message.lease_lost:
         try:
-            return process.wait(LOOK_EVERY)
+            return process.wait(CHECKED_EVERY)
         except subprocess.TimeoutExpired:
             continue
     raise PipelineError("The lease was lost: another worker may run this step now.")

@@ -13,6 +13,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from delayedq.core.error_records import known_errors
 from delayedq.exceptions import DelayedQError
@@ -90,7 +91,7 @@ def open_history(path: str | Path) -> HistoryFile:
     """Raises HistoryFileError."""
     path = Path(path)
     if path.is_dir():
-        return ParquetFiles(path, _published(path) if (path / "manifests").is_dir() else path.rglob("*.parquet"))
+        return ParquetFiles(path, _published(path) if (path / "_delta_log").is_dir() else path.rglob("*.parquet"))
     try:
         with path.open("rb") as file:
             is_parquet = file.read(len(_PARQUET)) == _PARQUET
@@ -143,15 +144,19 @@ class ParquetFiles(HistoryFile):
             raise HistoryFileError(f"{path} can't be read as Parquet: {error}") from None
 
 
-def _published(lake: Path) -> Iterator[Path]:
-    """The files of the lake that count: those of the last published attempt at each batch."""
-    latest: dict[str, int] = {}
-    for file in (lake / "manifests").rglob("*.json"):
-        for line in file.read_text().splitlines():
-            manifest = json.loads(line)
-            latest[manifest["batch"]] = max(manifest["attempt"], latest.get(manifest["batch"], 0))
-    for batch, attempt in latest.items():
-        yield from (lake / "messages" / f"batch={batch}-{attempt}").rglob("*.parquet")
+def _published(lake: Path) -> list[Path]:
+    """The files of the lake that count: those of the newest version of its table."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError:
+        raise HistoryFileError(
+            f"{lake} is a table of Delta Lake, which deltalake reads: pip install 'delayedq[lake]'."
+        ) from None
+    try:
+        return [Path(unquote(urlsplit(uri).path)) for uri in DeltaTable(lake).file_uris()]
+    except (DeltaError, OSError) as error:
+        raise HistoryFileError(f"{lake} can't be read as a lake: {error}") from None
 
 
 def _check_columns(path: Path, names: list[str]) -> None:

@@ -15,6 +15,8 @@ from tests.conftest import SERVERS, _children
 from tests.missing import missing
 
 HAS_SPARK = find_spec("pyspark") is not None
+HAS_ENGINES = all(find_spec(name) for name in ("polars", "duckdb_ext", "moto"))
+NEED_ENGINES = {"test_engines.py", "test_outside_engines.py", "test_s3.py"}
 if HAS_SPARK:
     from delayedq.exceptions import JavaMissing
     from delayedq.pipeline.spark.connecting import Address
@@ -36,9 +38,11 @@ NEEDS_NOTHING = Path(__file__).with_name("test_checks.py")
 
 
 def pytest_pycollect_makemodule(module_path):
-    """Without PySpark these modules can't be imported."""
+    """Without PySpark these modules can't be imported; some need other engines, too."""
     if not HAS_SPARK and module_path != NEEDS_NOTHING:
         missing("pyspark", allow_module_level=True)
+    if not HAS_ENGINES and module_path.name in NEED_ENGINES:
+        missing("engines", allow_module_level=True)
 
 
 def pytest_collection_modifyitems(items):

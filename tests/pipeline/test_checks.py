@@ -65,7 +65,7 @@ def test_history_that_is_pruned_before_it_is_archived_is_w006(settings, given, i
 
 def test_an_archive_that_is_open_for_over_a_day_is_w007(alias, store):
     now = store.now()
-    ArchiveBatch.objects.create(name="young", lake="/lake", cutoff=now, planned_at=now - timedelta(hours=23))
+    ArchiveBatch.objects.create(name="young", number=1, lake="/lake", cutoff=now, planned_at=now - timedelta(hours=23))
     assert checks.check_open_batch(databases=[alias]) == []
 
     ArchiveBatch.objects.update(name="old", planned_at=now - timedelta(hours=25))

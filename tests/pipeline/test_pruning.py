@@ -23,7 +23,7 @@ PATIENCE = 60
 
 
 def open_batch(cutoff=NOW):
-    ArchiveBatch.objects.create(name="now", lake="/lake", cutoff=cutoff, planned_at=NOW)
+    ArchiveBatch.objects.create(name="now", number=1, lake="/lake", cutoff=cutoff, planned_at=NOW)
 
 
 def test_what_an_archive_moves_is_left_to_it_until_it_is_done(store):

@@ -39,6 +39,12 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 ("name", models.CharField(max_length=200, unique=True)),
                 (
+                    "number",
+                    models.BigIntegerField(
+                        help_text="Of its rows in the lake, which takes each number once.", unique=True
+                    ),
+                ),
+                (
                     "state",
                     models.CharField(
                         choices=[
@@ -72,6 +78,14 @@ class Migration(migrations.Migration):
                 ("written_at", models.DateTimeField(blank=True, null=True)),
                 ("verified_at", models.DateTimeField(blank=True, null=True)),
                 ("deleted_at", models.DateTimeField(blank=True, null=True)),
+                (
+                    "restored_at",
+                    models.DateTimeField(
+                        blank=True,
+                        help_text="When rows of it were last put back; until they are deleted, both have them.",
+                        null=True,
+                    ),
+                ),
             ],
             options={
                 "required_db_features": ["supports_json_field"],

@@ -12,35 +12,45 @@ import json
 import logging
 from dataclasses import dataclass
 from itertools import batched
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
+from pyspark.sql import functions as F
 
+from delayedq.core.instants import instant
+from delayedq.pipeline.lake.columns import VERSION
 from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.archive_sql import DELETE
 from delayedq.pipeline.spark.connecting import Address, connect
 from delayedq.pipeline.spark.failures import SPARK_ERRORS, first_line
-from delayedq.pipeline.spark.lake import Checksums, Lake, Place, as_in_lake, checksums_of
-from delayedq.pipeline.spark.schema import FINAL_STATES
+from delayedq.pipeline.spark.lake import Lake, Place, as_in_lake
+from delayedq.pipeline.spark.measuring import Checksums, checksums_of, measured
+from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
+from delayedq.pipeline.spark.schema import FINAL_STATES, LAKE, MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
+
+    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
 
 logger = logging.getLogger("delayedq")
 
 #: Rows that one DELETE takes: few enough not to hold up others, enough to be worth the round trip.
 DELETED_AT_ONCE = 10_000
+#: Two rows with the same values in these are one.
+_SAME = ("id", "finished_at")
 
 
 @dataclass(frozen=True, slots=True)
 class Copying:
     """One attempt at a batch: what finished before the cutoff goes to its place in the lake.
 
-    known: what the lake has published and the database may hold nevertheless, as after it was restored. A row that is
-    there, of the same id and end, is not written a second time. None: nothing of the kind.
+    snapshot: the lake as it was when the step began. known: the batches of this database that it has published and
+    whose rows the table may hold nevertheless, as after one of them was restored. A row that is there, of the same id
+    and end, is not written a second time. here: the database, as this process reaches it, to read what is little.
     """
 
     spark: SparkSession
@@ -48,30 +58,45 @@ class Copying:
     lake: Lake
     place: Place
     cutoff: datetime
-    known: DataFrame | None = None
+    snapshot: Snapshot
+    known: Sequence[int] = ()
+    here: Address | None = None
 
     def stored(self) -> DataFrame:
         """What finished before the cutoff, as the table holds it now (LAKE)."""
-        return as_in_lake(history(self.spark, self.address, until=self.cutoff))
+        return as_in_lake(history(self, _read_here(self)), self.place.source, self.place.number)
 
-    def copied(self) -> DataFrame:
-        """The rows of the lake that are copies of such rows (LAKE)."""
-        written = self.lake.read(self.place)
-        if self.known is None:
-            return written
-        return written.unionByName(self.known.join(self.stored().select(*_SAME), [*_SAME], "left_semi"))
+    def before(self) -> DataFrame:
+        """What other batches of this database hold (LAKE)."""
+        return self.lake.history(snapshot=self.snapshot, source=self.place.source, batches=self.known)
+
+    def copied_before(self) -> DataFrame:
+        """Of `before` the rows that are copies of what is stored, as if they were of this batch (LAKE)."""
+        own = {
+            "schema_version": F.lit(VERSION),
+            "source": F.lit(self.place.source),
+            "batch": F.lit(self.place.number).cast("long"),
+        }
+        same = self.before().join(self.stored().select(*_SAME), [*_SAME], "left_semi")
+        return same.withColumns(own).select(LAKE.names)
 
 
-#: Two rows with the same values in these are one.
-_SAME = ("id", "finished_at")
+class Verified(NamedTuple):
+    """A copy that holds what the table holds: its own files, and what they and those of other batches add up to."""
+
+    files: list[DataFile]
+    own: Checksums
+    row_count: int
 
 
 def write(copying: Copying) -> None:
     """Copy what finished before the cutoff into its place, as of one moment."""
-    stored = copying.stored()
-    if copying.known is not None:
-        stored = without(stored, copying.known)
-    copying.lake.write(copying.place, stored)
+    table = _read_here(copying)
+    stored = as_in_lake(history(copying, table), copying.place.source, copying.place.number)
+    if copying.known:
+        stored = without(stored, copying.before())
+    spread = table is None  # what is little is written by one task
+    copying.lake.write(copying.place.directory, stored if spread else stored.coalesce(1), spread=spread)
 
 
 def without(messages: DataFrame, others: DataFrame) -> DataFrame:
@@ -79,30 +104,39 @@ def without(messages: DataFrame, others: DataFrame) -> DataFrame:
     return messages.join(others.select(*_SAME), [*_SAME], "left_anti")
 
 
-def history(spark: SparkSession, address: Address, until: datetime) -> DataFrame:
-    """The finished messages that the database holds (MESSAGES)."""
-    register(spark)
-    options = {"address": address.reference, "states": ",".join(FINAL_STATES), "until": until.isoformat()}
-    return spark.read.format("delayedq").options(**options).load()
+def history(copying: Copying, table: pa.Table | None) -> DataFrame:
+    """The finished messages that the database holds before the cutoff (MESSAGES). table: them, if they are read."""
+    if table is not None:
+        return copying.spark.createDataFrame(table, MESSAGES)
+    register(copying.spark)
+    options = {
+        "address": copying.address.reference,
+        "states": ",".join(FINAL_STATES),
+        "until": copying.cutoff.isoformat(),
+    }
+    return copying.spark.read.format("delayedq").options(**options).load()
 
 
-def verify(copying: Copying) -> Checksums | None:
-    """Read the copy back; its checksums if each row holds what the table holds before the cutoff, else None.
+def _read_here(copying: Copying) -> pa.Table | None:
+    """They as Arrow, if it is so little that this process reads it in less time than Spark needs to begin."""
+    if copying.here is None:
+        return None
+    return read_here(copying.here, MESSAGES, states=FINAL_STATES, until=copying.cutoff)
+
+
+def verify(copying: Copying) -> Verified | None:
+    """Read the copy back; None unless each row holds what the table holds before the cutoff.
 
     Both sides are read whole and digested by Spark, so it is the same comparison on every store. Files that can't be
     read are no copy either.
     """
     try:
-        copied = checksums_of(copying.copied())
+        files, own = measured(copying.lake.read(copying.place))
+        whole = own.with_(checksums_of(copying.copied_before())) if copying.known else own
     except SPARK_ERRORS as error:
         logger.warning("The copy at %s can't be read back: %s", copying.place.directory, first_line(error))
         return None
-    return copied if copied == checksums_of(copying.stored()) else None
-
-
-def written(copying: Copying) -> Checksums:
-    """Those of what this attempt wrote, without what was known before."""
-    return checksums_of(copying.lake.read(copying.place))
+    return Verified(files, own, whole.row_count) if whole == checksums_of(copying.stored()) else None
 
 
 def is_intact(lake: Lake, place: Place) -> bool:
@@ -114,9 +148,21 @@ def is_intact(lake: Lake, place: Place) -> bool:
     return True
 
 
-def delete(copying: Copying) -> int:
-    """Delete the rows that the lake has copies of; returns how many were still there."""
-    ids = copying.copied().select("id")
+def ends(copying: Copying) -> dict[int, tuple[int, datetime]]:
+    """By the number of each batch of `before`: how many rows it has, and when the last of them ended."""
+    grouped = copying.before().groupBy("batch").agg(F.count("*"), F.unix_micros(F.max("finished_at")))
+    return {number: (count, instant(last)) for number, count, last in grouped.collect()}
+
+
+def delete(copying: Copying, row_count: int) -> int:
+    """Delete the rows that the lake has copies of, which are so many; returns how many were still there."""
+    own = copying.lake.history(snapshot=copying.snapshot, source=copying.place.source, batches=[copying.place.number])
+    ids = own.select("id")
+    if copying.known:
+        ids = ids.union(copying.copied_before().select("id"))
+    if copying.here is not None and row_count <= SMALL_ROWS:
+        deletion = _Deletion(copying.here, copying.cutoff)
+        return sum(deletion.of(row.id for row in ids.collect()))
     # SQLite has one writer at a time.
     ids = ids.coalesce(1) if copying.address.vendor == "sqlite" else ids
     deletion = _Deletion(copying.address, copying.cutoff)
@@ -132,11 +178,15 @@ class _Deletion:
     cutoff: datetime
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for count in self.of(_ids(batches)):
+            yield pa.RecordBatch.from_pydict({"deleted": pa.array([count], pa.int64())})
+
+    def of(self, given: Iterable[int]) -> Iterator[int]:
+        """How many rows each statement has deleted."""
         with connect(self.address) as connection:
             statement = DELETE[connection.vendor]
-            for ids in batched(_ids(batches), DELETED_AT_ONCE):
-                count = connection.execute(statement, {"ids": json.dumps(ids), "cutoff": self.cutoff})
-                yield pa.RecordBatch.from_pydict({"deleted": pa.array([count], pa.int64())})
+            for ids in batched(given, DELETED_AT_ONCE):
+                yield connection.execute(statement, {"ids": json.dumps(ids), "cutoff": self.cutoff})
 
 
 def _ids(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:

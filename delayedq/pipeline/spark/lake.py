@@ -1,260 +1,149 @@
-"""The lake: plain Parquet that any reader takes, and the list of what in it counts.
+"""The lake on Spark: the rows of the table as DataFrames, and the files that are written for it.
 
-    about/                                    says that this is a lake
-    messages/batch=NAME-ATTEMPT/day=DAY/      what finished that day (UTC)
-    manifests/batch=NAME-ATTEMPT/             published: the files of this attempt were read back, and are right
-
-Each attempt at a batch writes to a place of its own, so a driver that goes on after it was replaced spoils nothing. A
-batch counts from the moment its manifest is there, and of two attempts the later one does: no row is in two published
-batches.
-
-Everything goes through Spark, so a lake is wherever Spark can write, also on the other side of Spark Connect.
+Which files count is the table's matter (`pipeline.lake.table`), which this process reads and changes. Spark reads and
+writes the files, in executors or on the other side of Spark Connect: both have to reach the same place.
 """
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Self
-from urllib.parse import unquote, urlsplit
+from datetime import UTC, datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DateType,
-    DecimalType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
-from delayedq.core.instants import instant
-from delayedq.exceptions import InvalidOption, LakeUnusable
-from delayedq.pipeline.spark.schema import LAKE, MESSAGES, VERSION
+from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION
+from delayedq.pipeline.lake.snapshot import MESSAGES as DIRECTORY
+from delayedq.pipeline.lake.table import LakeTable
+from delayedq.pipeline.spark.measuring import Checksums, checksums_by
+from delayedq.pipeline.spark.schema import LAKE, MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Collection, Sequence
     from datetime import date
 
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
-ABOUT = "delayedq history"
-_ITS_OWN = re.compile(r"/(about|messages|manifests)/")
+    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
 
-MANIFEST = StructType(
-    [
-        StructField("batch", StringType()),
-        StructField("attempt", IntegerType()),
-        StructField("schema_version", IntegerType()),
-        StructField("row_count", LongType()),
-        StructField("first_day", DateType()),
-        StructField("last_day", DateType()),
-    ]
-)
-
-
-class Checksums(NamedTuple):
-    """What two copies of the same rows have in common, whatever the order of their rows.
-
-    digest: the sum, as a hexadecimal number, of a SHA-256 of each row over every column (LAKE): a single changed cell
-    changes it. first, last: `finished_at`, in microseconds since 1970 (what Spark gives to Python as a datetime depends
-    on the zone of the machine).
-    """
-
-    row_count: int
-    digest: str
-    first: int
-    last: int
+#: What is in the files themselves.
+_IN_FILES = StructType([field for field in LAKE if field.name != PARTITIONED_BY])
+_DAY = rf"/{PARTITIONED_BY}=(\d{{4}}-\d\d-\d\d)/"
+#: Rows that become one file at most: some hundred megabytes.
+_FILE_ROWS = 5_000_000
 
 
 class Place(NamedTuple):
-    """Where one attempt at a batch writes."""
+    """Where one attempt at a batch writes: no other one writes there. `source` and `number` are those of its rows."""
 
-    batch: str
-    attempt: int
-
-    @property
-    def directory(self) -> str:
-        return f"batch={self.batch}-{self.attempt}"
-
-
-class Manifest(NamedTuple):
-    """What was published of a batch."""
-
-    place: Place
-    schema_version: int
-    row_count: int
-    first_day: date
-    last_day: date
-
-    @classmethod
-    def of(cls, row: Row) -> Self:
-        place = Place(row.batch, row.attempt)
-        return cls(place, row.schema_version, row.row_count, row.first_day, row.last_day)
+    source: str
+    number: int
+    directory: str
 
 
 class Lake:
-    """The lake at `path`: a URL that Spark can write to, or a directory, which may be relative to where we are.
-
-    A URL of a file is its directory.
-    """
+    """The lake at `path`: see LakeTable."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         self._spark = spark
-        if path.startswith("file:"):
-            path = unquote(urlsplit(path).path)
-        self.path = path.rstrip("/") if "://" in path else str(Path(path).absolute())
-        if not self.path.strip("/"):
-            raise InvalidOption("A lake needs a directory of its own.")
-
-    def exists(self) -> bool:
-        """Is there a lake? One that was not made to the end, whose about/ is empty, is none.
-
-        Raises LakeUnusable if what is there says that it is something else.
-        """
-        about = [row.value for row in self._rows("about", "text") or []]
-        if about not in ([], [ABOUT]):
-            raise LakeUnusable(f"What is at {self.path} is no lake of delayedq: its about/ says something else.")
-        return bool(about)
+        self.table = LakeTable(path)
+        self.path = self.table.path
 
     # Reading
 
     def history(
-        self, since: date | None = None, until: date | None = None, manifests: list[Manifest] | None = None
+        self,
+        since: date | None = None,
+        until: date | None = None,
+        *,
+        snapshot: Snapshot | None = None,
+        source: str | None = None,
+        batches: Collection[int] | None = None,
     ) -> DataFrame:
         """All published messages (LAKE), or those that finished on the days (UTC) from `since` until before `until`.
 
-        manifests: of these batches only.
+        snapshot: of this version, not of the newest one. source, batches: only of this database, and of these batches.
         Raises LakeUnusable if there is no lake, or a newer delayedq has written to it.
         """
-        paths = [
-            f"{self.path}/messages/{manifest.place.directory}"
-            for manifest in (self.published() if manifests is None else manifests)
-            if (since is None or manifest.last_day >= since) and (until is None or manifest.first_day < until)
-        ]
-        if not paths:
-            return self._spark.createDataFrame([], LAKE)
-        reader = self._spark.read.schema(LAKE).option("basePath", f"{self.path}/messages")
-        messages = reader.parquet(*paths).select(LAKE.names)
-        messages = messages if since is None else messages.where(F.col("day") >= F.lit(since))
-        return messages if until is None else messages.where(F.col("day") < F.lit(until))
+        snapshot = snapshot or self.table.snapshot()
+        first, after = (None if day is None else datetime.combine(day, time(), UTC) for day in (since, until))
+        files = snapshot.chosen(first, after, source=None if source is None else [source], batch=batches)
+        messages = self.of(files)
+        if source is not None and not all(file.holds_only("source", source) for file in files):
+            messages = messages.where(F.col("source") == source)
+        if batches is not None:
+            messages = messages.where(F.col("batch").isin(*batches))
+        messages = messages if first is None else messages.where(F.col("finished_at") >= F.lit(first))
+        return messages if after is None else messages.where(F.col("finished_at") < F.lit(after))
 
-    def published(self) -> list[Manifest]:
-        """The batches that count, by name. Raises LakeUnusable."""
-        self._check()
-        rows = self._rows("manifests") or []
-        latest = {row.batch: row for row in sorted(rows, key=lambda row: row.attempt)}
-        manifests = [Manifest.of(latest[batch]) for batch in sorted(latest)]
-        newest = max((manifest.schema_version for manifest in manifests), default=VERSION)
-        if newest > VERSION:
-            raise LakeUnusable(
-                f"The lake at {self.path} holds schema version {newest}; this delayedq reads up to {VERSION}."
-            )
-        return manifests
+    def of(self, files: Sequence[DataFile]) -> DataFrame:
+        """The rows of these files (LAKE)."""
+        if not files:
+            return self._spark.createDataFrame([], LAKE)
+        return self._read(*(file.path for file in files)).withColumn("day", F.to_date("finished_at")).select(LAKE.names)
+
+    def former(self, directory: str, source: str, batch: int) -> DataFrame:
+        """What a delayedq without a table wrote into a directory, as if this batch had (LAKE)."""
+        own = {"source": F.lit(source), "batch": F.lit(batch).cast("long"), "day": F.to_date("finished_at")}
+        return self._read(f"{DIRECTORY}/{directory}").withColumns(own).select(LAKE.names)
+
+    def sums(self, files: Sequence[DataFile]) -> dict[tuple[Any, ...], Checksums]:
+        """By path, database and batch: what the rows of these files add up to. A file that can't be read has none."""
+        if not files:
+            return {}
+        rows = self.files(*(file.path for file in files), spoiled=True)
+        return checksums_by(rows, "__file", "source", "batch")
+
+    def files(self, *paths: str, spoiled: bool = False) -> DataFrame:
+        """The rows of files or directories, whether they count or not: LAKE, and of each its `__file` and `__size`.
+
+        The day is that of the directory, as readers of the table see it. spoiled: pass over files that can't be read.
+        """
+        rows = self._read(*paths, spoiled=spoiled).select("*", "_metadata.file_path", "_metadata.file_size")
+        return rows.select(
+            *_IN_FILES.names,
+            F.to_date(F.regexp_extract("file_path", _DAY, 1)).alias("day"),
+            F.regexp_extract("file_path", rf"/({DIRECTORY}/[^/]+/{PARTITIONED_BY}=[^/]+/[^/]+)$", 1).alias("__file"),
+            F.col("file_size").alias("__size"),
+        )
 
     def read(self, place: Place) -> DataFrame:
-        """What was written to a place, published or not."""
-        return self._spark.read.schema(LAKE).parquet(f"{self.path}/messages/{place.directory}")
+        """What was written to a place, published or not; the columns of `files`."""
+        return self.files(f"{DIRECTORY}/{place.directory}")
+
+    def _read(self, *paths: str, spoiled: bool = False) -> DataFrame:
+        reader = self._spark.read.schema(_IN_FILES).option("recursiveFileLookup", "true")
+        reader = reader.option("ignoreCorruptFiles", str(spoiled).lower())
+        return reader.parquet(*(f"{self._root}/{path}" for path in paths))
+
+    @property
+    def _root(self) -> str:
+        """As Hadoop calls it."""
+        if "://" not in self.path:
+            return f"file:{self.path}"
+        return f"s3a://{self.path.removeprefix('s3://')}" if self.path.startswith("s3://") else self.path
 
     # Writing
 
-    def check(self) -> bool:
-        """Is there a lake that we can write to? False: one can be made here. Raises LakeUnusable."""
-        if self.exists():
-            self.published()
-            return True
-        strangers = [row.path for row in self._files() if not _ITS_OWN.match(row.path.partition(self.path)[2])]
-        if strangers:
-            raise LakeUnusable(f"{self.path} is no lake: it holds {strangers[0]}. A lake begins in an empty directory.")
-        return False
+    def write(self, directory: str, messages: DataFrame, *, spread: bool = True) -> None:
+        """Write messages (LAKE), sorted by queue and id, into a directory of their own: a few large files for each day.
 
-    def prepare(self) -> None:
-        """Make a lake of an empty or missing directory; one process at a time. Raises LakeUnusable."""
-        if not self.check():
-            self._write([(ABOUT,)], "value string", "about", "text")
-
-    def write(self, place: Place, messages: DataFrame) -> None:
-        """Write finished messages (MESSAGES), with a few large files for each day."""
-        as_in_lake(messages).hint("rebalance", F.col("day")).write.partitionBy("day").parquet(
-            f"{self.path}/messages/{place.directory}", mode="error"
-        )
-
-    def clear(self, place: Place) -> None:
-        """Delete all that an attempt has written and that is not published."""
-        nothing = self._spark.createDataFrame([], LAKE)
-        nothing.write.parquet(f"{self.path}/messages/{place.directory}", mode="overwrite")
-
-    def publish(self, place: Place, checksums: Checksums) -> None:
-        """Doing so again changes nothing."""
-        days = (instant(end).date() for end in (checksums.first, checksums.last))
-        manifest = (place.batch, place.attempt, VERSION, checksums.row_count, *days)
-        self._write([manifest], MANIFEST, f"manifests/{place.directory}", "json")
-
-    def withdraw(self, place: Place) -> None:
-        """What was published there does not count any more."""
-        self._write([], MANIFEST, f"manifests/{place.directory}", "json")
-
-    # Parts
-
-    def _check(self) -> None:
-        if not self.exists():
-            raise LakeUnusable(f"There is no lake at {self.path}.")
-
-    def _rows(self, part: str, format_: str = "json") -> list[Row] | None:
-        """None if it is not there."""
-        reader = self._spark.read.option("recursiveFileLookup", "true").format(format_)
-        reader = reader.schema(MANIFEST) if format_ == "json" else reader
-        return _present(lambda: reader.load(f"{self.path}/{part}").collect())
-
-    def _files(self) -> list[Row]:
-        """All files of the directory, without what is in them."""
-        reader = self._spark.read.format("binaryFile").option("recursiveFileLookup", "true")
-        return _present(lambda: reader.load(self.path).select("path").collect()) or []
-
-    def _write(self, rows: list[tuple[object, ...]], schema: StructType | str, part: str, format_: str) -> None:
-        frame = self._spark.createDataFrame(rows, schema).coalesce(1)
-        frame.write.format(format_).mode("overwrite").save(f"{self.path}/{part}")
+        spread: False if they are where they should be written already.
+        """
+        messages = messages.hint("rebalance", F.col("day")) if spread else messages
+        sorted_ = messages.sortWithinPartitions("day", "source", "queue", "id")
+        writer = sorted_.write.partitionBy(PARTITIONED_BY).option("maxRecordsPerFile", _FILE_ROWS)
+        # A file that says that the others are complete: the table does.
+        writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
+        writer.parquet(f"{self._root}/{DIRECTORY}/{directory}", mode="error")
 
 
-def as_in_lake(messages: DataFrame) -> DataFrame:
+def as_in_lake(messages: DataFrame, source: str | None = None, batch: int | None = None) -> DataFrame:
     """Messages (MESSAGES) with the columns that they have in the lake (LAKE)."""
-    days = F.to_date("finished_at").alias("day")
-    return messages.select(*MESSAGES.names, F.lit(VERSION).alias("schema_version"), days)
-
-
-def checksums_of(messages: DataFrame) -> Checksums:
-    """Those of messages as they are in the lake (LAKE), in one pass and without a shuffle."""
-    digest = F.sha2(F.concat(*(_told(field) for field in LAKE.fields)), 256)
-    # The first half of a SHA-256 in two numbers of 64 bits: their sums fit into a decimal up to 10^18 rows.
-    halves = {
-        name: F.sum(F.conv(F.substring(digest, first, 16), 16, 10).cast(DecimalType(20, 0)).cast(DecimalType(38, 0)))
-        for name, first in (("high", 1), ("low", 17))
-    }
-    row = messages.agg(
-        F.count("*").alias("row_count"),
-        *(total.alias(name) for name, total in halves.items()),
-        F.unix_micros(F.min("finished_at")).alias("first"),
-        F.unix_micros(F.max("finished_at")).alias("last"),
-    ).first()
-    assert row is not None  # an aggregate of nothing is a row
-    high, low = int(row.high or 0), int(row.low or 0)
-    return Checksums(row.row_count, f"{high:x}.{low:x}", row.first or 0, row.last or 0)
-
-
-def _told(field: StructField) -> Column:
-    """A column as a text that says its length, so that no two different rows are told alike. NULL is no text."""
-    column = F.unix_micros(field.name) if isinstance(field.dataType, TimestampType) else F.col(field.name)
-    text = column.cast("string")
-    return F.coalesce(F.concat(F.length(text).cast("string"), F.lit(":"), text), F.lit("-"))
-
-
-def _present(read: Callable[[], list[Row]]) -> list[Row] | None:
-    try:
-        return read()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
-            raise
-        return None
+    return messages.select(
+        *MESSAGES.names,
+        F.lit(VERSION).alias("schema_version"),
+        F.lit(source).cast("string").alias("source"),
+        F.lit(batch).cast("long").alias("batch"),
+        F.to_date("finished_at").alias("day"),
+    )

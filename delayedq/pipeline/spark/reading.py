@@ -17,10 +17,11 @@ from delayedq.exceptions import InvalidOption, SnapshotGone
 from delayedq.pipeline.spark import reading_sql as sql
 from delayedq.pipeline.spark.connecting import arrow, connect
 from delayedq.pipeline.spark.options import Selection
-from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES
+from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES, STATES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from pyspark.sql.types import StructType
 
@@ -94,13 +95,16 @@ class MessageReader(DataSourceReader):
         yield from read_span(self.selection, settings(self.selection, partition), statement, target)
 
 
-def read_here(address: Address, schema: StructType) -> pa.Table | None:
+def read_here(
+    address: Address, schema: StructType, states: tuple[str, ...] = STATES, until: datetime | None = None
+) -> pa.Table | None:
     """All messages, with the columns of this schema (of MESSAGES), read by this process as one statement finds them.
 
-    None if they are more than SMALL_ROWS or SMALL_BYTES, which is for Spark. A small queue is read here in less time
-    than a Python worker of Spark takes to start. Raises DatabaseUnreachable.
+    states, until: only these, and those that ended before then. None if their tables have more than SMALL_ROWS, or they
+    have more than SMALL_BYTES, which is for Spark. A small queue is read here in less time than a Python worker of
+    Spark takes to start. Raises DatabaseUnreachable.
     """
-    selection = Selection(address)
+    selection = Selection(address, states=states, until=until)
     with connect(address) as connection:
         counts = [connection.rows(sql.COUNT.format(table), {"most": SMALL_ROWS + 1}) for table in tables(selection)]
     if sum(count for ((count,),) in counts) > SMALL_ROWS:

@@ -1,7 +1,7 @@
 """The schemas that messages have on Spark, and nothing else. JSON stays text; times are in UTC, to the microsecond.
 
-Columns are only ever added, at the end, and then VERSION is raised: a reader of a lake passes LAKE, and finds NULL in
-the columns that an older writer did not know.
+Those of the lake are `pipeline.lake.columns`, in Spark's types: a reader of a lake passes LAKE, and finds NULL in the
+columns that an older writer did not know.
 """
 
 from __future__ import annotations
@@ -17,9 +17,6 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
-
-#: Of LAKE.
-VERSION = 1
 
 #: What a message is before it has ended. One whose lease expired is waiting again.
 LIVE_STATES = ("waiting", "leased")
@@ -57,8 +54,17 @@ MESSAGES = StructType(
     ]
 )
 
-#: History in the lake: `day` is that of `finished_at` in UTC, and what the files are partitioned by.
-LAKE = StructType([*MESSAGES.fields, _column("schema_version", IntegerType()), _column("day", DateType())])
+#: History in the lake: `source` and `batch` say which database moved it, and with which batch (NULL: it is still in the
+#: database); `day` is that of `finished_at` in UTC, and what the files are partitioned by.
+LAKE = StructType(
+    [
+        *MESSAGES.fields,
+        _column("schema_version", IntegerType()),
+        _column("source", StringType(), null=True),
+        _column("batch", LongType(), null=True),
+        _column("day", DateType()),
+    ]
+)
 
 #: What is written to the queue. `key` NULL: not keyed; `scheduled_at` NULL: due at once.
 OFFERS = StructType(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from delayedq.pipeline.opening import opened
+from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.opening import opened, opened_without_spark
 from delayedq.pipeline.spark.failures import SPARK_ERRORS, explained
 from delayedq.pipeline.steps.archive import run_archive
+from delayedq.pipeline.steps.lake import run_check, run_compact, run_status, run_vacuum
 from delayedq.pipeline.steps.load import run_load
 from delayedq.pipeline.steps.replay import run_replay
 from delayedq.pipeline.steps.report import run_report
+from delayedq.pipeline.steps.restore import run_restore
+from delayedq.pipeline.steps.upgrade import run_upgrade
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +26,8 @@ def run(step: str, options: Options, tell: Callable[[str], object]) -> None:
     """Run a step by its name; `tell` gets each line for the operator. Raises PipelineError."""
     try:
         _run(step, options, tell)
+    except LakeUnusable as error:
+        raise LakeUnusable(f"{error} {SAFE[step]}") from error
     except (*SPARK_ERRORS, OSError) as error:
         raise explained(error, step, SAFE[step]) from error
 
@@ -32,12 +38,31 @@ SAFE = {
     "archive": "Nothing is lost: no row leaves the database before its copy was read back.",
     "report": "Nothing was changed.",
     "replay": "What was sent is recorded by message, and is not sent again.",
+    "compact": "Nothing is lost: files count until others with the same rows do.",
+    "check": "Nothing was changed.",
+    "upgrade-lake": "Nothing is lost: what was not converted yet is as it was.",
+    "restore": "Nothing was restored.",
+    "vacuum": "No file that anybody needs was deleted.",
+    "status": "Nothing was changed.",
 }
+
+_ON_SPARK = {
+    "load": run_load,
+    "archive": run_archive,
+    "report": run_report,
+    "replay": run_replay,
+    "compact": run_compact,
+    "check": run_check,
+    "upgrade-lake": run_upgrade,
+}
+_WITHOUT_SPARK = {"restore": run_restore, "vacuum": run_vacuum, "status": run_status}
 
 
 def _run(step: str, options: Options, tell: Callable[[str], object]) -> None:
-    steps = {"load": run_load, "archive": run_archive, "report": run_report, "replay": run_replay}
+    if step in _WITHOUT_SPARK:
+        _WITHOUT_SPARK[step](opened_without_spark(options, tell), options)
+        return
     with opened(options, tell) as pipeline:
         started = time.monotonic()
-        steps[step](pipeline, options)
+        _ON_SPARK[step](pipeline, options)
         tell(f"Done in {time.monotonic() - started:.1f} s.")

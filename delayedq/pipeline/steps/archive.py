@@ -16,18 +16,20 @@ import threading
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import Q
 
 from delayedq.conf import get_settings
-from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
+from delayedq.exceptions import ArchiveBusy, ArchiveFailed
 from delayedq.models import FinishedMessage
+from delayedq.pipeline import books
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.archive import Copying
-from delayedq.pipeline.spark.lake import Lake, Manifest, Place
+from delayedq.pipeline.spark.lake import Lake, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from delayedq.pipeline.lake.snapshot import Snapshot
     from delayedq.pipeline.opening import Options, Pipeline
     from delayedq.pipeline.spark.connecting import Address
     from delayedq.store.base import Store
@@ -56,7 +59,10 @@ class Archived:
 
 
 class Archiving:
-    """Moves history to one lake. `tell` is called with a batch before each step."""
+    """Moves history to one lake. `tell` is called with a batch before each step.
+
+    here: the database as this process reaches it, if it may read and delete by itself what is little.
+    """
 
     def __init__(
         self,
@@ -65,14 +71,15 @@ class Archiving:
         address: Address,
         path: str,
         tell: Callable[[ArchiveBatch], None] = lambda _: None,
+        here: Address | None = None,
     ) -> None:
         self._spark = spark
         self._store = store
         self._address = address
         self._lake = Lake(spark, path)
         self._tell = tell
-        #: What the lake showed when the work on the batch began: what this process publishes after that is its own.
-        self._published: list[Manifest] = []
+        self._here = here
+        self._source = books.source_of(store.alias)
 
     def run(self, cutoff: datetime, batch_rows: int = BATCH_ROWS) -> Iterator[Archived]:
         """Finish the batch that was left open, then move all that finished before the cutoff.
@@ -80,7 +87,7 @@ class Archiving:
         Raises ArchiveBusy if another process archives; ArchiveFailed if a batch can't be made to match the table;
         LakeUnusable.
         """
-        there = lake_is_there(self._lake)
+        there = books.is_there(self._lake.table)
         while self._open(cutoff, batch_rows):
             with self._held() as batch:
                 if batch.lake != self._lake.path:
@@ -89,7 +96,7 @@ class Archiving:
                         "`archive --abandon`."
                     )
                 if not there:
-                    self._lake.prepare()  # under the lease: two that make it at once would delete each other's files
+                    self._lake.table.create()
                     there = True
                 yield self._finish(batch)
 
@@ -107,12 +114,18 @@ class Archiving:
 
     def _withdraw(self, batch: ArchiveBatch, lake: Lake) -> None:
         """Files that are published and can be read stay; the others are withdrawn, or no reader could read the lake."""
-        if not lake.exists() or _place(batch) not in {manifest.place for manifest in lake.published()}:
+        while lake.table.exists():
+            snapshot = lake.table.snapshot()
+            published = snapshot.of(batch.directory)
+            if published and not archive.is_intact(lake, self._place(batch)):
+                if lake.table.replace(snapshot, published, [], withdrawn=batch.number):
+                    return
+                continue  # there is a newer version
+            if batch.state == ArchiveState.VERIFIED and snapshot.last(self._source) >= batch.number:
+                raise ArchiveFailed(
+                    f"Batch {batch.name} is verified and published: `archive` has only to delete its rows."
+                )
             return
-        if not archive.is_intact(lake, _place(batch)):
-            lake.withdraw(_place(batch))
-        elif batch.state == ArchiveState.VERIFIED:
-            raise ArchiveFailed(f"Batch {batch.name} is verified and published: `archive` has only to delete its rows.")
 
     # Who archives
 
@@ -127,7 +140,11 @@ class Archiving:
         try:
             with transaction.atomic(using=self._store.alias):
                 ArchiveBatch.objects.create(
-                    name=_name(now), lake=self._lake.path, cutoff=cutoff_of_batch, planned_at=now
+                    name=books.new_name(now),
+                    number=books.next_number(),
+                    lake=self._lake.path,
+                    cutoff=cutoff_of_batch,
+                    planned_at=now,
                 )
         except IntegrityError:
             raise ArchiveBusy("Another process has just begun to archive.") from None
@@ -158,7 +175,6 @@ class Archiving:
     # The steps
 
     def _finish(self, batch: ArchiveBatch) -> Archived:
-        self._published = self._lake.published()
         while batch.state != ArchiveState.VERIFIED:
             self._tell(batch)
             if batch.state == ArchiveState.PLANNED:
@@ -169,31 +185,46 @@ class Archiving:
         return self._delete(batch)
 
     def _write(self, batch: ArchiveBatch) -> None:
-        if any(manifest.place.batch == batch.name for manifest in self._published):
-            # By a run that this database knows nothing of, as after it was restored: what is published stays.
-            self._record(batch, name=_name(self._store.now()), attempt=0)
-        if batch.attempt:
-            self._lake.clear(_place(batch))
+        snapshot = self._lake.table.snapshot()
+        if snapshot.last(self._source) >= batch.number:
+            # By a run that this database knows nothing of, as after it was restored, or by one that was taken over:
+            # what is published stays, and is not written once more.
+            number, name = books.next_number(snapshot, self._source), books.new_name(self._store.now())
+            self._record(batch, number=number, name=name, attempt=0)
         self._record(batch, attempt=batch.attempt + 1)
-        archive.write(self._copying(batch))
+        archive.write(self._copying(batch, snapshot, self._known(batch, snapshot)))
         self._record(batch, state=ArchiveState.WRITTEN, written_at=self._store.now())
 
-    def _copying(self, batch: ArchiveBatch) -> Copying:
-        both = unsettled(self._published, settled_places())
-        fresh = [manifest for manifest in both if manifest.place != _place(batch)]
-        known = self._lake.history(manifests=fresh) if fresh else None
-        return Copying(self._spark, self._address, self._lake, _place(batch), batch.cutoff, known)
+    def _place(self, batch: ArchiveBatch) -> Place:
+        return Place(self._source, batch.number, batch.directory)
+
+    def _known(self, batch: ArchiveBatch, snapshot: Snapshot) -> list[int]:
+        """The batches whose rows may be in the table too, beside this one."""
+        numbers = books.in_both(snapshot, self._source, set(books.settled()))
+        return [number for number in numbers if number != batch.number or not snapshot.of(batch.directory)]
+
+    def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: list[int]) -> Copying:
+        return Copying(
+            self._spark, self._address, self._lake, self._place(batch), batch.cutoff, snapshot, known, self._here
+        )
 
     def _verify(self, batch: ArchiveBatch) -> None:
-        copying = self._copying(batch)
-        checksums = archive.verify(copying)
-        if checksums is None:
+        snapshot = self._lake.table.snapshot()
+        known = self._known(batch, snapshot)
+        verified = archive.verify(self._copying(batch, snapshot, known))
+        if verified is None or not self._publish(batch, snapshot, verified):
             self._again(batch)
             return
-        if checksums.row_count:
-            self._lake.publish(_place(batch), checksums if copying.known is None else archive.written(copying))
-        known = {"row_count": checksums.row_count, "checksums": checksums._asdict()}
-        self._record(batch, state=ArchiveState.VERIFIED, verified_at=self._store.now(), **known)
+        checksums = verified.own._asdict() | {"known": known}
+        counted = {"row_count": verified.row_count, "checksums": checksums}
+        self._record(batch, state=ArchiveState.VERIFIED, verified_at=self._store.now(), **counted)
+
+    def _publish(self, batch: ArchiveBatch, snapshot: Snapshot, verified: archive.Verified) -> bool:
+        """False if another process has published meanwhile: the copy no longer says what is missing in the lake."""
+        if not verified.own.row_count or snapshot.of(batch.directory):
+            return True
+        about = {"rows": verified.own.row_count, "digest": verified.own.digest, "directory": batch.directory}
+        return self._lake.table.publish(snapshot, self._source, batch.number, verified.files, **about)
 
     def _again(self, batch: ArchiveBatch) -> None:
         """A row that was committed late, or deleted meanwhile, makes the copy wrong. So does a broken disk."""
@@ -204,41 +235,14 @@ class Archiving:
             )
 
     def _delete(self, batch: ArchiveBatch) -> Archived:
-        deleted = archive.delete(self._copying(batch))
-        done = {"state": ArchiveState.DELETED, "is_open": None, "deleted_at": self._store.now()}
-        self._record(batch, **done)
+        assert batch.checksums is not None  # it is verified
+        copying = self._copying(batch, self._lake.table.snapshot(), batch.checksums["known"])
+        restored = books.restored(copying.known)
+        deleted = archive.delete(copying, batch.row_count or 0)
+        self._record(batch, state=ArchiveState.DELETED, is_open=None, deleted_at=self._store.now())
+        if copying.known:
+            books.settle(archive.ends(copying), restored, batch)
         return Archived(batch.name, batch.row_count or 0, deleted)
-
-
-def lake_is_there(lake: Lake) -> bool:
-    """False: it can be made. Raises LakeUnusable, also if history was moved to a lake that is gone."""
-    if lake.check():
-        return True
-    if moved := ArchiveBatch.moved(lake.path).count():
-        raise LakeUnusable(
-            f"There is no lake at {lake.path}, and {moved:,} batches of history are in it: make it reachable again. "
-            "If it was moved, say where it is now (DELAYEDQ['LAKE'] or --lake)."
-        )
-    return False
-
-
-def unsettled(published: list[Manifest], settled: set[Place]) -> list[Manifest]:
-    """The published batches whose rows may be in the table too: all but those that are deleted from it."""
-    return [manifest for manifest in published if manifest.place not in settled]
-
-
-def settled_places() -> set[Place]:
-    """Of the batches whose rows are deleted from the table. One that was restored from a backup knows fewer of them."""
-    batches = ArchiveBatch.objects.filter(state=ArchiveState.DELETED)
-    return {Place(*place) for place in batches.values_list("name", "attempt")}
-
-
-def _place(batch: ArchiveBatch) -> Place:
-    return Place(batch.name, batch.attempt)
-
-
-def _name(now: datetime) -> str:
-    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
 
 
 def _cutoff(cutoff: datetime, batch_rows: int) -> datetime | None:
@@ -276,9 +280,8 @@ def _renewed(store: Store, token: int) -> Iterator[None]:
 
 def run_archive(pipeline: Pipeline, options: Options) -> None:
     """Move all history that is old enough. Raises ArchiveBusy, ArchiveFailed, LakeUnusable, InvalidOption."""
-    archiving = Archiving(
-        pipeline.spark, pipeline.store, pipeline.address, pipeline.lake.path, lambda batch: _tell(pipeline, batch)
-    )
+    path, tell = pipeline.lake.path, partial(_tell, pipeline)
+    archiving = Archiving(pipeline.spark, pipeline.store, pipeline.address, path, tell, pipeline.here)
     if options["abandon"]:
         batch = archiving.abandon()
         pipeline.tell(f"Batch {batch.name} is given up; its rows are in the table." if batch else "No batch is open.")

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812 - as is usual on Spark
 from pyspark.sql.types import StructType
 
+from delayedq.pipeline import books
 from delayedq.pipeline.spark.archive import without
 from delayedq.pipeline.spark.lake import as_in_lake
 from delayedq.pipeline.spark.reading import read_here, snapshot
 from delayedq.pipeline.spark.schema import MESSAGES
-from delayedq.pipeline.steps.archive import lake_is_there, settled_places, unsettled
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -49,18 +49,21 @@ def viewed(
 
     The database is read first, as of one moment, and the lake is listed after that: what an archive has deleted by then
     was published earlier. What it publishes between the two is in both, and is left out of the database's part. Which
-    batches can't be in both is asked before all that. Raises LakeUnusable.
+    batches can't be in both is asked before all that, and again after the database was read: a restore may have put
+    rows back meanwhile. Of a lake that several databases share, it is the rows of this one. Raises LakeUnusable.
     """
-    settled = settled_places()
+    settled = books.settled()
     with _database(pipeline, columns) as database:
         lake = pipeline.lake if use_lake and pipeline.lake_path is not None else None
-        if lake is None or not lake_is_there(lake):
+        still = books.still_settled(settled)
+        if lake is None or not books.is_there(lake.table):
             yield View(database)
             return
-        manifests = lake.published()
-        both = unsettled(manifests, settled)
-        rest = without(database, lake.history(manifests=both)) if both else database
-        yield View(rest, lake.history(manifests=manifests))
+        source, snapshot = books.source_of(pipeline.store.alias), lake.table.snapshot()
+        both = books.in_both(snapshot, source, still)
+        published = lake.history(snapshot=snapshot, source=source)
+        repeated = lake.history(snapshot=snapshot, source=source, batches=both) if both else None
+        yield View(database if repeated is None else without(database, repeated), published)
 
 
 @contextmanager

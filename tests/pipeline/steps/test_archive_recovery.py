@@ -9,8 +9,8 @@ import pytest
 
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
-from delayedq.pipeline.spark.lake import Lake
 from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
 from tests.pipeline.given import NOW, finished, history, ids
@@ -18,7 +18,7 @@ from tests.pipeline.given import NOW, finished, history, ids
 
 def spoil(lake, batch):
     """Overwrite the files of a batch, as a broken disk may do."""
-    for file in Path(lake.path, "messages", f"batch={batch.name}-{batch.attempt}").rglob("*.parquet"):
+    for file in Path(lake.path, "messages", batch.directory).rglob("*.parquet"):
         file.write_bytes(b"spoiled")
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
 
@@ -106,20 +106,15 @@ def test_after_a_restore_of_the_database_no_row_is_in_the_lake_twice(archiving, 
 @ONE_STORE
 def test_of_two_first_archives_one_makes_the_lake_and_the_other_is_busy(archiving, lake, monkeypatch):
     history(3)
-    real = Lake.prepare
+    real = LakeTable.create
 
-    def prepare(self):
+    def create(self):
         with pytest.raises(ArchiveBusy):
             list(archiving().run(NOW))
         real(self)
 
-    monkeypatch.setattr(Lake, "prepare", prepare)
+    monkeypatch.setattr(LakeTable, "create", create)
     [done] = archiving().run(NOW)
 
     assert done.deleted == 3
     assert archived(lake) == [1, 2, 3]
-
-
-def test_a_url_of_a_file_is_a_directory(spark, tmp_path):
-    for url in (f"file:{tmp_path}/a%20lake", f"file://{tmp_path}/a%20lake/"):
-        assert Lake(spark, url).path == f"{tmp_path}/a lake"

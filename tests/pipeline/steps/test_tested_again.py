@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 
 import pytest
 
 from delayedq.models import FinishedMessage
-from delayedq.pipeline.spark.lake import Lake, Place
+from delayedq.pipeline.spark.lake import Lake
+from delayedq.pipeline.spark.measuring import measured
 from delayedq.pipeline.steps.archive import Archiving
 from delayedq.testing import clock, replay, run_due
 from delayedq.testing.history_files import open_history
@@ -41,7 +41,7 @@ def test_a_lake_and_its_parts_run_again(alias, lake, tmp_path):
     assert report.same == 3
     files = sorted((tmp_path / "lake" / "messages").rglob("*.parquet"))
     assert sum(replay(file).same for file in files) == 3
-    days = sorted((tmp_path / "lake" / "messages").glob("batch=*/day=*"))
+    days = sorted((tmp_path / "lake" / "messages").glob("*/day=*"))
     assert [replay(day).same for day in days] == [1, 2]
 
 
@@ -56,17 +56,10 @@ def test_each_column_is_read(alias, lake):
 
 
 def test_only_what_is_published_counts(alias, lake):
-    """Beside it, an attempt at the batch that was not published, and one that a later attempt has replaced."""
-    [manifest] = lake.published()
-    batch, attempt = manifest.place
-    history = lake.history()
-    for number in (attempt + 1, attempt + 2):
-        history.write.parquet(f"{lake.path}/messages/{Place(batch, number).directory}")
+    """Beside it, what an attempt wrote that was not published, and what a compaction has replaced."""
+    snapshot = lake.table.snapshot()
+    lake.write("stray-1", lake.history())
     assert replay(lake.path).same == 3
-    lake._write(
-        [(batch, attempt + 2, 1, 3, NOW.date() - timedelta(days=3), NOW.date())],
-        "batch string, attempt int, schema_version int, row_count long, first_day date, last_day date",
-        f"manifests/{Place(batch, attempt + 2).directory}",
-        "json",
-    )
+    lake.write("compact-1", lake.history())
+    assert lake.table.replace(snapshot, list(snapshot.files), measured(lake.files("messages/compact-1")).files)
     assert replay(lake.path).same == 3

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delayedq.exceptions import ArchiveFailed
+from delayedq.pipeline.books import source_of
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.lake import Lake, Place
@@ -31,8 +32,8 @@ class Killed(BaseException):
     """Nothing catches it, as nothing catches SIGKILL."""
 
 
-def copies(lake, place):
-    return sorted(Path(lake.path, "messages", place.directory).rglob("*.parquet"))
+def copies(lake, directory):
+    return sorted(Path(lake.path, "messages", directory).rglob("*.parquet"))
 
 
 def rewritten(file, name, change):
@@ -69,12 +70,13 @@ def written(spark, store, address, tmp_path):
     with pytest.raises(Killed):
         list(Archiving(spark, store, address, lake.path, tell).run(NOW))
     batch = ArchiveBatch.objects.get()
-    return archive.Copying(spark, address, lake, Place(batch.name, batch.attempt), NOW)
+    place = Place(source_of(store.alias), batch.number, batch.directory)
+    return archive.Copying(spark, address, lake, place, NOW, lake.table.snapshot())
 
 
 def test_a_single_changed_cell_is_found_in_every_column(written):
     lake, place = written.lake, written.place
-    [file] = copies(lake, place)
+    [file] = copies(lake, place.directory)
     right = file.read_bytes()
     for name in LAKE.names[:-1]:  # the last, `day`, is the name of a directory
         for change in (other, nothing) if LAKE[name].nullable else (other,):
@@ -86,7 +88,7 @@ def test_a_single_changed_cell_is_found_in_every_column(written):
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_a_row_in_the_directory_of_another_day_is_found(written):
-    [file] = copies(written.lake, written.place)
+    [file] = copies(written.lake, written.place.directory)
     file.parent.rename(file.parent.with_name("day=2026-02-01"))
 
     assert archive.verify(written) is None
@@ -99,10 +101,10 @@ def test_no_row_is_deleted_after_a_changed_cell(spark, store, address, tmp_path,
 
     def tell(batch):
         if batch.state == ArchiveState.WRITTEN:
-            rewritten(copies(lake, Place(batch.name, batch.attempt))[0], name, other)
+            rewritten(copies(lake, batch.directory)[0], name, other)
 
     with pytest.raises(ArchiveFailed, match="never matched the table"):
         list(Archiving(spark, store, address, lake.path, tell).run(NOW - DAY / 2))
 
     assert len(ids()) == 6
-    assert lake.published() == []
+    assert lake.table.snapshot().files == ()

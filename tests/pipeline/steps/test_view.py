@@ -6,10 +6,10 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delayedq.models import FinishedMessage
+from delayedq.pipeline import books
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.opening import Pipeline
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.spark.lake import Lake
 from delayedq.pipeline.steps.archive import Archiving
 from delayedq.pipeline.steps.view import viewed
 from tests.pipeline.given import NOW, history
@@ -51,14 +51,14 @@ def test_an_archive_that_runs_between_the_two_reads_hides_no_message(pipeline, a
     history(4)
     list(archiving().run(NOW))
     history(2, first=5)
-    real, archives = Lake.published, [archiving()]
+    real, archives = books.is_there, [archiving()]
 
-    def published(self):
+    def is_there(table):
         while archives:
             list(archives.pop().run(NOW))
-        return real(self)
+        return real(table)
 
-    monkeypatch.setattr(Lake, "published", published)
+    monkeypatch.setattr(books, "is_there", is_there)
     assert seen(pipeline) == EACH
     assert not FinishedMessage.objects.exists()
 

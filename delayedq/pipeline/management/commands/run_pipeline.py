@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from argparse import ArgumentTypeError
-from datetime import UTC, date, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from delayedq.exceptions import PipelineError
 from delayedq.management.arguments import positive
+from delayedq.pipeline.management import lake_arguments
+from delayedq.pipeline.management.values import day, duration, moment, pair, positive_number, share
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 class Command(BaseCommand):
@@ -24,17 +22,19 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         steps = parser.add_subparsers(dest="step", required=True)
-        place = CommandParser(add_help=False)
+        lake = CommandParser(add_help=False)
+        lake.add_argument("--lake", metavar="PATH", help="The lake (DELAYEDQ['LAKE']).")
+        place = CommandParser(add_help=False, parents=[lake])
         place.add_argument("--master", help="Where Spark runs (DELAYEDQ['SPARK_MASTER'], or all cores here).")
         place.add_argument("--remote", metavar="URL", help="A Spark Connect server (DELAYEDQ['SPARK_REMOTE']).")
         place.add_argument(
             "--address", metavar="WHERE", help="Where executors find the database's URL: env:NAME or file:PATH."
         )
-        place.add_argument("--lake", metavar="PATH", help="The lake (DELAYEDQ['LAKE']).")
         _add_load(steps.add_parser("load", parents=[place], help="Rows of files become messages for a task."))
         _add_archive(steps.add_parser("archive", parents=[place], help="Old history moves into the lake."))
         _add_report(steps.add_parser("report", parents=[place], help="A page and tables on what happened."))
         _add_replay(steps.add_parser("replay", parents=[place], help="Messages of the lake are sent again."))
+        lake_arguments.add_steps(steps, place, lake)
 
     def handle(self, *, step: str, **options: Any) -> None:
         try:
@@ -60,7 +60,7 @@ def _add_load(parser: ArgumentParser) -> None:
     parser.add_argument("--at-format", metavar="FORMAT", help="The form of --at, as strptime has it (ISO 8601).")
     parser.add_argument("--timezone", metavar="ZONE", help="Of times that tell none, such as America/New_York.")
     parser.add_argument(
-        "--argument", action="append", type=_pair, default=[], metavar="NAME=SOURCE", help="An argument of the task."
+        "--argument", action="append", type=pair, default=[], metavar="NAME=SOURCE", help="An argument of the task."
     )
     parser.add_argument("--ignore", action="append", default=[], metavar="COLUMN", help="Pass over a column.")
     parser.add_argument("--ignore-others", action="store_true", help="Pass over all columns that nothing uses.")
@@ -75,7 +75,7 @@ def _add_load(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--multiline", action="store_true", help="Fields of a CSV file may have line breaks.")
     parser.add_argument(
-        "--spread", type=_duration, default=timedelta(), metavar="TIME", help="Delay each by up to 10m, 2h, ..."
+        "--spread", type=duration, default=timedelta(), metavar="TIME", help="Delay each by up to 10m, 2h, ..."
     )
     parser.add_argument("--rejects", metavar="FILE", help="Where refused rows go (FILE.rejects.jsonl).")
     parser.add_argument(
@@ -85,9 +85,7 @@ def _add_load(parser: ArgumentParser) -> None:
 
 
 def _add_archive(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--older-than", type=_duration, metavar="TIME", help="As 7d or 12h (DELAYEDQ['ARCHIVE_AFTER'])."
-    )
+    parser.add_argument("--older-than", type=duration, metavar="TIME", help="As 7d or 12h (DELAYEDQ['ARCHIVE_AFTER']).")
     parser.add_argument("--batch-rows", type=positive, metavar="N", help="Rows that move together, about (5,000,000).")
     parser.add_argument(
         "--abandon", action="store_true", help="Give up the batch that is open, and move nothing; no row is deleted."
@@ -96,16 +94,16 @@ def _add_archive(parser: ArgumentParser) -> None:
 
 def _add_report(parser: ArgumentParser) -> None:
     parser.add_argument("--output", default="delayedq-report", metavar="DIR", help="Where it goes (delayedq-report).")
-    parser.add_argument("--since", type=_moment, metavar="TIME", help="From then (UTC; the first message).")
-    parser.add_argument("--until", type=_moment, metavar="TIME", help="Until before then (UTC; the last message).")
+    parser.add_argument("--since", type=moment, metavar="TIME", help="From then (UTC; the first message).")
+    parser.add_argument("--until", type=moment, metavar="TIME", help="Until before then (UTC; the last message).")
     parser.add_argument(
         "--within",
-        type=_duration,
+        type=duration,
         default=timedelta(seconds=1),
         metavar="TIME",
         help="Messages should start this soon (1s).",
     )
-    parser.add_argument("--share", type=_share, default=0.95, help="The share of messages that --within is for (0.95).")
+    parser.add_argument("--share", type=share, default=0.95, help="The share of messages that --within is for (0.95).")
     places = parser.add_mutually_exclusive_group()
     places.add_argument("--only-lake", action="store_true", help="Leave out what the database still holds.")
     places.add_argument("--no-lake", action="store_true", help="Read the database alone.")
@@ -113,9 +111,9 @@ def _add_report(parser: ArgumentParser) -> None:
 
 def _add_replay(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--since", type=_day, required=True, metavar="DAY", help="Those that ended on this day (UTC) or later."
+        "--since", type=day, required=True, metavar="DAY", help="Those that ended on this day (UTC) or later."
     )
-    parser.add_argument("--until", type=_day, metavar="DAY", help="And before this one (the day after --since).")
+    parser.add_argument("--until", type=day, metavar="DAY", help="And before this one (the day after --since).")
     parser.add_argument(
         "--state",
         action="append",
@@ -123,58 +121,6 @@ def _add_replay(parser: ArgumentParser) -> None:
         help="Of these ends (failed; with --speed also succeeded).",
     )
     parser.add_argument("--task", action="append", default=[], metavar="PATH", help="Of these tasks or queues only.")
-    parser.add_argument("--speed", type=_positive_number, metavar="N", help="In the rhythm of then, N times as fast.")
+    parser.add_argument("--speed", type=positive_number, metavar="N", help="In the rhythm of then, N times as fast.")
     parser.add_argument("--replay-id", metavar="ID", help="Names this replay: it is sent once (made of the options).")
     parser.add_argument("--send", action="store_true", help="Send them; without it they are only counted.")
-
-
-# Values
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, source = text.partition("=")
-    if not equals or not name or not source:
-        raise ArgumentTypeError(f"{text!r} is not NAME=SOURCE")
-    return name, source
-
-
-def _duration(text: str) -> timedelta:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
-    if not match:
-        raise ArgumentTypeError(f"{text!r} is not a number and one of s, m, h and d, as in 12h")
-    try:
-        return timedelta(**{_UNITS[match[2]]: float(match[1])})
-    except OverflowError:
-        raise ArgumentTypeError(f"{text!r} is too long") from None
-
-
-def _positive_number(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = 0.0
-    if not 0 < number < float("inf"):
-        raise ArgumentTypeError(f"{text!r} is not a number over 0")
-    return number
-
-
-def _share(text: str) -> float:
-    number = _positive_number(text)
-    if number >= 1:
-        raise ArgumentTypeError(f"{text!r} is not a share below 1")
-    return number
-
-
-def _day(text: str) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no day, as in 2013-03-08") from None
-
-
-def _moment(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no time in ISO 8601") from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

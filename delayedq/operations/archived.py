@@ -1,0 +1,60 @@
+"""Messages that have left the database for an archive: found by id or key, and sent again.
+
+The core knows no archive. An app that has one registers how to look in it, as the pipeline does for its lake.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from delayedq.models import FinishedMessage
+    from delayedq.store.base import Store
+
+    #: By id or by key (the other is None), of the database of this alias. Raises DelayedQError if it can't look.
+    Finder = Callable[[str, int | None, str | None], "Found"]
+
+
+class Found(NamedTuple):
+    """Archived messages, as the history had them, latest end first. complete: False if there may be more."""
+
+    messages: list[FinishedMessage]
+    complete: bool = True
+
+
+_FINDERS: list[Finder] = []
+
+
+def register_archive(finder: Finder) -> None:
+    """Let messages be found in an archive. Call it in `AppConfig.ready`; to register one again changes nothing."""
+    if finder not in _FINDERS:
+        _FINDERS.append(finder)
+
+
+def find_archived(store: Store, *, id: int | None = None, key: str | None = None) -> Found:  # noqa: A002
+    """What the archives have of this id or key; nothing if there is none. Bounded: see the archive's own docs."""
+    found = [finder(store.alias, id, key) for finder in _FINDERS]
+    messages = [message for one in found for message in one.messages]
+    return Found(messages, all(one.complete for one in found))
+
+
+def send_again(store: Store, message: FinishedMessage) -> int | None:
+    """Offer it once more, due at once, as a new message; returns its id. None: a live message has its key, and stays.
+
+    Raises InvalidMessage for what can't be stored any more.
+    """
+    offer = Offer(
+        queue=message.queue,
+        kind=message.kind,
+        payload=message.payload,
+        key=message.key,
+        priority=message.priority,
+        max_attempts=message.max_attempts,
+        metadata=message.metadata,
+    )
+    offered = store.offer(offer, OnConflict.KEEP)
+    return offered.id if offered.outcome is OfferOutcome.CREATED else None

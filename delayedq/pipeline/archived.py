@@ -1,0 +1,33 @@
+"""How the admin finds archived messages: in the lake, by `delayedq.history.find`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from delayedq.conf import get_settings
+from delayedq.exceptions import LakeUnusable
+from delayedq.models import FinishedMessage
+from delayedq.operations.archived import Found
+from delayedq.store import default_store
+
+#: What the lake knows of a row, and the history table does not.
+_OF_THE_LAKE = {"state", "schema_version", "source", "batch", "day"}
+
+
+def find_in_lake(alias: str, id_: int | None, key: str | None) -> Found:
+    """Messages of the lake, if there is one, and it is of this database. Raises LakeUnusable."""
+    if get_settings().LAKE is None or alias != default_store().alias:
+        return Found([])
+    try:
+        from delayedq.pipeline.history import find  # what it needs is an extra
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise LakeUnusable(f"{missing} is missing here: pip install 'delayedq[lake]'.") from None
+    found = find(id=id_, key=key)
+    return Found([as_ended(row) for row in found.rows], found.complete)
+
+
+def as_ended(row: dict[str, Any]) -> FinishedMessage:
+    """A row of the lake as a row of the history table, which it is not."""
+    columns = {name: value for name, value in row.items() if name not in _OF_THE_LAKE}
+    return FinishedMessage(**columns, outcome=row["state"])

@@ -1,0 +1,97 @@
+"""The books of the archive against the table of the lake: which batches moved, and whose rows may be in both.
+
+A number is of one batch of this database, in whatever lake. A batch is *settled* when its rows are deleted from the
+database, and none was restored since. Readers of both look for the rows of all others on both sides.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+from django.db.models import F, Max, Q
+
+from delayedq.conf import get_settings
+from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.address import database_name
+from delayedq.pipeline.lake.snapshot import others
+from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+    from datetime import datetime
+
+    from delayedq.pipeline.lake.snapshot import Snapshot
+    from delayedq.pipeline.lake.table import LakeTable
+
+    #: By the number of each settled batch: when rows of it were last restored, if ever.
+    Settled = dict[int, datetime | None]
+
+
+def source_of(alias: str) -> str:
+    """What the rows of this database are told by, in a lake that several share: LAKE_SOURCE, or the database's name."""
+    return get_settings().LAKE_SOURCE or database_name(alias)
+
+
+def settled() -> Settled:
+    """The batches that are settled now. A database that was restored from a backup knows fewer of them."""
+    kept = Q(restored_at__isnull=True) | Q(deleted_at__gt=F("restored_at"))
+    return dict(ArchiveBatch.objects.filter(kept, state=ArchiveState.DELETED).values_list("number", "restored_at"))
+
+
+def still_settled(before: Settled) -> set[int]:
+    """Those of the batches that were settled before of which no row was restored since."""
+    now = dict(ArchiveBatch.objects.values_list("number", "restored_at"))
+    return {number for number, restored_at in before.items() if now.get(number) == restored_at}
+
+
+def in_both(snapshot: Snapshot, source: str, settled: set[int]) -> list[int]:
+    """The published batches of this database whose rows may be in it, too; none if no file has rows of them."""
+    numbers = others(snapshot.last(source), settled)
+    return numbers if numbers and snapshot.chosen(source=[source], batch=numbers) else []
+
+
+def restored(numbers: Collection[int]) -> Settled:
+    """By their numbers: when rows of these batches were last restored, if ever; only of those that the books have."""
+    return dict(ArchiveBatch.objects.filter(number__in=numbers).values_list("number", "restored_at"))
+
+
+def settle(ends: Mapping[int, tuple[int, datetime]], restored: Settled, done: ArchiveBatch) -> None:
+    """Rows of these batches were in the table too, and went with the batch that is done.
+
+    ends: by their numbers, how many rows they have in the lake, and when the last of them ended: a batch that ends
+    after the cutoff may have more in the table. restored: as they were before the deletion.
+    """
+    for number, (count, last) in ends.items():
+        if last >= done.cutoff:
+            continue
+        if number in restored:
+            same = ArchiveBatch.objects.filter(number=number, state=ArchiveState.DELETED, restored_at=restored[number])
+            same.update(deleted_at=done.deleted_at)
+        else:  # this database knew nothing of it, as after it was restored
+            known = {"lake": done.lake, "cutoff": done.cutoff, "planned_at": done.planned_at}
+            ended = {"state": ArchiveState.DELETED, "is_open": None, "deleted_at": done.deleted_at, "row_count": count}
+            ArchiveBatch.objects.create(name=f"{done.name}-found-{number}", number=number, **known, **ended)
+
+
+def next_number(snapshot: Snapshot | None = None, source: str = "") -> int:
+    """A number that no batch of this database has, neither here nor, as far as the snapshot shows, in the lake."""
+    last = ArchiveBatch.objects.aggregate(last=Max("number"))["last"] or 0
+    return 1 + max(last, snapshot.last(source) if snapshot else 0)
+
+
+def new_name(now: datetime) -> str:
+    """A name that no batch has, of any database."""
+    return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def is_there(table: LakeTable) -> bool:
+    """Is there a lake? False: it can be made. Raises LakeUnusable, also if history was moved to a lake that is gone."""
+    if table.check():
+        return True
+    if moved := ArchiveBatch.moved(table.path).count():
+        raise LakeUnusable(
+            f"There is no lake at {table.path}, and {moved:,} batches of history are in it: make it reachable again. "
+            "If it was moved, say where it is now (DELAYEDQ['LAKE'] or --lake)."
+        )
+    return False

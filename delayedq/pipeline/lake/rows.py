@@ -1,0 +1,83 @@
+"""Rows of the lake as Arrow, read by this process: for what is small, and where there is no Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import parquet
+
+from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.lake.columns import ARROW, PARTITIONED_BY
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from datetime import datetime
+
+    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
+    from delayedq.pipeline.lake.table import LakeTable
+
+#: What is in the files themselves. A column that an older writer did not know is NULL.
+_IN_FILES = pa.schema([field for field in ARROW if field.name != PARTITIONED_BY])
+
+
+class Wanted(NamedTuple):
+    """Which rows: those that ended in the window (`until` excluded), and whose columns have one of these values."""
+
+    since: datetime | None = None
+    until: datetime | None = None
+    values: dict[str, Collection[Any]] = {}  # noqa: RUF012 - it is never changed
+
+    def files(self, snapshot: Snapshot) -> list[DataFile]:
+        """Those that may hold such rows."""
+        return snapshot.chosen(self.since, self.until, **self.values)
+
+    def condition(self) -> pc.Expression | None:
+        """For rows; None: all are wanted."""
+        parts = [pc.field(name).isin(list(values)) for name, values in self.values.items()]
+        parts += [pc.field("finished_at") >= pa.scalar(self.since, _TIME)] if self.since else []
+        parts += [pc.field("finished_at") < pa.scalar(self.until, _TIME)] if self.until else []
+        whole = None
+        for part in parts:
+            whole = part if whole is None else whole & part
+        return whole
+
+
+_TIME = pa.timestamp("us", tz="UTC")
+
+
+def read(
+    table: LakeTable, files: Sequence[DataFile], wanted: Wanted, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The wanted rows of these files, a table for each file that has some, with the columns of the lake (ARROW).
+
+    Raises LakeUnusable if a file can't be read; it names the file.
+    """
+    names = list(columns or ARROW.names)
+    schema = pa.schema([ARROW.field(name) for name in names])
+    store, in_files = table.files(), [name for name in names if name != PARTITIONED_BY] or ["id"]
+    for file in files:
+        try:
+            rows = parquet.read_table(
+                file.path,
+                columns=in_files,
+                schema=_IN_FILES,
+                filesystem=store,
+                filters=wanted.condition(),
+                partitioning=None,
+            )
+        except (OSError, pa.ArrowException) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise LakeUnusable(
+                f"The file {table.path}/{file.path} can't be read: {reason}. Restore it from a backup of the lake; "
+                "`run_pipeline check` tells what else is missing."
+            ) from error
+        if rows.num_rows:
+            yield _with_day(rows, file, schema)
+
+
+def _with_day(rows: pa.Table, file: DataFile, schema: pa.Schema) -> pa.Table:
+    """With the column that is the name of a directory, in the order of the schema."""
+    days = pa.array([file.day] * rows.num_rows, pa.date32())
+    return rows.append_column(PARTITIONED_BY, days).select(schema.names).cast(schema)

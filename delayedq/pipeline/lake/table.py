@@ -1,0 +1,254 @@
+"""The table of the lake: made, read as of one version, and changed by commits that are there whole or not at all.
+
+    _delta_log/                           the versions: which files were added and removed
+    messages/DIRECTORY/day=DAY/*.parquet  what one attempt at a batch, or at a compaction, has written
+
+Files count from the commit that adds them. What an attempt wrote that was killed before, or lost to another, is in no
+version, so no reader sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.fs import DeltaStorageHandler
+from deltalake.transaction import AddAction, RemoveAction
+from pyarrow.fs import FileSelector, FileType, PyFileSystem
+
+from delayedq.exceptions import InvalidOption, LakeUnusable
+from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION, delta_schema
+from delayedq.pipeline.lake.snapshot import MESSAGES, DataFile, Snapshot, application
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from pyarrow.fs import FileInfo
+
+NAME = "delayedq history"
+#: What a version removes stays readable for this long, for readers that have begun.
+RETENTION = timedelta(days=7)
+_VERSION_OF_COLUMNS = "delayedq.schemaVersion"
+#: The directories of a lake that was written before there was a table.
+_FORMER = re.compile(r"(about|manifests)/.")
+
+
+class LakeTable:
+    """The lake at `path`: a directory, which may be relative to where we are, or the URL of one or of an object store.
+
+    options: of the object store, as delta-rs has them; else they come from the environment (AWS_ENDPOINT_URL, ...).
+    """
+
+    def __init__(self, path: str, options: Mapping[str, str] | None = None) -> None:
+        if path.startswith("file:"):
+            path = unquote(urlsplit(path).path)
+        self.path = path.rstrip("/") if "://" in path else str(Path(path).absolute())
+        if not self.path.strip("/"):
+            raise InvalidOption("A lake needs a directory of its own.")
+        self._options = dict(options or {}) or None
+
+    # Reading
+
+    def exists(self) -> bool:
+        """Is there a table of ours? Raises LakeUnusable if there is another one, or of a newer delayedq."""
+        return self._newest() is not None
+
+    def snapshot(self) -> Snapshot:
+        """The newest version. Raises LakeUnusable if there is no lake."""
+        table = self._newest()
+        if table is None:
+            raise LakeUnusable(f"There is no lake at {self.path}.{self._former()}")
+        with self._named_errors():
+            actions: list[dict[str, Any]] = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        return Snapshot(table, table.version(), tuple(DataFile.of(action) for action in actions))
+
+    def _newest(self) -> DeltaTable | None:
+        with self._named_errors():
+            if not DeltaTable.is_deltatable(self.path, self._options):
+                return None
+            table = DeltaTable(self.path, storage_options=self._options)
+        metadata = table.metadata()
+        if metadata.name != NAME:
+            raise LakeUnusable(f"The table at {self.path} is no lake of delayedq: its name is {metadata.name!r}.")
+        version = int(metadata.configuration.get(_VERSION_OF_COLUMNS, "0"))
+        if version > VERSION:
+            raise LakeUnusable(
+                f"The lake at {self.path} holds schema version {version}; this delayedq reads up to {VERSION}."
+            )
+        return table
+
+    def check(self) -> bool:
+        """Is there a lake? False: one can be made here. Raises LakeUnusable if the directory holds other files."""
+        if self.exists():
+            return True
+        if former := self._former():
+            raise LakeUnusable(f"There is no table at {self.path} yet.{former}")
+        for info in self.stored():
+            if not info.path.startswith(f"{MESSAGES}/"):
+                raise LakeUnusable(
+                    f"{self.path} is no lake: it holds {info.path}. A lake begins in an empty directory."
+                )
+        return False
+
+    def is_former(self) -> bool:
+        """Is it a lake that was written before there was a table?"""
+        return any(_FORMER.match(info.path) for info in self.stored())
+
+    def stored(self, directory: str = "") -> list[FileInfo]:
+        """All files, with their paths relative to the lake, whether they count or not; none if it is not there."""
+        if "://" not in self.path and not Path(self.path).is_dir():
+            return []
+        with self._named_errors():
+            found = self.files().get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
+        return [info for info in found if info.type == FileType.File]
+
+    def files(self) -> PyFileSystem:
+        """The directory of the lake as pyarrow's file system: it opens the `path` of a DataFile."""
+        return PyFileSystem(DeltaStorageHandler(self.path, self._options))
+
+    def _former(self) -> str:
+        return " It is of an older delayedq: `run_pipeline upgrade-lake` converts it." if self.is_former() else ""
+
+    # Writing
+
+    def create(self) -> None:
+        """Make the table, unless it is there; of two that make it at once, one does. Raises LakeUnusable."""
+        if self.exists():
+            return
+        with self._named_errors():
+            try:
+                DeltaTable.create(
+                    self.path,
+                    delta_schema(),
+                    partition_by=[PARTITIONED_BY],
+                    name=NAME,
+                    configuration={
+                        _VERSION_OF_COLUMNS: str(VERSION),
+                        "delta.deletedFileRetentionDuration": f"interval {RETENTION.days} days",
+                        "delta.checkpointInterval": "20",
+                    },
+                    storage_options=self._options,
+                    raise_if_key_not_exists=False,
+                    commit_properties=CommitProperties(max_commit_retries=0),
+                )
+            except DeltaError:
+                if not self.exists():  # else the other one was first
+                    raise
+
+    def publish(self, snapshot: Snapshot, source: str, number: int, files: list[DataFile], **about: object) -> bool:
+        """Let the files count, as the batch of this number of this database.
+
+        False, and nothing is changed, if the database has published this number or a later one, or has published any
+        batch since the snapshot: then what is written no longer says what is missing in the lake.
+        about: kept with the commit.
+        """
+        if snapshot.last(source) >= number:
+            return False
+        commit = CommitProperties(
+            custom_metadata={"delayedq": {"source": source, "batch": number, **about}},
+            app_transactions=[Transaction(application(source), number)],
+        )
+        return self._commit(snapshot, [_added(file, changes=True) for file in files], commit)
+
+    def replace(self, snapshot: Snapshot, removed: list[DataFile], added: list[DataFile], **about: object) -> bool:
+        """Let files count in place of others that hold the same rows.
+
+        False, and nothing is changed, if there is a newer version than the snapshot: two at once that replace the same
+        files would both be taken by delta-rs 1.6, and double the rows.
+        """
+        now = round(time.time() * 1000)
+        removals = [RemoveAction(file.path, False, now, file.size, _partition(file)) for file in removed]
+        additions = [_added(file, changes=False) for file in added]
+        commit = CommitProperties(custom_metadata={"delayedq": about}, max_commit_retries=0)
+        return self._commit(snapshot, [*removals, *additions], commit)
+
+    def delete(self, paths: list[str]) -> None:
+        """Delete files that no version needs."""
+        files = self.files()
+        with self._named_errors():
+            for path in paths:
+                files.delete_file(path)
+
+    def _commit(self, snapshot: Snapshot, actions: list[AddAction | RemoveAction], commit: CommitProperties) -> bool:
+        with self._named_errors():
+            try:
+                snapshot.table.create_write_transaction(
+                    actions, "append", snapshot.table.schema(), [PARTITIONED_BY], commit_properties=commit
+                )
+            except CommitFailedError:
+                return False
+        return True
+
+    # Vacuum
+
+    def unneeded(self, before: datetime) -> list[FileInfo]:
+        """The files that were written before then, and that no version has which was current at that time or later.
+
+        Raises LakeUnusable.
+        """
+        snapshot = self.snapshot()
+        needed = {file.path for file in snapshot.files} | self._removed_since(snapshot, before)
+        return [
+            info
+            for info in self.stored(MESSAGES)
+            if _visible(info.path) not in needed and info.mtime is not None and info.mtime < before
+        ]
+
+    def _removed_since(self, snapshot: Snapshot, before: datetime) -> set[str]:
+        """What some version of that time or later has, and the newest one has not."""
+        hours = math.ceil((datetime.now(UTC) - before) / timedelta(hours=1))
+        with self._named_errors():
+            ever, earlier = (
+                snapshot.table.vacuum(retention_hours=since, dry_run=True, enforce_retention_duration=False)
+                for since in (0, max(0, hours))
+            )
+        return set(ever) - set(earlier)
+
+    @contextmanager
+    def _named_errors(self) -> Iterator[None]:
+        """Errors of the table, and of its store, as one sentence."""
+        try:
+            yield
+        except CommitFailedError:
+            raise
+        except (DeltaError, OSError) as error:
+            reason = str(error).strip().partition("\n")[0].rstrip(".")
+            raise LakeUnusable(
+                f"The lake at {self.path} can't be used: {reason}. Make it reachable and writable, and run it again."
+            ) from error
+
+
+def _added(file: DataFile, *, changes: bool) -> AddAction:
+    statistics = {
+        "numRecords": file.rows,
+        "minValues": {name: _shown(value) for name, value in file.least.items()},
+        "maxValues": {name: _shown(value) for name, value in file.most.items()},
+        "nullCount": dict(file.nulls),
+    }
+    now = round(time.time() * 1000)
+    return AddAction(file.path, file.size, _partition(file), now, changes, json.dumps(statistics, ensure_ascii=False))
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return value
+
+
+def _partition(file: DataFile) -> dict[str, str | None]:
+    return {PARTITIONED_BY: file.day.isoformat()}
+
+
+def _visible(path: str) -> str:
+    """Hadoop keeps the checksum of `a/b` in `a/.b.crc`: it goes with its file."""
+    return re.sub(r"/\.([^/]+)\.crc$", r"/\1", path)

@@ -1,0 +1,134 @@
+"""The steps that keep the lake: `compact`, `vacuum`, `check` and `status`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import F
+
+from delayedq.exceptions import InvalidOption, LakeDamaged
+from delayedq.pipeline import books
+from delayedq.pipeline.lake.snapshot import MESSAGES
+from delayedq.pipeline.lake.table import RETENTION
+from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+from delayedq.pipeline.spark import compacting
+from delayedq.pipeline.spark.measuring import Checksums, total
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delayedq.pipeline.lake.snapshot import Snapshot
+    from delayedq.pipeline.opening import Options, Pipeline, WithoutSpark
+
+    #: By file, database and batch.
+    Found = dict[tuple[Any, ...], Checksums]
+
+
+def run_compact(pipeline: Pipeline, options: Options) -> None:
+    """Small files become few. Raises LakeUnusable."""
+    small = compacting.SMALL if options["small"] is None else options["small"] * 2**20
+    done = list(compacting.compact(pipeline.lake, small))
+    for part in done:
+        if part.before:
+            pipeline.tell(f"{part.before:,} files with {part.rows:,} messages are now {part.after:,}.")
+        else:
+            pipeline.tell("Another compaction has replaced these files meanwhile: nothing was changed.")
+    if not done:
+        pipeline.tell("No day has more than one small file: there is nothing to compact.")
+
+
+def run_vacuum(pipeline: WithoutSpark, options: Options) -> None:
+    """Delete files that no version of the retention has, and that no open batch writes. Raises LakeUnusable."""
+    older_than = RETENTION if options["older_than"] is None else options["older_than"]
+    if older_than < RETENTION and not options["force"]:
+        raise InvalidOption(
+            f"--older-than: at least {RETENTION.days}d, for readers that have begun and archives that are under way. "
+            "With --force, make sure that there are none."
+        )
+    written = tuple(f"{MESSAGES}/{batch.directory}/" for batch in ArchiveBatch.objects.filter(is_open=True))
+    before = datetime.now(UTC) - older_than  # files have the time of their store, not of the database
+    unneeded = [info for info in pipeline.table.unneeded(before) if not info.path.startswith(written)]
+    megabytes = sum(info.size or 0 for info in unneeded) / 2**20
+    found = f"{len(unneeded):,} files ({megabytes:,.1f} MB)"
+    if options["dry_run"]:
+        for info in unneeded:
+            pipeline.tell(f"  {info.path}")
+        pipeline.tell(f"This was a dry run: {found} would be deleted.")
+        return
+    pipeline.table.delete([info.path for info in unneeded])
+    pipeline.tell(f"{found} that nobody needs any more were deleted.")
+
+
+def run_status(pipeline: WithoutSpark, _: Options) -> None:
+    """Tell what the lake holds, and how far the archive is. Raises LakeUnusable."""
+    snapshot = pipeline.table.snapshot()
+    days = sorted({file.day for file in snapshot.files})
+    size = sum(file.size for file in snapshot.files) / 2**20
+    pipeline.tell(f"Lake {pipeline.table.path}, version {snapshot.version}:")
+    pipeline.tell(f"  {snapshot.row_count:,} messages in {len(snapshot.files):,} files ({size:,.1f} MB)")
+    if days:
+        pipeline.tell(f"  ended on {days[0]} to {days[-1]}, {len(days):,} days")
+    small = sum(len(files) for files in compacting.crowded(snapshot).values())
+    pipeline.tell(f"  {small:,} small files that `compact` would join")
+    source = books.source_of(pipeline.store.alias)
+    pipeline.tell(f"  this database is {source!r} in it; its last batch there is {snapshot.last(source)}")
+    for batch in ArchiveBatch.objects.filter(is_open=True):
+        pipeline.tell(f"  batch {batch.name} is {batch.state} since {batch.planned_at:%Y-%m-%d %H:%M:%S} UTC")
+    restored = ArchiveBatch.objects.filter(restored_at__isnull=False).exclude(deleted_at__gt=F("restored_at"))
+    if numbers := sorted(restored.values_list("number", flat=True)):
+        pipeline.tell(
+            f"  rows of these batches were restored, and are in the database too: {', '.join(map(str, numbers))}"
+        )
+
+
+def run_check(pipeline: Pipeline, _: Options) -> None:
+    """Compare the lake with its statistics and with the books. Raises LakeDamaged, which says how many faults."""
+    snapshot, faults = pipeline.lake.table.snapshot(), 0
+    for fault in _faults(pipeline, snapshot):
+        faults += 1
+        pipeline.tell(f"  {fault}")
+    if faults:
+        raise LakeDamaged(
+            f"{faults:,} faults in the lake at {pipeline.lake.path}: they are listed above. Restore these files from a "
+            "backup; while the database has the rows, `archive --abandon` withdraws an open batch."
+        )
+    pipeline.tell(f"{snapshot.row_count:,} messages in {len(snapshot.files):,} files are as the books say.")
+
+
+def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[str]:
+    sizes = {info.path: info.size for info in pipeline.lake.table.stored(MESSAGES)}
+    there = []
+    for file in snapshot.files:
+        if file.path not in sizes:
+            yield f"{file.path} is missing, with {file.rows:,} rows"
+        elif sizes[file.path] != file.size:
+            yield f"{file.path} has {sizes[file.path]:,} bytes, and was published with {file.size:,}"
+        else:
+            there.append(file)
+    found: Found = pipeline.lake.sums(there)
+    for file in there:
+        rows = sum(sums.row_count for (path, _, _), sums in found.items() if path == file.path)
+        if rows != file.rows:
+            yield f"{file.path} has {rows:,} rows that can be read, and was published with {file.rows:,}"
+    yield from _against_books(pipeline.lake.path, books.source_of(pipeline.store.alias), found, snapshot)
+
+
+def _against_books(path: str, source: str, found: Found, snapshot: Snapshot) -> Iterator[str]:
+    """What this database has published, as its books say; what it has published elsewhere is not looked for."""
+    last = snapshot.last(source)
+    for batch in ArchiveBatch.objects.filter(state__in=_PUBLISHED, checksums__isnull=False).order_by("number"):
+        expected = Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
+        parts = [sums for (_, of, number), sums in found.items() if (of, number) == (source, batch.number)]
+        sums = total(parts)
+        if sums == expected or (batch.lake != path and not sums.row_count):
+            continue
+        if batch.number > last:
+            yield f"batch {batch.number} is not in this lake, and the books say that {expected.row_count:,} rows are"
+        elif sums.row_count != expected.row_count:
+            yield f"batch {batch.number} has {sums.row_count:,} rows, and the books say {expected.row_count:,}"
+        else:
+            yield f"batch {batch.number} has other values than the books say"
+
+
+_PUBLISHED = (ArchiveState.VERIFIED, ArchiveState.DELETED)

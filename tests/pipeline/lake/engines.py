@@ -1,0 +1,34 @@
+"""Engines that know nothing of delayedq, and what they read of a lake: the ids, each as often as it is there."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def polars(path, **storage_options):
+    import polars as pl
+
+    frame = pl.scan_delta(path, storage_options=storage_options or None).select("id").collect()
+    return sorted(frame["id"].to_list())
+
+
+def duckdb(path):
+    """The extension comes as a wheel: nothing is downloaded at run time."""
+    import duckdb
+
+    [root] = find_spec("duckdb_ext").submodule_search_locations
+    [extension] = Path(root).rglob("delta.duckdb_extension")
+    with duckdb.connect(config={"allow_unsigned_extensions": "true"}) as connection:
+        connection.execute(f"LOAD '{extension}'")
+        return [id_ for (id_,) in connection.execute("SELECT id FROM delta_scan(?) ORDER BY id", [path]).fetchall()]
+
+
+ENGINES = (polars, duckdb)
+
+
+def read_by_all(path):
+    """What all of them read; they must agree."""
+    found = [engine(path) for engine in ENGINES]
+    assert found[0] == found[1]
+    return found[0]

@@ -1,0 +1,46 @@
+"""Polars and DuckDB read exactly what is published, whatever else lies in the directory."""
+
+from __future__ import annotations
+
+import polars as pl
+import pytest
+
+from delayedq.pipeline.lake.columns import COLUMNS
+from tests.pipeline.lake.engines import ENGINES, read_by_all
+from tests.pipeline.lake.files import NOON, publish, row, write
+
+ENGINE = pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.__name__)
+
+
+@ENGINE
+def test_what_is_not_published_or_was_replaced_is_not_read(table, engine):
+    assert engine(table.path) == []
+    publish(table, 1, [row(1, key="Zoë 'x'"), row(2)])
+    write(table, "stray-1", [row(9)])
+    publish(table, 1, [row(7)], "shop")
+    assert engine(table.path) == [1, 2, 7]
+
+    snapshot = table.snapshot()
+    assert table.replace(snapshot, list(snapshot.files), write(table, "compact", [row(1), row(2), row(7)]))
+    assert engine(table.path) == [1, 2, 7]
+    newest = table.snapshot()
+    assert table.replace(newest, list(newest.files), [])
+    assert engine(table.path) == []
+
+
+def test_each_column_has_the_type_that_it_says(table):
+    publish(table, 1, [row(1, priority=-3, errors="[]", key="Zoë 'x'\n")])
+    frame = pl.read_delta(table.path)
+    assert frame.columns == list(COLUMNS)
+    [found] = frame.to_dicts()
+    assert (found["id"], found["priority"], found["key"], found["errors"]) == (1, -3, "Zoë 'x'\n", "[]")
+    assert (found["day"], found["metadata"]) == (NOON.date(), None)
+    assert frame.schema["finished_at"] == pl.Datetime("us", "UTC")
+
+
+def test_after_many_commits_and_a_checkpoint_they_read_the_same(table):
+    for number in range(1, 46):
+        publish(table, number, [row(number)])
+    assert read_by_all(table.path) == list(range(1, 46))
+    assert table.snapshot().row_count == 45
+    assert table.snapshot().last("app") == 45
