@@ -7,6 +7,7 @@
 - delayedq.E005  a backend in TASKS has an unknown key or a wrong value in its OPTIONS (see `delayedq.backend`)
 - delayedq.E006  a backend in TASKS uses delayedq, which is not in INSTALLED_APPS (see `delayedq.backend`)
 - delayedq.E007  MySQL at another isolation level than READ COMMITTED
+- delayedq.E008  DELAYEDQ["REDACT"] names what can't be imported
 - delayedq.W001  SQLite without transaction_mode IMMEDIATE
 - delayedq.W002  SQLite without WAL (needs `check --database`)
 - delayedq.W003  PostgreSQL at another isolation level than READ COMMITTED
@@ -30,6 +31,7 @@ from django.db import router
 from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.conf import get_settings
 from delayedq.cron.definitions import read
+from delayedq.masking import redact
 from delayedq.models import Message
 from delayedq.store import store_for
 from delayedq.tasks import registered
@@ -51,8 +53,11 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     try:
         get_settings()
+        redact()
     except ImproperlyConfigured as error:
         found.append(Error(str(error), id="delayedq.E001"))
+    except ImportError as error:
+        found.append(Error(f"DELAYEDQ['REDACT'] can't be imported: {error}", id="delayedq.E008"))
     if not settings.USE_TZ:
         found.append(Error("delayedq needs USE_TZ = True: it schedules instants.", id="delayedq.E002"))
     return found

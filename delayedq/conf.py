@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
@@ -13,6 +13,9 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from delayedq.core.limits import MAX_PAYLOAD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,9 @@ class Settings:
     #: Where executors find the URL of the database ("env:NAME" or "file:PATH"). None: in a file on this machine that
     #: exists while the pipeline runs.
     SPARK_ADDRESS: str | None = None
+    #: Decides, for each argument, result and text of an error, what is shown of it: a callable, or its dotted path. See
+    #: `delayedq.masking`. None: only what tasks name as sensitive is masked.
+    REDACT: str | Callable[[str, str, Any], Any] | None = None
     #: Schedules by name; see `delayedq.cron.definitions`, which reads them.
     CRON: dict[str, Any] = field(default_factory=dict)
     #: A schedule that no worker's settings have any more is retired when none has had it for this long: the time that
@@ -70,6 +76,7 @@ class Settings:
             )
         if self.ACKNOWLEDGE not in {"batched", "each"}:
             raise ImproperlyConfigured(_problem("ACKNOWLEDGE", '"batched" or "each"', self.ACKNOWLEDGE))
+        _callable_or_path("REDACT", self.REDACT)
         for name in ("LAKE", "LAKE_SOURCE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
@@ -100,6 +107,11 @@ def parse(given: Any) -> Settings:
 def _positive_duration(name: str, value: object) -> None:
     if not isinstance(value, timedelta) or value <= timedelta():
         raise ImproperlyConfigured(_problem(name, "a timedelta over zero", value))
+
+
+def _callable_or_path(name: str, value: object) -> None:
+    if not (value is None or callable(value) or (isinstance(value, str) and "." in value)):
+        raise ImproperlyConfigured(_problem(name, "a callable, its dotted path, or None", value))
 
 
 def _problem(name: str, wanted: str, value: object) -> str:

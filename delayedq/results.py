@@ -14,9 +14,12 @@ from delayedq.core.error_records import known_errors, with_error
 from delayedq.core.lifecycle import Outcome, Returned
 from delayedq.core.serialization import load_call, loads
 from delayedq.exceptions import CannotRun, UnknownTask
+from delayedq.masking import error_text, masking_of
 from delayedq.tasks import Task, task_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from delayedq.models import FinishedMessage, Message
     from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
@@ -58,11 +61,14 @@ def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
     )
 
 
-def end(result: AnyResult, outcome: Outcome, error: BaseException | None, value: object) -> None:
-    """Set how the message ended."""
+def end(
+    result: AnyResult, outcome: Outcome, error: BaseException | None, value: object, claimed: Claimed | None = None
+) -> None:
+    """Set how the message ended. `claimed`: the message, whose secrets are masked in the error."""
     succeeded = isinstance(outcome, Returned)
     if error is not None:
-        result.errors.append(task_error(error))
+        mask = str if claimed is None else error_text(claimed.kind, claimed.payload)
+        result.errors.append(task_error(error, mask))
     object.__setattr__(result, "finished_at", clock.now())
     object.__setattr__(result, "_return_value", value)
     object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED)
@@ -88,7 +94,7 @@ def not_started(attempt: Attempt, outcome: Outcome, error: BaseException | None,
         errors=errors(claimed.errors),
         worker_ids=workers(claimed.errors, attempts, attempt.worker if counted else ""),
     )
-    end(result, outcome, error, None)
+    end(result, outcome, error, None, claimed)
     return result
 
 
@@ -233,6 +239,7 @@ def workers(stored: str | None, attempts: int, last: str) -> list[str]:
 
 def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: float | None) -> str:
     """The JSON list of the errors of a message, with this one added. `seconds`: duration; None if nothing ran."""
+    mask = error_text(claimed.kind, claimed.payload)
     return with_error(
         claimed.errors,
         attempt=claimed.attempt,
@@ -240,13 +247,21 @@ def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: fl
         seconds=seconds,
         worker=worker,
         exception=path_of(error),
-        message=text_of(error),
-        traceback=trace_of(error)[-TRACEBACK_LENGTH:],
+        message=text_of(error, mask),
+        traceback=mask(trace_of(error))[-TRACEBACK_LENGTH:],
     )
 
 
-def task_error(error: BaseException) -> TaskError:
-    return TaskError(exception_class_path=path_of(error), traceback=trace_of(error))
+def task_error(error: BaseException, mask: Callable[[str], str] = str) -> TaskError:
+    """`mask` is `masking.error_text` of its message."""
+    return TaskError(exception_class_path=path_of(error), traceback=mask(trace_of(error)))
+
+
+def masked_trace(claimed: Claimed, error: BaseException | None) -> str:
+    """The traceback of an error as it may be logged, if something of the message is masked; else ""."""
+    if error is None or masking_of(claimed.kind) is None:
+        return ""
+    return error_text(claimed.kind, claimed.payload)(trace_of(error))
 
 
 def path_of(error: BaseException) -> str:
@@ -257,10 +272,10 @@ def trace_of(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))
 
 
-def text_of(error: object) -> str:
-    """`str(error)`, cut to TEXT_LENGTH."""
+def text_of(error: object, mask: Callable[[str], str] = str) -> str:
+    """`str(error)`, masked by `mask`, then cut to TEXT_LENGTH."""
     try:
-        text = str(error)
+        text = mask(str(error))
     except Exception:  # noqa: BLE001 - __str__ of a user's exception may raise anything
         text = "<it can't be printed>"
     return text if len(text) <= TEXT_LENGTH else f"{text[:TEXT_LENGTH]}…"

@@ -13,6 +13,8 @@ or since it was replaced while it ran, sends it once more. These carry what thos
 - `schedule_changed` (change: str, taken_back: int): a schedule was installed, created, changed, disabled, enabled,
   retired or deleted; `change` is that word, `taken_back` the number of its ticks that were taken out of the queue.
 
+In `error`, the secrets of a sensitive task are masked; `exception` is the error itself, with all that it says, and
+`masked_trace` its traceback with the secrets masked ("" if nothing is). `claimed` has the payload as it is stored.
 `claimed` is a `delayedq.store.protocol.Claimed`; the sender is the kind of the message, the name of the worker, or the
 name of the schedule. The signals about schedules are sent after commit.
 Signals are sent robustly: an exception of a receiver is logged and changes nothing.
@@ -79,27 +81,38 @@ class Floods:
 _floods = Floods()
 
 
-def _log(level: int, event: str, claimed: Claimed, text: str, exception: BaseException | None = None) -> None:
+def _log(
+    level: int, event: str, claimed: Claimed, text: str, exception: BaseException | None = None, masked_trace: str = ""
+) -> None:
     left_out = _floods.left_out(event, claimed.kind)
     if left_out is None:
         return
     more = f" ({left_out} more like this were left out)" if left_out else ""
     extra = {"pid": os.getpid(), "message_id": claimed.id, "queue": claimed.queue, "attempt": claimed.attempt}
-    logger.log(level, "%s%s%s", _name(claimed), text, more, exc_info=exception, extra=extra)
+    trace, shown = (f"\n{masked_trace.rstrip()}", None) if masked_trace else ("", exception)
+    logger.log(level, "%s%s%s%s", _name(claimed), text, more, trace, exc_info=shown, extra=extra)
 
 
 @receiver(message_retrying)
 def _log_retrying(
-    claimed: Claimed, error: str, delay: float | None, exception: BaseException | None = None, **_: Any
+    claimed: Claimed,
+    error: str,
+    delay: float | None,
+    exception: BaseException | None = None,
+    masked_trace: str = "",
+    **_: Any,
 ) -> None:
     when = "by its backoff" if delay is None else f"in {delay:.1f} s"
     text = f" will be tried again {when} after attempt {_attempts(claimed)}: {error}"
-    _log(logging.WARNING, "retrying", claimed, text, exception)
+    _log(logging.WARNING, "retrying", claimed, text, exception, masked_trace)
 
 
 @receiver(message_failed)
-def _log_failed(claimed: Claimed, error: str, exception: BaseException | None = None, **_: Any) -> None:
-    _log(logging.ERROR, "failed", claimed, f" failed for good after attempt {_attempts(claimed)}: {error}", exception)
+def _log_failed(
+    claimed: Claimed, error: str, exception: BaseException | None = None, masked_trace: str = "", **_: Any
+) -> None:
+    text = f" failed for good after attempt {_attempts(claimed)}: {error}"
+    _log(logging.ERROR, "failed", claimed, text, exception, masked_trace)
 
 
 @receiver(lease_lost)

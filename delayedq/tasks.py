@@ -18,13 +18,14 @@ from delayedq.compat import Task as DjangoTask
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import check_fit, parameter_names, signature_of
 from delayedq.exceptions import NotStorable, UnknownTask
+from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import BARE, Offer, OnConflict
 from delayedq.task_defaults import DEFAULTS, check_backoff, check_max_attempts, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
 
     from delayedq.compat import TaskResult
@@ -57,6 +58,9 @@ class Task[**P, R](AnyTask):
         lease, has written nothing. Writes to other databases, from other threads, and to other services are outside of
         this transaction; `transaction.on_commit` callbacks run as usual. Sync functions only. Keep them short: their
         locks are held until the end, and on SQLite that is a lock on the whole file.
+    sensitive: names of arguments that are masked wherever they would be shown or logged ("return": the result); True:
+        all of them and the result. Django's `sensitive_variables` on the function adds its names. See
+        `delayedq.masking`.
 
     max_attempts, backoff and timeout are those of the backend's OPTIONS if they are None (without OPTIONS: 8 attempts,
     an exponential backoff from 5 s to 1 h, no timeout).
@@ -72,9 +76,11 @@ class Task[**P, R](AnyTask):
     timeout: timedelta | None = None
     metadata: Mapping[str, Any] | None = None
     exactly_once: bool = False
+    sensitive: bool | Collection[str] = False
 
     def __post_init__(self) -> None:
         DjangoTask.__post_init__(self)
+        object.__setattr__(self, "sensitive", sensitive_names(self.func, self.takes_context, self.sensitive))
         defaults = getattr(self.get_backend(), "defaults", DEFAULTS)
         for name in ("max_attempts", "backoff", "timeout"):
             if getattr(self, name) is None:
@@ -249,6 +255,7 @@ def task[**P, R](
     timeout: timedelta | None = ...,
     metadata: Mapping[str, Any] | None = ...,
     exactly_once: bool = ...,
+    sensitive: bool | Collection[str] = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,

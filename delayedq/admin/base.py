@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 from django.contrib import admin
 from django.core.exceptions import PermissionDenied
 from django.template.response import TemplateResponse
-from django.utils.html import format_html
-from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
 
-from delayedq.operations.wording import relative
+from delayedq.operations.wording import grouped
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse
-    from django.utils.safestring import SafeString
 
     from delayedq.store.base import Store
 
@@ -29,6 +26,10 @@ else:
 
 #: At most this many characters of a text are shown.
 SHOWN = 10_000
+
+
+#: A request with this header gets the content of the page alone: a list that refreshes itself, or a pane beside it.
+FRAGMENT = "X-Delayedq-Fragment"
 
 
 class ReadOnlyAdmin(AnyAdmin):
@@ -64,6 +65,7 @@ class ReadOnlyAdmin(AnyAdmin):
         request.current_app = self.admin_site.name  # as all views of the admin do
         site = self.admin_site.each_context(request)
         base = {**site, "title": title, "opts": self.opts, "media": self.media}
+        base["frame"] = "admin/delayedq/fragment.html" if FRAGMENT in request.headers else "admin/base_site.html"
         return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **(context or {}), **more})
 
 
@@ -77,22 +79,6 @@ def demand(request: HttpRequest, permission: str) -> None:
     """Raise PermissionDenied if the user lacks this permission of the app."""
     if not may(request, permission):
         raise PermissionDenied
-
-
-# Times
-
-
-def when(moment: datetime | None, now: datetime) -> SafeString | str:
-    """A `<time>` element such as "in 3 h", with the exact time as tooltip and attribute; "-" for None."""
-    if moment is None:
-        return "-"
-    local = localtime(moment)
-    return format_html(
-        '<time datetime="{}" title="{}">{}</time>',
-        moment.isoformat(),
-        f"{local:%Y-%m-%d %H:%M:%S %Z}",
-        relative(moment, now),
-    )
 
 
 # Texts from the database
@@ -115,4 +101,4 @@ def cut(text: str, length: int = SHOWN) -> str:
     """The text, escaped; cut after `length` characters, with a note of its full length."""
     if len(text) <= length:
         return visible(text)
-    return f"{visible(text[:length])}…\n(cut: {len(text):,} characters in all)"
+    return f"{visible(text[:length])}…\n{_('(cut: %(number)s characters in all)') % {'number': grouped(len(text))}}"

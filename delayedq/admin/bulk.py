@@ -18,19 +18,26 @@ from django.core.exceptions import ValidationError
 from django.http import HttpResponseRedirect, QueryDict
 from django.urls import path, reverse
 from django.utils.html import format_html
+from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, when
+from delayedq.admin.base import ReadOnlyAdmin, demand, may
 from delayedq.admin.filters import position_in, position_text
+from delayedq.admin.moments import when
+from delayedq.admin.outcomes import comparisons
 from delayedq.models import Edit
+from delayedq.operations.browsing import id_in
 from delayedq.operations.edits import begin
 from delayedq.operations.selecting import newest_id
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
+    from django.utils.functional import _StrOrPromise as StrOrPromise
 
     from delayedq.admin.changes import Action, Nothing
     from delayedq.admin.filters import Filter
@@ -58,6 +65,8 @@ class Chosen:
     upto: int
     as_of: datetime
     most: int | None = None
+    #: The page on which it was chosen, to which the user returns.
+    back: str = ""
 
     def signed(self) -> str:
         values = {**asdict(self), "as_of": self.as_of.isoformat()}
@@ -82,8 +91,14 @@ class Ongoing:
     after: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
 
-    def signed(self) -> str:
-        return signing.dumps([self.edit, self.after, self.skipped], salt=SALT)
+    def signed(self, action: str, chosen: str) -> str:
+        """It continues this action on this choice (a signed one), and no other."""
+        return signing.dumps([self.edit, self.after, self.skipped], salt=f"{SALT}.{action}.{chosen}")
+
+    @classmethod
+    def of(cls, signed: str, action: str, chosen: str) -> Self:
+        """Raises BadSignature."""
+        return cls(*signing.loads(signed, salt=f"{SALT}.{action}.{chosen}"))
 
 
 class Preview(NamedTuple):
@@ -138,18 +153,18 @@ class BulkAdmin(ReadOnlyAdmin):
         self.demand_view(request)
         action = self.bulk_actions.get(request.POST.get("action", ""))
         if action is None:
-            return self._back(request, "Choose an action first.")
+            return self._back(request, _("Choose an action first."))
         demand(request, action.permission)
         try:
             chosen = self._chosen(request)
         except (signing.BadSignature, ValueError):
-            return self._back(request, "The selection could not be read. Choose again.")
+            return self._back(request, UNREADABLE)
+        demand_filter(request, chosen.asked)
         if chosen.ids == []:
-            return self._back(request, "Tick messages first.")
-        given = request.POST
-        form = action.form(given) if "confirmed" in given else action.form(initial=given.dict())
+            return self._back(request, _("Tick messages first."))
+        form = action.form(request.POST) if "confirmed" in request.POST else None
         try:
-            if form.is_bound and form.is_valid():
+            if form is not None and form.is_valid() and "preview" not in request.POST:
                 return self._do(request, action, form, chosen)
             return self._confirm(request, action, form, chosen)
         except ValidationError as invalid:
@@ -161,16 +176,25 @@ class BulkAdmin(ReadOnlyAdmin):
         if signed := request.POST.get("chosen"):
             return Chosen.of(signed)
         everything = "everything" in request.POST
-        ids = None if everything else [int(id_) for id_ in request.POST.getlist("ids")[:MOST_TICKED]]
+        ids = None if everything else _ids(request.POST.getlist("ids")[:MOST_TICKED])
         query = request.POST.get("query", "")
-        return Chosen(ids, query, newest_id(self.store.alias) if everything else 0, self.store.now())
+        upto = newest_id(self.store.alias) if everything else 0
+        return Chosen(ids, query, upto, self.store.now(), back=self._return_to(request))
 
-    def _back(self, request: HttpRequest, warning: str) -> HttpResponse:
+    def _return_to(self, request: HttpRequest) -> str:
+        """The page that the form names, if it is one of this site; else the list."""
+        back = request.POST.get("back", "")
+        is_ours = back.startswith("/") and url_has_allowed_host_and_scheme(back, allowed_hosts=None)
+        return back if is_ours else f"{self.list_url}?{request.POST.get('query', '')}"
+
+    def _back(self, request: HttpRequest, warning: StrOrPromise) -> HttpResponse:
         messages.warning(request, warning)
         return HttpResponseRedirect(self.list_url)
 
-    def _confirm(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
+    def _confirm(self, request: HttpRequest, action: Action, form: Nothing | None, chosen: Chosen) -> HttpResponse:
+        """With what each message of a sample becomes: by what was entered, or by what the form shows at first."""
         preview = self.preview(chosen)
+        form = form or action.form(initial={**_present(action, preview.rows), **request.POST.dict()})
         unlimited = chosen.ids is not None or chosen.most is not None
         confirmed = chosen if unlimited else replace(chosen, most=preview.changing.most)
         context = {
@@ -178,28 +202,38 @@ class BulkAdmin(ReadOnlyAdmin):
             "form": form,
             "chosen": confirmed.signed(),
             "preview": preview,
+            "becomes": comparisons(form, [row.place for row in preview.rows], chosen.as_of),
             "most": None if preview.changing.exact else confirmed.most,
             "conditions": self.filter_of(chosen.asked).said if chosen.ids is None else [],
+            "back": chosen.back,
         }
         return self.page(request, "confirm.html", f"{action.label}?", context, query=chosen.query)
 
     # Carrying it out
 
     def _do(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
-        ongoing = (
-            Ongoing(*signing.loads(request.POST["ongoing"], salt=SALT)) if "ongoing" in request.POST else Ongoing()
-        )
-        edit = self._edit(request, action, form, ongoing.edit)
+        try:
+            ongoing = self._ongoing(request, action)
+            edit = self._edit(request, action, form, ongoing.edit)
+        except (signing.BadSignature, Edit.DoesNotExist):
+            return self._back(request, UNREADABLE)
         progress = self.carry_out(action, form, chosen, edit, ongoing.after)
         skipped = Counter(ongoing.skipped) + progress.skipped
         if progress.after is not None:
-            carry_on = Ongoing(edit.pk, progress.after, dict(skipped)).signed()
+            carry_on = Ongoing(edit.pk, progress.after, dict(skipped)).signed(action.name, request.POST["chosen"])
             given = [(name, value) for name, value in request.POST.items() if name not in _OWN_FIELDS]
             context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
             return self.page(request, "ongoing.html", f"{action.label}…", context)
         self.log_change(request, edit, f"{action.described(form)}: {summary(edit.changed, skipped)}")
         messages.success(request, _success(action, edit, skipped))
-        return HttpResponseRedirect(f"{self.list_url}?{chosen.query}")
+        return HttpResponseRedirect(chosen.back or f"{self.list_url}?{chosen.query}")
+
+    def _ongoing(self, request: HttpRequest, action: Action) -> Ongoing:
+        """Where to continue; the beginning, if the request is the first. Raises BadSignature."""
+        given = request.POST
+        if "ongoing" not in given:
+            return Ongoing()
+        return Ongoing.of(given["ongoing"], action.name, given.get("chosen", ""))
 
     def _edit(self, request: HttpRequest, action: Action, form: Nothing, known: int | None) -> Edit:
         if known is not None:
@@ -207,27 +241,45 @@ class BulkAdmin(ReadOnlyAdmin):
         return begin(self.store, action.does, action.described(form), request.user.get_username())
 
 
+def demand_filter(request: HttpRequest, query: QueryDict) -> None:
+    """Raise PermissionDenied for a filter by what errors say, if the user may not see that."""
+    if query.get("error"):
+        demand(request, "view_payload")
+
+
+UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")
 _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
+
+
+def _present(action: Action, rows: list[Any]) -> dict[str, Any]:
+    """The values of the first of the messages, which an input shows at first."""
+    return action.form.present(rows[0].place) if rows else {}
+
+
+def _ids(texts: Sequence[str]) -> list[int]:
+    """Raises ValueError for what can't be an id."""
+    ids = [id_ for id_ in map(id_in, texts) if id_ is not None]
+    if len(ids) < len(texts):
+        raise ValueError("This is no id.")
+    return ids
 
 
 def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:
     said = f"{action.label}: {summary(edit.changed, skipped)}."
     if not edit.changed:
         return said
-    return format_html('{} <a href="{}">Undo</a>', said, reverse("admin:delayedq_edit_undo", args=[edit.pk]))
+    undo = reverse("admin:delayedq_edit_undo", args=[edit.pk])
+    return format_html('{} <a href="{}">{}</a>', said, undo, _("Undo"))
 
 
 def summary(changed: int, skipped: Counter[str]) -> str:
     """Such as "95 messages changed, 5 skipped (3 running, 2 ended)"."""
-    text = f"{changed:,} {plural(changed)} changed"
+    text = ngettext("%(count)s message changed", "%(count)s messages changed", changed) % {"count": grouped(changed)}
     if not skipped:
         return text
-    return f"{text}, {skipped.total():,} skipped ({', '.join(reasons(skipped.items()))})"
+    left = _("%(count)s skipped (%(reasons)s)")
+    return f"{text}, {left % {'count': grouped(skipped.total()), 'reasons': ', '.join(reasons(skipped.items()))}}"
 
 
 def reasons(skipped: Iterable[tuple[str, int]]) -> list[str]:
-    return [f"{number:,} {reason}" for reason, number in skipped if number]
-
-
-def plural(number: int) -> str:
-    return "message" if number == 1 else "messages"
+    return [f"{grouped(number)} {_(reason)}" for reason, number in skipped if number]

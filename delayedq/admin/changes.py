@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.utils.translation import gettext, pgettext_lazy
+from django.utils.translation import gettext_lazy as _
 
-from delayedq.admin.filters import Moment
+from delayedq.admin.choices import queue_field
+from delayedq.admin.moments import Moment
 from delayedq.core.edits import (
     HIGHEST_PRIORITY,
     LOWEST_PRIORITY,
@@ -20,20 +23,25 @@ from delayedq.core.edits import (
     Shift,
     Spread,
 )
-from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidMessage
+from delayedq.operations.arguments import ARGUMENTS
+from delayedq.operations.discarding import DISCARD
 from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY
 from delayedq.operations.schedule_edits import SCHEDULE
-from delayedq.operations.wording import span
+from delayedq.operations.sending import SEND
+from delayedq.operations.wording import exact, span
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.core.edits import Change
+    from django_stubs_ext import StrOrPromise
+
+    from delayedq.core.edits import Change, Place
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3_600, "days": 86_400}
+UNIT_NAMES = [("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))]
 #: The longest shift or spread, in seconds.
 CENTURY = 36_525 * UNITS["days"]
 
@@ -49,6 +57,11 @@ class Nothing(forms.Form):
         """The parameters in words, to follow the `verb` of the action: "2 h later"."""
         return ""
 
+    @classmethod
+    def present(cls, place: Place) -> dict[str, Any]:  # noqa: ARG003
+        """What the form shows at first: the present values of a message."""
+        return {}
+
 
 class RunNowForm(Nothing):
     def change(self, now: datetime) -> Change:  # noqa: ARG002
@@ -56,48 +69,54 @@ class RunNowForm(Nothing):
 
 
 class RescheduleForm(Nothing):
-    at = Moment(label="New time")
+    at = Moment(label=_("New time"))
+
+    @classmethod
+    def present(cls, place: Place) -> dict[str, Any]:
+        return {"at": place.scheduled_at}
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Reschedule(self.cleaned_data["at"])
 
     def says(self) -> str:
-        return f"to {self.cleaned_data['at']:%Y-%m-%d %H:%M:%S %Z}"
+        return gettext("to %(value)s") % {"value": exact(self.cleaned_data["at"])}
 
 
 class Period(Nothing):
-    amount = forms.FloatField(label="Amount")
-    unit = forms.ChoiceField(choices=[(name, name) for name in UNITS], initial="minutes")
+    amount = forms.FloatField(label=_("Amount"))
+    unit = forms.ChoiceField(label=_("Unit"), choices=UNIT_NAMES, initial="minutes")
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         seconds = cleaned.get("amount", 0.0) * UNITS[cleaned.get("unit", "seconds")]
         if not abs(seconds) <= CENTURY:
-            raise ValidationError("That is more than a century.")
+            raise ValidationError(_("That is more than a century."))
         cleaned["period"] = timedelta(seconds=seconds)
         return cleaned
 
 
 class ShiftForm(Period):
-    amount = forms.FloatField(label="Later by", help_text="Less than 0: earlier.")
+    amount = forms.FloatField(label=_("Later by"), initial=0, help_text=_("Less than 0: earlier."))
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Shift(self.cleaned_data["period"])
 
     def says(self) -> str:
         period = self.cleaned_data["period"]
-        return f"{span(period)} {'earlier' if period < timedelta(0) else 'later'}"
+        return (gettext("%(span)s earlier") if period < timedelta(0) else gettext("%(span)s later")) % {
+            "span": span(period)
+        }
 
 
 class SpreadForm(Period):
-    start = Moment(label="From", required=False, help_text="Empty: now.")
-    amount = forms.FloatField(label="Over", min_value=0)
+    start = Moment(label=pgettext_lazy("first time", "From"), required=False, help_text=_("Empty: now."))
+    amount = forms.FloatField(label=pgettext_lazy("period", "Over"), min_value=0, initial=0)
     jitter = forms.IntegerField(
-        label="Jitter",
+        label=_("Jitter"),
         min_value=0,
         max_value=100,
         initial=10,
-        help_text="Percent of the period by which each time may be moved at random.",
+        help_text=_("Percent of the period by which each time may be moved at random."),
     )
 
     field_order = ("start", "amount", "unit", "jitter")
@@ -107,22 +126,37 @@ class SpreadForm(Period):
 
     def says(self) -> str:
         start = self.cleaned_data["start"]
-        begin = f"{start:%Y-%m-%d %H:%M:%S %Z}" if start else "now"
-        return f"over {span(self.cleaned_data['period'])} from {begin}"
+        begin = exact(start) if start else gettext("now")
+        return gettext("over %(span)s from %(start)s") % {"span": span(self.cleaned_data["period"]), "start": begin}
 
 
 class PriorityForm(Nothing):
-    priority = forms.IntegerField(min_value=LOWEST_PRIORITY, max_value=HIGHEST_PRIORITY, help_text="Higher runs first.")
+    priority = forms.IntegerField(
+        label=_("Priority"),
+        min_value=LOWEST_PRIORITY,
+        max_value=HIGHEST_PRIORITY,
+        help_text=_("Higher runs first."),
+    )
+
+    @classmethod
+    def present(cls, place: Place) -> dict[str, Any]:
+        return {"priority": place.priority}
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Prioritize(self.cleaned_data["priority"])
 
     def says(self) -> str:
-        return f"to {self.cleaned_data['priority']}"
+        return gettext("to %(value)s") % {"value": self.cleaned_data["priority"]}
 
 
 class QueueForm(Nothing):
-    queue = forms.CharField(max_length=NAME_LENGTH)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.fields["queue"] = queue_field(_("Queue"))
+
+    @classmethod
+    def present(cls, place: Place) -> dict[str, Any]:
+        return {"queue": place.queue}
 
     def clean_queue(self) -> str:
         queue: str = self.cleaned_data["queue"]
@@ -131,49 +165,115 @@ class QueueForm(Nothing):
         except InvalidMessage as error:
             raise ValidationError(str(error)) from None
         if BARE in queue:
-            raise ValidationError(f"A queue of tasks has no {BARE} in its name; that marks a bare queue.")
+            raise ValidationError(
+                gettext("A queue of tasks has no %(mark)s in its name; that marks a bare queue.") % {"mark": BARE}
+            )
         return queue
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Reroute(self.cleaned_data["queue"])
 
     def says(self) -> str:
-        return f"to {self.cleaned_data['queue']}"
+        return gettext("to %(value)s") % {"value": self.cleaned_data["queue"]}
 
 
 class RetryForm(SpreadForm):
-    amount = forms.FloatField(label="Over", min_value=0, initial=0, help_text="0: all at once.")
+    amount = forms.FloatField(
+        label=pgettext_lazy("period", "Over"), min_value=0, initial=0, help_text=_("0: all at once.")
+    )
+
+
+RUN_NOW = "run_now"
+KEEP = _("Leave them as they are")
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
     name: str
-    label: str
+    label: StrOrPromise
     permission: str
     form: type[Nothing]
     #: Which kind of edit it is, as in `Edit.action`.
     does: str = RESCHEDULE
     #: Replaces the label in a description with parameters; empty: the label.
-    verb: str = ""
+    verb: StrOrPromise = ""
+    #: The buttons of the confirmation: to do it, and to leave everything as it is.
+    submit: StrOrPromise = ""
+    keep: StrOrPromise = KEEP
+    #: Whether messages do not run any more because of it; its button is red.
+    is_destructive: bool = False
 
     def described(self, form: Nothing) -> str:
         """The action with its parameters, such as "Shift 2 h later"."""
         return f"{self.verb or self.label} {form.says()}".strip()
 
+    @property
+    def button(self) -> StrOrPromise:
+        return self.submit or self.label
+
 
 LIVE_ACTIONS = {
     action.name: action
     for action in (
-        Action("run_now", "Run now", "reschedule_message", RunNowForm),
-        Action("reschedule", "Reschedule to a time", "reschedule_message", RescheduleForm, verb="Reschedule"),
-        Action("shift", "Shift by an amount", "reschedule_message", ShiftForm, verb="Shift"),
-        Action("spread", "Spread over a period", "reschedule_message", SpreadForm, verb="Spread"),
-        Action("priority", "Change priority", "reschedule_message", PriorityForm),
-        Action("queue", "Move to another queue", "reschedule_message", QueueForm, verb="Move"),
-        Action("cancel", "Cancel", "cancel_message", Nothing, CANCEL),
+        Action(RUN_NOW, _("Run now"), "reschedule_message", RunNowForm, submit=_("Run messages now")),
+        Action(
+            "reschedule",
+            _("Reschedule to a time"),
+            "reschedule_message",
+            RescheduleForm,
+            verb=_("Reschedule"),
+            submit=_("Reschedule messages"),
+        ),
+        Action(
+            "shift",
+            _("Shift by an amount"),
+            "reschedule_message",
+            ShiftForm,
+            verb=_("Shift"),
+            submit=_("Shift messages"),
+        ),
+        Action(
+            "spread",
+            _("Spread over a period"),
+            "reschedule_message",
+            SpreadForm,
+            verb=_("Spread"),
+            submit=_("Spread messages"),
+        ),
+        Action("priority", _("Change priority"), "reschedule_message", PriorityForm),
+        Action(
+            "queue",
+            _("Move to another queue"),
+            "reschedule_message",
+            QueueForm,
+            verb=_("Move"),
+            submit=_("Move messages"),
+        ),
+        Action(
+            "cancel",
+            pgettext_lazy("messages", "Cancel"),
+            "cancel_message",
+            Nothing,
+            CANCEL,
+            submit=_("Cancel messages"),
+            keep=_("Keep them"),
+            is_destructive=True,
+        ),
     )
 }
-ENDED_ACTIONS = {"retry": Action("retry", "Retry", "retry_message", RetryForm, RETRY)}
+ENDED_ACTIONS = {
+    "retry": Action("retry", _("Retry"), "retry_message", RetryForm, RETRY, submit=_("Retry dead letters")),
+    "discard": Action(
+        "discard",
+        _("Discard"),
+        "discard_message",
+        Nothing,
+        DISCARD,
+        submit=_("Discard dead letters"),
+        keep=_("Keep them"),
+        is_destructive=True,
+    ),
+}
 
 #: The permission needed to undo an edit, by its `Edit.action`.
 TO_UNDO = {
@@ -181,4 +281,7 @@ TO_UNDO = {
     CANCEL: "cancel_message",
     RETRY: "retry_message",
     SCHEDULE: "edit_schedule",
+    ARGUMENTS: "edit_payload",
+    DISCARD: "discard_message",
+    SEND: "send_message",
 }

@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from django.utils import timezone
+from django.utils.formats import localize
+from django.utils.translation import gettext as _
+
+from delayedq.operations.wording import exact, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +20,9 @@ _SMALL, _MINUTE, _HOUR = 1.0, 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A line or a set of bars. `unit`: "" for counts, "s" for seconds. A value of None is a gap."""
+    """A line or a set of bars. `name`: chooses its colour. `unit`: "" for counts, "s" for seconds. None is a gap."""
 
+    name: str
     label: str
     values: Sequence[float | None]
     unit: str = ""
@@ -36,11 +41,12 @@ class Chart:
     times: Sequence[datetime]
     series: Sequence[Series]
     bars: bool = False
-    rows: list[tuple[datetime, list[str]]] = field(init=False)
+    #: Each time in words, and the texts of all series.
+    rows: list[tuple[str, list[str]]] = field(init=False)
 
     def __post_init__(self) -> None:
         texts = zip(*(series.texts for series in self.series), strict=True)
-        object.__setattr__(self, "rows", [(at, list(row)) for at, row in zip(self.times, texts, strict=True)])
+        object.__setattr__(self, "rows", [(exact(at), list(row)) for at, row in zip(self.times, texts, strict=True)])
 
     def drawn(self) -> dict[str, Any]:
         """The chart as JSON values for `dashboard.js`."""
@@ -50,19 +56,27 @@ class Chart:
             "zone": timezone.get_current_timezone_name(),
             "times": [at.timestamp() for at in self.times],
             "bars": self.bars,
-            "series": [{"label": s.label, "values": list(s.values), "unit": s.unit} for s in self.series],
+            "series": [
+                {"name": s.name, "label": s.label, "values": list(s.values), "unit": s.unit} for s in self.series
+            ],
+            "units": units_of_seconds(),
         }
 
 
 def count(number: float | None) -> str:
-    return "-" if number is None else f"{number:,.0f}"
+    return "-" if number is None else grouped(number)
+
+
+def units_of_seconds() -> list[str]:
+    return [_("ms"), _("s"), _("min"), _("h")]
 
 
 def seconds(duration: float | None) -> str:
     """A duration in seconds, as text in a fitting unit: 12 ms, 3.4 s, 5.6 min, 7.8 h; "-" for None."""
     if duration is None:
         return "-"
-    for limit, divisor, unit in ((_SMALL, 0.001, "ms"), (_MINUTE, 1, "s"), (_HOUR, _MINUTE, "min")):
+    small, *larger, hours = units_of_seconds()
+    for limit, divisor, unit in zip((_SMALL, _MINUTE, _HOUR), (0.001, 1, _MINUTE), (small, *larger), strict=True):
         if abs(duration) < limit:
-            return f"{float(f'{duration / divisor:.3g}'):g} {unit}"  # 1000, not 1e+03
-    return f"{duration / _HOUR:,.1f} h"
+            return f"{localize(float(f'{duration / divisor:.3g}'))} {unit}".replace(".0 ", " ")  # 1000, not 1e+03
+    return f"{grouped(duration / _HOUR, digits=1)} {hours}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -11,11 +10,12 @@ from django.http import Http404
 from django.urls import path
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, may, visible
 from delayedq.admin.charts import Chart, Series, count, seconds
 from delayedq.admin.durations import tables
-from delayedq.admin.heat import heat_map, hours
+from delayedq.admin.heat import heat_map, hours, query_of
 from delayedq.admin.verdict import verdict_of
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.models import Dashboard
@@ -24,9 +24,11 @@ from delayedq.operations.durations import durations
 from delayedq.operations.figures import Figures, Span, figures
 from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
 from delayedq.operations.selecting import Selection
+from delayedq.operations.wording import exact
 from delayedq.store.operator import State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse
@@ -37,8 +39,27 @@ if TYPE_CHECKING:
 
 #: Rates below it are shown with a digit after the point.
 MOST_PRECISE = 100
+SPANS = {
+    Span.HOUR: gettext_lazy("Last hour"),
+    Span.DAY: gettext_lazy("Last day"),
+    Span.WEEK: gettext_lazy("Last week"),
+}
+AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next week")}
 #: At most this many stampedes are listed.
 SHOWN = 10
+
+
+class Choice(NamedTuple):
+    value: Span | Ahead
+    label: str
+
+    @property
+    def name(self) -> str:
+        return self.value.name
+
+
+def choices(labels: Mapping[Any, Any]) -> list[Choice]:
+    return [Choice(value, str(label)) for value, label in labels.items()]
 
 
 @admin.register(Dashboard)
@@ -56,7 +77,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         if request.GET.keys() & {"span", "kind", "queue"}:
             return self._figures(request)
         self.demand_view(request)
-        context = {"spans": list(Span), "verdict": verdict_of(request, self.store, self.store.now())}
+        context = {"spans": choices(SPANS), "verdict": verdict_of(request, self.store, self.store.now())}
         return self.page(request, "now.html", _("Dashboard"), context)
 
     def _figures(self, request: HttpRequest) -> HttpResponse:
@@ -68,8 +89,8 @@ class DashboardAdmin(ReadOnlyAdmin):
         return self.page(
             request,
             "dashboard.html",
-            "Dashboard",
-            spans=list(Span),
+            _("Dashboard"),
+            spans=choices(SPANS),
             span=span,
             only=[visible(name) for name in only.values()],
             query=urlencode(only),
@@ -83,7 +104,7 @@ class DashboardAdmin(ReadOnlyAdmin):
     def durations_view(self, request: HttpRequest) -> HttpResponse:
         span = _chosen(Span, request.GET.get("span"), Span.HOUR)
         found = durations(self.store, span)
-        context = {"spans": list(Span), "span": span, "one_in": round(found.one_in), "tables": tables(found)}
+        context = {"spans": choices(SPANS), "span": span, "one_in": round(found.one_in), "tables": tables(found)}
         return self.page(request, "durations.html", _("Durations"), context)
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
@@ -93,14 +114,17 @@ class DashboardAdmin(ReadOnlyAdmin):
         return self.page(
             request,
             "forecast.html",
-            "Forecast",
-            aheads=list(Ahead),
+            _("Forecast"),
+            aheads=choices(AHEADS),
             ahead=ahead,
             found=found,
             one_in=round(found.one_in),
             heat=heat_map(ahead, found.minutes, stampeding),
             hours=hours(found.minutes),
-            stampedes=[(minute, _messages_of(minute), _local(minute)) for minute in stampeding[:SHOWN]],
+            stampedes=[
+                (minute, exact(minute.start), query_of(minute.start, MINUTE), _local(minute))
+                for minute in stampeding[:SHOWN]
+            ],
             more_stampedes=len(stampeding[SHOWN:]),
             most_ticks=MOST_TICKS,
             may_look=may(request, "view_message"),
@@ -145,23 +169,17 @@ def _rate(number: int, minutes: float) -> str:
 
 
 def _charts(found: Figures) -> list[Chart]:
-    def series(label: str, name: str, unit: str = "") -> Series:
-        return Series(label, [getattr(bucket, name) for bucket in found.buckets], unit)
+    def series(name: str, label: str, value: str, unit: str = "") -> Series:
+        return Series(name, label, [getattr(bucket, value) for bucket in found.buckets], unit)
 
     times = [bucket.start for bucket in found.buckets]
-    both = [series("arrived", "arrived"), series("finished", "ended")]
-    late = [series("p50", "p50", "s"), series("p95", "p95", "s")]
+    both = [series("arrived", _("arrived"), "arrived"), series("finished", _("finished"), "ended")]
+    late = [series("p50", "p50", "p50", "s"), series("p95", "p95", "p95", "s")]
     return [
-        Chart("flow", "Arrivals and finishes", times, both),
-        Chart("failures", "Failures", times, [series("failed", "failed")], bars=True),
-        Chart("latency", "Latency: how late messages started", times, late),
+        Chart("flow", _("Arrivals and finishes"), times, both),
+        Chart("failures", _("Failures"), times, [series("failed", _("failed"), "failed")], bars=True),
+        Chart("latency", _("Latency: how late messages started"), times, late),
     ]
-
-
-def _messages_of(minute: Minute) -> str:
-    """The query of the message list that shows what falls due in this minute."""
-    last = minute.start + MINUTE - timedelta(seconds=1)
-    return urlencode({"since": minute.start.isoformat(), "until": last.isoformat()})
 
 
 def _local(minute: Minute) -> str:

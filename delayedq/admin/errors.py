@@ -11,14 +11,17 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import BulkAdmin
+from delayedq.admin.lists import tabs_of
+from delayedq.admin.moments import when
 from delayedq.admin.queues import points
 from delayedq.core.fingerprints import LINE_LENGTH, as_hex, class_of
 from delayedq.core.limits import is_storable
+from delayedq.core.masking import MASK
 from delayedq.models import Outcome
 from delayedq.operations.error_groups import BUCKETS, WIDTH, ErrorGroups, error_groups
-from delayedq.operations.wording import span
+from delayedq.operations.wording import grouped, span
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -70,12 +73,13 @@ class ErrorPages(BulkAdmin):
         now, asked = self.store.now(), ErrorFilter(request.GET)
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
-            given = asked.cleaned_data
-            found = error_groups(self.store, now, text=given["q"], error_class=given["class_name"])
+            given, reads = asked.cleaned_data, may(request, "view_payload")
+            found = error_groups(self.store, now, text=given["q"] if reads else "", error_class=given["class_name"])
         asked.found_in(found)
         context = {
             "filter": asked,
-            "rows": [_row(group, now) for group in found.groups],
+            "tabs": tabs_of(request, self.store, now, "errors"),
+            "rows": [_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
             "more": found.more,
             "is_cut": found.is_cut,
             "actions": self.offered_actions(request),
@@ -88,12 +92,12 @@ def query_of(fingerprint: int) -> str:
     return urlencode({"outcome": Outcome.FAILED.value, "group": as_hex(fingerprint)})
 
 
-def _row(group: ErrorGroup, now: datetime) -> GroupRow:
+def _row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:
     query, history = query_of(group.fingerprint), reverse("admin:delayedq_finishedmessage_changelist")
     name = class_of(group.pattern)
     return GroupRow(
         name=visible(name) or _("No error was recorded"),
-        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()),
+        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()) if payload else MASK,
         kind=visible(group.kind),
         size=str(group.size),
         first=when(group.first_at, now),
@@ -109,4 +113,4 @@ def _row(group: ErrorGroup, now: datetime) -> GroupRow:
 def _trend(group: ErrorGroup) -> str:
     number, window = sum(group.trend), span(timedelta(seconds=BUCKETS * WIDTH))
     words = ngettext("%(number)s in the last %(span)s", "%(number)s in the last %(span)s", number)
-    return words % {"number": f"{number:,}", "span": window}
+    return words % {"number": grouped(number), "span": window}

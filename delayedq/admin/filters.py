@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -11,14 +10,18 @@ from django.core.exceptions import ValidationError
 from django.http import QueryDict
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from delayedq.admin.base import visible
+from delayedq.admin.marks import STATES as STATE_NAMES
+from delayedq.admin.moments import Moment, Until
 from delayedq.core.fingerprints import LINE_LENGTH, from_hex
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
+from delayedq.operations.state_counts import PAUSED
 from delayedq.store import operator_store
-from delayedq.store.operator import Position, State
+from delayedq.store.operator import FIRST, LAST, Position, State
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -28,46 +31,29 @@ if TYPE_CHECKING:
 
 #: What the address of a list has beside its filters. (`e` is the admin's own.)
 NO_FILTERS = {"after", "e"}
+ANY = ("", pgettext_lazy("filter", "any"))
 STATES = [
-    ("", "any"),
-    (State.DUE.value, "due"),
-    (State.SCHEDULED.value, "scheduled"),
-    (State.RUNNING.value, "running"),
-    (State.RETRYING.value, "retrying"),
-    (State.LOST.value, "lost by its worker"),
+    ANY,
+    (State.DUE.value, pgettext_lazy("state", "due")),
+    (State.SCHEDULED.value, pgettext_lazy("state", "scheduled")),
+    (State.RUNNING.value, pgettext_lazy("state", "running")),
+    (State.RETRYING.value, pgettext_lazy("state", "retrying")),
+    (PAUSED, _("due in a paused queue")),
+    (State.LOST.value, _("lost by its worker")),
 ]
-
-
-class Moment(forms.DateTimeField):
-    """A date and time in the current time zone, entered with the browser's calendar."""
-
-    widget = forms.DateTimeInput(attrs={"type": "datetime-local", "step": "1"}, format="%Y-%m-%dT%H:%M:%S")
-
-    def prepare_value(self, value: Any) -> Any:
-        """Convert a value with offset and microseconds, as links contain it: `datetime-local` takes neither."""
-        if isinstance(value, str):
-            with suppress(ValidationError):
-                value = self.to_python(value)
-        return super().prepare_value(value)
-
-
-class Until(Moment):
-    """An upper bound that includes its whole second: the browser's input has no finer unit."""
-
-    def clean(self, value: Any) -> Any:
-        moment = super().clean(value)
-        return moment and moment.replace(microsecond=999_999)
+OUTCOMES = [ANY, *((outcome.value, STATE_NAMES[outcome.value]) for outcome in Outcome)]
 
 
 class Filter(forms.Form):
-    q = forms.CharField(label="Key or id", required=False, strip=False, max_length=KEY_LENGTH)
-    queue = forms.ChoiceField(required=False)
-    kind = forms.ChoiceField(label="Task", required=False)
-    since = Moment(label="From", required=False)
-    until = Until(label="To", required=False)
+    q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
+    queue = forms.ChoiceField(label=_("Queue"), required=False)
+    kind = forms.ChoiceField(label=_("Task"), required=False)
+    since = Moment(label=pgettext_lazy("first time", "From"), required=False)
+    until = Until(label=pgettext_lazy("last time", "To"), required=False)
 
     def __init__(self, data: Any, store: Store) -> None:
         super().__init__(data)
+        self.store = store
         queues = {lane.queue for lane in store.lanes()}
         self._offer("queue", queues)
         self._offer("kind", {*registered, *operator_store(store.alias).keyed_kinds()})
@@ -76,7 +62,7 @@ class Filter(forms.Form):
         """Set the choices: the known names and the one in the URL, which may be of a queue that is empty now."""
         asked = self.data.get(name, "")
         names = sorted({*known, asked if len(asked) <= NAME_LENGTH and is_storable(asked) else ""} - {""})
-        self.fields[name].choices = [("", "any"), *((value, value) for value in names)]  # type: ignore[attr-defined]
+        self.fields[name].choices = [ANY, *((value, visible(value)) for value in names)]  # type: ignore[attr-defined]
 
     def clean(self) -> dict[str, Any]:
         """A name that no filter has, or that was given twice, would select more than was meant."""
@@ -111,19 +97,21 @@ class Filter(forms.Form):
 
 
 class LiveFilter(Filter):
-    state = forms.ChoiceField(choices=STATES, required=False)
+    state = forms.ChoiceField(label=_("State"), choices=STATES, required=False)
 
     field_order = ("q", "state")
 
     def selection(self, as_of: datetime) -> Selection:
         asked = self.asked()
-        if "state" in asked:
+        if asked.get("state") == PAUSED:
+            asked |= {"state": State.DUE, "queues": frozenset(self.store.paused())}
+        elif "state" in asked:
             asked["state"] = State(asked["state"])
         return Selection(as_of=as_of, key=asked.pop("q", None), **asked)
 
 
 class EndedFilter(Filter):
-    outcome = forms.ChoiceField(choices=[("", "any"), *Outcome.choices], required=False)
+    outcome = forms.ChoiceField(label=_("Outcome"), choices=OUTCOMES, required=False)
     error = forms.CharField(label=_("Error has"), required=False, max_length=LINE_LENGTH)
     group = forms.RegexField("^[0-9a-f]{16}$", label=_("Error group"), required=False, widget=forms.HiddenInput)
 
@@ -152,4 +140,6 @@ def position_in(text: str) -> Position | None:
         position = Position(moment, int(id_))
     except ValueError:
         return None
-    return position if timezone.is_aware(moment) and 0 <= position.id < 2**63 else None
+    if not timezone.is_aware(moment) or not FIRST.at <= moment <= LAST.at:
+        return None
+    return position if 0 <= position.id < 2**63 else None

@@ -11,17 +11,22 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.archived import ArchivedMessages
-from delayedq.admin.base import visible, when
-from delayedq.admin.bulk import SAMPLE, Chosen, Preview
+from delayedq.admin.base import may, visible
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
 from delayedq.admin.filters import EndedFilter, position_in
-from delayedq.admin.texts import about, pretty
+from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.moments import when
+from delayedq.admin.one_message import links_of
+from delayedq.admin.texts import about, pretty, preview_of
+from delayedq.core.edits import Place
 from delayedq.core.fingerprints import class_of
+from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import LARGE, Page, ended_page, find_ended, id_in
+from delayedq.operations.browsing import Page, ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
-from delayedq.operations.explain import explain
+from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 from delayedq.operations.selecting import EndedSelection
 
@@ -46,14 +51,17 @@ class Row(NamedTuple):
     url: str
     outcome: str
     kind: str
+    preview: str
     key: str
     queue: str
+    priority: int
     ended: SafeString | str
     attempts: str
     is_dead: bool
     #: Of a dead letter: the class of its last error, and the first line of what that said.
     error_class: str
     error: str
+    place: Place
 
 
 @admin.register(FinishedMessage)
@@ -63,7 +71,8 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
         asked = self.filter_of(request.GET)
-        before = position_in(request.GET.get("after", ""))
+        before, reads = position_in(request.GET.get("after", "")), may(request, "view_payload")
+        demand_filter(request, request.GET)
         try:
             selection = asked.selection()
             page, count = self._found(selection, before)
@@ -72,14 +81,19 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
             selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
         context = {
             "filter": asked,
-            "rows": rows(found, now),
+            "tabs": tabs_of(request, self.store, now, "ended"),
+            "chips": chips_of(asked, request.GET, "outcome" if selection.outcome == Outcome.FAILED else ""),
+            "has_errors": selection.outcome == Outcome.FAILED,
+            "state": request.GET.get("outcome", ""),
+            "rows": rows([shown(one, payload=reads) for one in found], now, payload=reads),
             "how_many": count if selection.outcome == Outcome.FAILED else None,  # only dead letters can be retried
             **self.paging(request, page, count, now),
         }
         if before is None:
             archived = self.archived_like(request, selection.key)
-            context |= {"archived_rows": rows(archived.messages, now), "archived_complete": archived.complete}
-        return self.page(request, "finished.html", "History", {**context, **(extra_context or {})})
+            found_there = rows(archived.messages, now, payload=reads)
+            context |= {"archived_rows": found_there, "archived_complete": archived.complete}
+        return self.page(request, "finished.html", _("History"), {**context, **(extra_context or {})})
 
     def filter_of(self, query: QueryDict) -> EndedFilter:
         return EndedFilter(query, self.store)
@@ -108,16 +122,19 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
     ) -> HttpResponse:
         ended, archived = self.ended_or_archived(request, object_id)
         now = self.store.now()
+        reads = may(request, "view_payload")
         context = {
-            "row": rows([ended], now)[0],
-            "result": pretty(ended.result),
+            "row": rows([shown(ended, payload=reads)], now)[0],
+            "result": pretty(shown(ended, payload=reads).result),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
-            "answers": explain(ended, now),
-            **about(self.store, ended, now),
+            "links": [*links_of(request, ended, self.store)],
+            **about(self.store, ended, now, payload=reads),
             **archived,
         }
-        return self.page(request, "ended.html", f"Message {ended.pk}", {**context, **(extra_context or {})})
+        return self.page(
+            request, "ended.html", _("Message %(id)s") % {"id": ended.pk}, {**context, **(extra_context or {})}
+        )
 
     # Bulk actions
 
@@ -125,11 +142,10 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
         now = self.store.now()
         if chosen.ids is None:
             selection = self._dead(chosen)
-            return Preview(
-                count_ended(self.store, selection), [], rows(ended_page(self.store, selection).rows[:SAMPLE], now)
-            )
+            sample = ended_page(self.store, selection).rows[:SAMPLE]
+            return Preview(count_ended(self.store, selection), [], _without_errors(rows(sample, now)))
         dead = (
-            FinishedMessage.objects.using(self.store.alias).failed().defer(*LARGE, "result").filter(id__in=chosen.ids)
+            listed(FinishedMessage.objects.using(self.store.alias).failed()).defer("result").filter(id__in=chosen.ids)
         )
         found = list(dead.order_by("-finished_at"))
         taken = with_taken_keys(self.store, found)
@@ -141,7 +157,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
             )
             if number
         ]
-        return Preview(Count(len(found) - len(taken), exact=True), skipped, rows(found[:SAMPLE], now))
+        return Preview(Count(len(found) - len(taken), exact=True), skipped, _without_errors(rows(found[:SAMPLE], now)))
 
     def _dead(self, chosen: Chosen) -> EndedSelection:
         """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
@@ -150,27 +166,38 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
             raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
         return replace(selection, outcome=Outcome.FAILED)
 
-    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:  # noqa: ARG002
-        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
+    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
+        if action.does == DISCARD:
+            return discard(self.store, edit, which, chosen.as_of, after, chosen.most)
+        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
         return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
-def rows(messages: Iterable[FinishedMessage], now: datetime) -> list[Row]:
-    return [_row(message, now) for message in messages]
+def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[Row]:
+    """`payload`: whether to show the beginning of the arguments, and what errors said."""
+    return [_row(message, now, payload=payload) for message in messages]
 
 
-def _row(message: FinishedMessage, now: datetime) -> Row:
+def _without_errors(those: list[Row]) -> list[Row]:
+    """Not everybody who may retry may see what errors say."""
+    return [row._replace(error="") for row in those]
+
+
+def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
     return Row(
         id=message.pk,
         url=reverse("admin:delayedq_finishedmessage_change", args=[message.pk]),
         outcome=message.outcome,
         kind=visible(message.kind),
+        preview=preview_of(message) if payload else "",
         key=visible(message.key or ""),
         queue=visible(message.queue),
+        priority=message.priority,
         ended=when(message.finished_at, now),
-        attempts=f"{message.attempts} of {message.max_attempts}",
+        attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
         error=visible((message.error or "").partition(":")[2].strip()),
+        place=Place(message.finished_at, message.queue, message.priority),
     )

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import batched
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlencode
 
 from django.utils import timezone
+from django.utils.dateformat import format as formatted
+from django.utils.translation import gettext as _
 
-from delayedq.operations.forecast import Ahead
+from delayedq.operations.forecast import MINUTE, Ahead
+from delayedq.operations.wording import exact, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -18,14 +23,16 @@ if TYPE_CHECKING:
 
 LEVELS = 5
 HOURS = range(24)
+HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
 
 
 class Cell(NamedTuple):
-    """`level`: 0 (nothing due) to LEVELS. `title`: its tooltip."""
+    """`level`: 0 (nothing due) to LEVELS. `title`: its tooltip. `query`: that of the list of its messages."""
 
     level: int = 0
     title: str = ""
     stampede: bool = False
+    query: str = ""
 
 
 class Row(NamedTuple):
@@ -39,6 +46,18 @@ class Hour(NamedTuple):
     start: datetime
     due: int
     busiest: Minute
+
+    @property
+    def at(self) -> str:
+        return exact(self.start)
+
+    @property
+    def busiest_at(self) -> str:
+        return exact(self.busiest.start)
+
+    @property
+    def query(self) -> str:
+        return query_of(self.start, HOUR)
 
 
 class HeatMap(NamedTuple):
@@ -65,7 +84,9 @@ def _by_minute(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> H
         Row(
             f"{timezone.localtime(part[0].start):%H:%M}",
             [
-                Cell(level(m.due, most), f"{_text(m.start)}: {m.due:,} due" if m.due else "", m.start in starts)
+                Cell(level(m.due, most), _of_minute(m), m.start in starts, query_of(m.start, MINUTE))
+                if m.due
+                else Cell()
                 for m in part
             ],
         )
@@ -79,12 +100,17 @@ def _by_hour(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> Hea
     days: dict[str, list[Cell]] = {}
     for hour in hours(minutes):
         local = timezone.localtime(hour.start)
-        cells = days.setdefault(f"{local:%a %d}", [Cell()] * len(HOURS))
-        title = f"{_text(hour.start)}: {hour.due:,} due, at most {hour.busiest.due:,} in a minute" if hour.due else ""
-        hot = Cell(level(hour.busiest.due, most), title, hour.busiest.start in starts)
-        cells[local.hour] = max(cells[local.hour], hot)
+        cells = days.setdefault(formatted(local, "D d"), [Cell()] * len(HOURS))
+        if hour.due:
+            hot = Cell(level(hour.busiest.due, most), _of_hour(hour), hour.busiest.start in starts, hour.query)
+            cells[local.hour] = max(cells[local.hour], hot)
     columns = [f"{hour:02}" if hour % 3 == 0 else "" for hour in HOURS]
     return HeatMap(columns, [Row(day, cells) for day, cells in days.items()])
+
+
+def query_of(start: datetime, length: timedelta) -> str:
+    """The query of the message list that shows what falls due then."""
+    return urlencode({"since": start.isoformat(), "until": (start + length - SECOND).isoformat()})
 
 
 def level(due: int, most: int) -> int:
@@ -92,5 +118,10 @@ def level(due: int, most: int) -> int:
     return ceil(LEVELS * sqrt(due / most)) if due else 0
 
 
-def _text(start: datetime) -> str:
-    return f"{timezone.localtime(start):%a %H:%M}"
+def _of_minute(minute: Minute) -> str:
+    return _("%(time)s: %(count)s due") % {"time": exact(minute.start), "count": grouped(minute.due)}
+
+
+def _of_hour(hour: Hour) -> str:
+    words = _("%(time)s: %(count)s due, at most %(most)s in a minute")
+    return words % {"time": hour.at, "count": grouped(hour.due), "most": grouped(hour.busiest.due)}

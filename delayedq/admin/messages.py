@@ -10,22 +10,25 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.translation import gettext as _
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
-from delayedq.admin.changes import LIVE_ACTIONS
+from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.filters import LiveFilter, position_in
+from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.moments import when
+from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.searches import found_count, searched, where_leases_are
-from delayedq.admin.texts import about
+from delayedq.admin.texts import about, preview_of
+from delayedq.core.edits import Place
 from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
-from delayedq.operations.browsing import LARGE, Page, id_in, live_page
+from delayedq.operations.browsing import Page, id_in, listed, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
-from delayedq.operations.explain import explain
 from delayedq.operations.finding import find
 from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.selecting import AllOf, Ticked
-from delayedq.operations.wording import span
 from delayedq.store.operator import State
 
 if TYPE_CHECKING:
@@ -43,22 +46,24 @@ if TYPE_CHECKING:
 
 
 class Row(NamedTuple):
-    """A live message in a list."""
+    """A live message in a list. `remark` says more of its state. `preview`: the beginning of its arguments."""
 
     id: int
     url: str
     state: str
-    why: str
+    remark: str
     kind: str
+    preview: str
     key: str
     queue: str
     priority: int
     due: SafeString | str
     attempt: str
+    place: Place
 
 
 @admin.register(Message)
-class MessageAdmin(BulkAdmin):
+class MessageAdmin(OneMessagePages, BulkAdmin):
     bulk_actions = LIVE_ACTIONS
 
     # The list
@@ -68,28 +73,31 @@ class MessageAdmin(BulkAdmin):
         asked = self.filter_of(request.GET)
         after = position_in(request.GET.get("after", ""))
         try:
-            page, count, searched = self._found(asked, now, after)
+            page, count, searched = self._found(asked, now, after, payload=may(request, "view_payload"))
         except ValidationError:
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
             "filter": asked,
+            "tabs": tabs_of(request, self.store, now, "live"),
+            "chips": chips_of(asked, request.GET, "state"),
+            "state": request.GET.get("state", ""),
             "searched": searched,
-            "rows": rows(self.store, page.rows, now),
+            "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload")),
             "how_many": count,
             **self.paging(request, page, count, now),
         }
-        return self.page(request, "messages.html", "Messages", {**context, **(extra_context or {})})
+        return self.page(request, "messages.html", _("Messages"), {**context, **(extra_context or {})})
 
     def filter_of(self, query: QueryDict) -> LiveFilter:
         return LiveFilter(query, self.store)
 
     def _found(
-        self, asked: LiveFilter, now: datetime, after: Position | None
+        self, asked: LiveFilter, now: datetime, after: Position | None, *, payload: bool
     ) -> tuple[Page[Message], Count | None, str]:
         """One page, with a count if it is the first, and what was searched. A search has a single page."""
         selection = asked.selection(now)
         if selection.key is not None:
-            found = find(self.store, selection.key, selection)
+            found = find(self.store, selection.key, selection, payload=payload)
             return Page(found.messages, None), found_count(found), searched(selection.key, found)
         if selection.state in LEASED:
             page, number, is_exact = leased_page(self.store, selection, after)
@@ -113,15 +121,26 @@ class MessageAdmin(BulkAdmin):
             return self._ended(id_)
         now = self.store.now()
         (message,) = with_renewals([message], now, self.store.alias)
+        reads = may(request, "view_payload")
         context = {
             "message": message,
             "row": rows(self.store, [message], now)[0],
             "query": "",
-            "actions": self.offered_actions(request),
-            "answers": explain(message, now),
-            **about(self.store, message, now),
+            "actions": self._useful(request, message, now),
+            "links": [*links_of(request, message, self.store, runs=is_running(message, now))],
+            "is_running": is_running(message, now),
+            **about(self.store, message, now, payload=reads),
         }
-        return self.page(request, "message.html", f"Message {message.pk}", {**context, **(extra_context or {})})
+        return self.page(
+            request, "message.html", _("Message %(id)s") % {"id": message.pk}, {**context, **(extra_context or {})}
+        )
+
+    def _useful(self, request: HttpRequest, message: Message, now: datetime) -> list[Action]:
+        """The actions that can change this message: none while it runs, and what is due is not made due."""
+        if is_running(message, now):
+            return []
+        actions = self.offered_actions(request)
+        return [action for action in actions if action.name != RUN_NOW or message.scheduled_at > now]
 
     def _ended(self, id_: int) -> HttpResponse:
         if FinishedMessage.objects.using(self.store.alias).filter(id=id_).exists():
@@ -134,7 +153,7 @@ class MessageAdmin(BulkAdmin):
         now = self.store.now()
         if chosen.ids is None:
             return self._preview_of_all(chosen, now)
-        messages = Message.objects.using(self.store.alias).defer(*LARGE)
+        messages = listed(Message.objects.using(self.store.alias))
         chosen_ones = messages.filter(id__in=chosen.ids).order_by("scheduled_at", "id")
         found = with_renewals(chosen_ones, now, self.store.alias)
         waiting = [message for message in found if not is_running(message, now)]
@@ -165,24 +184,27 @@ class MessageAdmin(BulkAdmin):
         return reschedule(self.store, edit, which, change, chosen.as_of, after, chosen.most)
 
 
-def rows(store: Store, messages: Iterable[Message], now: datetime) -> list[Row]:
+def rows(store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False) -> list[Row]:
+    """`payload`: whether to show the beginning of the arguments."""
     paused_queues = paused(store.alias)
-    return [_row(message, now, paused_queues) for message in with_renewals(messages, now, store.alias)]
+    return [_row(message, now, paused_queues, payload=payload) for message in with_renewals(messages, now, store.alias)]
 
 
-def _row(message: Message, now: datetime, paused_queues: set[str]) -> Row:
-    state, why = state_of(message, now, paused_queues)
+def _row(message: Message, now: datetime, paused_queues: set[str], *, payload: bool) -> Row:
+    state, remark = state_of(message, now, paused_queues)
     return Row(
         id=message.pk,
         url=reverse("admin:delayedq_message_change", args=[message.pk]),
         state=state,
-        why=why,
+        remark=remark,
         kind=visible(message.kind),
+        preview=preview_of(message) if payload else "",
         key=visible(message.key or ""),
         queue=visible(message.queue),
         priority=message.priority,
         due=when(message.scheduled_at, now),
-        attempt=f"{message.attempt} of {message.max_attempts}",
+        attempt=_("%(number)s of %(most)s") % {"number": message.attempt, "most": message.max_attempts},
+        place=Place(message.scheduled_at, message.queue, message.priority),
     )
 
 
@@ -193,14 +215,14 @@ def is_running(message: Message, now: datetime) -> bool:
 def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[str, str]:
     """The state that the list shows, and a remark on it: `("running", "on host:42")`, `("due", "for 5 s")`."""
     if is_running(message, now):
-        return "running", f"on {visible(message.leased_by or '?')}"
+        return "running", _("on %(worker)s") % {"worker": visible(message.leased_by or "?")}
     if message.lease_token is not None:
-        return "lost", f"by {visible(message.leased_by or '?')}"
+        return "lost", _("by %(worker)s") % {"worker": visible(message.leased_by or "?")}
     if message.scheduled_at > now:
         return ("retrying", "") if message.attempt else ("scheduled", "")
     if message.queue in paused_queues:
-        return "stuck", "its queue is paused"
-    return "due", f"for {span(now - message.scheduled_at)}"
+        return "paused", ""
+    return "due", ""
 
 
 def paused(alias: str) -> set[str]:

@@ -8,13 +8,18 @@ from urllib.parse import urlencode
 from django.contrib import admin, messages
 from django.http import HttpResponseRedirect
 from django.urls import path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible, when
+from delayedq.admin.base import demand, may, visible
+from delayedq.admin.moments import when
+from delayedq.admin.state_pages import StatePages, worker_links
+from delayedq.core.limits import is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
 from delayedq.operations.queues import queue_states
-from delayedq.operations.wording import relative, span
+from delayedq.operations.wording import both, grouped, span
 from delayedq.operations.workers import SHOWN, all_workers, current_messages, is_alive, running_ids
 
 if TYPE_CHECKING:
@@ -39,6 +44,7 @@ class Row(NamedTuple):
     name: str
     url: str
     is_pausable: bool
+    state: str
     paused: str
     pause_url: str
     resume_url: str
@@ -70,13 +76,15 @@ class WorkerRow(NamedTuple):
     seen: SafeString | str
     messages: list[Message]
     more: int
+    links: list[tuple[str, str]]
 
 
 @admin.register(PausedQueue)
-class QueueAdmin(ReadOnlyAdmin):
+class QueueAdmin(StatePages):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         return [
+            *self.state_urls(),
             path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
             path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
             path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),
@@ -88,22 +96,24 @@ class QueueAdmin(ReadOnlyAdmin):
             "rows": [_row(state, now) for state in queue_states(self.store, now)],
             "workers": _worker_rows(self.store, now),
             "may_pause": may(request, "pause_queue"),
+            **self.state_context(request, now),
         }
-        return self.page(request, "queues.html", "Queues", {**context, **(extra_context or {})})
+        return self.page(request, "queues.html", _("Queues"), {**context, **(extra_context or {})})
 
     # Pausing
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
         """GET: ask for confirmation. POST: pause the queue."""
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
             return self._pause(request, name)
-        said = (
-            f"Workers will claim nothing more from {visible(name)} until it is resumed. "
-            "Messages that are running will finish."
+        words = _(
+            "Workers will claim nothing more from %(queue)s until it is resumed. Messages that are running will finish."
         )
-        return self._confirm(request, "Pause", name, said)
+        title, said = _("Pause %(queue)s?") % {"queue": visible(name)}, words % {"queue": visible(name)}
+        return self._confirm(request, title, said, _("Pause the queue"), _("Let it run"))
 
     def _pause(self, request: HttpRequest, name: str) -> HttpResponse:
         try:
@@ -113,33 +123,38 @@ class QueueAdmin(ReadOnlyAdmin):
             return self._back()
         if paused:
             self.log_change(request, self._paused(name), "Paused.")
-            messages.success(request, f"Queue {visible(name)} is paused.")
+            messages.success(request, _("Queue %(queue)s is paused.") % {"queue": visible(name)})
         else:
-            messages.info(request, f"Queue {visible(name)} was already paused.")
+            messages.info(request, _("Queue %(queue)s was already paused.") % {"queue": visible(name)})
         return self._back()
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "pause_queue")
         name = request.GET.get("queue", "")
         if request.method == "POST":
             return self._resume(request, name)
-        return self._confirm(request, "Resume", name, f"Workers will claim from {visible(name)} again.")
+        title = _("Resume %(queue)s?") % {"queue": visible(name)}
+        said = _("Workers will claim from %(queue)s again.") % {"queue": visible(name)}
+        return self._confirm(request, title, said, _("Resume the queue"), _("Leave it paused"))
 
     def _resume(self, request: HttpRequest, name: str) -> HttpResponse:
         row = self._paused(name)
         if row is not None and resume(name):
             self.log_change(request, row, "Resumed.")
-            messages.success(request, f"Queue {visible(name)} is resumed.")
+            messages.success(request, _("Queue %(queue)s is resumed.") % {"queue": visible(name)})
         else:
-            messages.info(request, f"Queue {visible(name)} is not paused.")
+            messages.info(request, _("Queue %(queue)s is not paused.") % {"queue": visible(name)})
         return self._back()
 
     def _paused(self, name: str) -> PausedQueue | None:
+        if not is_storable(name):
+            return None
         return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
 
-    def _confirm(self, request: HttpRequest, verb: str, name: str, said: str) -> HttpResponse:
-        context = {"verb": verb, "said": said, "back": _list_url()}
-        return self.page(request, "confirm_state.html", f"{verb} {visible(name)}?", context)
+    def _confirm(self, request: HttpRequest, title: str, said: str, verb: str, keep: str) -> HttpResponse:
+        context = {"verb": verb, "keep": keep, "said": said, "back": _list_url()}
+        return self.page(request, "confirm_state.html", title, context)
 
     def _back(self) -> HttpResponse:
         return HttpResponseRedirect(_list_url())
@@ -155,6 +170,7 @@ def _row(state: QueueState, now: datetime) -> Row:
         name=visible(state.name),
         url=f"{reverse('admin:delayedq_message_changelist')}?{name}",
         is_pausable=state.is_pausable,
+        state=_state(state),
         paused=_paused_words(state.paused, now),
         pause_url=f"{reverse('admin:delayedq_pausedqueue_pause')}?{name}",
         resume_url=f"{reverse('admin:delayedq_pausedqueue_resume')}?{name}",
@@ -169,14 +185,28 @@ def _row(state: QueueState, now: datetime) -> Row:
 def _paused_words(paused: PausedQueue | None, now: datetime) -> str:
     if paused is None:
         return ""
-    by = f" by {visible(paused.paused_by)}" if paused.paused_by else ""
-    return f"paused{by} {relative(paused.paused_at, now)}"
+    at = both(paused.paused_at, now)
+    if not paused.paused_by:
+        return _("paused %(time)s") % {"time": at}
+    return _("paused by %(name)s %(time)s") % {"name": visible(paused.paused_by), "time": at}
+
+
+def _state(state: QueueState) -> str:
+    if state.paused is not None:
+        return "paused"
+    if not state.is_pausable:
+        return "polled by code"
+    return "served" if state.workers else "no live worker"
 
 
 def sparkline(trend: Trend) -> Spark:
     top = max(trend.ended, default=0)
     failed = sum(trend.failed)
-    words = f"{sum(trend.ended):,} ended, {failed:,} of them failed, in the last {span(trend.window)}"
+    words = _("%(ended)s ended, %(failed)s of them failed, in the last %(span)s") % {
+        "ended": grouped(sum(trend.ended)),
+        "failed": grouped(failed),
+        "span": span(trend.window),
+    }
     return Spark(points(trend.ended, top), points(trend.failed, top) if failed else "", words)
 
 
@@ -195,8 +225,8 @@ def _worker_rows(store: Store, now: datetime) -> list[WorkerRow]:
 def _served(worker: Worker) -> str:
     """The queues that it serves, in words."""
     if worker.excluded_queues:
-        return f"all but {visible(worker.excluded_queues.replace(',', ', '))}"
-    return visible(worker.queues.replace(",", ", ")) or "all"
+        return _("all but %(queues)s") % {"queues": visible(worker.excluded_queues.replace(",", ", "))}
+    return visible(worker.queues.replace(",", ", ")) or pgettext("queues", "all")
 
 
 def _worker_row(worker: Worker, current: list[Message], now: datetime) -> WorkerRow:
@@ -211,4 +241,5 @@ def _worker_row(worker: Worker, current: list[Message], now: datetime) -> Worker
         seen=when(worker.seen_at, now),
         messages=current,
         more=max(0, len(running_ids(worker)) - SHOWN),
+        links=worker_links(worker),
     )

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.dateparse import parse_duration
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy as lazy
 
+from delayedq.admin.choices import queue_field
 from delayedq.core.ticks import Misfire, Overlap
 from delayedq.cron.definitions import read_stored
 from delayedq.exceptions import DelayedQError
@@ -29,9 +32,11 @@ class Duration(forms.CharField):
         try:
             duration = parse_duration(text) if text else None
         except OverflowError:
-            raise ValidationError("This is longer than all time that can be stored.") from None
+            raise ValidationError(_("This is longer than all time that can be stored.")) from None
         if text and duration is None:
-            raise ValidationError("This is no duration; 900 are seconds, 15:00 are minutes, 1 06:00:00 are 30 hours.")
+            raise ValidationError(
+                _("This is no duration; 900 are seconds, 15:00 are minutes, 1 06:00:00 are 30 hours.")
+            )
         return duration
 
     def prepare_value(self, value: Any) -> Any:
@@ -46,7 +51,7 @@ class Instant(forms.CharField):
         try:
             return datetime.fromisoformat(text) if text else None
         except ValueError:
-            raise ValidationError("This is no instant; one is 2026-03-08T02:30:00+00:00.") from None
+            raise ValidationError(_("This is no instant; one is 2026-03-08T02:30:00+00:00.")) from None
 
     def prepare_value(self, value: Any) -> Any:
         return value.isoformat() if isinstance(value, datetime) else value
@@ -60,9 +65,9 @@ class Json(forms.CharField):
         try:
             return json.loads(text) if text else None
         except ValueError as error:
-            raise ValidationError(f"This is no JSON: {error}.") from None
+            raise ValidationError(_("This is no JSON: %(error)s.") % {"error": error}) from None
         except RecursionError:
-            raise ValidationError("This is nested too deeply.") from None
+            raise ValidationError(_("This is nested too deeply.")) from None
 
     def prepare_value(self, value: Any) -> Any:
         return value if value is None or isinstance(value, str) else json.dumps(value)
@@ -75,25 +80,42 @@ def _optional(choices: Any) -> list[tuple[str, str]]:
 class ScheduleForm(forms.Form):
     """`definition` and `given` are there when it is valid."""
 
-    name = forms.CharField(max_length=140)
-    task = forms.ChoiceField()
+    name = forms.CharField(label=lazy("Name"), max_length=140)
+    task = forms.ChoiceField(label=lazy("Task"))
     cron = forms.CharField(
-        required=False, max_length=500, help_text="Minute, hour, day of the month, month, day of the week."
+        label="Cron",
+        required=False,
+        max_length=500,
+        help_text=lazy("Minute, hour, day of the month, month, day of the week."),
     )
-    timezone = forms.CharField(required=False, help_text="Of the expression, such as Europe/London.")
-    every = Duration(required=False, help_text="Instead of an expression: 900 (seconds), 15:00, 1 06:00:00.")
-    anchor = Instant(required=False, help_text="What a period counts from, such as 2026-03-08T02:30:00+00:00.")
-    args = Json(required=False, help_text="A JSON list.")
-    kwargs = Json(required=False, help_text="A JSON object.")
-    queue_name = forms.CharField(required=False, label="Queue")
-    priority = forms.IntegerField(required=False)
-    misfire = forms.ChoiceField(required=False, choices=_optional(Misfire), label="Missed ticks")
-    starting_deadline = Duration(required=False, help_text="How late a tick may start.")
-    overlap = forms.ChoiceField(required=False, choices=_optional(Overlap))
-    jitter = Duration(required=False, help_text="Each tick is put off by a stable share of it.")
-    start = Instant(required=False)
-    end = Instant(required=False)
-    max_runs = forms.IntegerField(required=False)
+    timezone = forms.CharField(
+        label=lazy("Time zone"), required=False, help_text=lazy("Of the expression, such as Europe/London.")
+    )
+    every = Duration(
+        label=lazy("Every"),
+        required=False,
+        help_text=lazy("Instead of an expression: 900 (seconds), 15:00, 1 06:00:00."),
+    )
+    anchor = Instant(
+        label=lazy("Anchor"),
+        required=False,
+        help_text=lazy("What a period counts from, such as 2026-03-08T02:30:00+00:00."),
+    )
+    args = Json(label=lazy("Arguments by position"), required=False, help_text=lazy("A JSON list."))
+    kwargs = Json(label=lazy("Arguments by name"), required=False, help_text=lazy("A JSON object."))
+    queue_name = forms.CharField(label=lazy("Queue"), required=False)
+    priority = forms.IntegerField(label=lazy("Priority"), required=False)
+    misfire = forms.ChoiceField(label=lazy("Missed ticks"), required=False, choices=_optional(Misfire))
+    starting_deadline = Duration(
+        label=lazy("Starting deadline"), required=False, help_text=lazy("How late a tick may start.")
+    )
+    overlap = forms.ChoiceField(label=lazy("Overlap"), required=False, choices=_optional(Overlap))
+    jitter = Duration(
+        label=lazy("Jitter"), required=False, help_text=lazy("Each tick is put off by a stable share of it.")
+    )
+    start = Instant(label=lazy("Start"), required=False)
+    end = Instant(label=lazy("End"), required=False)
+    max_runs = forms.IntegerField(label=lazy("Runs at most"), required=False)
 
     def __init__(self, *args: Any, name: str | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -102,6 +124,7 @@ class ScheduleForm(forms.Form):
         task = self.fields["task"]
         assert isinstance(task, forms.ChoiceField)
         task.choices = [(path, path) for path in sorted(registered)]
+        self.fields["queue_name"] = queue_field(lazy("Queue"), required=False)
         if name is not None:
             self.fields["name"].disabled = True
             self.initial["name"] = name

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
 
-from delayedq.admin.base import visible, when
+from delayedq.admin.base import visible
+from delayedq.admin.moments import when
 from delayedq.operations.schedules import changes, describe, zone_of
+from delayedq.operations.wording import exact, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -77,30 +81,38 @@ def row_of(known: Known, now: datetime) -> Row:
 
 def facts_of(known: Known) -> Iterator[tuple[str, str]]:
     if known.problem:
-        yield "Problem", visible(known.problem)
+        yield _("Problem"), visible(known.problem)
     definition = known.definition
     if definition is None:
         return
-    yield "Defined in", "the database" if known.in_database else "the settings"
-    yield "Queue", f"{visible(definition.offer.queue)}, priority {definition.offer.priority}"
-    deadline = definition.starting_deadline
-    yield "Missed ticks", definition.misfire if deadline is None else f"{definition.misfire}, up to {deadline} late"
-    yield "Overlap", definition.overlap
+    yield _("Defined in"), _("the database") if known.in_database else _("the settings")
+    queue = {"queue": visible(definition.offer.queue), "priority": definition.offer.priority}
+    yield _("Queue"), _("%(queue)s, priority %(priority)s") % queue
+    deadline, late = definition.starting_deadline, _("%(misfire)s, up to %(span)s late")
+    misfire = {"misfire": definition.misfire, "span": deadline and span(deadline)}
+    yield _("Missed ticks"), definition.misfire if deadline is None else late % misfire
+    yield _("Overlap"), definition.overlap
 
 
 def zone_shown(definition: Definition | None) -> ZoneInfo | tzinfo:
     return zone_of(definition.schedule) if definition else UTC
 
 
-def tick_tables(definition: Definition | None, now: datetime, remark: str = "") -> Iterator[tuple[str, list[TickRow]]]:
+def tick_tables(
+    definition: Definition | None, now: datetime, *, is_active: bool = True
+) -> Iterator[tuple[str, list[TickRow]]]:
     """The next ticks, and those around the next changes of the clock."""
     if definition is None:
         return
     schedule, zone = definition.schedule, zone_of(definition.schedule)
     upcoming = islice(schedule.ticks_after(now), UPCOMING)
-    yield f"Next {UPCOMING} ticks{remark}", [*_tick_rows(upcoming, zone)]
+    title = _("Next %(number)s ticks") if is_active else _("Next %(number)s ticks, were it enabled")
+    yield title % {"number": UPCOMING}, [*_tick_rows(upcoming, zone)]
     for change in changes(schedule, now, UPCOMING):
-        yield f"Around the change of the clock on {change.at.astimezone(zone):%-d %B %Y}", [*_change_rows(change, zone)]
+        yield (
+            _("Around the change of the clock on %(time)s") % {"time": _time(change.at, zone)},
+            [*_change_rows(change, zone)],
+        )
 
 
 def _tick_rows(ticks: Iterable[datetime], zone: tzinfo, before: datetime | None = None) -> Iterator[TickRow]:
@@ -122,5 +134,6 @@ def past_row(tick: LastTick, zone: tzinfo) -> PastRow:
 
 
 def _time(moment: datetime, zone: tzinfo) -> str:
-    seconds = ":%S" if moment.second else ""
-    return f"{moment.astimezone(zone):%a %Y-%m-%d %H:%M{seconds} %Z}"
+    """The one format of a time, in the zone of a schedule."""
+    with timezone.override(zone):
+        return exact(moment)

@@ -10,6 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import router, transaction
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from delayedq import schedules
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
@@ -22,7 +24,7 @@ from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
 from delayedq.operations.known_schedules import named_schedule, page_of_schedules
 from delayedq.operations.schedule_edits import recorded
-from delayedq.operations.wording import relative
+from delayedq.operations.wording import both
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -72,13 +74,13 @@ class ScheduleAdmin(ReadOnlyAdmin):
             "next_page": page + 1 if (page + 1) * PER_PAGE < found.total else None,
             "add_url": reverse("admin:delayedq_cronschedule_add") if may(request, "edit_schedule") else "",
         }
-        return self.page(request, "schedules.html", "Cron schedules", {**context, **(extra_context or {})})
+        return self.page(request, "schedules.html", _("Cron schedules"), {**context, **(extra_context or {})})
 
     def _settings(self, request: HttpRequest) -> dict[str, Definition]:
         try:
             return definitions()
         except ImproperlyConfigured as error:
-            messages.error(request, str(error))
+            messages.error(request, visible(str(error)))
             return {}
 
     def _named(self, request: HttpRequest) -> Known:
@@ -88,14 +90,14 @@ class ScheduleAdmin(ReadOnlyAdmin):
         if "\0" not in name:  # PostgreSQL refuses to search for it
             known = named_schedule(self.store, self._settings(request), name, self.store.now())
         if known is None:
-            raise Http404(f"There is no schedule {visible(name)}.")
+            raise Http404(_("There is no schedule %(name)s.") % {"name": visible(name)})
         return known
 
     def _defined(self, request: HttpRequest) -> Known:
         """The same, if it has a definition. Raises Http404."""
         known = self._named(request)
         if known.definition is None:
-            raise Http404("This schedule has no definition any more.")
+            raise Http404(_("This schedule has no definition any more."))
         return known
 
     # One of them
@@ -103,30 +105,30 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def schedule_view(self, request: HttpRequest) -> HttpResponse:
         known, now = self._named(request), self.store.now()
         zone = zone_shown(known.definition)
-        remark = "" if known.state == "active" else ", were it enabled"
         context = {
             "row": row_of(known, now),
-            "disabled": known.disabled_at and relative(known.disabled_at, now),
+            "disabled": known.disabled_at and both(known.disabled_at, now),
             "facts": [*facts_of(known)],
             "actions": [*self._actions(request, known)],
             "past": [past_row(tick, zone) for tick in last_ticks(self.store, known.name, now, PAST)],
-            "tables": [*tick_tables(known.definition, now, remark)],
+            "tables": [*tick_tables(known.definition, now, is_active=known.state == "active")],
         }
         return self.page(request, "schedule.html", visible(known.name), context)
 
     def _actions(self, request: HttpRequest, known: Known) -> Iterator[tuple[str, str]]:
         if known.definition is not None and may(request, "run_schedule"):
-            yield "Run now", url_of("run", known.name)
+            yield _("Run now"), url_of("run", known.name)
         if known.definition is not None and may(request, "disable_schedule"):
             does = "disable" if known.disabled_at is None else "enable"
-            yield does.capitalize(), url_of(does, known.name)
+            yield _("Disable") if does == "disable" else _("Enable"), url_of(does, known.name)
         if known.in_database and may(request, "edit_schedule"):
-            yield "Edit", url_of("edit", known.name)
-            yield "Delete", url_of("delete", known.name)
+            yield _("Edit"), url_of("edit", known.name)
+            yield pgettext("schedule", "Delete"), url_of("delete", known.name)
 
     # To add and to edit
 
     def add_schedule_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         form = ScheduleForm(request.POST or None)
         if request.method == "POST" and form.is_valid() and "save" in request.POST:
@@ -134,16 +136,17 @@ class ScheduleAdmin(ReadOnlyAdmin):
             saved = self._save(request, form, "Add", lambda: schedules.create(name, **form.given))
             if saved:
                 return saved
-        return self._form(request, form, "Add a schedule", reverse("admin:delayedq_cronschedule_changelist"))
+        return self._form(request, form, _("Add a schedule"), reverse("admin:delayedq_cronschedule_changelist"))
 
     def edit_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         known = self._named(request)
         if not known.in_database:
-            raise Http404("This schedule is not in the database.")
+            raise Http404(_("This schedule is not in the database."))
         given = schedules.get(known.name)
         if not is_editable(given):
-            messages.error(request, "Its arguments have no plain JSON form: it can only be changed by code.")
+            messages.error(request, _("Its arguments have no plain JSON form: it can only be changed by code."))
             return self._back(known.name)
         form = ScheduleForm(request.POST or None, name=known.name, initial={"name": known.name, **given})
         if request.method == "POST" and form.is_valid() and "save" in request.POST:
@@ -151,7 +154,9 @@ class ScheduleAdmin(ReadOnlyAdmin):
             saved = self._save(request, form, "Change", lambda: schedules.update(known.name, **changes))
             if saved:
                 return saved
-        return self._form(request, form, f"Edit {visible(known.name)}", url_of("schedule", known.name))
+        return self._form(
+            request, form, _("Edit %(name)s") % {"name": visible(known.name)}, url_of("schedule", known.name)
+        )
 
     def _save(
         self, request: HttpRequest, form: ScheduleForm, verb: str, change: Callable[[], object]
@@ -163,7 +168,11 @@ class ScheduleAdmin(ReadOnlyAdmin):
             form.add_error(None, str(error))
             return None
         self._log(request, name, "Added." if verb == "Add" else "Changed.")
-        messages.success(request, f"Schedule {visible(name)} is {'added' if verb == 'Add' else 'changed'}.")
+        messages.success(
+            request,
+            (_("Schedule %(name)s is added.") if verb == "Add" else _("Schedule %(name)s is changed."))
+            % {"name": visible(name)},
+        )
         return self._back(name)
 
     def _form(self, request: HttpRequest, form: ScheduleForm, title: str, back: str) -> HttpResponse:
@@ -175,11 +184,13 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # What else can be done to it
 
     def remove_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "edit_schedule")
         name = self._named(request).name
         if request.method != "POST":
-            said = "Its ticks that have not begun will be taken back. The edit in the log can be undone."
-            return self._confirm(request, name, "Delete", said)
+            said = _("Its ticks that have not begun will be taken back. The edit in the log can be undone.")
+            title = _("Delete %(name)s?") % {"name": visible(name)}
+            return self._confirm(request, name, title, said, _("Delete the schedule"), _("Keep it"))
         try:
             with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
                 self._log(request, name, "Deleted.")
@@ -187,43 +198,55 @@ class ScheduleAdmin(ReadOnlyAdmin):
         except DelayedQError as error:
             messages.error(request, str(error))
             return self._back(name)
-        messages.success(request, f"Schedule {visible(name)} is deleted.")
+        messages.success(request, _("Schedule %(name)s is deleted.") % {"name": visible(name)})
         return HttpResponseRedirect(reverse("admin:delayedq_cronschedule_changelist"))
 
     def run_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "run_schedule")
         name = self._defined(request).name
         if request.method != "POST":
-            return self._confirm(request, name, "Run", "Its task will be offered once, due now.")
+            title, said = _("Run %(name)s now?") % {"name": visible(name)}, _("Its task will be offered once, due now.")
+            return self._confirm(request, name, title, said, _("Run it now"), _("Don't run it"))
         scheduled = schedules.run_now(name)
         self._log(request, name, f"Run by hand, as message {scheduled.id}.")
-        messages.success(request, f"Schedule {visible(name)} is due now, as message {scheduled.id}.")
+        messages.success(
+            request, _("Schedule %(name)s is due now, as message %(id)s.") % {"name": visible(name), "id": scheduled.id}
+        )
         return self._back(name)
 
     def disable_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "disable_schedule")
         name = self._defined(request).name
         if request.method != "POST":
-            said = "Its future ticks will be taken back, and no more will be placed until it is enabled again."
-            return self._confirm(request, name, "Disable", said)
+            said = _("Its future ticks will be taken back, and no more will be placed until it is enabled again.")
+            title = _("Disable %(name)s?") % {"name": visible(name)}
+            return self._confirm(request, name, title, said, _("Disable the schedule"), _("Leave it enabled"))
         recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
         self._log(request, name, "Disabled.")
-        messages.success(request, f"Schedule {visible(name)} is disabled.")
+        messages.success(request, _("Schedule %(name)s is disabled.") % {"name": visible(name)})
         return self._back(name)
 
     def enable_view(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         demand(request, "disable_schedule")
         name = self._defined(request).name
         if request.method != "POST":
-            return self._confirm(request, name, "Enable", "Its ticks will be placed again, from now on.")
+            title, said = (
+                _("Enable %(name)s?") % {"name": visible(name)},
+                _("Its ticks will be placed again, from now on."),
+            )
+            return self._confirm(request, name, title, said, _("Enable the schedule"), _("Leave it disabled"))
         recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
         self._log(request, name, "Enabled.")
-        messages.success(request, f"Schedule {visible(name)} is enabled.")
+        messages.success(request, _("Schedule %(name)s is enabled.") % {"name": visible(name)})
         return self._back(name)
 
-    def _confirm(self, request: HttpRequest, name: str, verb: str, said: str) -> HttpResponse:
-        context = {"verb": verb, "said": said, "back": url_of("schedule", name)}
-        return self.page(request, "confirm_state.html", f"{verb} {visible(name)}?", context)
+    def _confirm(self, request: HttpRequest, name: str, title: str, said: str, verb: str, keep: str) -> HttpResponse:
+        is_destructive = verb == _("Delete the schedule")
+        context = {"verb": verb, "keep": keep, "said": said, "back": url_of("schedule", name)}
+        return self.page(request, "confirm_state.html", title, context, is_destructive=is_destructive)
 
     def _log(self, request: HttpRequest, name: str, said: str) -> None:
         rows = CronSchedule.objects.using(self.store.alias)

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 from delayedq.admin.base import visible
 from delayedq.operations.browsing import DEPTH
 from delayedq.operations.counting import Count
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
     from delayedq.operations.finding import Found
@@ -20,7 +21,7 @@ def found_count(found: Found) -> Count:
 
 def searched(text: str, found: Found) -> str:
     """Where a search for a text looked; "" if it was found by key or id, and all of it is shown."""
-    given = {"text": visible(text), "depth": f"{DEPTH:,}"}
+    given = {"text": visible(text), "depth": grouped(DEPTH)}
     if not found.by_argument:
         return _("More keys begin with “%(text)s”; these are the first.") % given if found.is_cut else ""
     if found.messages:
@@ -40,4 +41,4 @@ def where_leases_are() -> str:
     """How what runs and what was lost is found."""
     return _(
         "What workers ran at their last heartbeat, and what is leased among the first %(depth)s messages that are due."
-    ) % {"depth": f"{DEPTH:,}"}
+    ) % {"depth": grouped(DEPTH)}

@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.utils.translation import gettext as _
+
 from delayedq.admin.base import cut, visible
+from delayedq.masking import masking_of, shown
+from delayedq.operations.browsing import PAYLOAD_START
+from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
 from delayedq.store.protocol import BARE
 from delayedq.tasks import parameters_of, registered
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 
 #: At most this many characters of an argument's value are shown.
 VALUE_LENGTH = 2_000
+#: A list shows at most this many characters of the arguments.
+PREVIEW_LENGTH = 160
 
 
 class Argument(NamedTuple):
@@ -46,13 +53,43 @@ def call_of(kind: str, payload: str) -> Call:
     """The arguments bound to the signature of the task, if it is registered here."""
     task = registered.get(kind)
     if task is None:
-        return Call([], "Its task is not registered here.")
+        return Call([], _("Its task is not registered here."))
     try:
         call = json.loads(payload)
         bound = parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {}))
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        return Call([], f"It does not fit the signature of its task: {cut(str(error), VALUE_LENGTH)}")
+        return Call(
+            [], _("It does not fit the signature of its task: %(error)s") % {"error": cut(str(error), VALUE_LENGTH)}
+        )
     return Call([Argument(name, _value(value)) for name, value in bound.arguments.items()])
+
+
+def preview_of(message: Message | FinishedMessage) -> str:
+    """The arguments in one line; a list has read only the beginning of the payload."""
+    start = getattr(message, "payload_start", None)
+    return payload_preview(message.kind, message.payload[:PAYLOAD_START] if start is None else start)
+
+
+def payload_preview(kind: str, start: str) -> str:
+    """The arguments in one line, such as `flight_id=1545, gate="B7"`, from the beginning of a payload.
+
+    A payload that is longer, or none of a task, is shown as it is stored. What is sensitive is masked.
+    """
+    if (masking := masking_of(kind)) is not None:
+        start = masking.payload(start)
+    bound = call_of(kind, start).arguments if len(start) < PAYLOAD_START else []
+    text = ", ".join(f"{argument.name}={argument.value}" for argument in bound) or _unbound(start)
+    return visible(text.replace("\n", " "))[:PREVIEW_LENGTH]
+
+
+def _unbound(start: str) -> str:
+    """The arguments of a task that is not registered here, without the names of those by position."""
+    try:
+        call = json.loads(start)
+        values = [*map(_value, call.get("args", [])), *(f"{name}={_value(v)}" for name, v in call["kwargs"].items())]
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError):
+        return "" if start == "{}" else start
+    return ", ".join(values)
 
 
 def _value(value: Any) -> str:
@@ -68,9 +105,10 @@ def schedule_of(metadata: str | None) -> str:
     return visible(name) if isinstance(name, str) else ""
 
 
-def about(store: Store, message: Message | FinishedMessage, now: datetime) -> dict[str, Any]:
-    """The context that the pages of live and ended messages share."""
-    events = timeline(store, message, now)
+def about(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool) -> dict[str, Any]:
+    """The context that the pages of live and ended messages share. `payload` False: the reader may not see it."""
+    events = timeline(store, message, now, payload=payload)
+    message = shown(message, payload=payload)
     return {
         "message": message,
         "call": call_of(message.kind, message.payload),
@@ -81,5 +119,6 @@ def about(store: Store, message: Message | FinishedMessage, now: datetime) -> di
         "kind": visible(message.kind),
         "key": visible(message.key or ""),
         "queue": visible(message.queue),
+        "answers": [answer._replace(text=visible(answer.text)) for answer in explain(message, now)],
         "events": [event._replace(detail=cut(event.detail), traceback=cut(event.traceback)) for event in events],
     }

@@ -7,9 +7,11 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
-from delayedq.admin.base import cut, may, when
+from delayedq.admin.base import cut, may
 from delayedq.admin.errors import query_of
-from delayedq.operations.findings import Verb
+from delayedq.admin.moments import when
+from delayedq.core.fingerprints import class_of
+from delayedq.operations.findings import Rule, Verb
 from delayedq.operations.verdict import verdict
 
 if TYPE_CHECKING:
@@ -65,9 +67,17 @@ def _row(request: HttpRequest, finding: Finding, now: datetime) -> Row:
         finding.rule.name.lower(),
         cut(finding.sentence, LENGTH),
         when(finding.since, now) if finding.since else "",
-        [cut(text, LENGTH) for text in finding.evidence],
+        [cut(text, LENGTH) for text in _evidence(request, finding)],
         None if finding.action is None else _step(request, finding.action),
     )
+
+
+def _evidence(request: HttpRequest, finding: Finding) -> list[str]:
+    """Of an error, only the class, if the user may not see what errors say."""
+    if finding.rule not in {Rule.SPIKE, Rule.UNKNOWN_TASK} or may(request, "view_payload"):
+        return [*finding.evidence]
+    error, *rest = finding.evidence
+    return [class_of(error), *rest]
 
 
 def _step(request: HttpRequest, action: NextAction) -> Step | None:

@@ -24,6 +24,20 @@ def parameter_names(func: Callable[..., Any], takes_context: bool) -> tuple[str,
     return tuple(signature_of(func, takes_context).parameters)
 
 
+@cache
+def positional_names(func: Callable[..., Any], takes_context: bool) -> tuple[str, ...]:
+    """The names of what takes positional arguments; the last one is that of `*args`, if the function has it."""
+    named = {inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD}
+    return tuple(one.name for one in signature_of(func, takes_context).parameters.values() if one.kind not in named)
+
+
+@cache
+def takes_any_name(func: Callable[..., Any], takes_context: bool) -> bool:
+    """Whether the function has `**kwargs`."""
+    parameters = signature_of(func, takes_context).parameters.values()
+    return any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
+
+
 def check_fit(func: Callable[..., Any], takes_context: bool, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
     """Raises TypeError if the arguments do not fit the function."""
     fewest, most = _arity(func, takes_context)

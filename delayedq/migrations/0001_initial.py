@@ -1,61 +1,7 @@
-from typing import Any
-
 import django.db.models.deletion
 from django.db import migrations, models
 
-# Over half of each page is left free, so that a claim finds room for its longer row version beside the old one (a heap-
-# only update, no index is written; with a fillfactor of 50, 82 % are, and 704 instead of 653 bytes of log per message).
-# Vacuumed after 2,000 dead rows whatever its size, at full speed, without giving back pages under an exclusive lock.
-STORAGE = """
-ALTER TABLE delayedq_message SET (
-    fillfactor = 45,
-    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 20000,
-    vacuum_truncate = false
-)
-"""
-
-# The due index ends with the id, so PostgreSQL may also use it to find rows by their ids alone: from end to end, or by
-# skipping. Where it takes the table for empty, which a queue mostly is, it thinks that as cheap as the primary key, and
-# each settle_and_claim read 100,000 entries (6,600 instead of 33,000 messages per second). The condition, which holds
-# for every row, is implied by any comparison of `queue`: claims may use the index, those that know only ids may not.
-DUE_INDEX = (
-    "DROP INDEX delayedq_due",
-    "CREATE INDEX delayedq_due ON delayedq_message (queue, priority, scheduled_at, id) WHERE queue IS NOT NULL",
-)
-
-# Keys that begin alike stand together in their index only if it is sorted by code points, as on the other databases.
-KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'
-
-# Texts compare exactly, also case, accents and trailing blanks, whatever the database's own collation is. MySQL has no
-# partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide. That of the dead
-# letters would be one more index of all history by time, and is left out; that of fingerprints has an entry for each
-# row, NULL but for dead letters, which is written at its end.
-COLLATION = "ALTER TABLE {} CONVERT TO CHARACTER SET utf8mb4 COLLATE {}"
-NO_DEAD = "DROP INDEX delayedq_dead ON delayedq_finishedmessage"
-UNIQUE_KEY = "CREATE UNIQUE INDEX delayedq_key ON delayedq_message (kind, `key`)"
-TABLES_WITH_NAMES = (
-    "delayedq_message",
-    "delayedq_finishedmessage",
-    "delayedq_cronschedule",
-    "delayedq_pausedqueue",
-    "delayedq_worker",
-    "delayedq_edit",
-    "delayedq_editedmessage",
-)
-
-
-def set_storage(apps: object, schema_editor: Any) -> None:
-    connection = schema_editor.connection
-    if connection.vendor == "postgresql":
-        for statement in (STORAGE, *DUE_INDEX, KEY):
-            schema_editor.execute(statement)
-    if connection.vendor == "mysql":
-        collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
-        for table in TABLES_WITH_NAMES:
-            schema_editor.execute(COLLATION.format(table, collation))
-        for statement in (UNIQUE_KEY, NO_DEAD):
-            schema_editor.execute(statement)
+from delayedq.migrations._storage import set_storage
 
 
 class Migration(migrations.Migration):
@@ -76,9 +22,11 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
                 ),
                 ("undone_at", models.DateTimeField(blank=True, null=True, verbose_name="undone")),
+                ("undone_by", models.CharField(blank=True, default="", help_text="As made_by.", max_length=200)),
                 ("changed", models.IntegerField(default=0, help_text="How many messages.")),
                 ("skipped", models.IntegerField(default=0, help_text="How many were running, or had ended.")),
             ],
+            options={"default_permissions": ("view",)},
         ),
         migrations.CreateModel(
             name="LockedRenewal",
@@ -87,6 +35,7 @@ class Migration(migrations.Migration):
                 ("lease_token", models.BigIntegerField()),
                 ("leased_until", models.DateTimeField()),
             ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="PausedQueue",
@@ -99,7 +48,24 @@ class Migration(migrations.Migration):
                     models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
                 ),
             ],
-            options={"verbose_name_plural": "queues", "permissions": [("pause_queue", "Can pause and resume queues")]},
+            options={
+                "verbose_name_plural": "queues",
+                "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
+                "default_permissions": ("view",),
+            },
+        ),
+        migrations.CreateModel(
+            name="PausedTask",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("kind", models.CharField(help_text="The path of the task.", max_length=200, unique=True)),
+                ("paused_at", models.DateTimeField(verbose_name="paused")),
+                (
+                    "paused_by",
+                    models.CharField(blank=True, help_text="The name of a user; empty: a command.", max_length=200),
+                ),
+            ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="Worker",
@@ -120,7 +86,21 @@ class Migration(migrations.Migration):
                 ("problems", models.TextField(blank=True, default="", help_text="Empty: nothing is wrong with it.")),
                 ("started_at", models.DateTimeField(verbose_name="started")),
                 ("seen_at", models.DateTimeField(verbose_name="last seen")),
+                (
+                    "asked",
+                    models.CharField(
+                        blank=True,
+                        db_default="",
+                        help_text="What an operator asked of it; empty: nothing.",
+                        max_length=200,
+                    ),
+                ),
+                (
+                    "asked_by",
+                    models.CharField(blank=True, db_default="", help_text="The name of a user.", max_length=200),
+                ),
             ],
+            options={"permissions": [("stop_worker", "Can quiet and stop workers")], "default_permissions": ()},
         ),
         migrations.CreateModel(
             name="CronSchedule",
@@ -177,6 +157,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": ("view",),
                 "permissions": [
                     ("run_schedule", "Can run schedules now"),
                     ("disable_schedule", "Can disable and enable schedules"),
@@ -203,6 +184,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="EditedMessage",
@@ -212,6 +194,7 @@ class Migration(migrations.Migration):
                 ("generation", models.IntegerField()),
                 ("before", models.TextField(help_text="JSON: what the edit changed, as it was.")),
                 ("after", models.TextField(help_text="JSON: the same, as the edit left it.")),
+                ("undone", models.BooleanField(default=False, help_text="An undo brought back what was before.")),
                 (
                     "edit",
                     models.ForeignKey(
@@ -219,6 +202,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
             ],
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="FinishedMessage",
@@ -264,6 +248,7 @@ class Migration(migrations.Migration):
                 ("fingerprint", models.BigIntegerField(blank=True, help_text="What alike errors share.", null=True)),
             ],
             options={
+                "default_permissions": ("view",),
                 "indexes": [
                     models.Index(
                         condition=models.Q(("fingerprint__isnull", False)),
@@ -302,10 +287,17 @@ class Migration(migrations.Migration):
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
             ],
             options={
+                "default_permissions": ("view",),
                 "permissions": [
                     ("reschedule_message", "Can run, reschedule and move messages"),
                     ("cancel_message", "Can cancel messages"),
                     ("retry_message", "Can retry dead letters"),
+                    ("discard_message", "Can discard dead letters"),
+                    ("stop_message", "Can stop running messages"),
+                    ("send_message", "Can send messages"),
+                    ("edit_payload", "Can edit the arguments of waiting messages"),
+                    ("view_payload", "Can see arguments, results and errors"),
+                    ("export_message", "Can export messages"),
                 ],
                 "constraints": [
                     models.UniqueConstraint(
@@ -345,6 +337,7 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "default_permissions": (),
                 "constraints": [models.UniqueConstraint(fields=("schedule", "nominal_at"), name="delayedq_tick")],
             },
         ),

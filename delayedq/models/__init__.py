@@ -21,7 +21,7 @@ from delayedq.models.message import (
     is_held,
     with_renewals,
 )
-from delayedq.models.operations import Edit, EditedMessage, PausedQueue, Worker
+from delayedq.models.operations import Edit, EditedMessage, PausedQueue, PausedTask, Worker
 
 __all__ = [
     "HASH_LENGTH",
@@ -40,6 +40,7 @@ __all__ = [
     "Now",
     "Outcome",
     "PausedQueue",
+    "PausedTask",
     "Worker",
     "has_run_out",
     "is_free",

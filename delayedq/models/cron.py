@@ -41,6 +41,7 @@ class CronSchedule(models.Model):
     retired_at = models.DateTimeField(null=True, blank=True, help_text="Since then no worker defines it.")
 
     class Meta:
+        default_permissions = ("view",)
         permissions: ClassVar = [
             ("run_schedule", "Can run schedules now"),
             ("disable_schedule", "Can disable and enable schedules"),
@@ -61,6 +62,9 @@ class CronSettings(models.Model):
     digest = models.CharField(max_length=HASH_LENGTH, unique=True)
     content = models.TextField(help_text="JSON: the hash of each definition by name; empty for one that is disabled.")
     seen_at = models.DateTimeField("last seen", help_text="When a worker with these settings last had a beat.")
+
+    class Meta:
+        default_permissions = ()
 
     def __str__(self) -> str:
         return self.digest
@@ -83,6 +87,7 @@ class CronTick(models.Model):
     objects = CronTickQuerySet.as_manager()
 
     class Meta:
+        default_permissions = ()
         constraints: ClassVar = [models.UniqueConstraint(fields=["schedule", "nominal_at"], name="delayedq_tick")]
 
     def __str__(self) -> str:

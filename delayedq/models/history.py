@@ -91,6 +91,7 @@ class FinishedMessage(models.Model):
     objects = FinishedMessageQuerySet.as_manager()
 
     class Meta:
+        default_permissions = ("view",)
         # The dead letters are few; what succeeds does not pay for it.
         indexes: ClassVar = [
             PartialIndex(fields=["finished_at"], condition=Q(outcome="failed"), name="delayedq_dead"),

@@ -150,10 +150,17 @@ class Message(models.Model):
     objects = MessageQuerySet.as_manager()
 
     class Meta:
+        default_permissions = ("view",)
         permissions: ClassVar = [
             ("reschedule_message", "Can run, reschedule and move messages"),
             ("cancel_message", "Can cancel messages"),
             ("retry_message", "Can retry dead letters"),
+            ("discard_message", "Can discard dead letters"),
+            ("stop_message", "Can stop running messages"),
+            ("send_message", "Can send messages"),
+            ("edit_payload", "Can edit the arguments of waiting messages"),
+            ("view_payload", "Can see arguments, results and errors"),
+            ("export_message", "Can export messages"),
         ]
         # Three indexes with the primary key, and no more: each is written once per message. On PostgreSQL this one
         # has a condition that is always true; migration 0001 says why.
@@ -176,6 +183,9 @@ class LockedRenewal(models.Model):
     message_id = models.BigIntegerField(primary_key=True)
     lease_token = models.BigIntegerField()
     leased_until = models.DateTimeField()
+
+    class Meta:
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"message {self.message_id} until {self.leased_until}"

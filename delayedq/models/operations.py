@@ -18,10 +18,25 @@ class PausedQueue(models.Model):
 
     class Meta:
         verbose_name_plural = "queues"
-        permissions: ClassVar = [("pause_queue", "Can pause and resume queues")]
+        default_permissions = ("view",)
+        permissions: ClassVar = [("pause_queue", "Can pause and resume queues and tasks")]
 
     def __str__(self) -> str:
         return self.queue
+
+
+class PausedTask(models.Model):
+    """A task of whose messages workers claim none. The row exists while it is paused."""
+
+    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text="The path of the task.")
+    paused_at = models.DateTimeField("paused")
+    paused_by = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="The name of a user; empty: a command.")
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.kind
 
 
 class Worker(models.Model):
@@ -39,6 +54,14 @@ class Worker(models.Model):
     problems = models.TextField(blank=True, default="", help_text="Empty: nothing is wrong with it.")
     started_at = models.DateTimeField("started")
     seen_at = models.DateTimeField("last seen")
+    asked = models.CharField(
+        max_length=NAME_LENGTH, blank=True, db_default="", help_text="What an operator asked of it; empty: nothing."
+    )
+    asked_by = models.CharField(max_length=NAME_LENGTH, blank=True, db_default="", help_text="The name of a user.")
+
+    class Meta:
+        default_permissions = ()
+        permissions: ClassVar = [("stop_worker", "Can quiet and stop workers")]
 
     def __str__(self) -> str:
         return self.name
@@ -54,8 +77,12 @@ class Edit(models.Model):
     # No foreign key: the queue may live in another database than the users, or in a project that has none.
     made_by = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="The name of a user; empty: a command.")
     undone_at = models.DateTimeField("undone", null=True, blank=True)
+    undone_by = models.CharField(max_length=NAME_LENGTH, blank=True, default="", help_text="As made_by.")
     changed = models.IntegerField(default=0, help_text="How many messages.")
     skipped = models.IntegerField(default=0, help_text="How many were running, or had ended.")
+
+    class Meta:
+        default_permissions = ("view",)
 
     def __str__(self) -> str:
         return f"{self.action} ({self.changed})"
@@ -70,6 +97,10 @@ class EditedMessage(models.Model):
     generation = models.IntegerField()
     before = models.TextField(help_text="JSON: what the edit changed, as it was.")
     after = models.TextField(help_text="JSON: the same, as the edit left it.")
+    undone = models.BooleanField(default=False, help_text="An undo brought back what was before.")
+
+    class Meta:
+        default_permissions = ()
 
     def __str__(self) -> str:
         return f"{self.message_id} in edit {self.edit_id}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models.functions import Left
+
 from delayedq.core.conditions import KeyRange
 from delayedq.core.limits import KEY_LENGTH
 from delayedq.models import FinishedMessage, Message
@@ -28,6 +30,13 @@ DEPTH_BY_KEY = 5 * DEPTH
 
 #: Columns that a list does not need; they may be large.
 LARGE = ("payload", "metadata", "errors")
+#: Of a payload, a list reads this many characters, as `payload_start`.
+PAYLOAD_START = 400
+
+
+def listed[Row: (Message, FinishedMessage)](messages: QuerySet[Row]) -> QuerySet[Row]:
+    """What a list shows of these messages: no large column, but the beginning of the payload."""
+    return messages.defer(*LARGE).annotate(payload_start=Left("payload", PAYLOAD_START))
 
 
 class Page[Row](NamedTuple):
@@ -51,10 +60,12 @@ def live_page(store: Store, selection: Selection, after: Position | None = None)
 
 
 def live_rows(store: Store, page: KeysetPage) -> Page[Message]:
-    return _page(page, Message.objects.using(store.alias).defer(*LARGE))
+    return _page(page, listed(Message.objects.using(store.alias)))
 
 
-def scan_live(store: Store, selection: Selection, after: Position | None, limit: int) -> KeysetPage:
+def scan_live(
+    store: Store, selection: Selection, after: Position | None, limit: int, depth: int | None = None
+) -> KeysetPage:
     """Positions of up to `limit` live messages of a selection, in order of due time, beginning after a position."""
     lanes = selection.lanes(store)
     return (
@@ -65,7 +76,7 @@ def scan_live(store: Store, selection: Selection, after: Position | None, limit:
             after or selection.first,
             selection.last,
             limit,
-            max(PAGE, DEPTH // max(len(lanes), 1)),
+            max(PAGE, (depth or DEPTH) // max(len(lanes), 1)),
             state=selection.state,
             kind=selection.kind,
             argument=selection.argument,
@@ -79,7 +90,7 @@ def ended_page(store: Store, selection: EndedSelection, before: Position | None 
 
 
 def ended_rows(store: Store, page: KeysetPage) -> Page[FinishedMessage]:
-    return _page(page, FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"))
+    return _page(page, listed(FinishedMessage.objects.using(store.alias)).defer("result"))
 
 
 def _page[Row: (Message, FinishedMessage)](page: KeysetPage, rows: QuerySet[Row]) -> Page[Row]:
@@ -106,7 +117,7 @@ def scan_history(store: Store, selection: EndedSelection, before: Position | Non
 
 def find_live(store: Store, text: str) -> list[Message]:
     """Live messages with exactly this key, and the one with this id. (`finding` also knows how keys begin.)"""
-    messages = Message.objects.using(store.alias).defer(*LARGE)
+    messages = listed(Message.objects.using(store.alias))
     kinds = operator_store(store.alias).keyed_kinds()
     found = {row.pk: row for row in messages.filter(kind__in=kinds, key=text)}
     return list((found | _by_id(messages, text)).values())
@@ -114,9 +125,9 @@ def find_live(store: Store, text: str) -> list[Message]:
 
 def by_key(store: Store, text: str, selection: Selection) -> list[Message]:
     """Of a selection, the message with this id, those with this key, then up to PAGE + 1 whose keys begin so."""
-    listed = selection.messages(store.alias).defer(*LARGE)
-    found = _by_id(listed, text)
-    for messages in key_ranges(store, text, listed):
+    chosen = listed(selection.messages(store.alias))
+    found = _by_id(chosen, text)
+    for messages in key_ranges(store, text, chosen):
         if len(found) <= PAGE:
             found |= {row.pk: row for row in messages[: PAGE + 1]}
     id_ = id_in(text)
@@ -134,7 +145,7 @@ def key_ranges(store: Store, prefix: str, messages: QuerySet[Message]) -> Iterat
 
 def find_ended(store: Store, text: str) -> list[FinishedMessage]:
     """The ended message with this id, if any. (To search by key, use `EndedSelection(key=...)`.)"""
-    return list(_by_id(FinishedMessage.objects.using(store.alias).defer(*LARGE, "result"), text).values())
+    return list(_by_id(listed(FinishedMessage.objects.using(store.alias)).defer("result"), text).values())
 
 
 def _by_id[Row: (Message, FinishedMessage)](rows: QuerySet[Row], text: str) -> dict[int, Row]:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from delayedq.operations.browsing import (
     ended_page,
@@ -19,6 +21,7 @@ from delayedq.operations.browsing import (
     scan_live,
 )
 from delayedq.operations.leases import LEASED, leased_page
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -47,10 +50,25 @@ class Count(NamedTuple):
 
     def __str__(self) -> str:
         if self.exact:
-            return f"{self.number:,}"
+            return grouped(self.number)
         if self.exact is False:
-            return f"about {rounded(self.number)}"
-        return f"at least {self.number:,}" if self.number else "not yet known how many"
+            return _("about %(number)s") % {"number": rounded(self.number)}
+        if not self.number:
+            return _("not yet known how many")
+        return _("at least %(number)s") % {"number": grouped(self.number)}
+
+    @property
+    def short(self) -> str:
+        """For a tab: 1,234, ~2.4 M, 1,000+; "" if nothing is known."""
+        if self.exact is None:
+            return f"{grouped(self.number)}+" if self.number else ""
+        return grouped(self.number) if self.exact else f"~{rounded(self.number)}"
+
+    @property
+    def of_messages(self) -> str:
+        """Such as "1 message", "about 2.4 M messages"."""
+        number = 1 if self.number == 1 and self.exact is not None else max(self.number, 2)
+        return ngettext("%(count)s message", "%(count)s messages", number) % {"count": self}
 
     @property
     def most(self) -> int:
@@ -133,8 +151,13 @@ def bounded(lanes: Iterable[QuerySet[Message]], rows: QuerySet[Message], most: i
     return _counted(counted(lanes, most + 1), rows, most)
 
 
+def bounded_rows(rows: QuerySet[Any], most: int) -> Count:
+    """Of rows that an index finds: exact up to `most`, above it an estimate."""
+    return _counted(rows[: most + 1].count(), rows, most)
+
+
 def _indexed(rows: QuerySet[Any]) -> Count:
-    return _counted(rows[: BOUND + 1].count(), rows, BOUND)
+    return bounded_rows(rows, BOUND)
 
 
 def _counted(found: int, rows: QuerySet[Any], most: int) -> Count:
@@ -185,5 +208,5 @@ def rounded(number: int) -> str:
     """The number with about two significant digits and a unit: 2.4 M, 37 k."""
     for unit, name in _UNITS:
         if number >= unit:
-            return f"{number / unit:.1f} {name}" if number < 10 * unit else f"{round(number / unit):,} {name}"
+            return f"{grouped(number / unit, digits=int(number < 10 * unit))} {name}"
     return str(number)

@@ -12,9 +12,9 @@ from django.db import connections, transaction
 from django.db.models import Q
 
 from delayedq.exceptions import UnknownTask
-from delayedq.models import FinishedMessage, Message, PausedQueue, Worker, is_free, with_renewals
+from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
 from delayedq.operations.counting import counted
-from delayedq.operations.wording import both, clock, relative
+from delayedq.operations.wording import both, exact, relative
 from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE, Lane
@@ -124,7 +124,7 @@ def _last_error(ended: FinishedMessage) -> str:
 def _leased(store: Store, message: Message, now: datetime) -> Iterator[Answer]:
     assert message.leased_until is not None
     worker = Worker.objects.using(store.alias).filter(name=message.leased_by or "").first()
-    until = f"It is leased by {message.leased_by} until {clock(message.leased_until, now)}"
+    until = f"It is leased by {message.leased_by} until {exact(message.leased_until)}"
     yield Answer(Reason.LEASED, f"{until}, {_holder(worker, message.leased_until, now)}.")
     if message.attempt == 0:
         yield Answer(
@@ -171,6 +171,9 @@ class Waiting:
         if BARE in self.message.queue:
             yield Answer(Reason.BARE, "It is in a bare queue: no worker serves it, it waits for code that polls.")
             return
+        if paused := PausedTask.objects.using(self.store.alias).filter(kind=self.message.kind).first():
+            by = f" by {paused.paused_by}" if paused.paused_by else ""
+            yield Answer(Reason.PAUSED, f"Its task was paused{by} {both(paused.paused_at, self.now)}.")
         try:
             task_at(self.message.kind)
         except UnknownTask:

@@ -25,10 +25,11 @@ class Found(NamedTuple):
     by_argument: bool = False
 
 
-def find(store: Store, text: str, selection: Selection) -> Found:
+def find(store: Store, text: str, selection: Selection, *, payload: bool = True) -> Found:
     """The messages of a selection that a text may mean: those with this id or key, and whose key begins with it.
 
-    If there is none, those with the text in their payload, among the first that are due: a bounded look.
+    If there is none, those with the text in their payload, among the first that are due: a bounded look. With
+    `payload` False, payloads are not looked at.
     """
     if not text or not is_storable(text):
         return Found([])
@@ -36,5 +37,7 @@ def find(store: Store, text: str, selection: Selection) -> Found:
     found = by_key(store, text, rest)
     if found:
         return Found(found[:PAGE], is_cut=len(found) > PAGE)
+    if not payload:
+        return Found([])
     page = live_rows(store, scan_live(store, replace(rest, argument=text), None, PAGE))
     return Found(page.rows, page.after is not None, by_argument=True)

@@ -1,14 +1,17 @@
-"""Pause a queue: workers claim nothing from it until it is resumed; running messages finish."""
+"""Pause a queue, a task, or all queues: workers claim nothing of it until it is resumed; running messages finish."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.core.limits import NAME_LENGTH
+from django.db import transaction
+
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidQueue
-from delayedq.models import PausedQueue
+from delayedq.models import PausedQueue, PausedTask
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from delayedq.store.base import Store
@@ -38,6 +41,50 @@ def resume(queue: str, store: Store | None = None) -> bool:
     return bool(resumed)
 
 
+def pause_task(kind: str, by: str = "", store: Store | None = None) -> bool:
+    """Stop workers from claiming messages of this task, from the commit on; False if it was already paused.
+
+    `kind`: the path of the task. `by`, `store`: as for `pause`. Raises InvalidQueue for what is no path of a task.
+    """
+    if not kind.strip() or len(kind) > NAME_LENGTH or not is_storable(kind) or BARE in kind:
+        raise InvalidQueue(f"A task is paused by its path, of 1 to {NAME_LENGTH} characters, not by {kind!r}.")
+    store = store or default_store()
+    fields = {"paused_at": store.now(), "paused_by": by}
+    _, paused = PausedTask.objects.using(store.alias).get_or_create(kind=kind, defaults=fields)
+    return paused
+
+
+def resume_task(kind: str, store: Store | None = None) -> bool:
+    """Let workers claim messages of this task again; False if it was not paused."""
+    store = store or default_store()
+    if not is_storable(kind):
+        return False
+    resumed, _ = PausedTask.objects.using(store.alias).filter(kind=kind).delete()
+    if resumed:
+        store.notify_after_commit()
+    return bool(resumed)
+
+
+def known_queues(store: Store) -> set[str]:
+    """The queues of tasks: those that have messages or are paused, and those of the registered tasks."""
+    names = {lane.queue for lane in store.lanes()} | store.paused()
+    return {name for name in names | {str(task.queue_name) for task in registered.values()} if is_pausable(name)}
+
+
+def pause_all(by: str = "", store: Store | None = None) -> list[str]:
+    """Pause all queues that are known now, all or none; returns those that were not paused yet."""
+    store = store or default_store()
+    with transaction.atomic(using=store.alias):
+        return [queue for queue in sorted(known_queues(store)) if pause(queue, by, store)]
+
+
+def resume_all(store: Store | None = None) -> list[str]:
+    """Resume all queues, also those that were paused one by one; returns their names. Paused tasks stay paused."""
+    store = store or default_store()
+    with transaction.atomic(using=store.alias):
+        return [queue for queue in sorted(store.paused()) if resume(queue, store)]
+
+
 def is_pausable(queue: str) -> bool:
     """Whether workers serve the queue. Bare queues are polled by the application's own code."""
     return BARE not in queue
@@ -45,7 +92,7 @@ def is_pausable(queue: str) -> bool:
 
 def check_name(queue: str) -> None:
     """Raises InvalidQueue for what can't be paused."""
-    if not queue.strip() or len(queue) > NAME_LENGTH:
-        raise InvalidQueue(f"The name of a queue has 1 to {NAME_LENGTH} characters.")
+    if not queue.strip() or len(queue) > NAME_LENGTH or not is_storable(queue):
+        raise InvalidQueue(f"The name of a queue has 1 to {NAME_LENGTH} characters, and no NUL.")
     if not is_pausable(queue):
         raise InvalidQueue(f"{queue!r} is a bare queue: no worker serves it, so there is nothing to pause.")

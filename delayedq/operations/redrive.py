@@ -32,7 +32,7 @@ from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Position, Revival
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from delayedq.core.edits import Spread
@@ -86,6 +86,18 @@ def redrive(
     do = partial(_redrive, store, edit, spread, as_of)
     if not isinstance(chosen, AllDead):
         return carry_out(store, edit, map(list, batched(chosen, CHUNK)), do, most)
+    return by_position(store, edit, chosen, do, after, most)
+
+
+def by_position(
+    store: Store,
+    edit: Edit,
+    chosen: AllDead,
+    do: Callable[[list[int]], Write],
+    after: int = 0,
+    most: int | None = None,
+) -> Progress:
+    """`carry_out` for all dead letters of a selection, from the latest end to the earliest; see `redrive`."""
     which = replace(chosen, by=instant(after)) if after else chosen
     ends: list[datetime] = []
 

@@ -38,6 +38,8 @@ class Selection:
     as_of: datetime
     state: State | None = None
     queue: str | None = None
+    #: Only those of these queues; None: of all.
+    queues: frozenset[str] | None = None
     kind: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -61,14 +63,16 @@ class Selection:
         return min(until, self.as_of) if self.state is State.DUE else until
 
     def lanes(self, store: Store) -> list[Lane]:
-        """The lanes of the chosen queue, or all."""
-        return [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
+        """The lanes of the chosen queue or queues, or all."""
+        lanes = [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
+        return lanes if self.queues is None else [lane for lane in lanes if lane.queue in self.queues]
 
     def messages(self, alias: str) -> QuerySet[Message]:
         """The selection as a query."""
         messages = Message.objects.using(alias).filter(_in_state(self.state, self.as_of))
         asked = {
             "queue": self.queue,
+            "queue__in": self.queues,
             "kind": self.kind,
             "scheduled_at__gte": self.since,
             "scheduled_at__lte": self.until,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
 
+from delayedq.masking import hidden, masking_of, shown
 from delayedq.models import EditedMessage, Message, with_renewals
 
 if TYPE_CHECKING:
@@ -27,12 +28,12 @@ class Event(NamedTuple):
     edit: int | None = None
 
 
-def timeline(store: Store, message: Message | FinishedMessage, now: datetime) -> list[Event]:
-    """The events of a message, in order of time."""
+def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
+    """The events of a message, in order of time. `payload` False: the reader may not see the texts of errors."""
     events = [
         Event(message.created_at, "created", _origin(message.metadata)),
-        *_attempts(message.errors),
-        *_edits(store, message.pk),
+        *_attempts(shown(message, payload=payload).errors),
+        *_edits(store, message, payload=payload),
         *(_live(store, message, now) if isinstance(message, Message) else _ended(message)),
     ]
     if message.scheduled_at_initially != message.scheduled_at:
@@ -102,15 +103,21 @@ def _lasted(seconds: float) -> str:
     return f"{seconds:.3g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"  # noqa: PLR2004
 
 
-def _edits(store: Store, id_: int) -> Iterator[Event]:
+def _edits(store: Store, message: Message | FinishedMessage, *, payload: bool) -> Iterator[Event]:
     """The edits of the message; the record of a redrive also has the attempts before it."""
-    edited = EditedMessage.objects.using(store.alias).filter(message_id=id_).select_related("edit").order_by("id")
+    masking = masking_of(message.kind) if payload else hidden(message.kind)
+    records = EditedMessage.objects.using(store.alias).filter(message_id=message.pk)
+    edited = records.select_related("edit").order_by("id")
     for record in edited[:100]:
         edit = record.edit
         by = f" by {edit.made_by}" if edit.made_by else ""
         yield Event(edit.made_at, f"{edit.action}{by}", edit.description, edit=edit.pk)
-        if edit.undone_at is None:
-            yield from _attempts(_loaded(record.before, dict).get("errors"))
+        if record.undone and edit.undone_at is not None:
+            undone_by = f" by {edit.undone_by}" if edit.undone_by else ""
+            yield Event(edit.undone_at, f"{edit.action} undone{undone_by}", edit.description, edit=edit.pk)
+        if not record.undone:
+            errors = _loaded(record.before, dict).get("errors")
+            yield from _attempts(masking.errors(errors, message.payload) if masking and errors else errors)
 
 
 def records_in(errors: str | None) -> list[dict[str, Any]]:

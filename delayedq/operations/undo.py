@@ -15,10 +15,13 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
+from delayedq.operations.arguments import ARGUMENTS, undo_arguments
+from delayedq.operations.discarding import DISCARD
 from delayedq.operations.edits import CANCEL, CHUNKS, MEANWHILE, RESCHEDULE, RETRY, Progress, seen_in
 from delayedq.operations.redrive import LEFT_BEHIND
 from delayedq.operations.schedule_edits import SCHEDULE, undo_schedules
 from delayedq.operations.selecting import CHUNK
+from delayedq.operations.sending import SEND
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Revival
 
@@ -33,21 +36,22 @@ def can_undo(edit: Edit) -> bool:
     return edit.undone_at is None and edit.changed > 0 and edit.action in _UNDO
 
 
-def undo(store: Store, edit: Edit, after: int = 0) -> Progress:
-    """Undo at most CHUNKS chunks of the edit's records, beginning after record id `after`.
+def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> Progress:
+    """Undo at most CHUNKS chunks of the edit's records, beginning after record id `after`. `by`: the name of a user.
 
     Pass the `after` of the returned Progress to the next call; None means that the undo is complete.
     """
     changed, skipped, calls, last = 0, 0, 0, 0
     for records in islice(_chunks(store, edit, after), CHUNKS):
         with transaction.atomic(using=store.alias):
-            undone = len(_UNDO[edit.action](store, records))
-        changed, skipped = changed + undone, skipped + len(records) - undone
+            undone = _UNDO[edit.action](store, records)
+            EditedMessage.objects.using(store.alias).filter(edit=edit, message_id__in=undone).update(undone=True)
+        changed, skipped = changed + len(undone), skipped + len(records) - len(undone)
         calls, last = calls + 1, records[-1].pk
     rest = last if calls == CHUNKS else None
     if rest is None:
-        edit.undone_at = store.now()
-        edit.save(using=store.alias, update_fields=["undone_at"])
+        edit.undone_at, edit.undone_by = store.now(), by
+        edit.save(using=store.alias, update_fields=["undone_at", "undone_by"])
     return Progress(changed, +Counter({MEANWHILE: skipped}), rest)
 
 
@@ -85,6 +89,17 @@ def _end_again(store: Store, records: Sequence[EditedMessage]) -> set[int]:
     return ended
 
 
+def _keep(store: Store, records: Sequence[EditedMessage]) -> set[int]:
+    """Make discarded messages dead letters again."""
+    ids = [record.message_id for record in records]
+    return operator_store(store.alias).relabel(ids, Outcome.CANCELLED, Outcome.FAILED)
+
+
+def _take_back(store: Store, records: Sequence[EditedMessage]) -> set[int]:
+    """Cancel what was sent and has not begun."""
+    return operator_store(store.alias).cancel([seen_in(record, record.after) for record in records])
+
+
 def _as_stored(left_behind: dict[str, Any]) -> dict[str, Any]:
     return {
         name: datetime.fromisoformat(value) if value and name.endswith(("_at", "_initially")) else value
@@ -97,4 +112,7 @@ _UNDO: dict[str, Callable[[Store, Sequence[EditedMessage]], set[int]]] = {
     CANCEL: _bring_back,
     RETRY: _end_again,
     SCHEDULE: undo_schedules,
+    ARGUMENTS: undo_arguments,
+    DISCARD: _keep,
+    SEND: _take_back,
 }

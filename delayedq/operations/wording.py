@@ -7,42 +7,58 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from django.utils import timezone
+from django.utils.dateformat import format as formatted
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+def units() -> list[tuple[int, str]]:
+    """The units of a duration, in seconds, with their abbreviations in the active language."""
+    return [(86_400, _("d")), (3_600, _("h")), (60, _("min")), (1, _("s"))]
 
 
 def span(duration: timedelta) -> str:
     """The absolute duration in its largest unit, below 10 also in the next one: 2 h 5 min, 45 s, 12 d."""
     left = round(abs(duration).total_seconds())
-    for (unit, name), (part, part_name) in pairwise(_UNITS):
+    known = units()
+    for (unit, name), (part, part_name) in pairwise(known):
         if left >= unit:
             number, rest = divmod(left, unit)
             more = f" {rest // part} {part_name}" if number < 10 and rest >= part else ""  # noqa: PLR2004
-            return f"{number:,} {name}{more}"
-    return f"{left} s"
+            return f"{grouped(number)} {name}{more}"
+    return f"{left} {known[-1][1]}"
 
 
 def relative(moment: datetime, now: datetime) -> str:
     """Such as "in 3 h", "2 s ago", "now"."""
     distance = moment - now
     if abs(distance) < timedelta(seconds=0.5):
-        return "now"
-    return f"in {span(distance)}" if distance > timedelta() else f"{span(distance)} ago"
+        return _("now")
+    words = _("in %(span)s") if distance > timedelta() else _("%(span)s ago")
+    return words % {"span": span(distance)}
 
 
-def clock(moment: datetime, now: datetime) -> str:
-    """The time in the current time zone, with the date unless it is the date of `now`."""
+def exact(moment: datetime) -> str:
+    """The one format of a time, in the current time zone: weekday, date, time and zone."""
     local = timezone.localtime(moment)
-    today = local.date() == timezone.localtime(now).date()
-    return f"{local:%H:%M:%S}" if today else f"{local:%Y-%m-%d %H:%M:%S %Z}"
+    # Translators: a date format of Django; the zone follows: Sun 2026-11-22 03:04:05 EST
+    pattern = pgettext("format of a moment", "D Y-m-d H:i:s")
+    # Django's own format of the zone is empty in the hour that comes twice, where it is needed most.
+    return f"{formatted(local, pattern)} {local.tzname()}"
 
 
 def both(moment: datetime, now: datetime) -> str:
-    """Such as "in 3 h, at 12:03:04"."""
-    return f"{relative(moment, now)}, at {clock(moment, now)}"
+    """Such as "in 3 h, Sun 2026-11-22 12:03:04 CET"."""
+    return f"{relative(moment, now)}, {exact(moment)}"
+
+
+def grouped(number: float, digits: int = 0) -> str:
+    """The number with the separators of the active language: 1,234,567."""
+    return number_format(round(number, digits), decimal_pos=digits, force_grouping=True)
 
 
 def printable(text: str) -> str:

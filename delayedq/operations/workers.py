@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.models import Message, Worker
 from delayedq.operations.browsing import LARGE
+from delayedq.store import worker_registry
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
+    from delayedq.store.registry import Request
 
 #: A worker counts as alive for this long after its last heartbeat; heartbeats come every 10 s.
 ALIVE = timedelta(seconds=30)
@@ -38,16 +40,27 @@ def is_alive(worker: Worker, now: datetime) -> bool:
 
 
 def serves(worker: Worker, queue: str) -> bool:
-    """Whether the worker claims from this queue. None does from a bare queue."""
-    if BARE in queue or queue in worker.excluded_queues.split(","):
+    """Whether the worker claims from this queue. None does from a bare queue, or when an operator asked it to end."""
+    if worker.asked or BARE in queue or queue in worker.excluded_queues.split(","):
         return False
     return not worker.queues or queue in worker.queues.split(",")
 
 
+def ask(store: Store, name: str, request: Request | None, by: str = "") -> bool:
+    """Ask this of a worker process; None takes it back. It reads that with its next heartbeat, within 10 s.
+
+    False if no process has this name. `by`: the name of a user.
+    """
+    return worker_registry(store.alias).ask(name, request, by)
+
+
 def running_ids(worker: Worker) -> list[int]:
-    """Ids of the messages that it ran at its last heartbeat."""
-    ids: list[int] = json.loads(worker.running)
-    return ids
+    """Ids of the messages that it ran at its last heartbeat; none if other code has written something else there."""
+    try:
+        ids = json.loads(worker.running)
+    except (ValueError, RecursionError):
+        return []
+    return [id_ for id_ in ids if type(id_) is int and 0 <= id_ < 2**63] if isinstance(ids, list) else []
 
 
 def current_messages(store: Store, workers: Iterable[Worker]) -> dict[str, list[Message]]:

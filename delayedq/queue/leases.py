@@ -15,6 +15,7 @@ from delayedq.conf import get_settings
 from delayedq.core.lifecycle import CENTURY, FinalOutcome
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue, QueueClosed
+from delayedq.masking import error_text
 from delayedq.store import default_store, store_for
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.protocol import Discard, Finish, Lane, Renewed
@@ -156,7 +157,7 @@ def consumer() -> str:
 
 
 def _signal_failure(claimed: Claimed, reason: Exception) -> None:
-    error = f"{type(reason).__name__}: {results.text_of(reason)}"
+    error = f"{type(reason).__name__}: {results.text_of(reason, error_text(claimed.kind, claimed.payload))}"
     signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error)
 
 

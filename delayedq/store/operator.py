@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
+from delayedq.core.fingerprints import last_error
 from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
 from delayedq.store.error_groups import ErrorGroups
@@ -49,6 +50,14 @@ class Move(NamedTuple):
     scheduled_at: datetime
     queue: str
     priority: int
+
+
+class Rewrite(NamedTuple):
+    """Another payload for a waiting message that still has the payload `before`."""
+
+    seen: Seen
+    before: str
+    after: str
 
 
 class Revival(NamedTuple):
@@ -136,6 +145,36 @@ class OperatorStore(ABC):
     @abstractmethod
     def cancel(self, seen: Sequence[Seen]) -> set[int]:
         """End messages as cancelled; returns the ids of those that were still as seen."""
+
+    @abstractmethod
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        """Give messages another payload; returns the ids of those that were still as seen, and had the one before."""
+
+    @abstractmethod
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        """End messages as cancelled that a worker holds; returns the ids of those that were held and still as seen.
+
+        Their attempts are told by `lease_lost` when their lease is to be renewed, and change nothing any more. The
+        history says that they started when they were claimed.
+        """
+
+    def relabel(self, ids: Collection[int], outcome: str, new_outcome: str) -> set[int]:
+        """Give ended messages with this outcome another one; returns the ids of those that had it.
+
+        Dead letters get the line and the fingerprint of their last error; what is none any more loses them.
+        """
+        from delayedq.models import FinishedMessage  # stores are imported before the models are loaded
+
+        messages = FinishedMessage.objects.using(self.database.alias)
+        with self.database.atomic():
+            ended = messages.filter(id__in=ids, outcome=outcome).only("id", "errors").order_by("id")
+            found = list(ended.select_for_update())
+            for one in found:
+                one.outcome = new_outcome
+                dead = last_error(one.errors) if new_outcome == "failed" else None
+                one.error, one.fingerprint = dead or (None, None)
+            messages.bulk_update(found, ["outcome", "error", "fingerprint"], batch_size=100)
+        return {one.pk for one in found}
 
     @abstractmethod
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:

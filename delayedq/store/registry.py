@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple, Self
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from delayedq.store.registry_sql import ANSWER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.store.database import Database
+
+
+class Request(StrEnum):
+    """What an operator asks of a worker process."""
+
+    QUIET = "quiet"  #: claim nothing until it is taken back
+    STOP = "stop"  #: finish what runs, and end; no other process takes its place
+    RESTART = "restart"  #: the same, and another process takes its place
 
 
 class WorkerState(NamedTuple):
@@ -43,10 +54,35 @@ class WorkerRegistry:
         """The same registry, which writes and judges at this moment; None: by the database's clock."""
         return type(self)(self._database.at(moment))
 
-    def heartbeat(self, workers: Sequence[WorkerState]) -> None:
-        """These worker processes live: one statement, one row for each."""
+    def heartbeat(self, workers: Sequence[WorkerState]) -> dict[str, Request]:
+        """These worker processes live: one statement, one row for each (on MySQL, a second one reads).
+
+        Returns what operators ask of them, by name. A process with the name of one that has ended is asked nothing.
+        """
         given = json.dumps([worker._asdict() for worker in workers])
-        self._database.write(self._database.dialect.heartbeat, {"workers": given})
+        heartbeat, parameters = self._database.dialect.heartbeat, {"workers": given}
+        if self._database.connection.features.can_return_rows_from_bulk_insert:
+            rows = self._database.rows(f"{heartbeat} {ANSWER}", parameters)
+        else:
+            self._database.write(heartbeat, parameters)
+            rows = self._asked([worker.name for worker in workers])
+        return {name: Request(asked) for name, asked in rows if asked in set(Request)}
+
+    def _asked(self, names: Collection[str]) -> list[tuple[Any, ...]]:
+        from delayedq.models import Worker  # stores are imported before the models are loaded
+
+        asked = Worker.objects.using(self._database.alias).filter(name__in=names).exclude(asked="")
+        return [*asked.values_list("name", "asked")]
+
+    def ask(self, name: str, request: Request | None, by: str = "") -> bool:
+        """Ask this of a worker process, which reads it with its next heartbeat; None takes back what was asked.
+
+        False if there is no such process. `by`: the name of a user.
+        """
+        from delayedq.models import Worker
+
+        workers = Worker.objects.using(self._database.alias).filter(name=name)
+        return bool(workers.update(asked=request or "", asked_by=by))
 
     def deregister(self, names: Collection[str]) -> None:
         """These worker processes have ended."""

@@ -13,4 +13,10 @@ COLUMNS = listed(f"given.{name}" for name in GIVEN)
 INSERT = f"INSERT INTO delayedq_worker ({listed(GIVEN)}, started_at, seen_at)"
 #: What it changes of a worker that is known.
 RENEWED = (*GIVEN[1:], "started_at", "seen_at")
-ON_CONFLICT = f"ON CONFLICT (name) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in RENEWED)}"
+#: What it answers, where the database lets an INSERT answer.
+ANSWER = "RETURNING name, asked"
+# What was asked of an earlier process of the same name, which was last seen before this one started, is forgotten.
+_ASKED = "asked = CASE WHEN excluded.started_at > delayedq_worker.seen_at THEN '' ELSE delayedq_worker.asked END"
+ON_CONFLICT = f"""
+ON CONFLICT (name) DO UPDATE SET {_ASKED}, {", ".join(f"{name} = excluded.{name}" for name in RENEWED)}
+"""

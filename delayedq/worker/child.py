@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from delayedq.compat import TASKS_LOGGER
 from delayedq.signals import leave_failures_to_us
 from delayedq.store import serve, served_store
+from delayedq.store.registry import Request
 from delayedq.worker.lease_keeper import WorkerExit
 from delayedq.worker.logs import is_full
 from delayedq.worker.loop import Loop
@@ -89,7 +90,10 @@ class Child:
         code, pid = self.process.exitcode or 0, self.process.pid
         self.process.join()
         self.process = None
-        self._judge(code, pid)
+        asked = self._all_leases[self._number].asked
+        self._stopped = self._stopped or asked is Request.STOP
+        if asked is not Request.RESTART:
+            self._judge(code, pid)
         self.needed = not self._stopped
         reason = f"Worker process {pid} was replaced: its thread was lost." if code == ExitCode.LOST_THREADS else ""
         return WorkerExit(self._number, all_of_it=code == ExitCode.GAVE_UP, reason=reason)

@@ -154,9 +154,10 @@ class _Run:
         """A process that the task has forked ends here: it must not settle, nor run other messages."""
         if os.getpid() != self._pid:
             if not isinstance(error, SystemExit):
+                trace = results.masked_trace(self.attempt.claimed, error)
                 logger.error(
-                    "%r returned in a process that it had forked; that process ends.", self.attempt,
-                    exc_info=error, extra={"pid": os.getpid(), "message_id": self.attempt.id},
+                    "%r returned in a process that it had forked; that process ends. %s", self.attempt, trace,
+                    exc_info=None if trace else error, extra={"pid": os.getpid(), "message_id": self.attempt.id},
                 )  # fmt: skip
             os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else bool(error))
 
@@ -234,7 +235,7 @@ class _Run:
             pass  # another attempt follows, maybe in another worker; or `send_signals` reports the end of the message
         elif wanted(task_finished, logging.INFO if isinstance(outcome, Returned) else logging.ERROR):
             result = self._result or results.running(self.attempt, self.args, self.kwargs)
-            results.end(result, outcome, error, value)
+            results.end(result, outcome, error, value, self.attempt.claimed)
             task_finished.send_robust(type(self.attempt.task.get_backend()), task_result=result)
         return AttemptResult(self.attempt, outcome, None if self._may_not_start else self.started, finished, error)
 

@@ -19,6 +19,7 @@ from delayedq import signals
 from delayedq.conf import get_settings
 from delayedq.cron.definitions import definitions_in
 from delayedq.store.claims import BUSY_PAUSE
+from delayedq.store.registry import Request
 from delayedq.worker.cron_beat import CronBeat
 from delayedq.worker.deploys import DeployGrace
 from delayedq.worker.in_flight import InFlight
@@ -120,15 +121,20 @@ class Loop:
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
         if finished:
-            return ExitCode.RECYCLE if self.exhausted else ExitCode.DONE
+            is_replaced = self.exhausted or self._leases.asked is Request.RESTART
+            return ExitCode.RECYCLE if is_replaced else ExitCode.DONE
         return ExitCode.LOST_THREADS if self._pool.lost else ExitCode.GAVE_UP
 
     def _check(self, supervisor: int | None) -> None:
-        """Stop if the supervisor is gone, or if half of the threads are lost, and the process must be replaced."""
+        """Stop if the supervisor is gone, if an operator asks for it, or if half of the threads are lost."""
         if supervisor is not None and os.getppid() != supervisor and not self._stopping:
             logger.warning(
                 "Worker %s stops: its supervisor (pid %s) is gone.", self.name, supervisor, extra={"pid": os.getpid()}
             )
+            self.stop()
+        if self._leases.asked in {Request.STOP, Request.RESTART} and not self._stopping:
+            asked = self._leases.asked
+            logger.info("Worker %s ends: an operator asked to %s it.", self.name, asked, extra={"pid": os.getpid()})
             self.stop()
         lost = self._pool.find_lost(get_settings().HUNG_AFTER.total_seconds())
         self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf)
@@ -307,7 +313,9 @@ class Loop:
 
     def _room(self, coming: int = 0) -> int:
         """How many messages to claim: 0 until half of the prefetched ones are gone, so that claims come in batches."""
-        if self._stopping or self._in_flight.quarantining or self._pool.in_event_loop + coming >= ASYNC_LIMIT:
+        if self._stopping or self._in_flight.quarantining or self._leases.asked is Request.QUIET:
+            return 0
+        if self._pool.in_event_loop + coming >= ASYNC_LIMIT:
             return 0
         ahead = self._prefetch.ahead()
         room = self._pool.size + ahead - self._pool.occupying() - coming

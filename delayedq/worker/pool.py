@@ -38,6 +38,8 @@ ROUND_TRIP_REST = 10
 KEEP_CONNECTIONS = 5.0
 #: Seconds between two checks of the connection that all async tasks share.
 CHECK_CONNECTIONS = 1.0
+#: Seconds between two looks whether async tasks have lost their leases.
+CHECK_LEASES = 1.0
 #: Async tasks that may be in flight at once in one process.
 ASYNC_LIMIT = 4096
 
@@ -193,7 +195,7 @@ def _not_started(attempt: Attempt) -> AttemptResult:
     return AttemptResult(attempt, NotStarted(), None, time.monotonic())
 
 
-def _failed(attempt: Attempt, error: Exception) -> AttemptResult:
+def _failed(attempt: Attempt, error: BaseException) -> AttemptResult:
     if isinstance(error, InterfaceError | OperationalError):
         return not_begun(attempt, error)
     moment = time.monotonic()
@@ -201,12 +203,13 @@ def _failed(attempt: Attempt, error: Exception) -> AttemptResult:
 
 
 class Coroutines:
-    """Runs async attempts: an event loop in a thread of its own."""
+    """Runs async attempts: an event loop in a thread of its own. What loses its lease is cancelled, once."""
 
     def __init__(self, end: Callable[[AttemptResult], None]) -> None:
         self._end = end
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Attempt] = {}
+        self._is_watching = False
         self._checked = 0.0
         self._thread = threading.Thread(target=self._run, name="delayedq-async", daemon=True)
         self._thread.start()
@@ -225,8 +228,21 @@ class Coroutines:
 
     def _begin(self, attempt: Attempt) -> None:
         task = self._loop.create_task(self._work(attempt))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = attempt
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+        if not self._is_watching:
+            self._is_watching = True
+            self._loop.call_later(CHECK_LEASES, self._watch)
+
+    def _watch(self) -> None:
+        """Cancel what has lost its lease; look again while anything runs."""
+        for task, attempt in self._tasks.items():
+            if attempt.lease_lost and not task.cancelling():
+                logger.warning("%r is cancelled: its lease was lost.", attempt, extra={"message_id": attempt.id})
+                task.cancel()
+        self._is_watching = bool(self._tasks)
+        if self._is_watching:
+            self._loop.call_later(CHECK_LEASES, self._watch)
 
     async def _work(self, attempt: Attempt) -> None:
         # The ORM's calls of all async tasks share one thread, and so one connection.
@@ -234,7 +250,7 @@ class Coroutines:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS:
                 self._checked = time.monotonic()
                 await sync_to_async(_check_connections)()
-        except Exception as error:  # noqa: BLE001  whatever happens, the attempt must end
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
             self._end(_failed(attempt, error))
         else:
             self._end(await aexecute(attempt) if attempt.start() else _not_started(attempt))

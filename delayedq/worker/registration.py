@@ -12,10 +12,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from delayedq.store import worker_registry
-from delayedq.store.registry import WorkerState
+from delayedq.store.registry import Request, WorkerState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from delayedq.store.base import Store
     from delayedq.worker.options import Options
@@ -66,13 +66,19 @@ class Registration:
         present = [self._state(leases) for leases in self._all_leases if leases.pid]
         names = {worker.name for worker in present}
         if present and (names != self._known or time.monotonic() >= self._due):
-            self._registry.heartbeat(present)
+            self._tell(self._registry.heartbeat(present))
             self._due = time.monotonic() + EVERY
         self._known = names
         if time.monotonic() >= self._expire_at:
             self._registry.expire(EXPIRE_AFTER)
             self._store.sweep()
             self._expire_at = time.monotonic() + EXPIRE_EVERY
+
+    def _tell(self, asked: Mapping[str, Request]) -> None:
+        """Pass on what operators ask of the processes."""
+        for leases in self._all_leases:
+            if leases.pid:
+                leases.ask(asked.get(self._name(leases)))
 
     def deregister(self, leases: SharedLeases) -> None:
         """Delete the row of a process that has ended. Raises django.db.Error."""
@@ -100,6 +106,8 @@ class Registration:
         return worker_name(leases.pid, self._options.name)
 
     def _problems(self, leases: SharedLeases) -> Iterator[str]:
+        if leases.asked:
+            yield f"asked to {leases.asked}" if leases.asked is not Request.QUIET else "quiet"
         if leases.deaf:
             yield "deaf listener"
         if leases.lost_threads:

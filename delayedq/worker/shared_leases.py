@@ -12,13 +12,18 @@ import time
 from typing import NamedTuple
 
 from delayedq.store.processes import find
+from delayedq.store.registry import Request
 
 #: How many messages one process may hold at once, beside one per thread.
 CAPACITY = 8192
 _WORD = 8
 _FREE, _HELD, _STARTED = 0, 1, 2
 #: The words about the process, behind the columns.
-_HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _CLAIMS = range(9)
+(
+    _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _ASKED, _CLAIMS,
+) = range(10)  # fmt: skip
+#: What an operator may ask of the process, as the word of it; 0: nothing.
+_REQUESTS: tuple[Request | None, ...] = (None, *Request)
 #: How many claims are remembered: one is under way, and the one before may not be entered yet.
 _REMEMBERED = 4
 _GIVEN_UP = range(_CLAIMS + _REMEMBERED, _CLAIMS + 2 * _REMEMBERED)
@@ -37,7 +42,8 @@ class SharedLeases:
 
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
     started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
-    is deaf, until when it may claim expired leases (the keeper writes this one), the tokens of claims of which not all
+    is deaf, until when it may claim expired leases and what an operator asks of it (the keeper writes these two), the
+    tokens of claims of which not all
     that they leased is entered, and of claims that were given up, as their answer was lost.
     """
 
@@ -116,6 +122,11 @@ class SharedLeases:
     def is_lost(self, slot: int, token: int) -> bool:
         return self._lost[slot] == token
 
+    @property
+    def asked(self) -> Request | None:
+        """What an operator asks of the process."""
+        return _REQUESTS[self._process[_ASKED]]
+
     def may_claim_expired(self) -> bool:
         """Have renewals gone through lately? Otherwise the leases of other workers may have expired unrenewed."""
         return _milliseconds() < self._process[_CLAIM_EXPIRED_UNTIL]
@@ -187,6 +198,10 @@ class SharedLeases:
         """Allow it for this many seconds from now; 0 forbids it."""
         self._process[_CLAIM_EXPIRED_UNTIL] = _milliseconds() + int(seconds * 1000)
 
+    def ask(self, request: Request | None) -> None:
+        """Tell the process what an operator asks of it."""
+        self._process[_ASKED] = _REQUESTS.index(request)
+
     def report_lost(self, entry: Entry) -> None:
         """Tell the worker that this lease is lost."""
         self._lost[entry.slot] = entry.token
@@ -195,6 +210,7 @@ class SharedLeases:
         """Empty it for the next process."""
         self._process[_PID] = 0
         self.report(lost_threads=0, deaf=False)
+        self.ask(None)
         self.farewell()
         self.take_given_up()
         for slot in range(self.capacity):

@@ -11,6 +11,7 @@ from delayedq.core.backoff import Exponential
 from delayedq.core.error_records import known_errors
 from delayedq.core.lifecycle import AskedSnooze, Decision, FinalOutcome, NotStarted, Returned, decide
 from delayedq.exceptions import ArgumentsMismatch, WorkerHung, WorkerVanished
+from delayedq.masking import error_text
 from delayedq.signals import wanted
 from delayedq.store.protocol import Finish, GiveBack
 
@@ -55,12 +56,21 @@ def send_signals(ended: AttemptResult, decided: Decision) -> None:
     if could_not_start and decided.outcome is not None and wanted(task_finished, logging.ERROR):
         result = results.not_started(ended.attempt, ended.outcome, ended.error, counted=ended.started is not None)
         task_finished.send_robust(type(result.task.get_backend()), task_result=result)
-    claimed, error = ended.attempt.claimed, f"{type(ended.error).__name__}: {results.text_of(ended.error)}"
+    claimed = ended.attempt.claimed
+    error = f"{type(ended.error).__name__}: {results.text_of(ended.error, error_text(claimed.kind, claimed.payload))}"
+    trace = results.masked_trace(claimed, ended.error)
     if decided.outcome is FinalOutcome.FAILED:
-        signals.message_failed.send_robust(claimed.kind, claimed=claimed, error=error, exception=ended.error)
+        signals.message_failed.send_robust(
+            claimed.kind, claimed=claimed, error=error, exception=ended.error, masked_trace=trace
+        )
     elif decided.outcome is None and decided.charged:
         signals.message_retrying.send_robust(
-            claimed.kind, claimed=claimed, error=error, delay=decided.delay, exception=ended.error
+            claimed.kind,
+            claimed=claimed,
+            error=error,
+            delay=decided.delay,
+            exception=ended.error,
+            masked_trace=trace,
         )
 
 

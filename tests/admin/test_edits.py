@@ -40,7 +40,7 @@ def test_a_confirmation_shows_how_many_will_be_changed_and_skipped(operator, sto
     page = tick(operator, "cancel", waiting, running, gone)
 
     text = text_of(page)
-    assert "1 message will be changed." in text
+    assert "To be changed: 1 message ." in text
     assert "1 running" in text
     assert "1 ended" in text
     assert keys_on_preview(page) == ["a", "b"]
@@ -59,7 +59,7 @@ def test_a_confirmation_of_all_that_match_counts_them(operator, store):
 
     text = text_of(choose_all(operator, "shift", "queue=many"))
 
-    assert "2 messages will be changed." in text
+    assert "To be changed: 2 messages ." in text
     assert "1 running" in text
 
 

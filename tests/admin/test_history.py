@@ -124,7 +124,7 @@ def test_the_page_of_an_ended_message_shows_its_details(operator, store):
     text = text_of(operator.get(f"{HISTORY}{id_}/change/"))
     for said_of_it in (
         "failed",
-        "tests.remind",
+        "remind tests",
         "attempt 1 failed after 1.5 s",
         "on w: ValueError: <no>",
         "Traceback: <no>",
@@ -167,7 +167,7 @@ def test_a_confirmation_shows_how_many_dead_letters_cannot_be_retried(operator, 
 
     confirmation = tick(operator, "retry", taken, free, fine, where=HISTORY)
     text = text_of(confirmation)
-    assert "1 message will be changed." in text
+    assert "To be changed: 1 message ." in text
     assert "1 not dead letters (any more)" in text
     assert "1 whose key a live message has" in text
 

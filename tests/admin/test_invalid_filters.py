@@ -12,7 +12,7 @@ from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys
 INVALID = {
     "unknown state": ("state=doomed", "Select a valid choice. doomed"),
     "misspelt filter": ("stat=due", "There is no filter stat."),
-    "no time": ("since=yesterday", "From: Enter a valid date/time."),
+    "no time": ("since=yesterday", "From: Enter a date and a time"),
     "twice": ("queue=mail&queue=other", "The filter queue is given more than once."),
     "NUL": ("queue=%00", "Select a valid choice."),
     "NUL in a search": ("q=%00", "Null characters are not allowed."),
@@ -61,7 +61,7 @@ def test_a_search_is_no_less_a_condition_than_a_filter(operator, store):
     offer(store, "UA1/other", queue="other")
     confirmation = choose_all(operator, "cancel", "q=UA1&queue=mail")
     text = text_of(confirmation)
-    assert "2 messages will be changed." in text
+    assert "To be changed: 2 messages ." in text
     assert "All that match: Key or id UA1, Queue mail" in text
     confirm(operator, confirmation)
     assert set(Message.objects.values_list("key", flat=True)) == {"UA2/a", "UA1/other"}

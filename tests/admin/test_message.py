@@ -34,7 +34,7 @@ def test_the_page_shows_the_message(operator, store):
     text = text_of(operator.get(URL.format(id_)))
     for part in (
         "scheduled",
-        "tests.app.tasks.send",
+        "send tests. app. tasks",
         "UA1545",
         "mail, priority 3",
         "in 2 h",

@@ -110,10 +110,10 @@ def test_a_range_of_time_includes_its_last_second_also_when_sent_again(operator,
     assert f'value="{asked["until"]}"' in page.content.decode()
 
 
-def test_a_due_message_of_a_paused_queue_is_stuck(operator, store):
+def test_a_due_message_of_a_paused_queue_says_so(operator, store):
     offer(store, "a")
     PausedQueue.objects.create(queue="mail", paused_at=timezone.now())
-    assert "stuck its queue is paused" in text_of(operator.get(MESSAGES))
+    assert "paused" in text_of(operator.get(MESSAGES))
 
 
 @timezone.override(UTC)

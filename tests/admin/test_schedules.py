@@ -75,20 +75,20 @@ def test_a_schedule_has_its_next_ten_ticks(now, operator):
     ticks = ticks_on(operator.get(ONE), "Next 10 ticks")
     assert len(ticks) == 10
     assert ticks[:2] == [
-        ("Sun 2026-03-08 03:00 EDT", "Sun 2026-03-08 07:00 UTC", ""),
-        ("Mon 2026-03-09 02:30 EDT", "Mon 2026-03-09 06:30 UTC", "23:30:00"),
+        ("Sun 2026-03-08 03:00:00 EDT", "Sun 2026-03-08 07:00:00 UTC", ""),
+        ("Mon 2026-03-09 02:30:00 EDT", "Mon 2026-03-09 06:30:00 UTC", "23:30:00"),
     ]
 
 
 def test_a_schedule_has_its_ticks_around_the_changes_of_its_clock(now, operator):
     page = operator.get(ONE)
-    spring = ticks_on(page, "Around the change of the clock on 8 March 2026")
+    spring = ticks_on(page, "Around the change of the clock on Sun 2026-03-08 03:00:00 EDT")
     assert spring[4:7] == [
-        ("Sat 2026-03-07 02:30 EST", "Sat 2026-03-07 07:30 UTC", "1 day, 0:00:00"),
-        ("02:00 EST becomes 03:00 EDT", "Sun 2026-03-08 07:00 UTC", ""),
-        ("Sun 2026-03-08 03:00 EDT", "Sun 2026-03-08 07:00 UTC", "23:30:00"),
+        ("Sat 2026-03-07 02:30:00 EST", "Sat 2026-03-07 07:30:00 UTC", "1 day, 0:00:00"),
+        ("02:00 EST becomes 03:00 EDT", "Sun 2026-03-08 07:00:00 UTC", ""),
+        ("Sun 2026-03-08 03:00:00 EDT", "Sun 2026-03-08 07:00:00 UTC", "23:30:00"),
     ]
-    autumn = ticks_on(page, "Around the change of the clock on 1 November 2026")
+    autumn = ticks_on(page, "Around the change of the clock on Sun 2026-11-01 01:00:00 EST")
     assert len(autumn) == 11
 
 
@@ -242,7 +242,7 @@ def add(client, **fields):
 
 def test_a_schedule_is_previewed_and_then_added(now, store, operator):
     page = operator.post(ADD, {**TEA, "preview": "Preview"})
-    assert ticks_on(page, "Next 10 ticks")[0][0] == "Sun 2026-03-08 03:00 EDT"
+    assert ticks_on(page, "Next 10 ticks")[0][0] == "Sun 2026-03-08 03:00:00 EDT"
     assert len([title for title, _ in page.context["tables"] if title.startswith("Around")]) == 2
     assert not CronSchedule.objects.exists()
 

@@ -18,7 +18,7 @@ from tests.admin.given import EDITS, HOUR, MESSAGES, do, live, offer, run, said,
     ("action", "fields", "described"),
     [
         ("run_now", {}, "Run now"),
-        ("reschedule", {"at": "2030-01-02T03:04:05"}, "Reschedule to 2030-01-02 03:04:05 EST"),
+        ("reschedule", {"at": "2030-01-02T03:04:05"}, "Reschedule to Wed 2030-01-02 03:04:05 EST"),
         ("shift", {"amount": "-2", "unit": "hours"}, "Shift 2 h earlier"),
         ("spread", {"amount": "3", "unit": "minutes", "jitter": "0"}, "Spread over 3 min from now"),
         ("queue", {"queue": "elsewhere"}, "Move to elsewhere"),

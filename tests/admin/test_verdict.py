@@ -44,7 +44,7 @@ def test_from_the_first_screen_all_of_an_error_are_retried_in_two_clicks(operato
     assert "app.<Full>: 12 messages failed of it for good in the last 10 min." in text_of(page)
 
     confirmation = operator.post(step.url, step.posted)
-    assert "12 messages will be changed." in text_of(confirmation)
+    assert "To be changed: 12 messages ." in text_of(confirmation)
     where = "/admin/delayedq/finishedmessage/"
     confirm(operator, confirmation, where, amount=0, unit="minutes", jitter=0)
     assert Message.objects.count() == 12

@@ -49,6 +49,17 @@ def depart(code: str, departure: int):
     """`departure` is a time of day such as 517, as airlines write it."""
 
 
+@task(sensitive=["token"])
+def pay(amount: int, token: str, note: str = "", *more, **options):
+    """Its errors quote its secret, as those of clients of web services do."""
+    raise ValueError(f"{amount} refused for {token!r}: Authorization: {token}")
+
+
+@task(sensitive=True)
+def log_in(name, password):
+    return f"{name} is in"
+
+
 @task(takes_context=True)
 def count_attempts(context, start=0):
     return start + context.attempt

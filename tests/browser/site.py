@@ -96,7 +96,7 @@ class ForecastPage(Page):
 
     def hot(self):
         """The tooltips of the cells of the map that are not empty."""
-        return [cell.get_attribute("title") for cell in self.page.locator(".dq-heat td[title]").all()]
+        return [cell.get_attribute("title") for cell in self.page.locator(".dq-heat td a[title]").all()]
 
 
 class MessagesPage(Page):
@@ -104,7 +104,7 @@ class MessagesPage(Page):
     title = "Messages"
 
     def keys(self):
-        return [cell.inner_text() for cell in self.page.locator("#result_list tbody td:nth-of-type(4)").all()]
+        return [cell.inner_text() for cell in self.page.locator("#result_list tbody .dq-key a").all()]
 
     def tick(self, *keys):
         for key in keys:
@@ -113,8 +113,7 @@ class MessagesPage(Page):
 
     def choose(self, action):
         """Choose an action for the ticked messages; returns the confirmation."""
-        self.page.get_by_label("Action:").select_option(label=action)
-        self.page.get_by_role("button", name="Go…").click()
+        self.page.locator(".dq-actions-bar").get_by_role("button", name=f"{action}…", exact=True).click()
         return Confirmation(self.site, f"{action}?").arrived()
 
     def said(self):
@@ -146,7 +145,7 @@ class EndedPage(Page):
 
 class EditsPage(Page):
     path = "/admin/delayedq/edit/"
-    title = "Select edit to view"
+    title = "Edits"
 
 
 class QueuesPage(Page):
@@ -177,7 +176,7 @@ class Confirmation(Page):
         return self
 
     def confirm(self):
-        self.page.locator(".submit-row input[type=submit]").click()
+        self.page.locator(".dq-buttons .default").click()
         self.page.locator(".messagelist").wait_for()
 
 

@@ -70,7 +70,7 @@ def test_a_message_is_found_by_its_key(store, messages):
     offer(store, "needle")
     messages.open()
     messages.page.get_by_label("Key or id").fill("needle")
-    messages.page.get_by_role("button", name="Show").click()
+    messages.page.get_by_role("button", name="Search").click()
 
     assert messages.arrived().keys() == ["needle"]
 
@@ -80,7 +80,7 @@ def test_messages_are_shifted_and_the_shift_is_undone(store, messages):
         offer(store, f"key-{key}")
     before = due("key-a")
     confirmation = messages.open().tick("key-a", "key-b").choose("Shift by an amount")
-    assert "2 messages will be changed" in confirmation.text()
+    assert "To be changed: 2 messages" in confirmation.text()
     confirmation.shoot("confirm-shift")
     confirmation.fill(later_by="2", unit="hours").confirm()
 
@@ -112,7 +112,7 @@ def test_each_action_does_what_it_says_and_says_what_it_did(store, messages, act
 
 def test_leaving_the_confirmation_changes_nothing(store, messages):
     offer(store, "only")
-    messages.open().tick("only").choose("Cancel").follow("No, take me back")
+    messages.open().tick("only").choose("Cancel").follow("Keep them")
 
     assert messages.arrived().keys() == ["only"]
 
@@ -132,7 +132,7 @@ def test_a_stampede_is_spread(site):
     confirmation = Page(site)
     assert site.page.get_by_label("From:").input_value().startswith(f"{timezone.localtime(stampede):%Y-%m-%dT%H:%M}")
     confirmation.shoot("confirm-spread")
-    site.page.get_by_role("button", name="Spread over a period").click()
+    site.page.get_by_role("button", name="Spread messages").click()
     site.page.locator(".messagelist").wait_for()
 
     assert site.forecast.open().warnings() == []
@@ -186,7 +186,8 @@ def test_an_edit_and_its_undo_fit_their_window(store, site, messages):
 
     edits = EditsPage(site).open()
     assert edits.shoot("edits").overflow() <= 0
-    edits.follow("Reschedule to 2030-01-02")
+    edits.follow("Reschedule to Wed 2030-01-02")
+    site.page.get_by_role("link", name="Open as a page").click()
     site.page.get_by_role("link", name="Undo…").wait_for()
     assert edits.shoot("edit").overflow() <= 0
     edits.follow("Undo…")

@@ -63,26 +63,26 @@ def test_the_queues_fit_their_window(site, busy):
 def test_a_queue_is_paused_and_resumed(site, busy):
     queues = QueuesPage(site).open()
     queues.row("mail").get_by_role("link", name="Pause").click()
-    assert confirm(queues.page, "Pause") == "Queue mail is paused."
+    assert confirm(queues.page, "Pause the queue") == "Queue mail is paused."
     assert "paused by ann" in queues.arrived().row("mail").inner_text()
     assert PausedQueue.objects.filter(queue="mail", paused_by="ann").exists()
 
     queues.row("mail").get_by_role("link", name="Resume").click()
     queues.shoot("resume")
-    assert confirm(queues.page, "Resume") == "Queue mail is resumed."
+    assert confirm(queues.page, "Resume the queue") == "Queue mail is resumed."
     assert not PausedQueue.objects.filter(queue="mail").exists()
 
 
 def test_leaving_the_confirmation_pauses_nothing(site, busy):
     queues = QueuesPage(site).open()
     queues.row("mail").get_by_role("link", name="Pause").click()
-    queues.follow("No, take me back").arrived()
+    queues.follow("Let it run").arrived()
     assert not PausedQueue.objects.filter(queue="mail").exists()
 
 
 def test_a_worker_links_to_the_message_that_it_runs(site, busy):
     QueuesPage(site).open().follow(f"#{busy[0].id}")
-    panel = site.page.get_by_role("heading", name="Why is it not running?").locator("..")
+    panel = site.page.get_by_role("heading", name="Where it runs").locator("..")
     assert "It is leased by web-1:4711 until" in panel.inner_text()
 
 
@@ -119,21 +119,21 @@ def test_the_schedules_fit_their_window(site, ticking):
 def test_a_schedule_is_run_disabled_and_enabled(site, ticking):
     page = SchedulesPage(site).open().follow("sweep").page
     page.get_by_role("link", name="Run now").click()
-    assert confirm(page, "Run").startswith("Schedule sweep is due now, as message ")
+    assert confirm(page, "Run it now").startswith("Schedule sweep is due now, as message ")
     assert Message.objects.filter(key=None, scheduled_at__lte=timezone.now()).exists()
 
     page.get_by_role("link", name="Disable").click()
-    assert confirm(page, "Disable") == "Schedule sweep is disabled."
+    assert confirm(page, "Disable the schedule") == "Schedule sweep is disabled."
     assert not ticks_to_come("sweep")
     assert CronSchedule.objects.get(name="sweep").disabled_at
 
     page.get_by_role("link", name="Enable").click()
-    assert confirm(page, "Enable") == "Schedule sweep is enabled."
+    assert confirm(page, "Enable the schedule") == "Schedule sweep is enabled."
     assert ticks_to_come("sweep")
 
 
 def test_a_tick_links_to_its_message(site, ticking):
     page = SchedulesPage(site).open().follow("sweep").page
     page.locator("tr", has_text="failed").get_by_role("link").click()
-    page.get_by_role("heading", name="Why is it not running?").wait_for()
+    page.get_by_role("heading", name="How it ended").wait_for()
     assert "It failed for good" in page.locator("#content").inner_text()

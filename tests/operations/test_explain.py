@@ -51,18 +51,18 @@ def one(**filters):
 
 def test_it_is_not_due_yet(store, served):
     store.at(NOW).offer(due("a", scheduled_at=at(3 * 3600)))
-    assert one() == (Reason.SCHEDULED, "It is due in 3 h, at 05:59:30.")
+    assert one() == (Reason.SCHEDULED, "It is due in 3 h, Sun 2026-03-08 05:59:30 EDT.")
 
 
 def test_another_day_is_named(store, served):
     store.at(NOW).offer(due("a", scheduled_at=at(86_400 * 40)))
-    assert one() == (Reason.SCHEDULED, "It is due in 40 d, at 2026-04-17 02:59:30 EDT.")
+    assert one() == (Reason.SCHEDULED, "It is due in 40 d, Fri 2026-04-17 02:59:30 EDT.")
 
 
 def test_it_failed_and_is_tried_again_later(store, served):
     store.at(NOW).offer(due("a", max_attempts=3))
     settle(store, retry(claim_one(store), delay=90.0))
-    assert one()[1] == "It is due in 1 min 30 s, at 03:01:00. Attempt 1 of 3 failed."
+    assert one()[1] == "It is due in 1 min 30 s, Sun 2026-03-08 03:01:00 EDT. Attempt 1 of 3 failed."
 
 
 # It runs
@@ -73,7 +73,7 @@ def test_a_worker_holds_it_and_keeps_renewing(store):
     held = claim_one(store, worker="w:1", now=at(-40))
     store.at(at(-2)).renew([(held.id, held.token)], LEASE)
     worker_registry(store.alias).at(at(-1)).heartbeat([worker("w:1", lease=60.0)])
-    assert one() == (Reason.LEASED, "It is leased by w:1 until 03:00:28, last renewed 2 s ago.")
+    assert one() == (Reason.LEASED, "It is leased by w:1 until Sun 2026-03-08 03:00:28 EDT, last renewed 2 s ago.")
 
 
 def test_the_worker_that_holds_it_has_been_silent(store):
@@ -110,7 +110,7 @@ def test_the_lease_of_its_worker_ended(store, served):
 def test_its_queue_is_paused(store, served):
     store.at(NOW).offer(due("a"))
     PausedQueue.objects.create(queue="mail", paused_at=at(-60), paused_by="ann")
-    assert one() == (Reason.PAUSED, "Its queue, mail, was paused by ann 1 min ago, at 01:58:30.")
+    assert one() == (Reason.PAUSED, "Its queue, mail, was paused by ann 1 min ago, Sun 2026-03-08 01:58:30 EST.")
 
 
 def test_no_live_worker_serves_its_queue(store):
@@ -229,7 +229,7 @@ def ended(key="a"):
 def test_it_succeeded(store):
     store.at(NOW).offer(due("a"))
     settle(store, succeed(claim_one(store), finished=60.0))
-    assert ended() == [(Reason.ENDED, "It succeeded 1 min ago, at 01:58:30.", None)]
+    assert ended() == [(Reason.ENDED, "It succeeded 1 min ago, Sun 2026-03-08 01:58:30 EST.", None)]
 
 
 def test_it_failed_for_good_and_its_key_is_held_by_another(store):
@@ -238,7 +238,7 @@ def test_it_failed_for_good_and_its_key_is_held_by_another(store):
     settle(store, fail(claim_one(store), finished=0.0, errors=errors))
     live = store.at(NOW).offer(due("a")).id
     (_, text, _), (reason, held, id_) = ended()
-    assert text == "It failed for good now, at 01:59:30: ValueError: No gate <b>."
+    assert text == "It failed for good now, Sun 2026-03-08 01:59:30 EST: ValueError: No gate <b>."
     assert (reason, id_) == (Reason.KEY_HELD, live)
     assert f"#{live}" in held
 
@@ -308,4 +308,4 @@ def test_its_own_lane_is_not_counted_twice(store, served):
 
 def test_a_message_is_due_after_an_hour_that_the_clock_skips(store, served):
     store.at(NOW).offer(due("a", scheduled_at=NOW + timedelta(minutes=1)))
-    assert one()[1] == "It is due in 1 min, at 03:00:30."
+    assert one()[1] == "It is due in 1 min, Sun 2026-03-08 03:00:30 EDT."

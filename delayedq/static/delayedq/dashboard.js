@@ -4,15 +4,18 @@
 {
     const HEIGHT = 220;
 
-    function seconds(value) {
+    const language = document.documentElement.lang || "en";
+    const EXACT = { weekday: "short", year: "numeric", month: "2-digit", day: "2-digit", hour: "2-digit", minute: "2-digit", timeZoneName: "short" };
+
+    function seconds(value, units) {
         if (value === null) return "-";
         if (value === 0) return "0";
-        const [divisor, unit] = value < 1 ? [0.001, "ms"] : value < 60 ? [1, "s"] : value < 3600 ? [60, "min"] : [3600, "h"];
-        return `${Number((value / divisor).toPrecision(3))} ${unit}`;
+        const [divisor, unit] = value < 1 ? [0.001, 0] : value < 60 ? [1, 1] : value < 3600 ? [60, 2] : [3600, 3];
+        return `${Number((value / divisor).toPrecision(3)).toLocaleString(language)} ${units[unit]}`;
     }
 
     function count(value) {
-        return value === null ? "-" : value.toLocaleString("en");
+        return value === null ? "-" : value.toLocaleString(language);
     }
 
     const colorOf = (element) => getComputedStyle(element).color;
@@ -36,11 +39,12 @@
 
     // Labels of the time axis: the time of day, at midnight the date.
     function clock(zone) {
-        const time = new Intl.DateTimeFormat("en-GB", { timeStyle: "short", timeZone: zone });
-        const day = new Intl.DateTimeFormat("en-GB", { weekday: "short", day: "numeric", timeZone: zone });
+        const time = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", hourCycle: "h23", timeZone: zone });
+        const day = new Intl.DateTimeFormat(language, { weekday: "short", day: "numeric", timeZone: zone });
         return (_, ticks) => ticks.map((tick) => {
+            const [hour, minute] = time.formatToParts(tick * 1000).filter(({ type }) => type !== "literal").map(({ value }) => Number(value));
             const text = time.format(tick * 1000);
-            return text === "00:00" ? day.format(tick * 1000) : text;
+            return !hour && !minute ? day.format(tick * 1000) : text;
         });
     }
 
@@ -48,7 +52,7 @@
 
     // The legend shows the time and the numbers under the pointer.
     function legend(element, figure, swatches, texts) {
-        const time = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "short", timeZone: figure.zone });
+        const time = new Intl.DateTimeFormat(language, { ...EXACT, hourCycle: "h23", timeZone: figure.zone });
         const clock = element.querySelector(".dq-time");
         return ({ cursor: { idx }, data }) => {
             const outside = idx === null || idx === undefined;
@@ -63,7 +67,7 @@
         const element = document.getElementById(figure.name);
         const plot = element.querySelector(".dq-plot");
         const swatches = [...element.querySelectorAll(".dq-legend [class^=dq-series]")];
-        const texts = figure.series.map((series) => (series.unit ? seconds : count));
+        const texts = figure.series.map((series) => (series.unit ? (value) => seconds(value, figure.units) : count));
         const options = {
             width: plot.clientWidth,
             height: HEIGHT,

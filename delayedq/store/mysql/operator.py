@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from delayedq.store.mysql.database import MySQLDatabase
-    from delayedq.store.operator import Move, Revival
+    from delayedq.store.operator import Move, Revival, Rewrite
 
 
 class MySQLOperatorStore(OperatorStore):
@@ -44,10 +44,29 @@ class MySQLOperatorStore(OperatorStore):
             self.database.cancel(unchanged)
         return unchanged
 
-    def _unchanged(self, seen: Iterable[Seen]) -> set[int]:
-        """Lock those that are still as seen, that no claim holds and no other transaction has locked."""
+    @retry_on_deadlock
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        with self.database.atomic():
+            unchanged = self._unchanged([rewrite.seen for rewrite in rewrites])
+            payloads = dict(self.database.rows_of(sql.PAYLOADS, unchanged))
+            given = [one for one in rewrites if payloads.get(one.seen.id) == one.before]
+            self.database.write_given(sql.REWRITE, [[one.seen.id, one.after] for one in given])
+        return {one.seen.id for one in given}
+
+    @retry_on_deadlock
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        with self.database.atomic():
+            rows = self.database.rows_of(mysql_sql.KEYS, [one.id for one in seen])
+            self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
+            held = self._unchanged(seen, sql.HELD)
+            self.database.write_to(sql.RECORD_STOPPED, held)
+            self.database.write_to(mysql_sql.DELETE, held)
+        return held
+
+    def _unchanged(self, seen: Iterable[Seen], which: str = sql.WAITING) -> set[int]:
+        """Lock those that are still as seen, that no claim holds (or one does) and no other transaction has locked."""
         expected = {one.id: one for one in seen}
-        rows = self.database.rows_of(sql.WAITING, expected)
+        rows = self.database.rows_of(which, expected)
         waiting = [Seen._make([*row[:3], instant(row[3]), *row[4:]]) for row in rows]
         return {one.id for one in waiting if one == expected[one.id]}
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from delayedq.store.columns import REVIVED, listed
-from delayedq.store.mysql.sql import BY_ID, IDS, KEY, VARCHAR, unleased
+from delayedq.store.columns import REVIVED, history, listed
+from delayedq.store.mysql.sql import BY_ID, HISTORY, IDS, KEY, LONGTEXT, NOW, VARCHAR, unleased
 
 # Those that no claim holds, locked; as they are seen now.
-WAITING = f"""
+_SEEN = f"""
 SELECT message.id, generation, attempt, scheduled_at, queue, priority FROM {IDS} {BY_ID}
-WHERE {unleased("message")}
+WHERE {{which}}
 FOR UPDATE SKIP LOCKED
 """
+WAITING = _SEEN.format(which=unleased("message"))
+# Those that a claim holds.
+HELD = _SEEN.format(which=f"NOT {unleased('message')}")
 
 MOVE = f"""
 UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
@@ -19,6 +22,22 @@ UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
 {BY_ID}
 SET message.scheduled_at = given.scheduled_at, message.queue = given.queue, message.priority = given.priority,
     lease_token = NULL, leased_until = NULL, leased_by = NULL
+"""
+
+# Of messages that are locked.
+REWRITE = f"""
+UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', payload {LONGTEXT} PATH '$[1]'
+)) AS given
+{BY_ID}
+SET message.payload = given.payload, lease_token = NULL, leased_until = NULL, leased_by = NULL
+"""
+PAYLOADS = f"SELECT message.id, message.payload FROM {IDS} {BY_ID}"
+
+RECORD_STOPPED = f"""
+{HISTORY}
+SELECT {history(id="message.id", finished_at=NOW, started_at="claimed_at", key=KEY)}
+FROM {IDS} {BY_ID}
 """
 
 ENDED = f"""

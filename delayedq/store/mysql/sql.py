@@ -19,7 +19,7 @@ NOW = _MOMENT.format("%(now)s")
 KEY = "`key`"
 
 # The documents, and the messages they are about. The server would take texts for those of its default character set.
-VARCHAR, _LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
+VARCHAR, LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
 IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
 _NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
     kind {VARCHAR} PATH '$[0]', `key` {VARCHAR} PATH '$[1]'
@@ -33,9 +33,11 @@ STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
 CLOCK = "SELECT UTC_TIMESTAMP(6)"
 PACKET = "SELECT @@max_allowed_packet"
 
-# Every new message has a higher id than all before it. What is paused or resumed changes the other two.
+# Every new message has a higher id than all before it. What is paused or resumed changes the others.
 NEWEST = """
-SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message), count(*), coalesce(max(id), 0) FROM delayedq_pausedqueue
+SELECT (SELECT coalesce(max(id), 0) FROM delayedq_message),
+    (SELECT count(*) FROM delayedq_pausedqueue), (SELECT coalesce(max(id), 0) FROM delayedq_pausedqueue),
+    (SELECT count(*) FROM delayedq_pausedtask), (SELECT coalesce(max(id), 0) FROM delayedq_pausedtask)
 """
 
 # Offers -------------------------------------------------------------------------------------------------------------
@@ -127,7 +129,8 @@ WHERE queue > %(queue)s OR queue = %(queue)s AND priority > %(priority)s
 ORDER BY queue, priority LIMIT 1
 """
 
-_NOT_PAUSED = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+_NOT_PAUSED = """queue NOT IN (SELECT queue FROM delayedq_pausedqueue)
+    AND kind NOT IN (SELECT kind FROM delayedq_pausedtask)"""
 
 _HEAD = f"""(
     SELECT queue, priority, scheduled_at, TIMESTAMPDIFF(MICROSECOND, {_DUE}, scheduled_at) / 1e6
@@ -187,9 +190,12 @@ SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s
 """
 # Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
 # priority while this waits for a lock would be missed.
-LOCK_QUEUE = """
-SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s FOR UPDATE
+_LOCK_QUEUE = """
+SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s {which}
+FOR UPDATE
 """
+LOCK_QUEUE = _LOCK_QUEUE.format(which="")
+LOCK_KEY_OF_QUEUE = _LOCK_QUEUE.format(which="AND `key` = %(key)s")
 
 # Settling -----------------------------------------------------------------------------------------------------------
 
@@ -212,7 +218,7 @@ RECORD = f"""
 SELECT {_RECORD}
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', outcome VARCHAR(10) PATH '$[1]', started BIGINT PATH '$[2]', finished BIGINT PATH '$[3]',
-    result {_LONGTEXT} PATH '$[4]', errors {_LONGTEXT} PATH '$[5]', error {_LONGTEXT} PATH '$[6]',
+    result {LONGTEXT} PATH '$[4]', errors {LONGTEXT} PATH '$[5]', error {LONGTEXT} PATH '$[6]',
     fingerprint BIGINT PATH '$[7]'
 )) AS given
 {BY_ID}
@@ -222,7 +228,7 @@ DELETE = f"DELETE message FROM {IDS} {BY_ID}"
 GIVE_BACK = f"""
 UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', refund SMALLINT PATH '$[1]', until DATETIME(6) PATH '$[2]', delay BIGINT PATH '$[3]',
-    errors {_LONGTEXT} PATH '$[4]', metadata {_LONGTEXT} PATH '$[5]'
+    errors {LONGTEXT} PATH '$[4]', metadata {LONGTEXT} PATH '$[5]'
 )) AS given
 {BY_ID}
 SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = attempt - given.refund,
@@ -291,7 +297,7 @@ SELECT id, token, {NOW} + INTERVAL lease MICROSECOND
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', token BIGINT PATH '$[1]', lease BIGINT PATH '$[2]'
 )) AS given
-WHERE token = (SELECT message.lease_token FROM delayedq_message AS message WHERE message.id = given.id)
+WHERE token = (SELECT lease_token FROM delayedq_message FORCE INDEX (PRIMARY) WHERE delayedq_message.id = given.id)
 ON DUPLICATE KEY UPDATE
     leased_until = greatest(IF(lease_token = VALUES(lease_token), leased_until, {NOW}), VALUES(leased_until)),
     lease_token = VALUES(lease_token)
@@ -334,9 +340,10 @@ HEARTBEAT = f"""
 SELECT {registry_sql.COLUMNS}, clock.moment - INTERVAL given.age * 1e6 MICROSECOND, clock.moment
 FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     name {VARCHAR} PATH '$.name', host {VARCHAR} PATH '$.host', pid INT PATH '$.pid', threads INT PATH '$.threads',
-    queues {_LONGTEXT} PATH '$.queues', excluded_queues {_LONGTEXT} PATH '$.excluded_queues',
-    lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {_LONGTEXT} PATH '$.running',
-    problems {_LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
+    queues {LONGTEXT} PATH '$.queues', excluded_queues {LONGTEXT} PATH '$.excluded_queues',
+    lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {LONGTEXT} PATH '$.running',
+    problems {LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
 )) AS given, (SELECT {NOW} AS moment) AS clock
-ON DUPLICATE KEY UPDATE {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
+ON DUPLICATE KEY UPDATE asked = IF(VALUES(started_at) > seen_at, '', asked),
+    {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
 """

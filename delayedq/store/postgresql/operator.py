@@ -13,7 +13,7 @@ from delayedq.store.postgresql import operator_sql as sql
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from delayedq.store.operator import KeysetPage, Move, Revival, Seen, State
+    from delayedq.store.operator import KeysetPage, Move, Revival, Rewrite, Seen, State
     from delayedq.store.protocol import Lane
 
 
@@ -34,6 +34,17 @@ class PostgreSQLOperatorStore(OperatorStore):
 
     def cancel(self, seen: Sequence[Seen]) -> set[int]:
         return self.database.ids(sql.CANCEL, _seen(seen))
+
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        parameters = {
+            **_seen([rewrite.seen for rewrite in rewrites]),
+            "payloads_before": [rewrite.before for rewrite in rewrites],
+            "payloads": [rewrite.after for rewrite in rewrites],
+        }
+        return self.database.ids(sql.REWRITE, parameters)
+
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        return self.database.ids(sql.STOP, _seen(seen))
 
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         times = [revival.scheduled_at for revival in revivals]

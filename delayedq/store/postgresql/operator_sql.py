@@ -12,11 +12,12 @@ _SEEN = """
 _SEEN_COLUMNS = "id, generation, attempt, scheduled_at, queue, priority"
 
 # Still as seen, and no claim holds it.
-_UNCHANGED = f"""
+_AS_SEEN = f"""
 message.id = {FREE} AND message.id = seen.id AND message.generation = seen.generation
     AND message.attempt = seen.attempt AND message.scheduled_at = seen.scheduled_at AND message.queue = seen.queue
-    AND message.priority = seen.priority AND {unleased("message")}
+    AND message.priority = seen.priority
 """
+_UNCHANGED = f"{_AS_SEEN} AND {unleased('message')}"
 
 MOVE = f"""
 UPDATE delayedq_message AS message
@@ -37,6 +38,28 @@ WITH ended AS (
 )
 {HISTORY}
 SELECT {history(finished_at=NOW)} FROM ended
+RETURNING id
+"""
+
+REWRITE = f"""
+UPDATE delayedq_message AS message
+SET payload = seen.payload, lease_token = NULL, leased_until = NULL, leased_by = NULL
+FROM unnest({_SEEN}, %(payloads_before)s::text[], %(payloads)s::text[])
+    AS seen ({_SEEN_COLUMNS}, payload_before, payload)
+WHERE {_UNCHANGED} AND message.payload = seen.payload_before
+RETURNING message.id
+"""
+
+# Still as seen, and a claim holds it.
+STOP = f"""
+WITH ended AS (
+    DELETE FROM delayedq_message AS message
+    USING unnest({_SEEN}) AS seen ({_SEEN_COLUMNS})
+    WHERE {_AS_SEEN} AND NOT {unleased("message")}
+    RETURNING message.*
+)
+{HISTORY}
+SELECT {history(finished_at=NOW, started_at="claimed_at")} FROM ended
 RETURNING id
 """
 

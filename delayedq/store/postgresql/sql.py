@@ -53,6 +53,11 @@ def expired(message: str) -> str:
     ), '-infinity') <= {NOW}"""
 
 
+def of_running_task(message: str) -> str:
+    """Its task is not paused. The subquery is evaluated once, and costs nothing while no task is."""
+    return f"{message}.kind <> ALL(ARRAY(SELECT kind FROM delayedq_pausedtask))"
+
+
 # Reading ------------------------------------------------------------------------------------------------------------
 
 _LANE_HEAD = f"lane.queue, lane.priority, head.scheduled_at, extract(epoch FROM head.scheduled_at - {NOW})::float8"
@@ -61,7 +66,7 @@ _HEAD = f"""(
     SELECT scheduled_at FROM delayedq_message AS message
     WHERE message.queue = lane.queue AND message.priority = lane.priority
         AND message.scheduled_at >= coalesce(lane.watermark, '-infinity')
-        AND {unleased("message")}
+        AND {unleased("message")} AND {of_running_task("message")}
     ORDER BY scheduled_at LIMIT 1
 ) AS head"""
 
@@ -124,7 +129,7 @@ WHERE message.id = ANY(ARRAY(
         SELECT due.id FROM delayedq_message AS due
         WHERE due.queue = lane.queue AND due.priority = lane.priority
             AND due.scheduled_at >= coalesce(lane.watermark, '-infinity') AND due.scheduled_at <= {NOW}
-            AND (due.lease_token IS NULL OR %(expired)s AND {expired("due")})
+            AND (due.lease_token IS NULL OR %(expired)s AND {expired("due")}) AND {of_running_task("due")}
         ORDER BY due.scheduled_at, due.id
         LIMIT %(limit)s
         FOR UPDATE SKIP LOCKED
@@ -261,8 +266,7 @@ WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attemp
 # ended these, and what they offered again under the same key, it does not see: it is to be looked for.
 _MISSED = """
 SELECT (SELECT count(*) FROM ended), ARRAY(
-    SELECT key FROM delayedq_message AS message
-    WHERE {which} AND key IS NOT NULL AND NOT EXISTS (SELECT FROM ended WHERE ended.id = message.id)
+    SELECT key FROM delayedq_message WHERE {which} AND key IS NOT NULL EXCEPT SELECT key FROM ended
 )
 """
 _DROP = f"""
@@ -275,10 +279,10 @@ recorded AS (
 )
 {_MISSED}
 """
-_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING id) {_MISSED}"
+_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING key) {_MISSED}"
 _OF_KEYS, _OF_QUEUE = "kind = %(kind)s AND key = ANY(%(keys)s::text[])", "queue = %(queue)s"
 DROP_KEYS, DROP_ALL = _DROP.format(which=_OF_KEYS), _DROP.format(which=_OF_QUEUE)
-ERASE_KEYS, ERASE_ALL = _ERASE.format(which=_OF_KEYS), _ERASE.format(which=_OF_QUEUE)
+ERASE_KEYS, ERASE_ALL = _ERASE.format(which=f"queue = %(kind)s AND {_OF_KEYS}"), _ERASE.format(which=_OF_QUEUE)
 
 # The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from delayedq.store.operator import Move, Revival, Seen
+    from delayedq.store.operator import Move, Revival, Rewrite, Seen
 
 
 class SQLiteOperatorStore(OperatorStore):
@@ -28,6 +28,17 @@ class SQLiteOperatorStore(OperatorStore):
         moment = self.database.now()
         with self.database.atomic():
             recorded = self._each(sql.RECORD_CANCELLED, [_seen(one, moment) for one in seen])
+            return self._each(sql.DELETE, [{"id": id_} for id_ in recorded])
+
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        moment = self.database.now()
+        with self.database.atomic():
+            return self._each(sql.REWRITE, [_rewritten(rewrite, moment) for rewrite in rewrites])
+
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        moment = self.database.now()
+        with self.database.atomic():
+            recorded = self._each(sql.RECORD_STOPPED, [_seen(one, moment) for one in seen])
             return self._each(sql.DELETE, [{"id": id_} for id_ in recorded])
 
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
@@ -47,6 +58,10 @@ def _seen(seen: Seen, now: datetime) -> dict[str, Any]:
 def _moved(move: Move, now: datetime) -> dict[str, Any]:
     new = {"new_time": text(move.scheduled_at), "new_queue": move.queue, "new_priority": move.priority}
     return {**_seen(move.seen, now), **new}
+
+
+def _rewritten(rewrite: Rewrite, now: datetime) -> dict[str, Any]:
+    return {**_seen(rewrite.seen, now), "payload_before": rewrite.before, "payload": rewrite.after}
 
 
 def _revival(revival: Revival) -> dict[str, Any]:

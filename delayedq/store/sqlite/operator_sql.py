@@ -6,10 +6,11 @@ from delayedq.store.columns import REVIVED, history, listed
 from delayedq.store.sqlite.sql import HISTORY
 
 # Still as seen, and no claim holds it.
-_UNCHANGED = """
+_AS_SEEN = """
 id = %(id)s AND generation = %(generation)s AND attempt = %(attempt)s AND scheduled_at = %(scheduled_at)s
-    AND queue = %(queue)s AND priority = %(priority)s AND (lease_token IS NULL OR leased_until <= %(now)s)
+    AND queue = %(queue)s AND priority = %(priority)s
 """
+_UNCHANGED = f"{_AS_SEEN} AND (lease_token IS NULL OR leased_until <= %(now)s)"
 
 MOVE = f"""
 UPDATE delayedq_message
@@ -24,6 +25,22 @@ RECORD_CANCELLED = f"""
 SELECT {history(finished_at="%(now)s")}
 FROM delayedq_message
 WHERE {_UNCHANGED}
+RETURNING id
+"""
+
+REWRITE = f"""
+UPDATE delayedq_message
+SET payload = %(payload)s, lease_token = NULL, leased_until = NULL, leased_by = NULL
+WHERE {_UNCHANGED} AND payload = %(payload_before)s
+RETURNING id
+"""
+
+# Still as seen, and a claim holds it.
+RECORD_STOPPED = f"""
+{HISTORY}
+SELECT {history(finished_at="%(now)s", started_at="claimed_at")}
+FROM delayedq_message
+WHERE {_AS_SEEN} AND leased_until > %(now)s
 RETURNING id
 """
 

@@ -66,6 +66,8 @@ lane (queue, priority) AS (
 LANES = f"{_ALL_LANES} SELECT queue, priority FROM lane WHERE priority IS NOT NULL ORDER BY queue, priority"
 
 _NOT_PAUSED = "queue NOT IN (SELECT queue FROM delayedq_pausedqueue)"
+#: Its task is not paused.
+_RUNS = "kind NOT IN (SELECT kind FROM delayedq_pausedtask)"
 
 # Then one probe per lane for its first free row.
 SCAN = f"""
@@ -74,7 +76,7 @@ SELECT queue, priority, first_at FROM (
     SELECT queue, priority, (
         SELECT scheduled_at FROM delayedq_message AS message
         WHERE message.queue = lane.queue AND message.priority = lane.priority
-            AND {free("%(now)s")}
+            AND {free("%(now)s")} AND {_RUNS}
         ORDER BY scheduled_at LIMIT 1
     ) AS first_at
     FROM lane WHERE priority IS NOT NULL AND {_NOT_PAUSED}
@@ -85,7 +87,7 @@ WHERE first_at IS NOT NULL
 PEEK = f"""
 SELECT scheduled_at FROM delayedq_message
 WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s
-    AND {free("%(now)s")} AND {_NOT_PAUSED}
+    AND {free("%(now)s")} AND {_NOT_PAUSED} AND {_RUNS}
 ORDER BY scheduled_at LIMIT 1
 """
 
@@ -96,7 +98,7 @@ ORDER BY scheduled_at LIMIT 1
 _DUE = f"""
 SELECT id FROM delayedq_message
 WHERE queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= %(now)s
-    AND {free("%(expired_by)s")} AND {_NOT_PAUSED}
+    AND {free("%(expired_by)s")} AND {_NOT_PAUSED} AND {_RUNS}
 ORDER BY scheduled_at, id
 """
 IS_DUE = f"{_DUE} LIMIT 1"

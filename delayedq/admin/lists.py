@@ -1,0 +1,97 @@
+"""What the lists of messages share: a tab for each state, and the filters that are set as removable chips."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from delayedq.admin.base import may, visible
+from delayedq.models import Outcome
+from delayedq.operations.state_counts import state_counts
+from delayedq.operations.wording import exact
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from django import forms
+    from django.http import HttpRequest, QueryDict
+
+    from delayedq.store.base import Store
+
+
+class Tab(NamedTuple):
+    """`number`: how many messages, in short; "" if it is not known. `look`: which mark it has, if any."""
+
+    label: str
+    url: str
+    number: str
+    is_current: bool
+    look: str = ""
+
+
+class Chip(NamedTuple):
+    """A filter that is set; `url` is the list without it."""
+
+    label: str
+    value: str
+    url: str
+
+
+def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str) -> list[Tab]:
+    """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors"."""
+    counts = state_counts(store, now)
+    tabs: list[Tab] = []
+    if may(request, "view_message"):
+        tabs += _live_tabs(request, counts._asdict(), current == "live")
+    if may(request, "view_finishedmessage"):
+        tabs += _ended_tabs(request, counts.dead.short, current)
+    return tabs
+
+
+def _live_tabs(request: HttpRequest, counts: dict[str, Any], is_here: bool) -> Iterator[Tab]:
+    url, asked = reverse("admin:delayedq_message_changelist"), request.GET.get("state", "") if is_here else None
+    yield Tab(pgettext("tab", "All live"), url, counts["live"].short, asked == "")
+    for state, label in (
+        ("due", pgettext("tab", "Due")),
+        ("scheduled", pgettext("tab", "Scheduled")),
+        ("running", pgettext("tab", "Running")),
+        ("retrying", pgettext("tab", "Retrying")),
+        ("paused", pgettext("tab", "Paused")),
+    ):
+        yield Tab(label, f"{url}?state={state}", counts[state].short, asked == state, state)
+
+
+def _ended_tabs(request: HttpRequest, dead: str, current: str) -> Iterator[Tab]:
+    is_dead = current == "errors" or (current == "ended" and request.GET.get("outcome") == Outcome.FAILED)
+    errors = reverse("admin:delayedq_finishedmessage_errors")
+    yield Tab(pgettext("tab", "Dead letters"), errors, dead, is_dead, "failed")
+    history = reverse("admin:delayedq_finishedmessage_changelist")
+    yield Tab(_("History"), history, "", current == "ended" and not is_dead)
+
+
+def chips_of(form: forms.Form, query: QueryDict, hidden: str) -> list[Chip]:
+    """The filters in the address that are set, but for `hidden`, which a tab shows. Each can be removed by itself."""
+    return [
+        Chip(str(form.fields[name].label or name), _chosen(form, name), _without(query, name))
+        for name in form.fields
+        if name != hidden and query.get(name)
+    ]
+
+
+def _chosen(form: forms.Form, name: str) -> str:
+    """The value of a filter as it was chosen: the label of a choice, else what was entered."""
+    value = form.data.get(name, "")
+    if isinstance(moment := form.cleaned_data.get(name), datetime):
+        return exact(moment)
+    return visible(str(dict(getattr(form.fields[name], "choices", ())).get(value, value)))
+
+
+def _without(query: QueryDict, *names: str) -> str:
+    rest = query.copy()
+    for name in (*names, "after"):
+        rest.pop(name, None)
+    return f"?{rest.urlencode()}"

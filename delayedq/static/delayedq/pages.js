@@ -1,0 +1,164 @@
+"use strict";
+
+// What the pages do besides, where scripts run; all of it works without. Words come from the page, in its language.
+{
+    const words = JSON.parse(document.getElementById("dq-words").textContent);
+    const FRAGMENT = { headers: { "X-Delayedq-Fragment": "yes" } };
+    const said = (text, value) => text.replace("%s", value);
+
+    async function fetched(url) {
+        const answer = await fetch(url, FRAGMENT);
+        if (!answer.ok || answer.redirected && answer.url.includes("/login/")) throw new Error(answer.statusText);
+        return new DOMParser().parseFromString(await answer.text(), "text/html");
+    }
+
+    // Ticks: one box for all of a page; the number of them; a click anywhere beside the links of a row.
+
+    const boxes = () => [...document.querySelectorAll("#result_list .action-select")];
+    const everything = () => document.querySelector("[name=everything]");
+    const ticked = () => boxes().filter((box) => box.checked).length;
+
+    function tell() {
+        const number = ticked(), bar = document.querySelector(".dq-actions-bar");
+        if (!bar) return;
+        bar.querySelector(".dq-ticked").textContent = number ? said(words.ticked, number.toLocaleString(document.documentElement.lang)) : "";
+        bar.querySelectorAll("button").forEach((button) => { button.hidden = !number && !everything()?.checked; });
+    }
+
+    document.addEventListener("change", ({ target }) => {
+        if (target.matches(".dq-tick-all")) boxes().forEach((box) => { box.checked = target.checked; });
+        if (target.matches(".dq-tick-all, .action-select, [name=everything]")) tell();
+        if (target.matches(".dq-fields select")) target.form.requestSubmit();
+    });
+    addEventListener("pageshow", tell);
+
+    // A bulk edit that takes several requests goes on by itself.
+
+    document.querySelectorAll("form.dq-ongoing").forEach((form) => form.submit());
+
+    // How far away is what was typed?
+
+    function span(seconds) {
+        const [first, second] = words.units.flatMap(([unit, name], number) => {
+            const left = number ? seconds % words.units[number - 1][0] : seconds;
+            return left >= unit ? [[Math.floor(left / unit), name, number]] : [];
+        });
+        if (!first) return `0 ${words.units.at(-1)[1]}`;
+        const more = second && first[0] < 10 && second[2] === first[2] + 1 ? ` ${second[0]} ${second[1]}` : "";
+        return `${first[0].toLocaleString(document.documentElement.lang)} ${first[1]}${more}`;
+    }
+
+    function relative(moment) {
+        const seconds = Math.round((moment - Date.now()) / 1000);
+        if (!seconds) return words.now;
+        return said(seconds > 0 ? words.ahead : words.ago, span(Math.abs(seconds)));
+    }
+
+    // The offset of a time zone from UTC at a moment, in milliseconds.
+    function offset(moment, zone) {
+        const numeric = { year: "numeric", month: "numeric", day: "numeric", hour: "numeric", minute: "numeric", second: "numeric" };
+        const parts = new Intl.DateTimeFormat("en-US", { ...numeric, timeZone: zone, hourCycle: "h23" }).formatToParts(moment);
+        const { year, month, day, hour, minute, second } = Object.fromEntries(parts.map(({ type, value }) => [type, value]));
+        return Date.UTC(year, month - 1, day, hour, minute, second) - Math.floor(moment / 1000) * 1000;
+    }
+
+    function distance(input) {
+        const { zone } = input.closest("[data-zone]").dataset, asUtc = Date.parse(`${input.value}Z`);
+        const first = asUtc - offset(asUtc || 0, zone);
+        return asUtc ? relative(asUtc - offset(first, zone)) : "";
+    }
+
+    function measure() {
+        document.querySelectorAll(".dq-moment input").forEach((input) => {
+            input.parentNode.querySelector(".dq-eta").textContent = distance(input);
+        });
+    }
+    document.addEventListener("input", measure);
+    setInterval(measure, 1000);
+
+    // What a confirmation would do is shown again when something else is entered.
+
+    const confirmation = document.querySelector(".dq-form:has([name=preview])");
+    confirmation?.addEventListener("change", async () => {
+        const body = new FormData(confirmation);
+        body.set("preview", "yes");
+        const answer = await fetch("", { ...FRAGMENT, method: "POST", body });
+        if (answer.ok) replace(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    });
+
+    // Live: the parts of the page that change are replaced, while the page is looked at and nothing is being chosen.
+
+    function replace(page) {
+        document.querySelectorAll("[data-live]").forEach((old) => {
+            const fresh = page.getElementById(old.id);
+            if (fresh && fresh.innerHTML !== old.innerHTML) old.innerHTML = fresh.innerHTML;
+        });
+        document.dispatchEvent(new CustomEvent("dq-refreshed", { detail: page }));
+        tell();
+    }
+
+    const isBusy = () => ticked() || everything()?.checked || document.querySelector("dialog[open]")
+        || document.activeElement.closest("[data-live], .dq-filters") || !getSelection().isCollapsed;
+
+    function live(control) {
+        const { seconds } = control.dataset, state = document.createElement("span"), button = document.createElement("button");
+        let isOn = sessionStorage.getItem("dq-live") !== "off";
+        const show = (text) => {
+            state.textContent = text ?? (isOn ? said(words.live, seconds) : words.paused);
+            button.textContent = isOn ? words.pause : words.resume;
+            control.classList.toggle("dq-on", isOn && text === undefined);
+        };
+        button.type = "button";
+        button.addEventListener("click", () => {
+            isOn = !isOn;
+            sessionStorage.setItem("dq-live", isOn ? "on" : "off");
+            show();
+            if (isOn) refresh();
+        });
+        async function refresh() {
+            if (!isOn || document.visibilityState !== "visible") return;
+            if (isBusy()) return show(words.held);
+            try {
+                const page = await fetched(location.href);
+                if (!isBusy()) replace(page);
+                show();
+            } catch {
+                show(words.failed);
+            }
+        }
+        const again = () => setTimeout(async () => { await refresh(); again(); }, seconds * 1000);
+        control.replaceChildren(state, button);
+        document.addEventListener("visibilitychange", refresh);
+        show();
+        again();
+    }
+    document.querySelectorAll(".dq-live").forEach(live);
+
+    // A message opens in a pane beside the list, which keeps its place.
+
+    function pane(link, page) {
+        const dialog = document.createElement("dialog"), bar = document.createElement("p"), close = document.createElement("button");
+        const whole = Object.assign(document.createElement("a"), { href: link.href, textContent: words.open });
+        close.type = "button";
+        close.className = "button";
+        close.textContent = words.close;
+        close.addEventListener("click", () => dialog.close());
+        bar.className = "dq-pane-bar";
+        bar.append(whole, close);
+        dialog.className = "dq-pane";
+        dialog.setAttribute("aria-label", link.textContent.trim());
+        dialog.append(bar, ...page.body.children);
+        dialog.querySelectorAll("[name=back]").forEach((back) => { back.value = location.pathname + location.search; });
+        dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+        dialog.addEventListener("close", () => { dialog.remove(); link.focus(); link.blur(); });
+        document.querySelector(".dq").append(dialog);
+        dialog.showModal();
+    }
+
+    document.addEventListener("click", (event) => {
+        const link = event.target.closest("a.dq-open");
+        if (!link || link.closest("dialog") || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+        event.preventDefault();
+        fetched(link.href).then((page) => pane(link, page)).catch(() => { location.href = link.href; });
+    });
+}

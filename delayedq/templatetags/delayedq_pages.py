@@ -1,0 +1,46 @@
+"""What the templates of the admin write alike: numbers, times, states and the names of tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django import template
+from django.utils import timezone
+from django.utils.translation import get_language, get_language_info, pgettext
+
+from delayedq.admin import marks
+from delayedq.admin.charts import count
+from delayedq.admin.moments import script_words, when
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from django.utils.safestring import SafeString
+
+register = template.Library()
+register.filter("count", count)
+register.filter("pill", marks.pill)
+register.filter("task", marks.task)
+register.filter("full_task", marks.full_task)
+register.simple_tag(script_words)
+
+
+@register.simple_tag(takes_context=True, name="when")
+def when_(context: dict[str, Any], moment: datetime | None) -> SafeString | str:
+    """`{% when moment %}`: the one way to show a time, compared with the `now` of the page."""
+    return when(moment, context.get("now") or timezone.now())
+
+
+@register.simple_tag
+def language_of_texts() -> dict[str, str] | None:
+    """The `lang` and `dir` of our texts if they are not in the language of the page, as there is no translation."""
+    known = pgettext("the code of the language of these texts", "en")
+    if known == (get_language() or known).partition("-")[0]:
+        return None
+    return {"lang": known, "dir": "rtl" if get_language_info(known)["bidi"] else "ltr"}
+
+
+@register.filter
+def at[Value](values: Sequence[Value], number: int) -> Value:
+    return values[number]
