@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from delayedq.operations.counting import Count
     from delayedq.store.base import Store
 
-#: Rates below it are shown with a digit after the point.
-MOST_PRECISE = 100
 SPANS = {
     Span.HOUR: gettext_lazy("Last hour"),
     Span.DAY: gettext_lazy("Last day"),
     Span.WEEK: gettext_lazy("Last week"),
 }
 AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next week")}
+#: Rates below it are shown with a digit after the point.
+MOST_PRECISE = 100
 #: At most this many stampedes are listed.
 SHOWN = 10
 
