@@ -15,6 +15,7 @@ from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
+from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
@@ -66,7 +67,7 @@ class Row(NamedTuple):
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
+class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import connections, transaction
 from django.db.models import Q
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.exceptions import UnknownTask
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals

@@ -34,7 +34,7 @@ class Event(NamedTuple):
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
     """The events of a message, in order of time. `payload` False: the reader may not see the texts of errors."""
     events = [
-        Event(message.created_at, _("created")),
+        Event(message.created_at, _("created"), _origin(message.metadata)),
         *_attempts(shown(message, payload=payload).errors),
         *_edits(store, message, payload=payload),
         *(_live(store, message, now) if isinstance(message, Message) else _ended(message)),
@@ -48,6 +48,8 @@ def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
     (message,) = with_renewals([message], now, store.alias)
     yield Event(message.scheduled_at, pgettext("state", "due"))
     if message.leased_until is not None:
+        if message.claimed_at is not None and message.attempt:
+            yield _started(message.claimed_at, message.attempt, message.leased_by, message.scheduled_at)
         lost = _("attempt %(number)s was lost: its worker stopped renewing")
         words = _("attempt %(number)s runs") if message.leased_until > now else lost
         detail = _("on %(worker)s, leased until then") % {"worker": message.leased_by}
@@ -57,9 +59,33 @@ def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
 def _ended(message: FinishedMessage) -> Iterator[Event]:
     yield Event(message.scheduled_at, pgettext("state", "due"))
     if message.started_at is not None:
-        started = _("attempt %(number)s started") % {"number": message.attempts}
-        yield Event(message.started_at, started, _("on %(worker)s") % {"worker": message.worker})
-    yield Event(message.finished_at, pgettext("state", message.outcome))
+        yield _started(message.started_at, message.attempts, message.worker, message.scheduled_at)
+    yield Event(message.finished_at, pgettext("state", message.outcome), ran_for(message))
+
+
+def _started(at: datetime, attempt: int, worker: str | None, due: datetime) -> Event:
+    where = _("on %(worker)s") % {"worker": worker}
+    return Event(at, _("attempt %(number)s started") % {"number": attempt}, f"{where}, {waited(at, due)}")
+
+
+def waited(started_at: datetime, due: datetime) -> str:
+    """How late an attempt started."""
+    return _("%(span)s after it was due") % {"span": _lasted(max(0.0, (started_at - due).total_seconds()))}
+
+
+def ran_for(message: FinishedMessage) -> str:
+    """How long the last attempt of an ended message ran; "" if none started."""
+    if message.started_at is None:
+        return ""
+    span = _lasted((message.finished_at - message.started_at).total_seconds())
+    return _("its last attempt ran %(span)s") % {"span": span}
+
+
+def _origin(metadata: str | None) -> str:
+    """The schedule that has created a message, if one has."""
+    name = (_loaded(metadata, dict).get("cron") or {}) if metadata else {}
+    schedule = name.get("schedule") if isinstance(name, dict) else None
+    return _("by the schedule %(name)s") % {"name": schedule} if isinstance(schedule, str) else ""
 
 
 def _attempts(errors: str | None) -> Iterator[Event]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from delayedq.conf import get_settings
+from delayedq.core.fingerprints import last_error
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found
@@ -28,6 +30,10 @@ def find_in_lake(alias: str, id_: int | None, key: str | None) -> Found:
 
 
 def as_ended(row: dict[str, Any]) -> FinishedMessage:
-    """A row of the lake as a row of the history table, which it is not."""
+    """A row of the lake as a row of the history table, which it is not.
+
+    The line and the fingerprint of the last error are not in the lake: they follow from `errors`.
+    """
     columns = {name: value for name, value in row.items() if name not in _OF_THE_LAKE}
-    return FinishedMessage(**columns, outcome=row["state"])
+    derived = last_error(row["errors"])._asdict() if row["state"] == FinalOutcome.FAILED else {}
+    return FinishedMessage(**columns, **derived, outcome=row["state"])

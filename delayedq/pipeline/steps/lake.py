@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db.models import F
 
@@ -13,16 +14,13 @@ from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.lake.table import RETENTION
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import compacting
-from delayedq.pipeline.spark.measuring import Checksums, total
+from delayedq.pipeline.spark.measuring import Checksums
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from delayedq.pipeline.lake.snapshot import Snapshot
     from delayedq.pipeline.opening import Options, Pipeline, WithoutSpark
-
-    #: By file, database and batch.
-    Found = dict[tuple[Any, ...], Checksums]
 
 
 def run_compact(pipeline: Pipeline, options: Options) -> None:
@@ -106,21 +104,27 @@ def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[str]:
             yield f"{file.path} has {sizes[file.path]:,} bytes, and was published with {file.size:,}"
         else:
             there.append(file)
-    found: Found = pipeline.lake.sums(there)
+    rows: Counter[str] = Counter()
+    batches: defaultdict[tuple[str, int], Checksums] = defaultdict(Checksums)
+    for (path, source, batch), sums in pipeline.lake.sums(there).items():
+        rows[path] += sums.row_count
+        batches[source, batch] = batches[source, batch].with_(sums)
     for file in there:
-        rows = sum(sums.row_count for (path, _, _), sums in found.items() if path == file.path)
-        if rows != file.rows:
-            yield f"{file.path} has {rows:,} rows that can be read, and was published with {file.rows:,}"
-    yield from _against_books(pipeline.lake.path, books.source_of(pipeline.store.alias), found, snapshot)
+        if rows[file.path] != file.rows:
+            yield f"{file.path} has {rows[file.path]:,} rows that can be read, and was published with {file.rows:,}"
+    source = books.source_of(pipeline.store.alias)
+    found = {number: sums for (of, number), sums in batches.items() if of == source}
+    yield from _against_books(pipeline.lake.path, found, snapshot.last(source))
 
 
-def _against_books(path: str, source: str, found: Found, snapshot: Snapshot) -> Iterator[str]:
-    """What this database has published, as its books say; what it has published elsewhere is not looked for."""
-    last = snapshot.last(source)
+def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterator[str]:
+    """What this database has published, as its books say; what it has published elsewhere is not looked for.
+
+    found: by the number of the batch. last: the last number that the lake has.
+    """
     for batch in ArchiveBatch.objects.filter(state__in=_PUBLISHED, checksums__isnull=False).order_by("number"):
         expected = Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
-        parts = [sums for (_, of, number), sums in found.items() if (of, number) == (source, batch.number)]
-        sums = total(parts)
+        sums = found.get(batch.number, Checksums())
         if sums == expected or (batch.lake != path and not sums.row_count):
             continue
         if batch.number > last:

@@ -190,9 +190,12 @@ SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s
 """
 # Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
 # priority while this waits for a lock would be missed.
-LOCK_QUEUE = """
-SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s FOR UPDATE
+_LOCK_QUEUE = """
+SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s {which}
+FOR UPDATE
 """
+LOCK_QUEUE = _LOCK_QUEUE.format(which="")
+LOCK_KEY_OF_QUEUE = _LOCK_QUEUE.format(which="AND `key` = %(key)s")
 
 # Settling -----------------------------------------------------------------------------------------------------------
 
@@ -294,7 +297,7 @@ SELECT id, token, {NOW} + INTERVAL lease MICROSECOND
 FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', token BIGINT PATH '$[1]', lease BIGINT PATH '$[2]'
 )) AS given
-WHERE token = (SELECT message.lease_token FROM delayedq_message AS message WHERE message.id = given.id)
+WHERE token = (SELECT lease_token FROM delayedq_message FORCE INDEX (PRIMARY) WHERE delayedq_message.id = given.id)
 ON DUPLICATE KEY UPDATE
     leased_until = greatest(IF(lease_token = VALUES(lease_token), leased_until, {NOW}), VALUES(leased_until)),
     lease_token = VALUES(lease_token)

@@ -253,9 +253,9 @@ class MySQLStore(Store):
         return len(ids)
 
     def _erase(self, queue: str, key: str | None) -> int:
-        locked = sql.LOCK_QUEUE if key is None else sql.LOCK_KEY
+        lock = sql.LOCK_QUEUE if key is None else sql.LOCK_KEY_OF_QUEUE
         with self.database.atomic():
-            ids = self.database.ids(locked, {"queue": queue, "kind": queue, "key": key})
+            ids = self.database.ids(lock, {"queue": queue, "key": key})
             self.database.write_to(sql.DELETE, ids)
         return len(ids)
 

@@ -54,8 +54,11 @@ def expired(message: str) -> str:
 
 
 def of_running_task(message: str) -> str:
-    """Its task is not paused. The subquery is evaluated once, and costs nothing while no task is."""
-    return f"{message}.kind <> ALL(ARRAY(SELECT kind FROM delayedq_pausedtask))"
+    """Its task is not paused. The subquery is evaluated once, and reads an empty table while no task is.
+
+    With `<> ALL(ARRAY(...))`, the planner would expect hardly any row to be left where all are of one task.
+    """
+    return f"{message}.kind NOT IN (SELECT kind FROM delayedq_pausedtask)"
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
@@ -266,8 +269,7 @@ WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attemp
 # ended these, and what they offered again under the same key, it does not see: it is to be looked for.
 _MISSED = """
 SELECT (SELECT count(*) FROM ended), ARRAY(
-    SELECT key FROM delayedq_message AS message
-    WHERE {which} AND key IS NOT NULL AND NOT EXISTS (SELECT FROM ended WHERE ended.id = message.id)
+    SELECT key FROM delayedq_message WHERE {which} AND key IS NOT NULL EXCEPT SELECT key FROM ended
 )
 """
 _DROP = f"""
@@ -280,10 +282,10 @@ recorded AS (
 )
 {_MISSED}
 """
-_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING id) {_MISSED}"
+_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING key) {_MISSED}"
 _OF_KEYS, _OF_QUEUE = "kind = %(kind)s AND key = ANY(%(keys)s::text[])", "queue = %(queue)s"
 DROP_KEYS, DROP_ALL = _DROP.format(which=_OF_KEYS), _DROP.format(which=_OF_QUEUE)
-ERASE_KEYS, ERASE_ALL = _ERASE.format(which=_OF_KEYS), _ERASE.format(which=_OF_QUEUE)
+ERASE_KEYS, ERASE_ALL = _ERASE.format(which=f"queue = %(kind)s AND {_OF_KEYS}"), _ERASE.format(which=_OF_QUEUE)
 
 # The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"

@@ -14,6 +14,7 @@ def as_archived(message):
     """A row of the history as the lake has it."""
     columns = {field.attname: getattr(message, field.attname) for field in FinishedMessage._meta.concrete_fields}
     outcome = columns.pop("outcome")
+    del columns["error"], columns["fingerprint"]  # they follow from `errors`
     own = {"state": outcome, "schema_version": 2, "day": message.finished_at.date()}
     return columns | own
 

@@ -12,6 +12,8 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from delayedq import history
+from delayedq.core.error_records import with_error
+from delayedq.core.fingerprints import last_error
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.store.protocol import Offer
@@ -38,7 +40,7 @@ def moved(store, table):
     """Two batches of three messages, of which the table has none any more; what they were."""
     messages = [
         finished(1, NOW - DAY + timedelta(microseconds=1), key="Zoë 'x'\n", metadata='{"a":"é"}', errors="[]"),
-        finished(2, key=None, started_at=None, worker=None, result=None, outcome="failed"),
+        finished(2, key=None, started_at=None, worker=None, result=None, outcome="failed", errors=ERRORS, **OF_ERRORS),
         *[finished(id_) for id_ in (3, 4, 5, 6)],
     ]
     FinishedMessage.objects.bulk_create(messages)
@@ -53,6 +55,11 @@ def columns():
 
 
 # Restore
+
+ERRORS = with_error(
+    None, attempt=1, failed_at=NOW, seconds=1.0, worker="w", exception="app.Overbooked", message="Seat 12 is taken"
+)
+OF_ERRORS = last_error(ERRORS)._asdict()
 
 
 def test_a_batch_is_put_back_exactly_and_once(moved, run, table):

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.lake.columns import VERSION
+from delayedq.pipeline.spark import register
 from delayedq.pipeline.steps import upgrade
 from tests.pipeline.archives import ONE_STORE, Killed, archived
 from tests.pipeline.given import NOW, finished, history
@@ -20,10 +21,10 @@ pytestmark = ONE_STORE
 
 
 @pytest.fixture
-def former(lake, archiving):
+def former(spark, address, lake):
     """A lake of two batches, as it was written before: the first one in its second attempt."""
     history(6, days=2)
-    rows = former_rows(archiving)
+    rows = former_rows(spark, address)
     for attempt, name, condition in ((1, "a", "id < 3"), (2, "a", "id < 4"), (1, "b", "id >= 4")):
         place = f"{lake.path}/messages/batch={name}-{attempt}"
         rows.where(condition).write.partitionBy("day").parquet(place)
@@ -38,9 +39,9 @@ def former(lake, archiving):
     return lake
 
 
-def former_rows(archiving):
-    made = archiving()
-    table = made._spark.read.format("delayedq").options(address=made._address.reference, states="succeeded").load()
+def former_rows(spark, address):
+    register(spark)
+    table = spark.read.format("delayedq").options(address=address.reference, states="succeeded").load()
     return table.withColumns({"schema_version": F.lit(1), "day": F.to_date("finished_at")}).persist()
 
 
@@ -88,6 +89,7 @@ def test_a_conversion_that_was_killed_is_finished_by_the_next(former, capsys, mo
         patch.setattr(upgrade, "_converted", convert_one)
         with pytest.raises(Killed):
             run(former, capsys, "upgrade-lake")
+    capsys.readouterr()
     told = run(former, capsys, "upgrade-lake")
     assert "Batch a" not in told
     assert archived(former) == [1, 2, 3, 4, 5, 6]
