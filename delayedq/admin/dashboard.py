@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 from django.contrib import admin
+from django.http import Http404
 from django.urls import path
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, may
+from delayedq.admin.base import ReadOnlyAdmin, may, visible
 from delayedq.admin.charts import Chart, Series, count, seconds
 from delayedq.admin.durations import tables
 from delayedq.admin.heat import heat_map, hours, query_of
 from delayedq.admin.verdict import verdict_of
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.models import Dashboard
+from delayedq.operations.counting import count_live
 from delayedq.operations.durations import durations
 from delayedq.operations.figures import Figures, Span, figures
 from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
+from delayedq.operations.selecting import Selection
 from delayedq.operations.wording import exact
+from delayedq.store.operator import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
+
+    from delayedq.operations.counting import Count
+    from delayedq.store.base import Store
 
 SPANS = {
     Span.HOUR: gettext_lazy("Last hour"),
@@ -33,6 +43,8 @@ SPANS = {
     Span.WEEK: gettext_lazy("Last week"),
 }
 AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next week")}
+#: Rates below it are shown with a digit after the point.
+MOST_PRECISE = 100
 #: At most this many stampedes are listed.
 SHOWN = 10
 
@@ -61,17 +73,28 @@ class DashboardAdmin(ReadOnlyAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        """The first screen says what is wrong; the figures, which take longer, are one click away."""
+        if request.GET.keys() & {"span", "kind", "queue"}:
+            return self._figures(request)
+        self.demand_view(request)
+        context = {"spans": choices(SPANS), "verdict": verdict_of(request, self.store, self.store.now())}
+        return self.page(request, "now.html", _("Dashboard"), context)
+
+    def _figures(self, request: HttpRequest) -> HttpResponse:
+        self.demand_view(request)
         span = _chosen(Span, request.GET.get("span"), Span.HOUR)
-        found = figures(self.store, span)
+        now, only = self.store.now(), _only(request)
+        found = figures(self.store, span, now, **only)
         charts = _charts(found)
         return self.page(
             request,
             "dashboard.html",
             _("Dashboard"),
-            verdict=verdict_of(request, self.store, self.store.now()),
             spans=choices(SPANS),
             span=span,
-            totals=_totals(found),
+            only=[visible(name) for name in only.values()],
+            query=urlencode(only),
+            totals=[*_totals(found, now), (_("due now"), str(_backlog(self.store, now, only)))],
             one_in=round(found.one_in),
             failed_one_in=round(found.failed_one_in),
             charts=charts,
@@ -113,17 +136,36 @@ def _chosen[E: (Span, Ahead)](choices: type[E], asked: str | None, default: E) -
     return next((choice for choice in choices if choice.name.lower() == asked), default)
 
 
-def _totals(found: Figures) -> list[tuple[str, str]]:
+def _only(request: HttpRequest) -> dict[str, str]:
+    """The one task, or queue, that is asked for. Raises Http404 for what can't be the name of one."""
+    only = {name: request.GET[name] for name in ("kind", "queue") if request.GET.get(name)}
+    if not all(is_storable(name) and len(name) <= NAME_LENGTH for name in only.values()):
+        raise Http404(_("There is no task or queue of this name."))
+    return only
+
+
+def _backlog(store: Store, now: datetime, only: dict[str, str]) -> Count:
+    chosen = Selection(as_of=now, state=State.DUE, queue=only.get("queue"), kind=only.get("kind"))
+    return count_live(store, chosen)
+
+
+def _totals(found: Figures, now: datetime) -> list[tuple[str, str]]:
     arrived, ended, failed = (
         sum(getattr(bucket, name) for bucket in found.buckets) for name in ("arrived", "ended", "failed")
     )
+    minutes = (now - found.buckets[0].start).total_seconds() / 60
     worst = max((bucket.p95 for bucket in found.buckets if bucket.p95 is not None), default=None)
     return [
-        (_("arrived"), count(arrived)),
-        (_("finished"), count(ended)),
+        (_("arrived"), f"{count(arrived)} ({_rate(arrived, minutes)})"),
+        (_("finished"), f"{count(ended)} ({_rate(ended, minutes)})"),
         (_("of them failed"), count(failed)),
         (_("worst p95 of latency"), seconds(worst)),
     ]
+
+
+def _rate(number: int, minutes: float) -> str:
+    rate = number / max(minutes, 1)
+    return _("%(number)s per minute") % {"number": f"{rate:,.1f}" if rate < MOST_PRECISE else count(rate)}
 
 
 def _charts(found: Figures) -> list[Chart]:

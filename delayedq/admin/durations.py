@@ -45,11 +45,11 @@ def _slowness(one: Durations) -> float:
 
 
 def _row(name: str, one: Durations, span: timedelta) -> Row:
-    history = reverse("admin:delayedq_finishedmessage_changelist")
+    dashboard = reverse("admin:delayedq_dashboard_changelist")
     rate = one.ended / max(span.total_seconds() / MINUTE, 1)
     return Row(
         visible(one.name),
-        f"{history}?{urlencode({name: one.name})}",
+        f"{dashboard}?{urlencode({'span': 'hour', name: one.name})}",
         [
             (_("Ended"), count(one.ended)),
             (_("Per minute"), f"{rate:,.3g}" if rate < MINUTE else count(rate)),

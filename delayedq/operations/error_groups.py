@@ -72,9 +72,10 @@ def error_groups(store: Store, now: datetime, *, text: str = "", error_class: st
     `text`: only those whose latest error has it, in upper or lower case, or whose task has. `error_class`: only those
     of this class, such as "app.errors.Overbooked". Both look at the SEARCHED that grew last.
     """
+    is_search = bool(text or error_class)
     stored = operator_store(store.alias).error_groups
     extents = sorted(stored.extents(KNOWN), key=lambda extent: extent.last_at, reverse=True)
-    searched = extents[:SEARCHED]
+    searched = extents[: SEARCHED if is_search else SHOWN]
     newest = stored.newest([extent.fingerprint for extent in searched])
     found = [
         extent
@@ -82,7 +83,7 @@ def error_groups(store: Store, now: datetime, *, text: str = "", error_class: st
         if extent.fingerprint in newest and _matches(newest[extent.fingerprint], text.lower(), error_class)
     ]
     classes = sorted({class_of(one.error) for one in newest.values()} - {""})
-    more = (len(found) if text or error_class else len(extents)) - len(found[:SHOWN])
+    more = (len(found) if is_search else len(extents)) - len(found[:SHOWN])
     return ErrorGroups(_described(store, found[:SHOWN], newest, now), more, len(extents) == KNOWN, classes)
 
 

@@ -68,12 +68,19 @@ class Figures:
     failed_one_in: float
 
 
-def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
-    """The figures of a span that ends now. Reads a bounded number of rows; of large tables, a sample."""
-    grid = span.grid(now or store.now())
+def figures(store: Store, span: Span, now: datetime | None = None, **only: str) -> Figures:
+    """The figures of a span that ends now. Reads a bounded number of rows; of large tables, a sample.
+
+    `only`: `kind` and `queue`, of which task and which queue; they are sought among the rows that are read anyway.
+    """
+    grid, stored = span.grid(now or store.now()), operator_store(store.alias).figures
     part, ends = _ended(store.alias, grid)
-    arrived, one_in = _arrived(store.alias, grid, part)
-    failed, failed_one_in = _failed(store.alias, grid, part, ends)
+    arrived, one_in = _arrived(store.alias, grid, part, only)
+    if only:
+        ends = stored.of(**only).ended(grid, part)
+        failed, failed_one_in = Counter({end.bucket: part.estimate(end.failed) for end in ends}), part.scale
+    else:
+        failed, failed_one_in = _failed(store.alias, grid, part, ends)
     found = {end.bucket: end for end in ends}
     buckets = [
         _bucket(grid, number, arrived[number], failed[number], found.get(number), part)
@@ -82,14 +89,17 @@ def figures(store: Store, span: Span, now: datetime | None = None) -> Figures:
     return Figures(buckets, one_in, failed_one_in)
 
 
-def _arrived(alias: str, grid: Grid, ended_part: Sample) -> tuple[Counter[int], float]:
+def _arrived(alias: str, grid: Grid, ended_part: Sample, only: dict[str, str]) -> tuple[Counter[int], float]:
     """Arrivals by bucket: live messages, and those that have ended since, from the sample of the ended ones."""
-    stored = operator_store(alias).figures
+    every = operator_store(alias).figures
+    stored = every.of(**only)
     arrived = Counter(
         {bucket: ended_part.estimate(count) for bucket, count in stored.came_and_ended(grid, ended_part).items()}
     )
     rows = Message.objects.using(alias).all()
-    part, living = count_ids(rows, ids_since(rows, grid.start), partial(stored.created, grid))
+    part, living = count_ids(rows, ids_since(rows, grid.start), partial(every.created, grid))
+    if only:
+        living = {bucket: part.estimate(number) for bucket, number in stored.created(grid, part).items()}
     arrived.update(living)
     return arrived, max(part.scale, ended_part.scale)
 

@@ -31,7 +31,7 @@ class Event(NamedTuple):
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
     """The events of a message, in order of time. `payload` False: the reader may not see the texts of errors."""
     events = [
-        Event(message.created_at, "created"),
+        Event(message.created_at, "created", _origin(message.metadata)),
         *_attempts(shown(message, payload=payload).errors),
         *_edits(store, message, payload=payload),
         *(_live(store, message, now) if isinstance(message, Message) else _ended(message)),
@@ -45,6 +45,8 @@ def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
     (message,) = with_renewals([message], now, store.alias)
     yield Event(message.scheduled_at, "due")
     if message.leased_until is not None:
+        if message.claimed_at is not None and message.attempt:
+            yield _started(message.claimed_at, message.attempt, message.leased_by, message.scheduled_at)
         holds = "runs" if message.leased_until > now else "was lost: its worker stopped renewing"
         detail = f"on {message.leased_by}, leased until then"
         yield Event(message.leased_until, f"attempt {message.attempt} {holds}", detail)
@@ -53,8 +55,31 @@ def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
 def _ended(message: FinishedMessage) -> Iterator[Event]:
     yield Event(message.scheduled_at, "due")
     if message.started_at is not None:
-        yield Event(message.started_at, f"attempt {message.attempts} started", f"on {message.worker}")
-    yield Event(message.finished_at, message.outcome)
+        yield _started(message.started_at, message.attempts, message.worker, message.scheduled_at)
+    yield Event(message.finished_at, message.outcome, ran_for(message))
+
+
+def _started(at: datetime, attempt: int, worker: str | None, due: datetime) -> Event:
+    return Event(at, f"attempt {attempt} started", f"on {worker}, {waited(at, due)}")
+
+
+def waited(started_at: datetime, due: datetime) -> str:
+    """How late an attempt started."""
+    return f"{_lasted(max(0.0, (started_at - due).total_seconds()))} after it was due"
+
+
+def ran_for(message: FinishedMessage) -> str:
+    """How long the last attempt of an ended message ran; "" if none started."""
+    if message.started_at is None:
+        return ""
+    return f"its last attempt ran {_lasted((message.finished_at - message.started_at).total_seconds())}"
+
+
+def _origin(metadata: str | None) -> str:
+    """The schedule that has created a message, if one has."""
+    name = (_loaded(metadata, dict).get("cron") or {}) if metadata else {}
+    schedule = name.get("schedule") if isinstance(name, dict) else None
+    return f"by the schedule {schedule}" if isinstance(schedule, str) else ""
 
 
 def _attempts(errors: str | None) -> Iterator[Event]:

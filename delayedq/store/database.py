@@ -85,6 +85,14 @@ class Database(ABC):
             rows: list[tuple[Any, ...]] = cursor.fetchall()
         return rows
 
+    def counted(self, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        """`rows` of a statement that counts, after what its transaction has to say first (`Dialect.prepare`)."""
+        if not self.dialect.prepare:
+            return self.rows(statement, parameters)
+        with self.atomic(savepoint=False):
+            self.write(self.dialect.prepare)
+            return self.rows(statement, parameters)
+
     def ids(self, statement: str, parameters: Mapping[str, Any] | None = None) -> set[int]:
         """The first column of what one statement answers."""
         return {row[0] for row in self.rows(statement, parameters)}

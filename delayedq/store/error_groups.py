@@ -41,7 +41,7 @@ class ErrorGroups:
     def extents(self, most: int) -> list[Extent]:
         """Up to `most` groups, in no order that says anything; one statement, which reads three rows of each."""
         instant = self._database.dialect.instant
-        rows = self._database.rows(self._groups, {"most": most})
+        rows = self._database.counted(self._groups, {"most": most})
         return [Extent(fingerprint, instant(first), instant(last)) for fingerprint, first, last in rows]
 
     def newest(self, fingerprints: Sequence[int]) -> dict[int, Newest]:
@@ -65,4 +65,4 @@ class ErrorGroups:
         if not fingerprints:
             return []
         asked = {f"group_{n}": fingerprint for n, fingerprint in enumerate(fingerprints)}
-        return self._database.rows(statement, {**asked, **parameters})
+        return self._database.counted(statement, {**asked, **parameters})

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from delayedq.core.instants import instant
 from delayedq.store import figures_sql as sql
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from delayedq.core.sampling import Sample
@@ -56,8 +57,13 @@ class Durations(NamedTuple):
 class Figures:
     """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, only: Mapping[str, str] | None = None) -> None:
         self._database = database
+        self._only = only or {}
+
+    def of(self, **only: str) -> Self:
+        """Those of one task (`kind`), one `queue`, or both; but `dead`, `durations` and `falling_due` are of all."""
+        return type(self)(self._database, only)
 
     def ended(self, grid: Grid, times: Sample) -> list[Ended]:
         return [Ended(*row) for row in self._rows(sql.ENDED, grid, self._instants(times))]
@@ -92,8 +98,5 @@ class Figures:
         return self._counted(template, slices, start=stored(grid.start), end=stored(grid.end), width=grid.width)
 
     def _counted(self, template: str, slices: Any, **parameters: Any) -> list[Any]:
-        dialect = self._database.dialect
-        with self._database.atomic():
-            if dialect.prepare:
-                self._database.write(dialect.prepare)
-            return self._database.rows(sql.in_words(template, dialect), {"slices": json.dumps(slices), **parameters})
+        statement = sql.in_words(template, self._database.dialect, self._only)
+        return self._database.counted(statement, {"slices": json.dumps(slices), **self._only, **parameters})

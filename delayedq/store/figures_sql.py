@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from delayedq.store.dialect import Dialect
 
 # `place` numbers the latencies of each bucket in their order; what never started has none.
@@ -15,7 +17,7 @@ ENDED = """
 WITH ended AS (
     SELECT {ended_in} AS bucket, outcome, {latency} AS latency
     FROM {ended_then}
-    WHERE outcome <> 'superseded'
+    WHERE outcome <> 'superseded' {only}
 ),
 ranked AS (
     SELECT bucket, outcome, latency, count(latency) OVER (PARTITION BY bucket) AS started,
@@ -59,7 +61,7 @@ GROUP BY bucket ORDER BY bucket
 CREATED_ENDED = """
 SELECT {created_in} AS bucket, count(*)
 FROM {ended_then}
-WHERE created_at >= {start} AND created_at < {end} AND outcome <> 'superseded'
+WHERE created_at >= {start} AND created_at < {end} AND outcome <> 'superseded' {only}
 GROUP BY bucket ORDER BY bucket
 """
 
@@ -67,7 +69,7 @@ GROUP BY bucket ORDER BY bucket
 CREATED_LIVE = """
 SELECT {created_in} AS bucket, count(*)
 FROM {live}
-WHERE created_at >= {start} AND created_at < {end}
+WHERE created_at >= {start} AND created_at < {end} {only}
 GROUP BY bucket ORDER BY bucket
 """
 
@@ -84,9 +86,14 @@ GROUP BY bucket ORDER BY bucket
 """
 
 
-def in_words(template: str, dialect: Dialect) -> str:
-    """One of the statements above, in the words of a database."""
+#: Of one task, or of one queue.
+ONLY = {"kind": "AND message.kind = %(kind)s", "queue": "AND message.queue = %(queue)s"}
+
+
+def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
+    """One of the statements above, in the words of a database. `only`: which of ONLY it asks."""
     return template.format(
+        only=" ".join(ONLY[name] for name in only),
         ended_then=dialect.sliced.format(
             table="delayedq_finishedmessage", column="finished_at", type=dialect.time_type
         ),

@@ -189,13 +189,14 @@ def test_the_first_id_of_a_span_is_found_without_reading_the_span(store, monkeyp
 def test_the_page_has_the_same_numbers_in_text_tables_and_json(operator):
     now = timezone.now()
     FinishedMessage.objects.bulk_create(ended(n, now, outcome="failed" if n == 1 else "succeeded") for n in range(1, 4))
-    page = operator.get(DASHBOARD)
+    page = operator.get(DASHBOARD, {"span": "hour"})
 
     assert page.context["totals"] == [
-        ("arrived", "3"),
-        ("finished", "3"),
+        ("arrived", "3 (0.1 per minute)"),
+        ("finished", "3 (0.1 per minute)"),
         ("of them failed", "1"),
         ("worst p95 of latency", "1 s"),
+        ("due now", "0"),
     ]
     flow, failures, latency = page.context["drawn"]
     assert [sum(series["values"]) for series in flow["series"]] == [3, 3]
@@ -212,7 +213,7 @@ def test_the_page_marks_estimates(operator, connection, monkeypatch):
         (ended(n * 10, now - timedelta(seconds=n / 2)) for n in range(6_000)), batch_size=1_000
     )
 
-    said = text_of(operator.get(DASHBOARD))
+    said = text_of(operator.get(DASHBOARD, {"span": "hour"}))
     assert "estimated from a sample of one in" in said
     assert ("Failures are counted exactly." in said) is connection.features.supports_partial_indexes
 

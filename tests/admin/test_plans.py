@@ -12,11 +12,15 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import Message
 from delayedq.operations import browsing, counting, queues, sizing
+from delayedq.operations import error_groups as grouping
 from delayedq.operations import explain as explaining
+from delayedq.operations import verdict as judging
+from delayedq.operations.error_groups import error_groups
 from delayedq.operations.explain import Reason, explain
 from delayedq.operations.figures import Span, figures
 from delayedq.operations.forecast import Ahead, forecast
 from delayedq.operations.queues import queue_states
+from delayedq.operations.verdict import verdict
 from delayedq.store import worker_registry
 from tests.admin.given import HISTORY, MESSAGES, choose_all, dead, offer, tick
 from tests.app.tasks import mark
@@ -246,3 +250,32 @@ def test_the_count_of_a_task_among_dead_letters_follows_from_what_was_read(opera
     assert not count(kind="tests.k1").exact
     assert count(kind="tests.k1").number == pytest.approx(2400, rel=0.2)
     assert count(queue="q1").number == pytest.approx(3000, rel=0.2)
+
+
+def errors_of_the_day(store):
+    """12,000 dead letters of 40 errors."""
+    return error_groups(store, NOW)
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize(("ask", "most"), [(errors_of_the_day, 4), (lambda store: verdict(store, NOW), 12)])
+def test_error_groups_and_the_verdict_read_a_bounded_part_of_an_index(store, connection, many, monkeypatch, ask, most):
+    monkeypatch.setattr(grouping, "BOUND", 1_000)
+    monkeypatch.setattr(grouping, "LEAST", 10)
+    monkeypatch.setattr(grouping, "MOST_LATELY", 10)
+    monkeypatch.setattr(judging, "MOST_RECENT", 10)
+    monkeypatch.setattr(judging, "MOST_BEFORE", 10)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE delayedq_finishedmessage SET outcome = 'failed', error = '', fingerprint = id % 40")
+    outlast_autovacuum()
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE delayedq_finishedmessage")
+    worker_registry(store.alias).at(NOW).heartbeat([worker("w1")])
+
+    asked = reads(connection, partial(ask, store))
+    plans = [plan(connection, sql) for sql in asked]
+    scans = [node for explained in plans for node in nodes(explained) if node.get("Relation Name") in TABLES]
+
+    assert 0 < len(asked) <= most
+    assert "Seq Scan" not in {scan["Node Type"] for scan in scans}
+    assert max(visited(explained) for explained in plans) <= 1_500

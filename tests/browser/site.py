@@ -62,9 +62,13 @@ class DashboardPage(Page):
     path = "/admin/delayedq/dashboard/"
     title = "Dashboard"
 
+    def open(self, query="?span=hour"):
+        return super().open(query)
+
     def total(self, label):
+        """The number of a total, without its rate."""
         row = self.page.locator(".dq-totals div", has=self.page.get_by_text(label, exact=True))
-        return row.locator("dd").inner_text()
+        return row.locator("dd").inner_text().partition(" ")[0]
 
     def charts(self):
         """The number of charts that are drawn."""

@@ -1,0 +1,57 @@
+"""The timeline of a message says how late its attempts started, how long they ran, and where it came from."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.operations.timeline import timeline
+from tests.store.given import NOW, at, claim_one, message, settle, succeed
+
+
+@pytest.fixture
+def told(store):
+    def told(row, seconds=0):
+        return [(event.at, event.what, event.detail) for event in timeline(store, row, at(seconds))]
+
+    return told
+
+
+def test_a_message_that_runs_says_since_when_and_how_late_it_started(store, told):
+    store.at(NOW).offer(message("a"))
+    claim_one(store, now=at(90))
+    events = told(Message.objects.get(), 95)
+    assert (at(90), "attempt 1 started", "on first, 90 s after it was due") in events
+    assert [what for _, what, _ in events][-1] == "attempt 1 runs"
+
+
+def test_an_ended_message_says_how_long_it_waited_and_ran(store, told):
+    store.at(NOW).offer(message("a"))
+    claimed = claim_one(store, now=at(0))
+    settle(store, succeed(claimed, started=60.0, finished=0.0), now=at(62.5))
+    events = told(FinishedMessage.objects.get(), 70)
+    assert (at(2.5), "attempt 1 started", "on first, 2.5 s after it was due") in events
+    assert events[-1] == (at(62.5), "succeeded", "its last attempt ran 60 s")
+
+
+def test_what_never_started_ran_for_no_time(store, told):
+    store.at(NOW).offer(message("a"))
+    store.at(at(1)).unschedule("tests.remind", "a")
+    assert told(FinishedMessage.objects.get(), 5)[-1] == (at(1), "cancelled", "")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "origin"),
+    [
+        ('{"cron": {"schedule": "report"}}', "by the schedule report"),
+        ('{"cron": {"schedule": 7}}', ""),
+        ('{"cron": [1]}', ""),
+        ("[", ""),
+        (None, ""),
+    ],
+)
+def test_a_tick_says_which_schedule_has_created_it(store, told, metadata, origin):
+    store.at(NOW).offer(message("a", metadata=metadata, scheduled_at=NOW + timedelta(hours=1)))
+    assert told(Message.objects.get())[0][1:] == ("created", origin)
