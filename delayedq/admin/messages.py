@@ -85,6 +85,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
             "searched": searched,
             "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload")),
             "how_many": count,
+            "may_send": may(request, "send_message"),
             **self.paging(request, page, count, now),
         }
         return self.page(request, "messages.html", _("Messages"), {**context, **(extra_context or {})})

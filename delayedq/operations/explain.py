@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.exceptions import UnknownTask
+from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
 from delayedq.operations.counting import counted
 from delayedq.operations.wording import both, exact, grouped, relative
@@ -79,7 +80,7 @@ def explain(
     store = store or default_store()
     moment = now or store.now()
     if isinstance(message, FinishedMessage):
-        return [*_ended(store, message, moment)]
+        return [*_ended(store, shown(message), moment)]
     (message,) = with_renewals([message], moment, store.alias)
     if message.lease_token is not None and message.leased_until and message.leased_until > moment:
         return [*_leased(store, message, moment)]

@@ -151,6 +151,7 @@ def test_what_does_not_run_is_not_stopped(operator, store):
 
 
 def test_a_message_is_sent_and_the_sending_is_undone(operator, store):
+    assert SEND in operator.get(MESSAGES).content.decode()
     assert DEPART in operator.get(SEND).context["tasks"]
     page = operator.get(SEND, {"task": DEPART})
     assert page.context["form"]["queue"].value() == depart.queue_name

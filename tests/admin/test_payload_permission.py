@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.results import errors_with
@@ -83,3 +85,11 @@ def test_a_copy_is_made_only_by_who_may_see_the_payload(member, store):
     assert client.get(f"{MESSAGES}send/?copy={id_}").status_code == 403
     assert client.post(f"{MESSAGES}send/?copy={id_}", {"queue": "mail", "priority": "0"}).status_code == 403
     assert Message.objects.count() == 1
+
+
+def test_the_command_masks_what_an_error_says_too(store):
+    lost = dead(store, "b", json.dumps({"args": [7, SECRET]}), ERRORS, kind=pay.module_path)
+    out = StringIO()
+    call_command("delayedq", "explain", str(lost), stdout=out)
+    assert "refused [masked]" in out.getvalue()
+    assert SECRET not in out.getvalue()
