@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.exceptions import UnknownTask
-from delayedq.masking import shown
+from delayedq.masking import masking_of
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
 from delayedq.operations.counting import counted
 from delayedq.operations.wording import both, exact, grouped, relative
@@ -80,7 +80,7 @@ def explain(
     store = store or default_store()
     moment = now or store.now()
     if isinstance(message, FinishedMessage):
-        return [*_ended(store, shown(message), moment)]
+        return [*_ended(store, message, moment)]
     (message,) = with_renewals([message], moment, store.alias)
     if message.lease_token is not None and message.leased_until and message.leased_until > moment:
         return [*_leased(store, message, moment)]
@@ -114,7 +114,8 @@ def _last_error(ended: FinishedMessage) -> str:
     if ended.outcome == "succeeded" or not ended.errors:
         return ""
     try:
-        last = json.loads(ended.errors)[-1]
+        masking = masking_of(ended.kind)
+        last = json.loads(masking.errors(ended.errors, ended.payload) if masking else ended.errors)[-1]
         name = str(last["exception"]).rpartition(".")[2]
         return f"{name}: {last['message']}"[:ERROR_LENGTH].rstrip(" .:")
     except (ValueError, TypeError, LookupError):
