@@ -2,11 +2,12 @@ from __future__ import annotations
 
 from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
+from django.utils.translation import gettext_lazy as _
 
 
 class DelayedQConfig(AppConfig):
     name = "delayedq"
-    verbose_name = "Delayed queue"
+    verbose_name = _("Delayed queue")
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:

@@ -177,17 +177,18 @@ def error_text(kind: str, payload: str) -> Callable[[str], str]:
 def shown[Row: Message | FinishedMessage](message: Row, *, payload: bool = True) -> Row:
     """A message as it may be shown: a copy with what is masked; the same if nothing is.
 
-    `payload` False: the reader has no permission `view_payload`. Columns that were not read stay unread.
+    `payload` False: the reader has no permission `view_payload`. Columns that were not read stay unread; of
+    `payload_start`, the beginning of a payload, nothing is shown unless it is all of it.
     """
     masking = masking_of(message.kind) if payload else hidden(message.kind)
     if masking is None:
         return message
     masked, unread = copy(message), message.get_deferred_fields()
     given = None if "payload" in unread else message.payload
-    for name in ("payload", "metadata", "result", "errors", "error"):
+    for name in ("payload", "payload_start", "metadata", "result", "errors", "error"):
         text = None if name in unread else getattr(message, name, None)
         if text is not None:
-            mask = getattr(masking, name)
+            mask = getattr(masking, name.removesuffix("_start"))
             setattr(masked, name, mask(text, given) if name.startswith("error") else mask(text))
     return masked
 

@@ -138,6 +138,7 @@ class BulkAdmin(ReadOnlyAdmin):
             "is_first": position_in(request.GET.get("after", "")) is None,
             "query": query.urlencode(),
             "actions": self.offered_actions(request),
+            "may_export": may(request, "export_message"),
         }
 
     def get_urls(self) -> list[URLPattern]:

@@ -95,7 +95,7 @@ class EditAdmin(ReadOnlyAdmin):
         if progress.after is not None:
             ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
             return self.page(request, "ongoing.html", _("Undo…"), edit=edit, ongoing=ongoing, given=[])
-        self.log_change(request, edit, f"Undo: {summary(changed, reasons)}")
+        self.log_change(request, edit, _("Undone: %(summary)s.") % {"summary": summary(changed, reasons)})
         messages.success(request, _("Undone: %(summary)s.") % {"summary": summary(changed, reasons)})
         return HttpResponseRedirect(self._url(edit))
 

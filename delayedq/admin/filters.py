@@ -20,6 +20,7 @@ from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
 from delayedq.operations.state_counts import PAUSED
+from delayedq.operations.workers import all_workers
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Position, State
 from delayedq.tasks import registered
@@ -48,6 +49,8 @@ class Filter(forms.Form):
     q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
     queue = forms.ChoiceField(label=_("Queue"), required=False)
     kind = forms.ChoiceField(label=_("Task"), required=False)
+    priority = forms.IntegerField(label=_("Priority"), required=False, min_value=-(2**15), max_value=2**15 - 1)
+    worker = forms.ChoiceField(label=_("Worker"), required=False)
     since = Moment(label=pgettext_lazy("first time", "From"), required=False)
     until = Until(label=pgettext_lazy("last time", "To"), required=False)
 
@@ -56,6 +59,7 @@ class Filter(forms.Form):
         self.store = store
         queues = {lane.queue for lane in store.lanes()}
         self._offer("queue", queues)
+        self._offer("worker", {worker.name for worker in all_workers(store)})
         self._offer("kind", {*registered, *operator_store(store.alias).keyed_kinds()})
 
     def _offer(self, name: str, known: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.errors import ErrorPages
+from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
@@ -29,6 +30,7 @@ from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 from delayedq.operations.selecting import EndedSelection
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -65,7 +67,7 @@ class Row(NamedTuple):
 
 
 @admin.register(FinishedMessage)
-class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
+class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
     bulk_actions = ENDED_ACTIONS
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
@@ -150,10 +152,10 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages):
         found = list(dead.order_by("-finished_at"))
         taken = with_taken_keys(self.store, found)
         skipped = [
-            f"{number:,} {why}"
+            f"{grouped(number)} {why}"
             for number, why in (
-                (len(set(chosen.ids)) - len(found), "not dead letters (any more)"),
-                (len(taken), "whose key a live message has"),
+                (len(set(chosen.ids)) - len(found), _("not dead letters (any more)")),
+                (len(taken), _("whose key a live message has")),
             )
             if number
         ]

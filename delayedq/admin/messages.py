@@ -13,8 +13,9 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import may, visible
-from delayedq.admin.bulk import SAMPLE, BulkAdmin, Chosen, Preview, reasons
+from delayedq.admin.bulk import SAMPLE, Chosen, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
+from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import LiveFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
@@ -63,7 +64,7 @@ class Row(NamedTuple):
 
 
 @admin.register(Message)
-class MessageAdmin(OneMessagePages, BulkAdmin):
+class MessageAdmin(OneMessagePages, ExportPages):
     bulk_actions = LIVE_ACTIONS
 
     # The list

@@ -122,7 +122,7 @@ class QueueAdmin(StatePages):
             messages.error(request, visible(str(error)))
             return self._back()
         if paused:
-            self.log_change(request, self._paused(name), "Paused.")
+            self.log_change(request, self._paused(name), _("Paused."))
             messages.success(request, _("Queue %(queue)s is paused.") % {"queue": visible(name)})
         else:
             messages.info(request, _("Queue %(queue)s was already paused.") % {"queue": visible(name)})
@@ -141,7 +141,7 @@ class QueueAdmin(StatePages):
     def _resume(self, request: HttpRequest, name: str) -> HttpResponse:
         row = self._paused(name)
         if row is not None and resume(name):
-            self.log_change(request, row, "Resumed.")
+            self.log_change(request, row, _("Resumed."))
             messages.success(request, _("Queue %(queue)s is resumed.") % {"queue": visible(name)})
         else:
             messages.info(request, _("Queue %(queue)s is not paused.") % {"queue": visible(name)})

@@ -10,7 +10,7 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.dateparse import parse_duration
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as lazy
+from django.utils.translation import gettext_lazy
 
 from delayedq.admin.choices import queue_field
 from delayedq.core.ticks import Misfire, Overlap
@@ -80,42 +80,46 @@ def _optional(choices: Any) -> list[tuple[str, str]]:
 class ScheduleForm(forms.Form):
     """`definition` and `given` are there when it is valid."""
 
-    name = forms.CharField(label=lazy("Name"), max_length=140)
-    task = forms.ChoiceField(label=lazy("Task"))
+    name = forms.CharField(label=gettext_lazy("Name"), max_length=140)
+    task = forms.ChoiceField(label=gettext_lazy("Task"))
     cron = forms.CharField(
         label="Cron",
         required=False,
         max_length=500,
-        help_text=lazy("Minute, hour, day of the month, month, day of the week."),
+        help_text=gettext_lazy("Minute, hour, day of the month, month, day of the week."),
     )
     timezone = forms.CharField(
-        label=lazy("Time zone"), required=False, help_text=lazy("Of the expression, such as Europe/London.")
+        label=gettext_lazy("Time zone"),
+        required=False,
+        help_text=gettext_lazy("Of the expression, such as Europe/London."),
     )
     every = Duration(
-        label=lazy("Every"),
+        label=gettext_lazy("Every"),
         required=False,
-        help_text=lazy("Instead of an expression: 900 (seconds), 15:00, 1 06:00:00."),
+        help_text=gettext_lazy("Instead of an expression: 900 (seconds), 15:00, 1 06:00:00."),
     )
     anchor = Instant(
-        label=lazy("Anchor"),
+        label=gettext_lazy("Anchor"),
         required=False,
-        help_text=lazy("What a period counts from, such as 2026-03-08T02:30:00+00:00."),
+        help_text=gettext_lazy("What a period counts from, such as 2026-03-08T02:30:00+00:00."),
     )
-    args = Json(label=lazy("Arguments by position"), required=False, help_text=lazy("A JSON list."))
-    kwargs = Json(label=lazy("Arguments by name"), required=False, help_text=lazy("A JSON object."))
-    queue_name = forms.CharField(label=lazy("Queue"), required=False)
-    priority = forms.IntegerField(label=lazy("Priority"), required=False)
-    misfire = forms.ChoiceField(label=lazy("Missed ticks"), required=False, choices=_optional(Misfire))
+    args = Json(label=gettext_lazy("Arguments by position"), required=False, help_text=gettext_lazy("A JSON list."))
+    kwargs = Json(label=gettext_lazy("Arguments by name"), required=False, help_text=gettext_lazy("A JSON object."))
+    queue_name = forms.CharField(label=gettext_lazy("Queue"), required=False)
+    priority = forms.IntegerField(label=gettext_lazy("Priority"), required=False)
+    misfire = forms.ChoiceField(label=gettext_lazy("Missed ticks"), required=False, choices=_optional(Misfire))
     starting_deadline = Duration(
-        label=lazy("Starting deadline"), required=False, help_text=lazy("How late a tick may start.")
+        label=gettext_lazy("Starting deadline"), required=False, help_text=gettext_lazy("How late a tick may start.")
     )
-    overlap = forms.ChoiceField(label=lazy("Overlap"), required=False, choices=_optional(Overlap))
+    overlap = forms.ChoiceField(label=gettext_lazy("Overlap"), required=False, choices=_optional(Overlap))
     jitter = Duration(
-        label=lazy("Jitter"), required=False, help_text=lazy("Each tick is put off by a stable share of it.")
+        label=gettext_lazy("Jitter"),
+        required=False,
+        help_text=gettext_lazy("Each tick is put off by a stable share of it."),
     )
-    start = Instant(label=lazy("Start"), required=False)
-    end = Instant(label=lazy("End"), required=False)
-    max_runs = forms.IntegerField(label=lazy("Runs at most"), required=False)
+    start = Instant(label=gettext_lazy("Start"), required=False)
+    end = Instant(label=gettext_lazy("End"), required=False)
+    max_runs = forms.IntegerField(label=gettext_lazy("Runs at most"), required=False)
 
     def __init__(self, *args: Any, name: str | None = None, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -124,7 +128,7 @@ class ScheduleForm(forms.Form):
         task = self.fields["task"]
         assert isinstance(task, forms.ChoiceField)
         task.choices = [(path, path) for path in sorted(registered)]
-        self.fields["queue_name"] = queue_field(lazy("Queue"), required=False)
+        self.fields["queue_name"] = queue_field(gettext_lazy("Queue"), required=False)
         if name is not None:
             self.fields["name"].disabled = True
             self.initial["name"] = name

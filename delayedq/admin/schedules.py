@@ -167,7 +167,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         except DelayedQError as error:
             form.add_error(None, str(error))
             return None
-        self._log(request, name, "Added." if verb == "Add" else "Changed.")
+        self._log(request, name, _("Added.") if verb == "Add" else _("Changed."))
         messages.success(
             request,
             (_("Schedule %(name)s is added.") if verb == "Add" else _("Schedule %(name)s is changed."))
@@ -193,7 +193,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             return self._confirm(request, name, title, said, _("Delete the schedule"), _("Keep it"))
         try:
             with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
-                self._log(request, name, "Deleted.")
+                self._log(request, name, _("Deleted."))
                 recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
         except DelayedQError as error:
             messages.error(request, str(error))
@@ -209,7 +209,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             title, said = _("Run %(name)s now?") % {"name": visible(name)}, _("Its task will be offered once, due now.")
             return self._confirm(request, name, title, said, _("Run it now"), _("Don't run it"))
         scheduled = schedules.run_now(name)
-        self._log(request, name, f"Run by hand, as message {scheduled.id}.")
+        self._log(request, name, _("Run by hand, as message %(id)s.") % {"id": scheduled.id})
         messages.success(
             request, _("Schedule %(name)s is due now, as message %(id)s.") % {"name": visible(name), "id": scheduled.id}
         )
@@ -224,7 +224,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             title = _("Disable %(name)s?") % {"name": visible(name)}
             return self._confirm(request, name, title, said, _("Disable the schedule"), _("Leave it enabled"))
         recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
-        self._log(request, name, "Disabled.")
+        self._log(request, name, _("Disabled."))
         messages.success(request, _("Schedule %(name)s is disabled.") % {"name": visible(name)})
         return self._back(name)
 
@@ -239,7 +239,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
             )
             return self._confirm(request, name, title, said, _("Enable the schedule"), _("Leave it disabled"))
         recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
-        self._log(request, name, "Enabled.")
+        self._log(request, name, _("Enabled."))
         messages.success(request, _("Schedule %(name)s is enabled.") % {"name": visible(name)})
         return self._back(name)
 

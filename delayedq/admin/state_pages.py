@@ -11,7 +11,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy as _lazy
+from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.core.limits import is_storable
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
 
 #: What is said before a worker is asked, by what it is asked; "": to take it back.
 SAID = {
-    Request.QUIET.value: _lazy("It claims nothing more, and lives on. What runs or is prefetched will finish."),
-    Request.STOP.value: _lazy(
+    Request.QUIET.value: gettext_lazy("It claims nothing more, and lives on. What runs or is prefetched will finish."),
+    Request.STOP.value: gettext_lazy(
         "It claims nothing more, lets what runs finish within its shutdown timeout, and ends. What has not started is "
         "given back. Its supervisor starts no other process in its place."
     ),
-    Request.RESTART.value: _lazy(
+    Request.RESTART.value: gettext_lazy(
         "It claims nothing more, lets what runs finish within its shutdown timeout, and ends. Its supervisor starts "
         "another process in its place."
     ),
-    "": _lazy("What it was asked is taken back, unless it has begun to end."),
+    "": gettext_lazy("What it was asked is taken back, unless it has begun to end."),
 }
 LABELS = {
-    Request.QUIET.value: _lazy("Quiet"),
-    Request.STOP.value: _lazy("Stop"),
-    Request.RESTART.value: _lazy("Restart"),
-    "": _lazy("Go on"),
+    Request.QUIET.value: gettext_lazy("Quiet"),
+    Request.STOP.value: gettext_lazy("Stop"),
+    Request.RESTART.value: gettext_lazy("Restart"),
+    "": gettext_lazy("Go on"),
 }
 
 

@@ -66,6 +66,7 @@ def call_of(kind: str, payload: str) -> Call:
 
 def preview_of(message: Message | FinishedMessage) -> str:
     """The arguments in one line; a list has read only the beginning of the payload."""
+    message = shown(message)
     start = getattr(message, "payload_start", None)
     return payload_preview(message.kind, message.payload[:PAYLOAD_START] if start is None else start)
 

@@ -26,7 +26,10 @@ class Migration(migrations.Migration):
                 ("changed", models.IntegerField(default=0, help_text="How many messages.")),
                 ("skipped", models.IntegerField(default=0, help_text="How many were running, or had ended.")),
             ],
-            options={"default_permissions": ("view",)},
+            options={
+                "verbose_name": "edit",
+                "verbose_name_plural": "edits",
+                "default_permissions": ("view",)},
         ),
         migrations.CreateModel(
             name="LockedRenewal",
@@ -157,6 +160,8 @@ class Migration(migrations.Migration):
                 ),
             ],
             options={
+                "verbose_name": "cron schedule",
+                "verbose_name_plural": "cron schedules",
                 "default_permissions": ("view",),
                 "permissions": [
                     ("run_schedule", "Can run schedules now"),
@@ -248,6 +253,8 @@ class Migration(migrations.Migration):
                 ("fingerprint", models.BigIntegerField(blank=True, help_text="What alike errors share.", null=True)),
             ],
             options={
+                "verbose_name": "ended message",
+                "verbose_name_plural": "history",
                 "default_permissions": ("view",),
                 "indexes": [
                     models.Index(
@@ -287,6 +294,8 @@ class Migration(migrations.Migration):
                 ("errors", models.TextField(blank=True, help_text="JSON: one record per failed attempt.", null=True)),
             ],
             options={
+                "verbose_name": "message",
+                "verbose_name_plural": "messages",
                 "default_permissions": ("view",),
                 "permissions": [
                     ("reschedule_message", "Can run, reschedule and move messages"),

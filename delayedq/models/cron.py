@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import NAME_LENGTH
 
@@ -41,6 +42,8 @@ class CronSchedule(models.Model):
     retired_at = models.DateTimeField(null=True, blank=True, help_text="Since then no worker defines it.")
 
     class Meta:
+        verbose_name = _("cron schedule")
+        verbose_name_plural = _("cron schedules")
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("run_schedule", "Can run schedules now"),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import models
 from django.db.models import Q
+from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.fingerprints import LINE_LENGTH
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
@@ -91,6 +92,8 @@ class FinishedMessage(models.Model):
     objects = FinishedMessageQuerySet.as_manager()
 
     class Meta:
+        verbose_name = _("ended message")
+        verbose_name_plural = _("history")
         default_permissions = ("view",)
         # The dead letters are few; what succeeds does not pay for it.
         indexes: ClassVar = [

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q, Value, functions
+from django.utils.translation import gettext_lazy as _
 
 from delayedq import clock
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
@@ -150,6 +151,8 @@ class Message(models.Model):
     objects = MessageQuerySet.as_manager()
 
     class Meta:
+        verbose_name = _("message")
+        verbose_name_plural = _("messages")
         default_permissions = ("view",)
         permissions: ClassVar = [
             ("reschedule_message", "Can run, reschedule and move messages"),
@@ -197,5 +200,5 @@ class Dashboard(Message):
     class Meta:
         proxy = True
         default_permissions = ("view",)
-        verbose_name = "dashboard"
-        verbose_name_plural = "dashboard"
+        verbose_name = _("dashboard")
+        verbose_name_plural = _("dashboard")

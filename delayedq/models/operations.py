@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from django.db import models
+from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import NAME_LENGTH
 
@@ -17,7 +18,7 @@ class PausedQueue(models.Model):
     paused_by = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="The name of a user; empty: a command.")
 
     class Meta:
-        verbose_name_plural = "queues"
+        verbose_name_plural = _("queues")
         default_permissions = ("view",)
         permissions: ClassVar = [("pause_queue", "Can pause and resume queues and tasks")]
 
@@ -82,6 +83,8 @@ class Edit(models.Model):
     skipped = models.IntegerField(default=0, help_text="How many were running, or had ended.")
 
     class Meta:
+        verbose_name = _("edit")
+        verbose_name_plural = _("edits")
         default_permissions = ("view",)
 
     def __str__(self) -> str:

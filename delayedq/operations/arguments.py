@@ -10,6 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
+from django.utils.translation import gettext_noop
 
 from delayedq.core.serialization import load_call
 from delayedq.exceptions import ArgumentsMismatch, CannotRun, UnknownTask
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from delayedq.tasks import Task
 
 #: As it stands in `Edit.action`.
-ARGUMENTS = "arguments"
+ARGUMENTS = gettext_noop("arguments")
 
 
 def by_name(kind: str, payload: str) -> dict[str, Any]:

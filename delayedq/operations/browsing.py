@@ -80,6 +80,7 @@ def scan_live(
             state=selection.state,
             kind=selection.kind,
             argument=selection.argument,
+            worker=selection.worker,
         )
     )
 

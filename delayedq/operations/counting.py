@@ -102,7 +102,9 @@ def count_live(store: Store, selection: Selection) -> Count:
         return _keyed(store, selection.key, messages)
     if not selection.is_indexed:
         return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
-    if selection.since or selection.until:  # a range of the due index, if the lanes are named
+    if (
+        selection.since or selection.until or selection.priority is not None
+    ):  # a range of the due index, if the lanes are named
         lanes = selection.lanes(store)
         queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
         messages = messages.filter(queue__in=queues, priority__in=priorities)

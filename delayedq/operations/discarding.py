@@ -10,6 +10,8 @@ from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING
 
+from django.utils.translation import gettext_noop
+
 from delayedq.models import Outcome
 from delayedq.operations.edits import ENDED, Done, Progress, Record, carry_out, edited_since
 from delayedq.operations.redrive import AllDead, by_position
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
 
 #: As it stands in `Edit.action`.
-DISCARD = "discard"
+DISCARD = gettext_noop("discard")
 
 
 def discard(

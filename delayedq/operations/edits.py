@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import transaction
 from django.db.models import F
+from django.utils.translation import gettext_noop
 
 from delayedq.core.edits import Place
 from delayedq.models import Edit, EditedMessage, Message, is_held
@@ -40,20 +41,20 @@ CHUNKS = 10
 KEPT_FOR = timedelta(days=30)
 
 # Values of `Edit.action`.
-RESCHEDULE, CANCEL, RETRY = "reschedule", "cancel", "retry"
+RESCHEDULE, CANCEL, RETRY = gettext_noop("reschedule"), gettext_noop("cancel"), gettext_noop("retry")
 
 # Why a message was skipped.
-RUNNING = "running"
-ENDED = "ended"
-AS_WANTED = "already as requested"
-BARE_QUEUE = "in a bare queue"
+RUNNING = gettext_noop("running")
+ENDED = gettext_noop("ended")
+AS_WANTED = gettext_noop("already as requested")
+BARE_QUEUE = gettext_noop("in a bare queue")
 #: By what this process knows of the queue.
 UNDECLARED = (
     "in a bare queue whose consumers poll the priorities {declared} and not {priority}, "
     "as far as this process knows: declare it where the queue is made, by DelayedQueue(priorities=...)"
 )
-MEANWHILE = "changed meanwhile"
-KEY_TAKEN = "their key was taken"
+MEANWHILE = gettext_noop("changed meanwhile")
+KEY_TAKEN = gettext_noop("their key was taken")
 
 
 class Record(NamedTuple):

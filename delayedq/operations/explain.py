@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections, transaction
 from django.db.models import Q
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.exceptions import UnknownTask
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
 from delayedq.operations.counting import counted
-from delayedq.operations.wording import both, exact, relative
+from delayedq.operations.wording import both, exact, grouped, relative
 from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE, Lane
@@ -89,20 +91,20 @@ def explain(
 
 def _ended(store: Store, ended: FinishedMessage, now: datetime) -> Iterator[Answer]:
     error = _last_error(ended)
-    yield Answer(Reason.ENDED, f"It {_ENDINGS[ended.outcome]} {both(ended.finished_at, now)}{error and f': {error}'}.")
+    said = _ENDINGS[ended.outcome] % {"time": both(ended.finished_at, now)}
+    yield Answer(Reason.ENDED, f"{said}{error and f': {error}'}.")
     if ended.key is not None:
         live = Message.objects.using(store.alias).keyed(ended.kind, ended.key)
         for id_ in live.values_list("id", flat=True):
-            yield Answer(
-                Reason.KEY_HELD, f"Its key is held by #{id_} now, which has to end before it can be retried.", id_
-            )
+            held = _("Its key is held by #%(id)s now, which has to end before it can be retried.")
+            yield Answer(Reason.KEY_HELD, held % {"id": id_}, id_)
 
 
 _ENDINGS = {
-    "succeeded": "succeeded",
-    "failed": "failed for good",
-    "cancelled": "was cancelled",
-    "superseded": "was replaced while it ran, and then ended",
+    "succeeded": gettext_lazy("It succeeded %(time)s"),
+    "failed": gettext_lazy("It failed for good %(time)s"),
+    "cancelled": gettext_lazy("It was cancelled %(time)s"),
+    "superseded": gettext_lazy("It was replaced while it ran, and then ended %(time)s"),
 }
 
 
@@ -124,22 +126,28 @@ def _last_error(ended: FinishedMessage) -> str:
 def _leased(store: Store, message: Message, now: datetime) -> Iterator[Answer]:
     assert message.leased_until is not None
     worker = Worker.objects.using(store.alias).filter(name=message.leased_by or "").first()
-    until = f"It is leased by {message.leased_by} until {exact(message.leased_until)}"
-    yield Answer(Reason.LEASED, f"{until}, {_holder(worker, message.leased_until, now)}.")
+    until = _("It is leased by %(worker)s until %(time)s, %(state)s.") % {
+        "worker": message.leased_by,
+        "time": exact(message.leased_until),
+        "state": _holder(worker, message.leased_until, now),
+    }
+    yield Answer(Reason.LEASED, until)
     if message.attempt == 0:
         yield Answer(
             Reason.REPLACED,
-            "It was replaced while it ran: the running attempt has the previous payload; the new one runs after it.",
+            _("It was replaced while it ran: the running attempt has the previous payload; the new one runs after it."),
         )
 
 
 def _holder(worker: Worker | None, leased_until: datetime, now: datetime) -> str:
     """What the worker registry says about the worker that holds the lease."""
     if worker is None:
-        return "and no worker of that name is registered: if it died, another one takes over then"
+        return _("and no worker of that name is registered: if it died, another one takes over then")
     if not is_alive(worker, now):
-        return f"but that worker was last seen {relative(worker.seen_at, now)}: another one takes over then"
-    return f"last renewed {relative(leased_until - timedelta(seconds=worker.lease), now)}"
+        seen = _("but that worker was last seen %(when)s: another one takes over then")
+        return seen % {"when": relative(worker.seen_at, now)}
+    renewed = relative(leased_until - timedelta(seconds=worker.lease), now)
+    return _("last renewed %(when)s") % {"when": renewed}
 
 
 # It waits
@@ -158,38 +166,50 @@ class Waiting:
         return (
             obstacles
             or [*self._turn()]
-            or [Answer(Reason.READY, "Nothing is in its way: a worker is about to take it.")]
+            or [Answer(Reason.READY, _("Nothing is in its way: a worker is about to take it."))]
         )
 
     def _time(self) -> Iterator[Answer]:
         message = self.message
         if message.scheduled_at > self.now:
-            tried = f" Attempt {message.attempt} of {message.max_attempts} failed." if message.attempt else ""
-            yield Answer(Reason.SCHEDULED, f"It is due {both(message.scheduled_at, self.now)}.{tried}")
+            due = _("It is due %(time)s.") % {"time": both(message.scheduled_at, self.now)}
+            attempt = {"number": message.attempt, "most": message.max_attempts}
+            tried = _(" Attempt %(number)s of %(most)s failed.") % attempt if message.attempt else ""
+            yield Answer(Reason.SCHEDULED, f"{due}{tried}")
 
     def _task(self) -> Iterator[Answer]:
         if BARE in self.message.queue:
-            yield Answer(Reason.BARE, "It is in a bare queue: no worker serves it, it waits for code that polls.")
+            bare = _("It is in a bare queue: no worker serves it, it waits for code that polls.")
+            yield Answer(Reason.BARE, bare)
             return
         if paused := PausedTask.objects.using(self.store.alias).filter(kind=self.message.kind).first():
-            by = f" by {paused.paused_by}" if paused.paused_by else ""
-            yield Answer(Reason.PAUSED, f"Its task was paused{by} {both(paused.paused_at, self.now)}.")
+            words = (
+                _("Its task was paused by %(name)s %(time)s.")
+                if paused.paused_by
+                else _("Its task was paused %(time)s.")
+            )
+            yield Answer(Reason.PAUSED, words % {"name": paused.paused_by, "time": both(paused.paused_at, self.now)})
         try:
             task_at(self.message.kind)
         except UnknownTask:
             yield Answer(
                 Reason.UNKNOWN_TASK,
-                f"Its task is not registered here: {self.message.kind}. Workers that do not know it either "
-                "give it back during DELAYEDQ['DEPLOY_GRACE'], and then end it as failed.",
+                _(
+                    "Its task is not registered here: %(task)s. Workers that do not know it either give it back during "
+                    "DELAYEDQ['DEPLOY_GRACE'], and then end it as failed."
+                )
+                % {"task": self.message.kind},
             )
 
     def _queue(self) -> Iterator[Answer]:
         queue = self.message.queue
         if paused := PausedQueue.objects.using(self.store.alias).filter(queue=queue).first():
-            by = f" by {paused.paused_by}" if paused.paused_by else ""
-            yield Answer(Reason.PAUSED, f"Its queue, {queue}, was paused{by} {both(paused.paused_at, self.now)}.")
+            by = _("Its queue, %(queue)s, was paused by %(name)s %(time)s.")
+            words = by if paused.paused_by else _("Its queue, %(queue)s, was paused %(time)s.")
+            given = {"queue": queue, "name": paused.paused_by, "time": both(paused.paused_at, self.now)}
+            yield Answer(Reason.PAUSED, words % given)
         if BARE not in queue and not self._workers():
-            yield Answer(Reason.UNSERVED, f"No live worker serves its queue, {queue}.")
+            yield Answer(Reason.UNSERVED, _("No live worker serves its queue, %(queue)s.") % {"queue": queue})
 
     def _workers(self) -> list[Worker]:
         return [worker for worker in live_workers(self.store, self.now) if serves(worker, self.message.queue)]
@@ -205,29 +225,32 @@ class Waiting:
         if workers and all("deaf" in worker.problems for worker in workers):
             yield Answer(
                 Reason.DEAF,
-                "The listeners of its workers are deaf, so it waits for a scan. See DELAYEDQ['LISTENER_DSN'].",
+                _("The listeners of its workers are deaf, so it waits for a scan. See DELAYEDQ['LISTENER_DSN']."),
             )
         if self._is_locked():
-            yield Answer(Reason.LOCKED, "An open transaction has locked it, perhaps one that offers its key again.")
+            locked = _("An open transaction has locked it, perhaps one that offers its key again.")
+            yield Answer(Reason.LOCKED, locked)
 
     def _expired(self) -> Iterator[Answer]:
         message = self.message
         if message.leased_until is not None:
             ended = relative(message.leased_until, self.now)
-            yield Answer(
-                Reason.EXPIRED, f"The lease of {message.leased_by} ended {ended}: the next worker with room takes it."
-            )
+            words = _("The lease of %(worker)s ended %(when)s: the next worker with room takes it.")
+            yield Answer(Reason.EXPIRED, words % {"worker": message.leased_by, "when": ended})
 
     def _behind(self, workers: list[Worker]) -> Iterator[Answer]:
         priority = self.message.priority
         higher = _count(self._due(lane) for lane in self._shared_lanes(workers) if lane.priority > priority)
         if higher:
-            yield Answer(Reason.BEHIND, f"It waits behind {_messages(higher)} of higher priority.")
+            yield Answer(
+                Reason.BEHIND, _("It waits behind %(messages)s of higher priority.") % {"messages": _messages(higher)}
+            )
         position = Q(scheduled_at=self.message.scheduled_at, id__lt=self.message.pk)
         own = self._due(Lane(self.message.queue, priority))
         earlier = _count([own.filter(position | Q(scheduled_at__lt=self.message.scheduled_at))])
         if earlier:
-            yield Answer(Reason.BEHIND, f"It waits behind {_messages(earlier)} of its own priority, due before it.")
+            words = _("It waits behind %(messages)s of its own priority, due before it.")
+            yield Answer(Reason.BEHIND, words % {"messages": _messages(earlier)})
 
     def _shared_lanes(self, workers: list[Worker]) -> list[Lane]:
         """The lanes that every worker that could claim the message serves too."""
@@ -243,7 +266,8 @@ class Waiting:
         threads, running = sum(w.threads for w in workers), sum(len(running_ids(w)) for w in workers)
         if running >= threads:
             seen = relative(min(worker.seen_at for worker in workers), self.now)
-            yield Answer(Reason.BUSY, f"All {threads} threads of the workers that serve its queue were busy {seen}.")
+            words = _("All %(threads)s threads of the workers that serve its queue were busy %(when)s.")
+            yield Answer(Reason.BUSY, words % {"threads": threads, "when": seen})
 
     def _is_locked(self) -> bool:
         """Whether a transaction holds the row's lock. Always False on SQLite, which has no row locks."""
@@ -262,5 +286,5 @@ def _count(sources: Iterable[QuerySet[Message]]) -> int:
 
 def _messages(count: int) -> str:
     if count > MOST_AHEAD:
-        return f"more than {MOST_AHEAD:,} messages"
-    return f"{count:,} message{'s' * (count != 1)}"
+        return _("more than %(number)s messages") % {"number": grouped(MOST_AHEAD)}
+    return ngettext("%(count)s message", "%(count)s messages", count) % {"count": grouped(count)}

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
+from django.utils.translation import gettext_noop
 
 from delayedq import schedules
 from delayedq.core.serialization import dumps, loads
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
 
 #: As it stands in `Edit.action`.
-SCHEDULE = "schedule"
+SCHEDULE = gettext_noop("schedule")
 
 
 def recorded[R](name: str, verb: str, change: Callable[[], R], made_by: str = "") -> R:

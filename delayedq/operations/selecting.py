@@ -33,6 +33,7 @@ class Selection:
     """A filter of live messages. `since` and `until` bound the due time; `as_of` decides what is due and leased.
 
     `key`: what their key begins with. `argument`: a text that stands in their payload, which only a keyset scan asks.
+    `worker`: the name of what holds them, or held them last.
     """
 
     as_of: datetime
@@ -45,11 +46,13 @@ class Selection:
     until: datetime | None = None
     key: str | None = None
     argument: str | None = None
+    priority: int | None = None
+    worker: str | None = None
 
     @property
     def is_indexed(self) -> bool:
         """Whether the columns of the due index decide it all."""
-        return (self.state, self.kind, self.key, self.argument) == (None, None, None, None)
+        return {self.state, self.kind, self.key, self.argument, self.worker} == {None}
 
     @property
     def first(self) -> Position:
@@ -63,8 +66,9 @@ class Selection:
         return min(until, self.as_of) if self.state is State.DUE else until
 
     def lanes(self, store: Store) -> list[Lane]:
-        """The lanes of the chosen queue or queues, or all."""
+        """The lanes of the chosen queue or queues and priority, or all."""
         lanes = [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
+        lanes = [lane for lane in lanes if self.priority in {None, lane.priority}]
         return lanes if self.queues is None else [lane for lane in lanes if lane.queue in self.queues]
 
     def messages(self, alias: str) -> QuerySet[Message]:
@@ -74,6 +78,8 @@ class Selection:
             "queue": self.queue,
             "queue__in": self.queues,
             "kind": self.kind,
+            "priority": self.priority,
+            "leased_by": self.worker,
             "scheduled_at__gte": self.since,
             "scheduled_at__lte": self.until,
             **({} if self.key is None else _with_key(alias, self.key)),
@@ -117,17 +123,20 @@ class EndedSelection:
     key: str | None = None
     error: str | None = None
     fingerprint: int | None = None
+    priority: int | None = None
+    worker: str | None = None
     since: datetime | None = None
     until: datetime | None = None
 
     @property
     def is_indexed(self) -> bool:
-        return self.outcome in {None, "failed"} and {self.queue, self.kind, self.key, self.error} == {None}
+        others = {self.queue, self.kind, self.key, self.error, self.priority, self.worker}
+        return self.outcome in {None, "failed"} and others == {None}
 
     @property
     def asked(self) -> dict[str, Any]:
         """All but the times, as `keyset_scan_history` takes it."""
-        names = ("outcome", "queue", "kind", "key", "error", "fingerprint")
+        names = ("outcome", "queue", "kind", "key", "error", "fingerprint", "priority", "worker")
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -143,6 +152,8 @@ class EndedSelection:
             "key__startswith": self.key,
             "error__icontains": self.error,
             "fingerprint": self.fingerprint,
+            "priority": self.priority,
+            "worker": self.worker,
             "finished_at__gte": self.since,
             "finished_at__lte": self.until,
         }

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import transaction
+from django.utils.translation import gettext_noop
 
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import EditedMessage, Message
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from delayedq.tasks import Task
 
 #: As it stands in `Edit.action`.
-SEND = "send"
+SEND = gettext_noop("send")
 
 
 class Sending(NamedTuple):

@@ -11,6 +11,7 @@ import json
 from typing import TYPE_CHECKING
 
 from django.db import transaction
+from django.utils.translation import gettext_noop
 
 from delayedq.models import EditedMessage, Message
 from delayedq.operations.edits import begin, place_of
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
 
 #: As it stands in `Edit.action`.
-STOP = "stop"
+STOP = gettext_noop("stop")
 
 
 def stop(store: Store, message: Message, made_by: str = "") -> Edit | None:

@@ -7,9 +7,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from delayedq.masking import hidden, masking_of, shown
 from delayedq.models import EditedMessage, Message, with_renewals
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,55 +34,58 @@ class Event(NamedTuple):
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
     """The events of a message, in order of time. `payload` False: the reader may not see the texts of errors."""
     events = [
-        Event(message.created_at, "created", _origin(message.metadata)),
+        Event(message.created_at, _("created"), _origin(message.metadata)),
         *_attempts(shown(message, payload=payload).errors),
         *_edits(store, message, payload=payload),
         *(_live(store, message, now) if isinstance(message, Message) else _ended(message)),
     ]
     if message.scheduled_at_initially != message.scheduled_at:
-        events.append(Event(message.scheduled_at_initially, "due at first"))
+        events.append(Event(message.scheduled_at_initially, _("due at first")))
     return sorted(events, key=lambda event: event.at)
 
 
 def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
     (message,) = with_renewals([message], now, store.alias)
-    yield Event(message.scheduled_at, "due")
+    yield Event(message.scheduled_at, pgettext("state", "due"))
     if message.leased_until is not None:
         if message.claimed_at is not None and message.attempt:
             yield _started(message.claimed_at, message.attempt, message.leased_by, message.scheduled_at)
-        holds = "runs" if message.leased_until > now else "was lost: its worker stopped renewing"
-        detail = f"on {message.leased_by}, leased until then"
-        yield Event(message.leased_until, f"attempt {message.attempt} {holds}", detail)
+        lost = _("attempt %(number)s was lost: its worker stopped renewing")
+        words = _("attempt %(number)s runs") if message.leased_until > now else lost
+        detail = _("on %(worker)s, leased until then") % {"worker": message.leased_by}
+        yield Event(message.leased_until, words % {"number": message.attempt}, detail)
 
 
 def _ended(message: FinishedMessage) -> Iterator[Event]:
-    yield Event(message.scheduled_at, "due")
+    yield Event(message.scheduled_at, pgettext("state", "due"))
     if message.started_at is not None:
         yield _started(message.started_at, message.attempts, message.worker, message.scheduled_at)
-    yield Event(message.finished_at, message.outcome, ran_for(message))
+    yield Event(message.finished_at, pgettext("state", message.outcome), ran_for(message))
 
 
 def _started(at: datetime, attempt: int, worker: str | None, due: datetime) -> Event:
-    return Event(at, f"attempt {attempt} started", f"on {worker}, {waited(at, due)}")
+    where = _("on %(worker)s") % {"worker": worker}
+    return Event(at, _("attempt %(number)s started") % {"number": attempt}, f"{where}, {waited(at, due)}")
 
 
 def waited(started_at: datetime, due: datetime) -> str:
     """How late an attempt started."""
-    return f"{_lasted(max(0.0, (started_at - due).total_seconds()))} after it was due"
+    return _("%(span)s after it was due") % {"span": _lasted(max(0.0, (started_at - due).total_seconds()))}
 
 
 def ran_for(message: FinishedMessage) -> str:
     """How long the last attempt of an ended message ran; "" if none started."""
     if message.started_at is None:
         return ""
-    return f"its last attempt ran {_lasted((message.finished_at - message.started_at).total_seconds())}"
+    span = _lasted((message.finished_at - message.started_at).total_seconds())
+    return _("its last attempt ran %(span)s") % {"span": span}
 
 
 def _origin(metadata: str | None) -> str:
     """The schedule that has created a message, if one has."""
     name = (_loaded(metadata, dict).get("cron") or {}) if metadata else {}
     schedule = name.get("schedule") if isinstance(name, dict) else None
-    return f"by the schedule {schedule}" if isinstance(schedule, str) else ""
+    return _("by the schedule %(name)s") % {"name": schedule} if isinstance(schedule, str) else ""
 
 
 def _attempts(errors: str | None) -> Iterator[Event]:
@@ -89,18 +95,20 @@ def _attempts(errors: str | None) -> Iterator[Event]:
         if at is None:
             continue
         seconds = record.get("seconds")
-        after = f" after {_lasted(seconds)}" if isinstance(seconds, int | float) else ""
+        lasted = _lasted(seconds) if isinstance(seconds, int | float) else ""
+        words = _("attempt %(number)s failed after %(span)s") if lasted else _("attempt %(number)s failed")
+        where = _("on %(worker)s") % {"worker": record.get("worker")}
         yield Event(
             at,
-            f"attempt {record.get('attempt')} failed{after}",
-            f"on {record.get('worker')}: {record.get('exception')}: {record.get('message')}",
+            words % {"number": record.get("attempt"), "span": lasted},
+            f"{where}: {record.get('exception')}: {record.get('message')}",
             str(record.get("traceback") or ""),
         )
 
 
 def _lasted(seconds: float) -> str:
     """Seconds as text; the number comes from the database and can be of any size, so it is not made a timedelta."""
-    return f"{seconds:.3g} s" if abs(seconds) < 10 else f"{seconds:,.0f} s"  # noqa: PLR2004
+    return f"{seconds:.3g} {_('s')}" if abs(seconds) < 10 else f"{grouped(seconds)} {_('s')}"  # noqa: PLR2004
 
 
 def _edits(store: Store, message: Message | FinishedMessage, *, payload: bool) -> Iterator[Event]:
@@ -110,14 +118,17 @@ def _edits(store: Store, message: Message | FinishedMessage, *, payload: bool) -
     edited = records.select_related("edit").order_by("id")
     for record in edited[:100]:
         edit = record.edit
-        by = f" by {edit.made_by}" if edit.made_by else ""
-        yield Event(edit.made_at, f"{edit.action}{by}", edit.description, edit=edit.pk)
+        yield Event(edit.made_at, _by(_(edit.action), edit.made_by), edit.description, edit=edit.pk)
         if record.undone and edit.undone_at is not None:
-            undone_by = f" by {edit.undone_by}" if edit.undone_by else ""
-            yield Event(edit.undone_at, f"{edit.action} undone{undone_by}", edit.description, edit=edit.pk)
+            undone = _by(_("%(action)s undone") % {"action": _(edit.action)}, edit.undone_by)
+            yield Event(edit.undone_at, undone, edit.description, edit=edit.pk)
         if not record.undone:
             errors = _loaded(record.before, dict).get("errors")
             yield from _attempts(masking.errors(errors, message.payload) if masking and errors else errors)
+
+
+def _by(what: str, name: str) -> str:
+    return _("%(what)s by %(name)s") % {"what": what, "name": name} if name else what
 
 
 def records_in(errors: str | None) -> list[dict[str, Any]]:

@@ -52,6 +52,7 @@ _LANE_BOUNDS = "queue = {queue} AND priority = {priority} AND scheduled_at <= %(
 #: What a keyset scan along a lane may be asked for; an argument as it is, and as JSON has it.
 LIVE = {
     "kind": "kind = %(kind)s",
+    "worker": "leased_by = %(worker)s",
     "argument": "({position}(payload, %(argument)s) > 0 OR {position}(payload, %(as_json)s) > 0)",
 }
 
@@ -67,7 +68,7 @@ def lane(dialect: Dialect, state: State | None, wanted: Sequence[str], *, queue:
 
 
 #: What a keyset scan through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
-ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind")} | {
+ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind", "priority", "worker")} | {
     "key": "substr(scanned.key, 1, %(key_length)s) = %(key)s",
     "error": "{position}(lower(scanned.error), %(error)s) > 0",
 }

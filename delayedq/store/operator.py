@@ -197,12 +197,14 @@ class OperatorStore(ABC):
         state: State | None = None,
         kind: str | None = None,
         argument: str | None = None,
+        worker: str | None = None,
     ) -> KeysetPage:
         """Live messages that are due after a position and not after `until`, first the earliest.
 
         Finds up to `limit`, and reads up to `budget` rows in each lane. `argument`: what stands in their payload.
+        `worker`: what holds them, or held them last.
         """
-        everything = (state, kind, argument) == (None, None, None)
+        everything = {state, kind, argument, worker} == {None}
         parameters = {
             **self._position(after),
             "until": self._stored(until),
@@ -210,6 +212,7 @@ class OperatorStore(ABC):
             "budget": limit if everything else budget,
             "kind": kind,
             "argument": argument,
+            "worker": worker,
             "as_json": argument and json.dumps(argument)[1:-1],
             "now": self._stored(self.database.now()),
         }
@@ -234,13 +237,16 @@ class OperatorStore(ABC):
         key: str | None = None,
         error: str | None = None,
         fingerprint: int | None = None,
+        priority: int | None = None,
+        worker: str | None = None,
     ) -> KeysetPage:
         """Ended messages, first the latest, that ended before a position and not before `since`.
 
         `key`: what their key begins with. `error`: what stands in the line of their error, in upper or lower case.
         """
         dead = outcome == "failed"
-        asked = {"outcome": None if dead else outcome, "queue": queue, "kind": kind, "key": key, "error": error}
+        asked: dict[str, str | int | None] = {"outcome": None if dead else outcome, "queue": queue, "kind": kind}
+        asked |= {"key": key, "error": error, "priority": priority, "worker": worker}
         wanted = [name for name, value in asked.items() if value is not None]
         statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=fingerprint is not None)
         parameters = {

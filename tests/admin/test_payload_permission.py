@@ -7,8 +7,10 @@ import json
 import pytest
 
 from delayedq.models import Edit, FinishedMessage, Message
+from delayedq.results import errors_with
 from tests.admin.given import EDITS, HISTORY, MESSAGES, dead, do, offer, tick
 from tests.app.tasks import echo, pay
+from tests.worker.attempts import claimed
 
 SECRET = "tok_4c11e9"
 ERRORS = json.dumps(
@@ -25,12 +27,12 @@ ERRORS = json.dumps(
 )
 
 
-def fill(store, kind):
+def fill(store, kind, errors=ERRORS):
     """A live message, a dead letter and one that succeeded, with the secret wherever it can be."""
     payload = json.dumps({"args": [7, SECRET]})
     id_ = offer(store, "a", payload, kind=kind, seconds=3_600)
     Message.objects.update(errors=ERRORS)
-    lost, done = dead(store, "b", payload, ERRORS, kind=kind), dead(store, "c", payload, kind=kind)
+    lost, done = dead(store, "b", payload, errors, kind=kind), dead(store, "c", payload, kind=kind)
     FinishedMessage.objects.filter(id=done).update(outcome="succeeded", result=json.dumps(SECRET))
     return id_, lost, done
 
@@ -58,7 +60,8 @@ def test_without_the_permission_no_page_shows_a_payload_a_result_or_an_error(mem
 
 
 def test_nobody_sees_the_secrets_of_a_sensitive_task(operator, store):
-    ids = fill(store, pay.module_path)
+    recorded = errors_with(claimed(pay, 7, SECRET), ValueError(f"refused {SECRET}"), "w", 1.0)
+    ids = fill(store, pay.module_path, recorded)
     FinishedMessage.objects.filter(id=ids[2]).update(result=None)
     seen = [*pages(operator, *ids)]
     assert [page.request["PATH_INFO"] for page in seen if SECRET in page.content.decode()] == []

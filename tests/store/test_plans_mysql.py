@@ -155,7 +155,7 @@ def test_a_claim_reads_one_range_of_the_due_index(store, connection):
         step, *others = (dict(zip([c[0] for c in cursor.description], row, strict=True)) for row in cursor.fetchall())
     assert (step["type"], step["key"]) == ("range", "delayedq_due")
     assert "filesort" not in step["Extra"]
-    assert {other["table"] for other in others} == {"delayedq_pausedqueue", "renewal"}
+    assert {other["table"] for other in others} == {"delayedq_pausedqueue", "delayedq_pausedtask", "renewal"}
     assert {other["type"] for other in others} == {"unique_subquery", "eq_ref"}
 
 

@@ -73,7 +73,7 @@ class Plan:
     def scanned(self):
         """The tables that were read from end to end, but for those that never have more than a few rows."""
         read = {node["Relation Name"] for node in self.nodes if node["Node Type"] == "Seq Scan"}
-        return read - {"delayedq_pausedqueue", "delayedq_pipeline_archivebatch"}
+        return read - {"delayedq_pausedqueue", "delayedq_pausedtask", "delayedq_pipeline_archivebatch"}
 
     @property
     def visited(self):

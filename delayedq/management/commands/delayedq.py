@@ -10,6 +10,7 @@ from django.db import OperationalError, ProgrammingError
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
+from delayedq.management.pausing import pause_others, resume_others
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import check_queues, known_queues, near
 from delayedq.operations.browsing import PAGE, by_key, find_ended, find_live
@@ -42,7 +43,10 @@ class Command(BaseCommand):
             ("resume", "Let workers claim from it again."),
         ):
             of_queue = subjects.add_parser(verb, help=said)
-            of_queue.add_argument("queue", metavar="QUEUE")
+            which = of_queue.add_mutually_exclusive_group(required=True)
+            which.add_argument("queue", metavar="QUEUE", nargs="?")
+            which.add_argument("--task", metavar="PATH", help="Not a queue, but the messages of a task.")
+            which.add_argument("--all", action="store_true", help="All queues of tasks that are known now.")
             _add_backend(of_queue)
         pruned = subjects.add_parser("prune", help="Delete old history now, also dead letters.")
         add_prune(pruned)
@@ -84,8 +88,11 @@ class Command(BaseCommand):
             self.stdout.write(said)
 
     def _pause(self, options: dict[str, Any]) -> None:
-        queue: str = options["queue"]
         store, backends = chosen_store(options["backend"])
+        queue: str | None = options["queue"]
+        if queue is None:
+            self.stdout.write(pause_others(store, options["task"]))
+            return
         try:
             check_name(queue)
             check_queues([queue], backends, self.stderr)
@@ -95,8 +102,11 @@ class Command(BaseCommand):
         self.stdout.write(f"{printable(queue)} {'is paused' if paused else 'was already paused'}.")
 
     def _resume(self, options: dict[str, Any]) -> None:
-        queue: str = options["queue"]
+        queue: str | None = options["queue"]
         store, _ = chosen_store(options["backend"])
+        if queue is None:
+            self.stdout.write(resume_others(store, options["task"]))
+            return
         if not resume(queue, store=store):
             others = ", ".join(sorted(map(printable, store.paused())))
             raise CommandError(f"{queue!r} is not paused; {f'paused: {others}' if others else 'no queue is'}.")

@@ -54,8 +54,11 @@ def expired(message: str) -> str:
 
 
 def of_running_task(message: str) -> str:
-    """Its task is not paused. The subquery is evaluated once, and costs nothing while no task is."""
-    return f"{message}.kind <> ALL(ARRAY(SELECT kind FROM delayedq_pausedtask))"
+    """Its task is not paused. The subquery is evaluated once, and reads an empty table while no task is.
+
+    With `<> ALL(ARRAY(...))`, the planner would expect hardly any row to be left where all are of one task.
+    """
+    return f"{message}.kind NOT IN (SELECT kind FROM delayedq_pausedtask)"
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
