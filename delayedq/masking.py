@@ -184,7 +184,8 @@ def shown[Row: Message | FinishedMessage](message: Row, *, payload: bool = True)
     if masking is None:
         return message
     masked, unread = copy(message), message.get_deferred_fields()
-    given = None if "payload" in unread else message.payload
+    # A list has read only its beginning: if that is not all, it can't be searched for secrets, and errors are masked.
+    given = getattr(message, "payload_start", None) if "payload" in unread else message.payload
     for name in ("payload", "payload_start", "metadata", "result", "errors", "error"):
         text = None if name in unread else getattr(message, name, None)
         if text is not None:

@@ -30,6 +30,7 @@ from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.finding import find
 from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.selecting import AllOf, Ticked
+from delayedq.operations.wording import span
 from delayedq.store.operator import State
 
 if TYPE_CHECKING:
@@ -215,9 +216,9 @@ def is_running(message: Message, now: datetime) -> bool:
 
 
 def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[str, str]:
-    """The state that the list shows, and a remark on it: `("running", "on host:42")`, `("due", "for 5 s")`."""
+    """The state that the list shows, and a remark on it: `("running", "for 5 s on host:42")`."""
     if is_running(message, now):
-        return "running", _("on %(worker)s") % {"worker": visible(message.leased_by or "?")}
+        return "running", _running(message, now)
     if message.lease_token is not None:
         return "lost", _("by %(worker)s") % {"worker": visible(message.leased_by or "?")}
     if message.scheduled_at > now:
@@ -225,6 +226,13 @@ def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[
     if message.queue in paused_queues:
         return "paused", ""
     return "due", ""
+
+
+def _running(message: Message, now: datetime) -> str:
+    """For how long it has been running, and where."""
+    words = _("on %(worker)s") if message.claimed_at is None else _("for %(span)s on %(worker)s")
+    running_for = span(now - (message.claimed_at or now))
+    return words % {"span": running_for, "worker": visible(message.leased_by or "?")}
 
 
 def paused(alias: str) -> set[str]:

@@ -8,7 +8,7 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
-from delayedq.models import PausedQueue
+from delayedq.models import Message, PausedQueue
 from delayedq.operations import browsing
 from delayedq.store.protocol import GiveBack
 from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, run, text_of
@@ -175,3 +175,9 @@ def test_the_url_of_a_live_message_redirects_after_it_ended(operator, store):
 def test_an_unknown_message_is_a_404(operator, id_):
     assert operator.get(f"{MESSAGES}{id_}/change/").status_code == 404
     assert operator.get(f"{HISTORY}{id_}/change/").status_code == 404
+
+
+def test_a_running_message_says_for_how_long_and_where(operator, store):
+    offer(store, "a")
+    Message.objects.filter(pk=run(store).id).update(claimed_at=timezone.now() - timedelta(minutes=5))
+    assert "for 5 min on worker-1" in text_of(operator.get(MESSAGES, {"state": "running"}))

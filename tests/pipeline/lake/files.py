@@ -39,12 +39,12 @@ def row(id_, **columns):
     return dict.fromkeys(ARROW.names) | given | columns
 
 
-def write(table, directory, rows):
-    """One file for each day, and what the table has to know of it."""
+def write(table, directory, rows, without=()):
+    """One file for each day, and what the table has to know of it. without: columns that its writer did not know."""
     store = table.files()
     written = []
     for day in sorted({one["day"] for one in rows}):
-        arrow = pa.Table.from_pylist([one for one in rows if one["day"] == day], ARROW).drop_columns(["day"])
+        arrow = pa.Table.from_pylist([one for one in rows if one["day"] == day], ARROW).drop_columns(["day", *without])
         path = f"messages/{directory}/day={day}/part-0.parquet"
         with store.open_output_stream(path) as file:
             parquet.write_table(arrow, file)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import polars as pl
+import pyarrow as pa
 import pytest
 
 from delayedq.pipeline.lake.columns import COLUMNS
+from delayedq.pipeline.lake.rows import Wanted, read
 from tests.pipeline.lake.engines import ENGINES, read_by_all
 from tests.pipeline.lake.files import NOON, publish, row, write
 
@@ -36,6 +38,15 @@ def test_each_column_has_the_type_that_it_says(table):
     assert (found["id"], found["priority"], found["key"], found["errors"]) == (1, -3, "Zoë 'x'\n", "[]")
     assert (found["day"], found["metadata"]) == (NOON.date(), None)
     assert frame.schema["finished_at"] == pl.Datetime("us", "UTC")
+
+
+def test_a_column_that_an_older_writer_did_not_know_is_null(table):
+    table.publish(table.snapshot(), "app", 1, write(table, "old", [row(1, errors="[]")], without=["errors"]))
+    publish(table, 2, [row(2, errors="[]")])
+    assert read_by_all(table.path) == [1, 2]
+    assert pl.read_delta(table.path).sort("id")["errors"].to_list() == [None, "[]"]
+    found = pa.concat_tables(read(table, table.snapshot().files, Wanted())).sort_by("id")
+    assert found.column("errors").to_pylist() == [None, "[]"]
 
 
 def test_after_many_commits_and_a_checkpoint_they_read_the_same(table):
