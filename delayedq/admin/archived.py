@@ -51,7 +51,7 @@ class ArchivedMessages(ReadOnlyAdmin):
                 return ended, {}
             if found := self.archived(request, id=id_).messages:
                 again = self._again_url(id_) if may(request, PERMISSION) else None
-                return found[0], {"is_archived": True, "again_url": again, "actions": []}
+                return found[0], {"is_archived": True, "again_url": again, "actions": [], "links": []}
         raise Http404(_("The history has no message %(id)s.") % {"id": object_id[:20]})
 
     def get_urls(self) -> list[URLPattern]:

@@ -93,7 +93,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         }
         if before is None:
             archived = self.archived_like(request, selection.key)
-            found_there = rows(archived.messages, now, payload=reads)
+            found_there = rows([shown(one, payload=reads) for one in archived.messages], now, payload=reads)
             context |= {"archived_rows": found_there, "archived_complete": archived.complete}
         return self.page(request, "finished.html", _("History"), {**context, **(extra_context or {})})
 

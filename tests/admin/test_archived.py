@@ -7,6 +7,7 @@ from importlib.util import find_spec
 import pytest
 from django.contrib.admin.models import LogEntry
 
+from delayedq.core.error_records import with_error
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import find_archived
 from tests.admin.given import HISTORY, text_of
@@ -16,7 +17,7 @@ if find_spec("deltalake") is None:
     missing("pyspark", allow_module_level=True)
 
 from delayedq.pipeline.lake.table import LakeTable
-from tests.pipeline.given import finished
+from tests.pipeline.given import NOW, finished
 from tests.pipeline.lake.booked import archive
 
 HOSTILE = "<script>alert(1)</script>"
@@ -29,7 +30,11 @@ def lake(store, tmp_path, settings):
     table.create()
     settings.DELAYEDQ = {"LAKE": table.path}
     kept = finished(3, key="kept")
-    messages = [finished(1, key="invoice-1", payload='{"args": [1, 2]}', outcome="failed"), finished(2, key=HOSTILE)]
+    errors = with_error(
+        None, attempt=1, failed_at=NOW, seconds=1.0, worker="w", exception="app.Overbooked", message="Seat 12 is taken"
+    )
+    failed = {"key": "invoice-1", "payload": '{"args": [1, 2]}', "outcome": "failed", "errors": errors}
+    messages = [finished(1, **failed), finished(2, key=HOSTILE)]
     FinishedMessage.objects.bulk_create([*messages, kept])
     archive(table, messages)
     return table
@@ -92,6 +97,14 @@ def test_who_may_not_retry_may_not_send_it(member, lake):
     assert (looker.get(again(1)).status_code, looker.post(again(1)).status_code) == (403, 403)
     assert "Send it again" in text_of(member("retry_message", name="rita").get(page_of(1)))
     assert not Message.objects.exists()
+
+
+def test_who_may_not_read_payloads_reads_none_here(member, operator, lake):
+    looker = member()
+    for url, given in ((page_of(1), {}), (HISTORY, {"q": "invoice-1", "outcome": "failed"})):
+        assert "Seat 12" in text_of(operator.get(url, given))
+        assert "Seat 12" not in text_of(looker.get(url, given))
+    assert "Send a copy" not in text_of(operator.get(page_of(1)))  # it is sent again instead
 
 
 def test_what_is_in_the_history_is_not_sent_from_here(operator, lake):
