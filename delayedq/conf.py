@@ -57,6 +57,9 @@ class Settings:
     #: Decides, for each argument, result and text of an error, what is shown of it: a callable, or its dotted path. See
     #: `delayedq.masking`. None: only what tasks name as sensitive is masked.
     REDACT: str | Callable[[str, str, Any], Any] | None = None
+    #: What the archive writes of the arguments and results of sensitive tasks: "plain", as they are, or "masked". What
+    #: was masked can't be sent again.
+    ARCHIVE_SENSITIVE: str = "plain"
     #: Schedules by name; see `delayedq.cron.definitions`, which reads them.
     CRON: dict[str, Any] = field(default_factory=dict)
     #: A schedule that no worker's settings have any more is retired when none has had it for this long: the time that
@@ -74,8 +77,8 @@ class Settings:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
             )
-        if self.ACKNOWLEDGE not in {"batched", "each"}:
-            raise ImproperlyConfigured(_problem("ACKNOWLEDGE", '"batched" or "each"', self.ACKNOWLEDGE))
+        _one_of("ACKNOWLEDGE", self.ACKNOWLEDGE, "batched", "each")
+        _one_of("ARCHIVE_SENSITIVE", self.ARCHIVE_SENSITIVE, "plain", "masked")
         _callable_or_path("REDACT", self.REDACT)
         for name in ("LAKE", "LAKE_SOURCE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
             value = getattr(self, name)
@@ -107,6 +110,11 @@ def parse(given: Any) -> Settings:
 def _positive_duration(name: str, value: object) -> None:
     if not isinstance(value, timedelta) or value <= timedelta():
         raise ImproperlyConfigured(_problem(name, "a timedelta over zero", value))
+
+
+def _one_of(name: str, value: object, *choices: str) -> None:
+    if value not in choices:
+        raise ImproperlyConfigured(_problem(name, " or ".join(f'"{choice}"' for choice in choices), value))
 
 
 def _callable_or_path(name: str, value: object) -> None:

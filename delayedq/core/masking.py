@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Stands in the place of what is masked.
 MASK = "[masked]"
+#: The same as the JSON of a payload or a result.
+MASKED = f'"{MASK}"'
 #: Shorter secrets are masked only where they stand as a word of their own: "7" is in too many words.
 SHORT = 4
 

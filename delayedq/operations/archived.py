@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from delayedq.core.masking import MASKED
+from delayedq.exceptions import InvalidMessage
 from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
@@ -45,8 +47,10 @@ def find_archived(store: Store, *, id: int | None = None, key: str | None = None
 def send_again(store: Store, message: FinishedMessage) -> int | None:
     """Offer it once more, due at once, as a new message; returns its id. None: a live message has its key, and stays.
 
-    Raises InvalidMessage for what can't be stored any more.
+    Raises InvalidMessage for what can't be stored any more, and for what was masked when it was archived.
     """
+    if message.payload == MASKED:
+        raise InvalidMessage(f"The arguments of message {message.pk} were masked when it was archived: they are lost.")
     offer = Offer(
         queue=message.queue,
         kind=message.kind,

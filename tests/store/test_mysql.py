@@ -164,7 +164,8 @@ def test_a_batch_in_an_old_snapshot_finds_keys_that_were_created_since(store, co
 
 
 @pytest.mark.parametrize(
-    "table", ["message", "finishedmessage", "cronschedule", "pausedqueue", "worker", "edit", "editedmessage"]
+    "table",
+    ["message", "finishedmessage", "cronschedule", "pausedqueue", "pausedtask", "worker", "edit", "editedmessage"],
 )
 def test_every_text_has_a_collation_that_compares_exactly(connection, table):
     with connection.cursor() as cursor:

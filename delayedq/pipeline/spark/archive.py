@@ -18,6 +18,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from delayedq.core.instants import instant
+from delayedq.core.masking import MASKED
 from delayedq.pipeline.lake.columns import VERSION
 from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.archive_sql import DELETE
@@ -42,6 +43,8 @@ logger = logging.getLogger("delayedq")
 DELETED_AT_ONCE = 10_000
 #: Two rows with the same values in these are one.
 _SAME = ("id", "finished_at")
+#: What is masked of the messages of sensitive tasks. (In the texts of errors, secrets are masked already.)
+_SECRET = ("payload", "result")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,7 @@ class Copying:
     snapshot: the lake as it was when the step began. known: the batches of this database that it has published and
     whose rows the table may hold nevertheless, as after one of them was restored. A row that is there, of the same id
     and end, is not written a second time. here: the database, as this process reaches it, to read what is little.
+    masked: the tasks whose arguments and results are masked in the copy.
     """
 
     spark: SparkSession
@@ -61,6 +65,7 @@ class Copying:
     snapshot: Snapshot
     known: Sequence[int] = ()
     here: Address | None = None
+    masked: Sequence[str] = ()
 
     def stored(self) -> DataFrame:
         """What finished before the cutoff, as the table holds it now (LAKE)."""
@@ -105,16 +110,27 @@ def without(messages: DataFrame, others: DataFrame) -> DataFrame:
 
 
 def history(copying: Copying, table: pa.Table | None) -> DataFrame:
-    """The finished messages that the database holds before the cutoff (MESSAGES). table: them, if they are read."""
+    """The finished messages that the database holds before the cutoff (MESSAGES). table: them, if they are read.
+
+    What is masked in the copy is masked in them, so that both are compared alike.
+    """
     if table is not None:
-        return copying.spark.createDataFrame(table, MESSAGES)
+        return _masked(copying.spark.createDataFrame(table, MESSAGES), copying.masked)
     register(copying.spark)
     options = {
         "address": copying.address.reference,
         "states": ",".join(FINAL_STATES),
         "until": copying.cutoff.isoformat(),
     }
-    return copying.spark.read.format("delayedq").options(**options).load()
+    return _masked(copying.spark.read.format("delayedq").options(**options).load(), copying.masked)
+
+
+def _masked(messages: DataFrame, kinds: Sequence[str]) -> DataFrame:
+    if not kinds:
+        return messages
+    is_masked = F.col("kind").isin(*kinds)
+    texts = {name: F.when(is_masked & F.col(name).isNotNull(), MASKED).otherwise(F.col(name)) for name in _SECRET}
+    return messages.withColumns(texts)
 
 
 def _read_here(copying: Copying) -> pa.Table | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
+from delayedq.core.masking import MASKED
 from delayedq.pipeline.spark.schema import OFFERS
 
 if TYPE_CHECKING:
@@ -45,7 +46,8 @@ class Choice:
 class Group(NamedTuple):
     """How many chosen messages have all of this in common.
 
-    sent: this replay sent them before. archived: they are in the lake. beside: their key is live again.
+    sent: this replay sent them before. archived: they are in the lake. beside: their key is live again. masked: the
+    archive has masked their arguments.
     """
 
     kind: str
@@ -53,18 +55,20 @@ class Group(NamedTuple):
     sent: bool
     archived: bool
     beside: bool
+    masked: bool
     number: int
 
 
 def judged(chosen: DataFrame, live: DataFrame, sent: DataFrame) -> DataFrame:
-    """The chosen messages, with the columns `sent` and `beside` of a Group.
+    """The chosen messages, with the columns `sent`, `beside` and `masked` of a Group.
 
     live: the messages that have not ended. sent: the ids that were sent before, in the column `id`.
     """
     keys = live.where(F.col("key").isNotNull()).select("kind", "key").distinct().withColumn("beside", F.lit(True))
     before = sent.select("id").withColumn("sent", F.lit(True))
     found = chosen.join(before, "id", "left").join(keys, ["kind", "key"], "left")
-    return found.withColumns({name: F.coalesce(name, F.lit(False)) for name in ("sent", "beside")})
+    known = {name: F.coalesce(name, F.lit(False)) for name in ("sent", "beside")}
+    return found.withColumns({**known, "masked": F.col("payload") == MASKED})
 
 
 def groups(messages: DataFrame) -> list[Group]:

@@ -30,6 +30,7 @@ from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.archive import Copying
 from delayedq.pipeline.spark.lake import Lake, Place
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -204,9 +205,8 @@ class Archiving:
         return [number for number in numbers if number != batch.number or not snapshot.of(batch.directory)]
 
     def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: list[int]) -> Copying:
-        return Copying(
-            self._spark, self._address, self._lake, self._place(batch), batch.cutoff, snapshot, known, self._here
-        )
+        place, masked = self._place(batch), _masked_tasks()
+        return Copying(self._spark, self._address, self._lake, place, batch.cutoff, snapshot, known, self._here, masked)
 
     def _verify(self, batch: ArchiveBatch) -> None:
         snapshot = self._lake.table.snapshot()
@@ -306,3 +306,10 @@ _NEXT = {
 def _tell(pipeline: Pipeline, batch: ArchiveBatch) -> None:
     step = _NEXT[ArchiveState(batch.state)]
     pipeline.tell(f"Batch {batch.name}: {step} {batch.cutoff:%Y-%m-%d %H:%M:%S} UTC ...")
+
+
+def _masked_tasks() -> list[str]:
+    """The tasks whose arguments and results the archive masks."""
+    if get_settings().ARCHIVE_SENSITIVE == "plain":
+        return []
+    return sorted(kind for kind, task in registered.items() if task.sensitive)

@@ -57,6 +57,7 @@ def run_replay(pipeline: Pipeline, options: Options) -> None:
         messages = _judged(pipeline, view, choice, replay_id)
         groups = replay.groups(messages)
         _check_kinds(choice, groups)
+        _check_masked(groups)
         number = _told(pipeline, groups)
         if not number:
             pipeline.tell(f"Replay {replay_id} has nothing to send.")
@@ -133,6 +134,14 @@ def _check_kinds(choice: Choice, groups: list[Group]) -> None:
         raise InvalidOption(
             f"--task {unknown[0]}: no such task is registered, and no message of these days has it; "
             f"there are {', '.join(sorted(there)) or 'no messages of the chosen states and tasks'}."
+        )
+
+
+def _check_masked(groups: list[Group]) -> None:
+    if kinds := sorted({group.kind for group in groups if group.masked and not group.sent}):
+        raise InvalidOption(
+            f"The arguments of {', '.join(kinds)} were masked when they were archived (ARCHIVE_SENSITIVE), so these "
+            "messages can't be sent again: choose others by --task or --since."
         )
 
 
