@@ -93,7 +93,7 @@ class EditAdmin(ReadOnlyAdmin):
         progress = undo(self.store, edit, after, request.user.get_username())
         changed, reasons = changed + progress.changed, Counter(skipped) + progress.skipped
         if progress.after is not None:
-            ongoing = signing.dumps([progress.after, changed, reasons], salt=SALT)
+            ongoing = signing.dumps([progress.after, changed, reasons], salt=f"{SALT}.undo.{edit.pk}")
             return self.page(request, "ongoing.html", _("Undo…"), edit=edit, ongoing=ongoing, given=[])
         self.log_change(request, edit, _("Undone: %(summary)s.") % {"summary": summary(changed, reasons)})
         messages.success(request, _("Undone: %(summary)s.") % {"summary": summary(changed, reasons)})
