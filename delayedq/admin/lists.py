@@ -15,7 +15,7 @@ from delayedq.operations.state_counts import state_counts
 from delayedq.operations.wording import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from django import forms
     from django.http import HttpRequest, QueryDict
@@ -41,9 +41,11 @@ class Chip(NamedTuple):
     url: str
 
 
-def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str) -> list[Tab]:
+def tabs_of(
+    request: HttpRequest, store: Store, now: datetime, current: str, paused: Collection[str] | None = None
+) -> list[Tab]:
     """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors"."""
-    counts = state_counts(store, now)
+    counts = state_counts(store, now, paused)
     tabs: list[Tab] = []
     if may(request, "view_message"):
         tabs += _live_tabs(request, counts._asdict(), current == "live")

@@ -72,6 +72,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
+        paused_queues = paused(self.store.alias)
         asked = self.filter_of(request.GET)
         after = position_in(request.GET.get("after", ""))
         try:
@@ -80,11 +81,11 @@ class MessageAdmin(OneMessagePages, ExportPages):
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
             "filter": asked,
-            "tabs": tabs_of(request, self.store, now, "live"),
+            "tabs": tabs_of(request, self.store, now, "live", paused_queues),
             "chips": chips_of(asked, request.GET, "state"),
             "state": request.GET.get("state", ""),
             "searched": searched,
-            "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload")),
+            "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload"), known=paused_queues),
             "how_many": count,
             "may_send": may(request, "send_message"),
             **self.paging(request, page, count, now),
@@ -187,9 +188,11 @@ class MessageAdmin(OneMessagePages, ExportPages):
         return reschedule(self.store, edit, which, change, chosen.as_of, after, chosen.most)
 
 
-def rows(store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False) -> list[Row]:
-    """`payload`: whether to show the beginning of the arguments."""
-    paused_queues = paused(store.alias)
+def rows(
+    store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False, known: set[str] | None = None
+) -> list[Row]:
+    """`payload`: whether to show the beginning of the arguments. `known`: the paused queues, if they are known."""
+    paused_queues = paused(store.alias) if known is None else known
     return [_row(message, now, paused_queues, payload=payload) for message in with_renewals(messages, now, store.alias)]
 
 

@@ -67,7 +67,8 @@ class Count(NamedTuple):
     @property
     def of_messages(self) -> str:
         """Such as "1 message", "about 2.4 M messages"."""
-        number = 1 if self.number == 1 and self.exact is not None else max(self.number, 2)
+        unknown = self.exact is None and not self.number
+        number = 2 if unknown else self.number
         return ngettext("%(count)s message", "%(count)s messages", number) % {"count": self}
 
     @property

@@ -13,6 +13,7 @@ from delayedq.operations.workers import live_workers
 from delayedq.store.operator import State
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -39,9 +40,13 @@ class StateCounts(NamedTuple):
     dead: Count
 
 
-def state_counts(store: Store, now: datetime) -> StateCounts:
-    """The counts of the tabs. Reads a bounded number of rows, in at most 12 statements."""
-    paused, dead = frozenset(store.paused()), count_ended(store, EndedSelection(outcome="failed"))
+def state_counts(store: Store, now: datetime, paused: Collection[str] | None = None) -> StateCounts:
+    """The counts of the tabs. Reads a bounded number of rows, in at most 12 statements.
+
+    `paused`: the queues that are paused, if they are known.
+    """
+    paused = store.paused() if paused is None else paused
+    dead = count_ended(store, EndedSelection(outcome="failed"))
     held = Message.objects.using(store.alias).annotate(is_held=is_held(now)).filter(queue__gt="")
     columns = held.order_by("queue", "priority", "scheduled_at").values_list(
         "queue", "scheduled_at", "attempt", "is_held"
@@ -74,7 +79,7 @@ def _states(is_paused: bool, is_due: bool, was_tried: bool, is_held: bool) -> se
     return states | {State.DUE} | ({PAUSED} if is_paused else set())
 
 
-def _many(store: Store, now: datetime, paused: frozenset[str], dead: Count) -> StateCounts:
+def _many(store: Store, now: datetime, paused: Collection[str], dead: Count) -> StateCounts:
     lanes = store.lanes()
     due = _of(store, lanes).filter(is_free(now), scheduled_at__lte=now)
     stuck = due.filter(queue__in=paused)

@@ -7,6 +7,7 @@ from random import Random
 
 from django.utils import timezone
 
+from delayedq.core.fingerprints import fingerprint
 from delayedq.models import FinishedMessage, Message
 
 TASKS = ("shop.tasks.charge", "shop.tasks.send_receipt", "reports.tasks.rebuild")
@@ -51,6 +52,8 @@ def finished(id_, due, late, *, failed, random):
         key=f"order-{id_}",
         worker="web-1:4711",
         payload='{"args": [1545], "kwargs": {}}',
+        error="TimeoutError: no answer" if failed else None,
+        fingerprint=fingerprint("TimeoutError: no answer") if failed else None,
         errors='[{"attempt": 8, "exception": "TimeoutError", "message": "no answer", "traceback": ""}]'
         if failed
         else None,

@@ -1,0 +1,128 @@
+"""Every page in several looks: no violation of WCAG AA that axe-core finds, no overflow, and a picture of each."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth import get_user_model
+from django.utils import timezone
+
+from delayedq.models import FinishedMessage, Message, PausedQueue
+from delayedq.store import worker_registry
+from delayedq.store.protocol import Lane
+from tests.browser.conftest import NARROW, SCREENSHOTS, WIDE, log_in
+from tests.browser.given import a_busy_site
+from tests.missing import missing
+from tests.store.given import LEASE, message
+from tests.store.test_worker_registry import worker
+
+pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
+AXE = Path(os.environ.get("DELAYEDQ_TEST_AXE") or ".cache/axe/node_modules/axe-core/axe.min.js")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
+#: By name: size of the window, theme, language.
+LOOKS = {
+    "en-wide-light": (WIDE, "light", "en"),
+    "en-narrow-dark": (NARROW, "dark", "en"),
+    "de-wide-dark": (WIDE, "dark", "de"),
+    "he-narrow-light": (NARROW, "light", "he"),
+}
+ROOT = "/admin/delayedq/"
+PAGES = {
+    "messages": "message/",
+    "due": "message/?state=due&queue=mail",
+    "history": "finishedmessage/",
+    "dead-letters": "finishedmessage/?outcome=failed",
+    "errors": "finishedmessage/errors/",
+    "dashboard": "dashboard/",
+    "durations": "dashboard/durations/",
+    "forecast": "dashboard/forecast/",
+    "queues": "pausedqueue/",
+    "pause": "pausedqueue/pause/?queue=mail",
+    "schedules": "cronschedule/",
+    "schedule": "cronschedule/schedule/?name=nightly-report",
+    "add-schedule": "cronschedule/add/",
+    "edits": "edit/",
+    "send": "message/send/?task=tests.app.tasks.remind",
+    "message": "message/{live}/change/",
+    "arguments": "message/{live}/arguments/",
+    "dead-letter": "finishedmessage/{dead}/change/",
+}
+
+
+@pytest.fixture(scope="module")
+def axe():
+    if not AXE.exists():
+        missing("axe")
+    return AXE.read_text()
+
+
+@pytest.fixture
+def ids(store, settings):
+    """A busy site with something on every page."""
+    nightly = {"task": "tests.app.tasks.mark", "args": ["x"], "cron": "30 2 * * *", "timezone": "America/New_York"}
+    settings.DELAYEDQ = {"CRON": {"nightly-report": nightly}}
+    a_busy_site()
+    late = timezone.now() - timedelta(minutes=3)
+    for number in range(9):
+        payload = f'{{"args": [{1545 + number}], "kwargs": {{}}}}'
+        store.offer(message(f"UA{1545 + number}/EWR", payload, kind="tests.app.tasks.remind", scheduled_at=late))
+    running = store.claim([Lane("mail", 0)], 2, LEASE, "web-1:4711")
+    registry = worker_registry(store.alias)
+    registry.heartbeat([worker("web-1:4711", queues="mail,sms", running=f"[{running[0].id}]", held=2)])
+    registry.at(store.now() - timedelta(minutes=11)).heartbeat([worker("web-3:42")])
+    PausedQueue.objects.create(queue="sms", paused_at=late, paused_by="ann")
+    live = Message.objects.filter(queue="mail", lease_token=None, key__startswith="UA").first()
+    return {"live": live.pk, "dead": FinishedMessage.objects.failed().latest("finished_at").pk}
+
+
+def violations(page, axe):
+    page.evaluate(f"() => {{ {axe} }}")
+    found = page.evaluate("(rules) => axe.run(document, rules)", RULES)["violations"]
+    return [(one["id"], [node["html"][:300] for node in one["nodes"]][:3]) for one in found]
+
+
+def confirmation(page):
+    """A confirmation with a form, and what comes after it: a list with a note."""
+    page.goto(f"{ROOT}message/?state=scheduled")
+    for box in page.locator(".action-select").all()[:3]:
+        box.check()
+    page.locator("button[value=reschedule]").click()
+    page.locator(".dq-form").wait_for()
+
+
+def pane(page):
+    page.goto(f"{ROOT}message/?state=scheduled")
+    page.locator("a.dq-open").first.click()
+    page.locator("dialog[open]").wait_for()
+
+
+STEPS = {"confirmation": confirmation, "pane": pane}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.timeout(600)
+def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids, name):
+    window, theme, language = LOOKS[name]
+    context = chromium.new_context(
+        base_url=server, viewport=window, color_scheme=theme, locale=language, reduced_motion="reduce"
+    )
+    log_in(context, get_user_model().objects.create_superuser("ann", password="wonderland"))
+    page, folder = context.new_page(), SCREENSHOTS / name
+    folder.mkdir(parents=True, exist_ok=True)
+    wrong = {}
+    for title in (*PAGES, *STEPS):
+        if title in PAGES:
+            assert page.goto(ROOT + PAGES[title].format(**ids)).status == 200, title
+        else:
+            STEPS[title](page)
+        (folder / f"{title}.png").write_bytes(page.screenshot(full_page=title not in STEPS))
+        if page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0:
+            wrong[title] = "it is wider than its window"
+        if found := violations(page, axe):
+            wrong[title] = found
+    context.close()
+    assert wrong == {}
