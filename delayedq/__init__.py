@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Retry, Snooze
 
 if TYPE_CHECKING:
+    from delayedq.core.limiting import Limit, Rate
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
     from delayedq.scheduling import Scheduled
     from delayedq.store.protocol import OfferOutcome
@@ -20,7 +21,9 @@ __all__ = [
     "DelayedQueue",
     "Envelope",
     "History",
+    "Limit",
     "OfferOutcome",
+    "Rate",
     "Retry",
     "Scheduled",
     "Snooze",
@@ -32,6 +35,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "delayedq.core.limiting": {"Limit", "Rate"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
     "delayedq.scheduling": {"Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},

@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from delayedq.core.limiting import Limit
 from delayedq.core.limits import MAX_PAYLOAD_BYTES
 
 if TYPE_CHECKING:
@@ -65,6 +66,8 @@ class Settings:
     #: A schedule that no worker's settings have any more is retired when none has had it for this long: the time that
     #: a deploy takes.
     CRON_GRACE: timedelta = timedelta(minutes=10)
+    #: Limits of whole queues, tasks (by their paths) and shared limits, by name: a Limit, or a dict with its terms.
+    LIMITS: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name in ("LEASE", "POLL_INTERVAL", "HUNG_AFTER", "ARCHIVE_AFTER", "CRON_GRACE"):
@@ -86,6 +89,7 @@ class Settings:
                 raise ImproperlyConfigured(_problem(name, "a text, or None", value))
         if not isinstance(self.CRON, dict):
             raise ImproperlyConfigured(_problem("CRON", "a dict of schedules by name", self.CRON))
+        object.__setattr__(self, "LIMITS", _limits(self.LIMITS))
 
 
 @cache
@@ -105,6 +109,21 @@ def parse(given: Any) -> Settings:
         if name not in known:
             raise ImproperlyConfigured(f"DELAYEDQ[{name!r}] is unknown; known are {', '.join(known)}.")
     return Settings(**given)
+
+
+def _limits(given: object) -> dict[str, Limit]:
+    if not isinstance(given, dict):
+        raise ImproperlyConfigured(_problem("LIMITS", "a dict of limits by the name of a queue or task", given))
+    limits = {}
+    for name, terms in given.items():
+        try:
+            limits[name] = terms if isinstance(terms, Limit) else Limit(**terms)
+        except (TypeError, ValueError) as error:
+            problem = str(error).removeprefix("Limit.__init__() ").removesuffix(".")
+            raise ImproperlyConfigured(
+                f"DELAYEDQ['LIMITS'][{name!r}]: {problem}; it has concurrency and rate."
+            ) from None
+    return limits
 
 
 def _positive_duration(name: str, value: object) -> None:

@@ -7,6 +7,7 @@
     │   │   ├── InvalidTime                   naive while USE_TZ is on, or not a datetime
     │   │   ├── PayloadTooLarge               over MAX_PAYLOAD_BYTES
     │   │   └── NotStorable (TypeError)       an argument or result without a JSON form; the error names it
+    │   ├── InvalidLimit (ValueError)         a wrong limit, or one of a scope that has no channels
     │   ├── InvalidQueue (ValueError)         a wrong name, serializer, duration or filter of a bare queue
     │   ├── QueueClosed                       a bare queue or its envelope was used after the queue was closed
     │   ├── LeaseLost                         a transaction lasted longer than its lease and was rolled back
@@ -68,6 +69,10 @@ class NotStorable(InvalidMessage, TypeError):
 
 class InvalidQueue(DelayedQError, ValueError):
     """A wrong name, serializer, duration or filter of a bare queue; the message says which, and why."""
+
+
+class InvalidLimit(DelayedQError, ValueError):
+    """A wrong limit, or one of a queue or task whose messages wait in no channel. Nothing was changed."""
 
 
 class QueueClosed(DelayedQError):

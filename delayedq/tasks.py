@@ -6,7 +6,6 @@ the caller's transaction: the message becomes visible when that commits and is g
 
 from __future__ import annotations
 
-import inspect
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, cast, overload
@@ -15,22 +14,28 @@ from delayedq import clock
 from delayedq.async_versions import async_version
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
 from delayedq.compat import Task as DjangoTask
+from delayedq.core.channels import channel_of, shown_priority, without_channel
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import check_fit, parameter_names, signature_of
-from delayedq.exceptions import NotStorable, UnknownTask
+from delayedq.exceptions import UnknownTask
 from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
-from delayedq.store.protocol import BARE, Offer, OnConflict
-from delayedq.task_defaults import DEFAULTS, check_backoff, check_max_attempts, check_timeout
+from delayedq.store.protocol import Offer, OnConflict
+from delayedq.task_channels import channel_for, lines_up
+from delayedq.task_defaults import DEFAULTS
+from delayedq.task_options import check_options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    import inspect
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.compat import TaskResult
     from delayedq.core.backoff import Backoff
+    from delayedq.core.limiting import Limit
     from delayedq.scheduling import Scheduled, Scheduler, StoredOptions
+    from delayedq.task_channels import ChannelOption
     from delayedq.worker.attempt import Attempt
 
     AnyTask = DjangoTask[..., Any]
@@ -62,6 +67,8 @@ class Task[**P, R](AnyTask):
         all of them and the result. Django's `sensitive_variables` on the function adds its names. See
         `delayedq.masking`.
 
+    channel, limit: see `delayedq.task_channels`.
+
     max_attempts, backoff and timeout are those of the backend's OPTIONS if they are None (without OPTIONS: 8 attempts,
     an exponential backoff from 5 s to 1 h, no timeout).
 
@@ -77,6 +84,9 @@ class Task[**P, R](AnyTask):
     metadata: Mapping[str, Any] | None = None
     exactly_once: bool = False
     sensitive: bool | Collection[str] = False
+    channel: ChannelOption = None
+    limit: Limit | Sequence[Limit] | None = None
+    channel_name: str | None = None
 
     def __post_init__(self) -> None:
         DjangoTask.__post_init__(self)
@@ -85,7 +95,7 @@ class Task[**P, R](AnyTask):
         for name in ("max_attempts", "backoff", "timeout"):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(defaults, name.upper()))
-        _check_options(self)
+        check_options(self, registered.values())
         known = registered.get(self.module_path)
         if known is None or known.func is not self.func:
             registered[self.module_path] = self
@@ -97,15 +107,14 @@ class Task[**P, R](AnyTask):
 
     def using(self, **changes: Any) -> Task[P, R]:
         """Return a copy of the task with other options for its messages: priority, queue_name, run_after, backend,
-        max_attempts or metadata. An option that is None keeps its value.
-
-        The backoff, the timeout and exactly_once are not stored in messages, so they can't be changed per message.
+        max_attempts, metadata or channel (the channel itself). None keeps the value. Other options are not stored.
         Raises TypeError for an unknown option, InvalidTask for a wrong value.
 
             remind.using(priority=10, run_after=tomorrow).enqueue(7)
         """
         if unknown := changes.keys() - _CHANGEABLE:
             raise TypeError(f"using() takes {', '.join(sorted(_CHANGEABLE))}, not {', '.join(sorted(unknown))}.")
+        changes["channel_name"] = changes.pop("channel", None)
         return replace(self, **{name: value for name, value in changes.items() if value is not None})
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
@@ -203,9 +212,10 @@ class Task[**P, R](AnyTask):
         moved = row.scheduled_at_initially != row.created_at
         changes = {
             "queue_name": row.queue,
-            "priority": row.priority,
+            "priority": shown_priority(row.priority),
             "max_attempts": row.max_attempts,
-            "metadata": None if row.metadata is None else loads(row.metadata),
+            "metadata": None if (metadata := without_channel(row.metadata)) is None else loads(metadata),
+            "channel_name": channel_of(row.metadata),
             "run_after": row.scheduled_at_initially if moved else None,
             "backend": backend or self.backend,
         }
@@ -231,14 +241,16 @@ class Task[**P, R](AnyTask):
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
         metadata = None if self.metadata is None else dumps(self.metadata)
         names = parameter_names(self.func, self.takes_context)
+        limited = lines_up(self)
         for given, kwargs in calls:
             args = tuple(given)
             _check_fit(self, args, kwargs)
             payload = dump_call(args, kwargs, names)
-            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata)
+            channel = channel_for(self, args, kwargs) if limited else None
+            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel)
 
 
-_CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "metadata"}
+_CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "metadata", "channel"}
 
 
 @overload
@@ -256,6 +268,8 @@ def task[**P, R](
     metadata: Mapping[str, Any] | None = ...,
     exactly_once: bool = ...,
     sensitive: bool | Collection[str] = ...,
+    channel: ChannelOption = ...,
+    limit: Limit | Sequence[Limit] | None = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -323,22 +337,3 @@ def _check_fit(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
         check_fit(task.func, task.takes_context, args, kwargs)
     except TypeError as error:
         raise TypeError(f"{task.name}: {error}") from None
-
-
-def _check_options(task: Task[..., Any]) -> None:
-    if not task.func.__qualname__.isidentifier():
-        raise InvalidTask(f"{task.func.__qualname__} must be defined at module level.")
-    if BARE in str(task.queue_name):
-        raise InvalidTask(f"{task.name}: a task's queue has no {BARE!r} in its name: {task.queue_name!r}.")
-    if task.exactly_once and inspect.iscoroutinefunction(task.func):
-        raise InvalidTask(f"{task.name}: exactly_once needs a sync function, since transactions are sync.")
-    for name, check, value in (
-        ("max_attempts ", check_max_attempts, task.max_attempts),
-        ("timeout ", check_timeout, task.timeout),
-        ("", check_backoff, task.backoff),
-        ("", dumps, task.metadata),
-    ):
-        try:
-            check(value)
-        except (NotStorable, TypeError, ValueError) as error:
-            raise InvalidTask(f"{task.name}: {name}{str(error).removesuffix('.')}.") from None

@@ -79,7 +79,10 @@ class Migration(migrations.Migration):
                 ("pid", models.IntegerField(verbose_name="process id")),
                 ("threads", models.IntegerField()),
                 ("queues", models.TextField(blank=True, help_text="Those it serves, with commas between; empty: all.")),
-                ("excluded_queues", models.TextField(blank=True, default="", help_text="Of all, these are not served.")),
+                (
+                    "excluded_queues",
+                    models.TextField(blank=True, default="", help_text="Of all, these are not served."),
+                ),
                 ("lease", models.FloatField(help_text="Seconds that a renewal lasts.")),
                 (
                     "held",
@@ -348,6 +351,96 @@ class Migration(migrations.Migration):
             options={
                 "default_permissions": (),
                 "constraints": [models.UniqueConstraint(fields=("schedule", "nominal_at"), name="delayedq_tick")],
+            },
+        ),
+        migrations.CreateModel(
+            name="ChannelGroup",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("queue", models.CharField(max_length=200)),
+                ("kind", models.CharField(max_length=200)),
+                ("turn", models.FloatField(default=0.0, help_text="Where its channels are that were served last.")),
+            ],
+            options={"default_permissions": ()},
+        ),
+        migrations.CreateModel(
+            name="ChannelNotice",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("channel_id", models.BigIntegerField()),
+                ("queue", models.CharField(max_length=200)),
+                ("kind", models.CharField(max_length=200)),
+                ("name", models.CharField(blank=True, max_length=200)),
+                ("at", models.DateTimeField()),
+                ("ended", models.IntegerField(default=0, help_text="Attempts that ended,")),
+                ("seconds", models.FloatField(default=0.0, help_text="and how long they took together.")),
+            ],
+            options={"default_permissions": ()},
+        ),
+        migrations.CreateModel(
+            name="Channel",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("group_id", models.BigIntegerField()),
+                ("name", models.CharField(blank=True, max_length=200)),
+                ("is_ready", models.BooleanField(default=False)),
+                (
+                    "ready_at",
+                    models.DateTimeField(
+                        help_text="When it is looked at again, unless something happens in it before."
+                    ),
+                ),
+                (
+                    "turn",
+                    models.FloatField(help_text="Seconds of work it had, by its weight; the lowest is served first."),
+                ),
+                ("seconds", models.FloatField(default=0.0, help_text="Mean of its messages.")),
+                ("tokens", models.FloatField(blank=True, null=True)),
+                ("tokens_at", models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(fields=["group_id", "is_ready", "turn", "id"], name="delayedq_turn"),
+                    models.Index(fields=["is_ready", "ready_at"], name="delayedq_ready"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="ChannelMessage",
+            fields=[
+                ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("channel_id", models.BigIntegerField()),
+                ("group_id", models.BigIntegerField()),
+                ("urgency", models.SmallIntegerField(help_text="The priority, negated: the lowest comes first.")),
+                ("due_at", models.DateTimeField()),
+                ("lease_token", models.BigIntegerField(default=0)),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [
+                    models.Index(
+                        fields=["channel_id", "lease_token", "urgency", "due_at", "message_id"],
+                        name="delayedq_channel_order",
+                    ),
+                    models.Index(fields=["channel_id", "lease_token", "due_at"], name="delayedq_channel_due"),
+                    models.Index(fields=["group_id", "lease_token"], name="delayedq_channel_running"),
+                ],
+            },
+        ),
+        migrations.CreateModel(
+            name="LimitState",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("scope", models.CharField(help_text="The name of a queue, a task or a shared limit.", max_length=200)),
+                ("channel", models.CharField(blank=True, help_text="Empty: all of the scope.", max_length=200)),
+                ("definition", models.TextField(blank=True, help_text="JSON; null: it is not set live.", null=True)),
+                ("tokens", models.FloatField(blank=True, null=True)),
+                ("tokens_at", models.DateTimeField(blank=True, null=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "constraints": [models.UniqueConstraint(fields=("scope", "channel"), name="delayedq_limit")],
             },
         ),
         # Created before `set_storage`, which drops the first on MySQL, and replaces the second on PostgreSQL.

@@ -44,6 +44,10 @@ TABLES_WITH_NAMES = (
     "delayedq_worker",
     "delayedq_edit",
     "delayedq_editedmessage",
+    "delayedq_channelgroup",
+    "delayedq_channel",
+    "delayedq_channelnotice",
+    "delayedq_limitstate",
 )
 
 

@@ -8,6 +8,7 @@ The QuerySet verbs are for reading. Whatever changes a message goes through `del
 
 from __future__ import annotations
 
+from delayedq.models.channels import Channel, ChannelGroup, ChannelMessage, ChannelNotice, LimitState
 from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
 from delayedq.models.history import FinishedMessage, FinishedMessageQuerySet, Outcome
 from delayedq.models.message import (
@@ -25,6 +26,10 @@ from delayedq.models.operations import Edit, EditedMessage, PausedQueue, PausedT
 
 __all__ = [
     "HASH_LENGTH",
+    "Channel",
+    "ChannelGroup",
+    "ChannelMessage",
+    "ChannelNotice",
     "CronSchedule",
     "CronSettings",
     "CronTick",
@@ -34,6 +39,7 @@ __all__ = [
     "EditedMessage",
     "FinishedMessage",
     "FinishedMessageQuerySet",
+    "LimitState",
     "LockedRenewal",
     "Message",
     "MessageQuerySet",

@@ -13,6 +13,7 @@ from django.db.models import Exists, OuterRef, Q, Value, functions
 from django.utils.translation import gettext_lazy as _
 
 from delayedq import clock
+from delayedq.core.channels import shown_priority
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 
 if TYPE_CHECKING:
@@ -89,6 +90,18 @@ def _renewed(message: Message, renewal: LockedRenewal) -> Message:
     return renewed
 
 
+class Priority(models.SmallIntegerField):  # type: ignore[type-arg]  # Django does not know arguments
+    """The priority that a message was given. That of a message with a channel is stored lower: see `core.channels`."""
+
+    def from_db_value(self, value: int, *_: object) -> int:
+        return shown_priority(value)
+
+    def deconstruct(self) -> tuple[str, str, Any, Any]:
+        """In migrations it is a plain SmallIntegerField."""
+        name, _, arguments, options = super().deconstruct()
+        return name, "django.db.models.SmallIntegerField", arguments, options
+
+
 class MessageQuerySet(models.QuerySet["Message"]):
     """Live messages by state, judged by the database's clock: `Message.objects.due().filter(queue="mail").count()`."""
 
@@ -137,7 +150,7 @@ class Message(models.Model):
     claimed_at = models.DateTimeField(null=True, blank=True, help_text="When a worker last claimed it.")
     lease_token = models.BigIntegerField(null=True, blank=True, help_text="Fences every write after the claim.")
     generation = models.IntegerField(default=0, help_text="How often the keyed message was replaced.")
-    priority = models.SmallIntegerField(default=0, help_text="-100 to 100; higher runs first.")
+    priority = Priority(default=0, help_text="-100 to 100; higher runs first.")
     attempt = models.SmallIntegerField(default=0, help_text="Charged at the claim.")
     max_attempts = models.SmallIntegerField()
     queue = models.CharField(max_length=NAME_LENGTH)

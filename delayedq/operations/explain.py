@@ -13,9 +13,11 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from delayedq.core.channels import channel_of
 from delayedq.exceptions import UnknownTask
 from delayedq.masking import masking_of
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
+from delayedq.operations.channels import why_limited
 from delayedq.operations.counting import counted
 from delayedq.operations.wording import both, exact, grouped, relative
 from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
@@ -50,6 +52,7 @@ class Reason(StrEnum):
     BARE = "bare queue"
     PAUSED = "paused"
     UNSERVED = "unserved"
+    LIMITED = "limited"
     BEHIND = "behind"
     BUSY = "busy"
     DEAF = "deaf listener"
@@ -222,7 +225,11 @@ class Waiting:
         """Reasons for a message that is due and whose queue is served."""
         workers = self._workers()
         yield from self._expired()
-        yield from self._behind(workers)
+        if (channel := channel_of(self.message.metadata)) is not None:
+            why = why_limited(self.store, self.message, channel, self.now)
+            yield from (Answer(Reason.LIMITED, text) for text in why)
+        else:
+            yield from self._behind(workers)
         yield from self._busy(workers)
         if workers and all("deaf" in worker.problems for worker in workers):
             yield Answer(

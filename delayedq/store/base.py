@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from django.db import transaction
 
 from delayedq.store.bare_queues import BareQueues
+from delayedq.store.channels.offers import tell_ended, with_channels
+from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offering import Offering
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Transition
 
 
-class Store(Offering, Renewals, BareQueues):
+class Store(Offering, Renewals, BareQueues, Channels):
     """A database that holds the queue. One object per database alias; threads share it, connections are theirs.
 
     Every verb may raise django.db.Error.
@@ -170,7 +172,10 @@ class Store(Offering, Renewals, BareQueues):
                 settled |= self._give_back(returns)
             if discards := _of(Discard, transitions):
                 settled |= self._discard([discard.claimed for discard in discards])
-            return self._settle_rest([t for t in transitions if t.claimed.id not in settled], worker)
+            answer = self._settle_rest([t for t in transitions if t.claimed.id not in settled], worker)
+            if limited := with_channels(transitions):
+                tell_ended(self, limited, answer)
+            return answer
 
     def settle_waiting(self, transitions: Sequence[Transition], worker: str, may_wait: Callable[[], bool]) -> Settled:
         """`settle`; what another transaction has locked is tried again every BUSY_PAUSE seconds while `may_wait()`.

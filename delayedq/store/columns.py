@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from delayedq.core.channels import BOUNDARY, LIMITED, METADATA_KEY
 from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
@@ -26,6 +27,23 @@ HISTORY = (
     *("errors", "error", "fingerprint"),
 )
 
+
+def given_priority(priority: str = "priority") -> str:
+    """The priority that a live message was given, whether it has a channel or not (`core.channels`)."""
+    return f"CASE WHEN {priority} < {BOUNDARY} THEN {priority} + {LIMITED} ELSE {priority} END"
+
+
+def moved_priority(new: str, priority: str = "priority") -> str:
+    """What is stored of a new priority."""
+    return f"{new} - CASE WHEN {priority} < {BOUNDARY} THEN {LIMITED} ELSE 0 END"
+
+
+def revived_priority(table: str = "") -> str:
+    """What is stored of the priority of an ended message that lives again; `table`: with a full stop."""
+    has_channel = f"""{table}metadata LIKE '%%"{METADATA_KEY}":%%'"""
+    return f"{table}priority - CASE WHEN {has_channel} THEN {LIMITED} ELSE 0 END"
+
+
 #: What only success has, and what only a dead letter has.
 NOTHING = {"result": "NULL", "error": "NULL", "fingerprint": "NULL"}
 
@@ -33,6 +51,7 @@ NOTHING = {"result": "NULL", "error": "NULL", "fingerprint": "NULL"}
 _CANCELLED = {
     "started_at": "NULL",
     "attempts": "attempt",
+    "priority": given_priority(),
     "outcome": "'cancelled'",
     "worker": "leased_by",
     **NOTHING,

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from itertools import batched, groupby
 from typing import TYPE_CHECKING
 
+from delayedq.store.channels.offers import as_stored, line_up_offered
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offers import check, check_time, in_lock_order, waves
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
@@ -28,8 +29,12 @@ class Offering(ABC):
     def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE) -> Offered:
         """Store one message in one statement, within the caller's transaction if there is one.
 
+        One with a channel takes three more, in one transaction.
+
         Raises InvalidMessage for what can't be stored.
         """
+        if offer.channel is not None:
+            return self._offer_all([offer], on_conflict)[0]
         check(offer)
         offered = self._named(offer, self._offer_one(offer, on_conflict))
         self.notify_after_commit([offer.scheduled_at])
@@ -49,7 +54,9 @@ class Offering(ABC):
         with self.database.atomic():
             for positions in batched(order, CHUNK):
                 chunk = [offers[position] for position in positions]
-                offered.update(zip(positions, self._offer_chunk(chunk, on_conflict), strict=True))
+                outcomes = self._offer_chunk([as_stored(offer) for offer in chunk], on_conflict)
+                offered.update(zip(positions, outcomes, strict=True))
+                line_up_offered(self.database, chunk, outcomes)
                 self.notify_after_commit([offer.scheduled_at for offer in chunk])
         return [offered[position] for position in range(len(offers))]
 

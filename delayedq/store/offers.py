@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from delayedq.conf import get_settings
+from delayedq.core.channels import check_channel
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
 from delayedq.store.columns import MESSAGE, listed
@@ -77,6 +78,8 @@ def check(offer: Offer) -> None:
     check_name("kind", offer.kind)
     check_size("payload", offer.payload)
     check_size("metadata", offer.metadata or "")
+    if offer.channel is not None:
+        check_channel_name(offer.channel)
 
 
 def check_size(name: str, text: str) -> None:
@@ -94,6 +97,14 @@ def check_key(key: object) -> None:
         raise InvalidKey(f"A key has 1 to {KEY_LENGTH} characters, not {len(key)}: {key[:40]!r}.")
     if not is_storable(key):
         raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
+
+
+def check_channel_name(channel: object) -> None:
+    """Refuse with InvalidMessage what is no name of a channel."""
+    try:
+        check_channel(channel)
+    except ValueError as error:
+        raise InvalidMessage(f"{error}.") from None
 
 
 @lru_cache

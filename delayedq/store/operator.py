@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from delayedq.core.fingerprints import last_error
 from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
+from delayedq.store.channels.offers import line_up
+from delayedq.store.database import retry_on_deadlock
 from delayedq.store.error_groups import ErrorGroups
 from delayedq.store.figures import Figures
 
@@ -135,12 +137,19 @@ class OperatorStore(ABC):
 
     # Edits
 
-    @abstractmethod
+    @retry_on_deadlock
     def move(self, moves: Sequence[Move]) -> set[int]:
         """Change when and where messages wait; returns the ids of those that were still as seen.
 
         Workers are woken after commit.
         """
+        with self.database.atomic():
+            moved = self._move(moves)
+            line_up(self.database, moved)
+        return moved
+
+    @abstractmethod
+    def _move(self, moves: Sequence[Move]) -> set[int]: ...
 
     @abstractmethod
     def cancel(self, seen: Sequence[Seen]) -> set[int]:
@@ -176,13 +185,20 @@ class OperatorStore(ABC):
             messages.bulk_update(found, ["outcome", "error", "fingerprint"], batch_size=100)
         return {one.pk for one in found}
 
-    @abstractmethod
+    @retry_on_deadlock
     def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         """Take ended messages with this outcome out of the history and into the queue; returns their ids.
 
         What has another outcome by now stays, and so does a message whose key a live one has taken. Workers are woken
         after commit.
         """
+        with self.database.atomic():
+            revived = self._revive(revivals, outcome)
+            line_up(self.database, revived)
+        return revived
+
+    @abstractmethod
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]: ...
 
     # Keyset scans
 

@@ -78,6 +78,8 @@ class Offer(NamedTuple):
     priority: int = 0
     max_attempts: int = 1
     metadata: str | None = None
+    #: The channel in which it waits for its turn; None: it has none, and no limit.
+    channel: str | None = None
 
 
 class Offered(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from datetime import timedelta
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,11 +15,13 @@ from delayedq.backend import DelayedQBackend
 from delayedq.clock import chosen
 from delayedq.compat import task_backends
 from delayedq.conf import get_settings
+from delayedq.core.channels import is_limited
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised, Returned
 from delayedq.core.serialization import load_call
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import CannotRun, UnknownTask, WorkerVanished
+from delayedq.limits import rules_for
 from delayedq.management.backends import all_stores
 from delayedq.store import serving, store_for
 from delayedq.store.protocol import BARE, Lane
@@ -156,10 +159,12 @@ class _Runner:
         self._shared_leases = SharedLeases(MOST)
         #: The first message of each lane of tasks, due or not, as the last scan has found it.
         self._heads: list[tuple[Store, LaneHead]] = []
+        #: When messages with a channel may start, where some wait.
+        self._channels_due: list[datetime] = []
 
     def due_times(self) -> list[datetime]:
         """Those of the first messages of all lanes, when `run` had nothing more to do."""
-        return [head.first_at for _, head in self._heads]
+        return [head.first_at for _, head in self._heads] + self._channels_due
 
     def prune(self) -> None:
         retention = get_settings().RETENTION
@@ -183,6 +188,8 @@ class _Runner:
         """Of the highest priority first."""
         self._heads = [(store, head) for store in self.stores for head in store.scan(self._queues)]
         self._heads = [(store, head) for store, head in self._heads if BARE not in head.queue]
+        limited = {store.alias: store for store, head in self._heads if is_limited(head.priority)}
+        self._heads = [(store, head) for store, head in self._heads if not is_limited(head.priority)]
         due = [(store, head) for store, head in self._heads if head.due_in <= 0]
         due.sort(key=lambda one: (-one[1].priority, one[1].first_at))
         claims: list[tuple[Store, Claimed]] = []
@@ -190,7 +197,17 @@ class _Runner:
             if len(claims) < limit:
                 lane, lease = Lane(head.queue, head.priority), get_settings().LEASE
                 claims += [(store, claimed) for claimed in store.claim([lane], limit - len(claims), lease, WORKER)]
+        self._channels_due = []
+        for store in limited.values():
+            claims += self._claim_channels(store, limit - len(claims))
         return claims
+
+    def _claim_channels(self, store: Store, limit: int) -> list[tuple[Store, Claimed]]:
+        rules = rules_for(lambda queue: BARE not in queue and (self._queues is None or queue in self._queues))
+        claim = store.claim_channels(rules, limit, get_settings().LEASE, WORKER)
+        if claim.due_in is not None:
+            self._channels_due.append(store.now() + timedelta(seconds=claim.due_in))
+        return [(store, claimed) for claimed in claim.claimed]
 
     def attempt(self, store: Store, claimed: Claimed) -> AttemptReport:
         slot = self._shared_leases.hold(claimed.id, claimed.token)

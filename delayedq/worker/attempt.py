@@ -9,6 +9,7 @@ from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.backoff import as_backoff
+from delayedq.core.channels import channel_of, without_channel
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -69,6 +70,11 @@ class Attempt:
         return self.claimed.queue
 
     @property
+    def channel(self) -> str | None:
+        """None: it has none."""
+        return channel_of(self.claimed.metadata)
+
+    @property
     def attempt(self) -> int:
         """1 at the first attempt."""
         return self.claimed.attempt
@@ -90,7 +96,7 @@ class Attempt:
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """The metadata stored with the message; empty if there is none."""
-        stored = self.claimed.metadata
+        stored = without_channel(self.claimed.metadata)
         metadata: dict[str, Any] = json.loads(stored) if stored else {}
         return metadata
 

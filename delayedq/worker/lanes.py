@@ -18,6 +18,7 @@ from itertools import islice
 from threading import Lock
 from typing import TYPE_CHECKING
 
+from delayedq.core.channels import is_limited
 from delayedq.store.protocol import BARE, Lane
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class Lanes:
         self._excluded = excluded
         self._lanes: dict[tuple[str, int], _Known] = {}
         self._lock = Lock()
+        #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
+        self._channels_due: float | None = None
         #: Number of scans so far.
         self.scans = 0
 
@@ -109,7 +112,10 @@ class Lanes:
         """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
         with self._lock:
             before, self._lanes = self._lanes, {}
-            for head in heads:
+            limited = [moment + max(0.0, head.due_in) for head in heads if is_limited(head.priority)]
+            if limited:
+                self._channels_due = min(limited if self._channels_due is None else [*limited, self._channels_due])
+            for head in (head for head in heads if not is_limited(head.priority)):
                 name = head.queue, head.priority
                 gone = before.pop(name, None)
                 self._lanes[name] = known = _Known(_watermark(head), 0.0, gone.misses if gone else 0)
@@ -140,7 +146,9 @@ class Lanes:
         with self._lock:
             for known in self._lanes.values():
                 known.due = 0.0
-            return bool(self._lanes)
+            if self._channels_due is not None:
+                self._channels_due = 0.0
+            return bool(self._lanes) or self._channels_due is not None
 
     def yield_to_others(self, queue: str, priority: int, seconds: float) -> None:
         """A message of this lane is due again in `seconds`: let other workers go first then."""
@@ -148,6 +156,17 @@ class Lanes:
         with self._lock:
             if known := self._lanes.get((queue, priority)):
                 known.yield_at(now + seconds, now)
+
+    def expect_channels(self, due_in: float | None) -> None:
+        """When to claim from channels again; None: when something is offered, or a scan finds something."""
+        with self._lock:
+            self._channels_due = float("inf") if due_in is None else time.monotonic() + due_in
+
+    def choose(self) -> tuple[list[Lane], bool]:
+        """The lanes to claim from, or True: to claim from channels. If both are due, either comes half of the times."""
+        planned = self.plan()
+        due = self._channels_due is not None and self._channels_due <= time.monotonic()
+        return ([], True) if due and (not planned or random.random() < 0.5) else (planned, False)  # noqa: PLR2004, S311
 
     def plan(self) -> list[Lane]:
         """The lanes that are due, higher priorities first; equal ones take turns in being first."""
@@ -181,6 +200,7 @@ class Lanes:
         moment = time.monotonic()
         with self._lock:
             due = min((known.claim_at(moment) for known in self._lanes.values()), default=float("inf"))
+            due = min(due, float("inf") if self._channels_due is None else self._channels_due)
         return None if due == float("inf") else due - moment
 
 

@@ -74,13 +74,18 @@ class Loop:
         )
         self._beat = CronBeat(store, definitions_in(store), self._outage) if options.cron else None
         self._unsettled: list[AttemptResult] = []
-        self._store_thread = StoreThread(store, options.lease, name, self._waiter.wake, self._leases.remember_claim)
+        self._store_thread = StoreThread(
+            store, options.lease, name, self._waiter.wake, self._leases.remember_claim, self._serves
+        )
         #: The one in progress.
         self._round_trip: RoundTrip | None = None
         self._busy_until, self._claimed = 0.0, 0
         self._progress = time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
+
+    def _serves(self, queue: str) -> bool:
+        return self._lanes.serves(queue) and (self._options.queues is None or queue in self._options.queues)
 
     def stop(self) -> None:
         """Claim no more, and let what runs finish. Safe in a signal handler."""
@@ -219,6 +224,8 @@ class Loop:
             self._claimed += len(round_trip.answer.claimed)
             self._progress = time.monotonic()
             self._scans_when_quiet = None
+        if round_trip.channels or round_trip.channels_due_in is not None:
+            self._lanes.expect_channels(round_trip.channels_due_in)
         if round_trip.planned and self._lanes.advance(round_trip.planned, round_trip.answer.claimed, round_trip.room):
             self._poller.ask()
 
@@ -230,13 +237,13 @@ class Loop:
         if self._pool.should_take():
             self._take_ended()  # which makes room, so that one round trip ends these and claims as many
         room = self._room(coming)
-        planned = self._lanes.plan() if room else []
-        if planned:
+        planned, channels = self._lanes.choose() if room else ([], False)
+        if planned or channels:
             self._take_ended()
-        if not planned and not self._should_settle():
+        if not planned and not channels and not self._should_settle():
             return None
         results, self._unsettled = self._unsettled, []
-        return RoundTrip(results, planned, room, self._leases.may_claim_expired())
+        return RoundTrip(results, planned, room, channels, self._leases.may_claim_expired())
 
     def _unpack(self, round_trip: RoundTrip) -> None:
         concluded = round_trip.concluded()
@@ -279,7 +286,7 @@ class Loop:
 
     def _end_claim(self, round_trip: RoundTrip) -> None:
         """What it claimed is in the shared leases; after an error, it may have claimed more than the answer says."""
-        if round_trip.planned:
+        if round_trip.claims:
             end = self._leases.forget_claim if round_trip.error is None else self._leases.give_up_claim
             end(round_trip.token)
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from django.db import DataError, Error, IntegrityError, connections
 
+from delayedq.limits import rules_for
+from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Settled, SettledAndClaimed
 from delayedq.worker.transitions import decision, transition
@@ -41,6 +43,8 @@ class RoundTrip:
     results: list[AttemptResult]
     planned: Sequence[Lane]
     room: int
+    #: Does it claim from channels, and not from lanes?
+    channels: bool = False
     #: May it claim messages whose lease has run out?
     expired: bool = True
     #: That of its claim.
@@ -58,7 +62,14 @@ class RoundTrip:
     answer: SettledAndClaimed = NOTHING
     #: Ids of messages whose end the database refuses: they are left to their leases.
     unstorable: set[int] = field(default_factory=set)
+    #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
+    channels_due_in: float | None = None
     error: BaseException | None = None
+
+    @property
+    def claims(self) -> bool:
+        """Whether it claims something."""
+        return bool(self.planned) or self.channels
 
     def concluded(self) -> list[tuple[AttemptResult, Decision]]:
         """The results that need no other round trip, with what was decided; once it is done."""
@@ -79,11 +90,13 @@ class StoreThread(threading.Thread):
         worker: str,
         wake: Callable[[], None],
         remember_claim: Callable[[int], None] = lambda _: None,
+        serves: Callable[[str], bool] = lambda _: True,
     ) -> None:
         super().__init__(name="delayedq-store", daemon=True)
         self._store = store
         self._lease = lease
         self._remember_claim = remember_claim
+        self._rules = rules_for(serves)
         #: Messages (ids) that may have been settled by a round trip whose answer never came.
         self._unsure: set[int] = set()
         self._worker = worker
@@ -125,7 +138,7 @@ class StoreThread(threading.Thread):
             transition(result, decided, round_trip.began_at)
             for result, decided in zip(round_trip.results, round_trip.decisions, strict=True)
         ]
-        if round_trip.planned:
+        if round_trip.claims:
             self._remember_claim(round_trip.token)
         round_trip.sending.set()
         try:
@@ -143,10 +156,19 @@ class StoreThread(threading.Thread):
                 raise
             round_trip.planned = ()
             self._settle_singly(round_trip, transitions)
+        if round_trip.channels and round_trip.error is None:
+            self._claim_channels(round_trip)
+        elif with_channels(transitions):
+            round_trip.channels_due_in = 0.0  # there is room again
         settled = round_trip.answer.settled
         round_trip.answer = round_trip.answer._replace(settled=settled._replace(lost=self._really_lost(settled.lost)))
         if round_trip.error is None:
             self._unsure.clear()
+
+    def _claim_channels(self, round_trip: RoundTrip) -> None:
+        claim = self._store.claim_channels(self._rules, round_trip.room, self._lease, self._worker, round_trip.token)
+        round_trip.answer = round_trip.answer._replace(claimed=claim.claimed)
+        round_trip.channels_due_in = claim.due_in
 
     def _really_lost(self, lost: frozenset[int]) -> frozenset[int]:
         """Without the messages that an earlier round trip has settled, although its answer never came."""

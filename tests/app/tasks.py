@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import time
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delayedq import task
+from delayedq import Limit, Rate, current_message, task
 from tests.app.models import Mark
 
 if TYPE_CHECKING:
@@ -93,3 +96,39 @@ async def aplay(body, *args, **kwargs):
 @task(exactly_once=True)
 def play_once(body, *args, **kwargs):
     return bodies[body](*args, **kwargs)
+
+
+# With channels and limits
+
+
+@task(queue_name="webhooks", channel="customer", limit=Limit(concurrency=1))
+def deliver(customer, body="nothing"):
+    return bodies.get(body, list)()
+
+
+@task(
+    queue_name="webhooks", limit=[Limit(rate=Rate(2, per=timedelta(hours=1))), Limit(name="the-press", concurrency=3)]
+)
+def report(number):
+    return number
+
+
+@task(queue_name="webhooks", channel="customer", limit=Limit(concurrency=2), max_attempts=50)
+def write_down(customer, path, seconds=0.05):
+    """Appends when it begins and when it ends, in one write each."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    number = current_message().id
+    os.write(file, f"{time.monotonic_ns()} began {os.getpid()} {customer} {number}\n".encode())
+    time.sleep(seconds)
+    os.write(file, f"{time.monotonic_ns()} ended {os.getpid()} {customer} {number}\n".encode())
+    os.close(file)
+
+
+@task(channel="customer", limit=Limit(concurrency=2))
+def call(customer):
+    """Does nothing, at most twice at once for each customer."""
+
+
+@task(channel="customer")
+def forward(customer):
+    """Does nothing."""

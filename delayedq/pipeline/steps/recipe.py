@@ -13,6 +13,7 @@ from delayedq.core.serialization import dumps
 from delayedq.exceptions import InvalidOption, UnknownTask
 from delayedq.pipeline.spark import rows
 from delayedq.pipeline.spark.rows import Parameter, Recipe, source_of
+from delayedq.task_channels import lines_up
 from delayedq.tasks import parameters_of, task_at
 
 if TYPE_CHECKING:
@@ -47,6 +48,10 @@ def recipe_of(mapped: Mapped, columns: Sequence[str]) -> Recipe:
     Raises InvalidOption for what does not fit the task or the file, and names it.
     """
     task = _task(mapped.task)
+    if lines_up(task):
+        raise InvalidOption(
+            f"{task.name} has a channel or a limit, which files are loaded without; enqueue_bulk() keeps it."
+        )
     _check_zone(mapped.zone)
     return Recipe(
         queue=task.queue_name,

@@ -27,8 +27,7 @@ class MySQLOperatorStore(OperatorStore):
             kinds.append(rows[0][0])
         return kinds
 
-    @retry_on_deadlock
-    def move(self, moves: Sequence[Move]) -> set[int]:
+    def _move(self, moves: Sequence[Move]) -> set[int]:
         with self.database.atomic():
             unchanged = self._unchanged([move.seen for move in moves])
             given = [_moved(move) for move in moves if move.seen.id in unchanged]
@@ -70,8 +69,7 @@ class MySQLOperatorStore(OperatorStore):
         waiting = [Seen._make([*row[:3], instant(row[3]), *row[4:]]) for row in rows]
         return {one.id for one in waiting if one == expected[one.id]}
 
-    @retry_on_deadlock
-    def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         times = {one.id: None if one.scheduled_at is None else text(one.scheduled_at) for one in revivals}
         with self.database.atomic():
             ended = [row[0] for row in self.database.rows_of(sql.ENDED, times, outcome=outcome)]

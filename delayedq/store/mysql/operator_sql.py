@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from delayedq.store.columns import REVIVED, history, listed
+from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
 from delayedq.store.mysql.sql import BY_ID, HISTORY, IDS, KEY, LONGTEXT, NOW, VARCHAR, unleased
 
 # Those that no claim holds, locked; as they are seen now.
 _SEEN = f"""
-SELECT message.id, generation, attempt, scheduled_at, queue, priority FROM {IDS} {BY_ID}
+SELECT message.id, generation, attempt, scheduled_at, queue, {given_priority()} FROM {IDS} {BY_ID}
 WHERE {{which}}
 FOR UPDATE SKIP LOCKED
 """
@@ -20,7 +20,8 @@ UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
     id BIGINT PATH '$[0]', scheduled_at DATETIME(6) PATH '$[1]', queue {VARCHAR} PATH '$[2]', priority INT PATH '$[3]'
 )) AS given
 {BY_ID}
-SET message.scheduled_at = given.scheduled_at, message.queue = given.queue, message.priority = given.priority,
+SET message.scheduled_at = given.scheduled_at, message.queue = given.queue,
+    message.priority = {moved_priority("given.priority", "message.priority")},
     lease_token = NULL, leased_until = NULL, leased_by = NULL
 """
 
@@ -53,6 +54,7 @@ _REVIVED = {name: f"finished.{name}" for name in REVIVED} | {
     "scheduled_at": "coalesce(given.due, finished.scheduled_at)",
     "scheduled_at_initially": "coalesce(given.due, finished.scheduled_at_initially)",
     "generation": "0",
+    "priority": revived_priority("finished."),
     "attempt": "IF(given.due IS NULL, finished.attempts, 0)",
     "key": f"finished.{KEY}",
     "errors": "IF(given.due IS NULL, finished.errors, NULL)",

@@ -21,6 +21,7 @@ from delayedq.store.base import Store
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.mysql import bare_sql, sql
+from delayedq.store.mysql.channels import MySQLChannels
 from delayedq.store.mysql.database import ROWS
 from delayedq.store.mysql.listener import MySQLListener
 from delayedq.store.mysql.offers import offer_one, offer_run, runs
@@ -55,7 +56,7 @@ ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ 
 PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
 
 
-class MySQLStore(Store):
+class MySQLStore(MySQLChannels, Store):
     page: ClassVar[str] = bare_sql.PAGE
     keys: ClassVar[str] = bare_sql.KEYS
     database: MySQLDatabase

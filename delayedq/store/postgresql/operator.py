@@ -21,7 +21,7 @@ class PostgreSQLOperatorStore(OperatorStore):
     def keyed_kinds(self) -> list[str]:
         return [row[0] for row in self.database.rows(sql.KEYED_KINDS)]
 
-    def move(self, moves: Sequence[Move]) -> set[int]:
+    def _move(self, moves: Sequence[Move]) -> set[int]:
         parameters = {
             **_seen([move.seen for move in moves]),
             "new_times": [move.scheduled_at for move in moves],
@@ -46,7 +46,7 @@ class PostgreSQLOperatorStore(OperatorStore):
     def stop(self, seen: Sequence[Seen]) -> set[int]:
         return self.database.ids(sql.STOP, _seen(seen))
 
-    def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         times = [revival.scheduled_at for revival in revivals]
         ids = [revival.id for revival in revivals]
         revived = self.database.ids(sql.REVIVE, {"ids": ids, "times": times, "outcome": outcome})

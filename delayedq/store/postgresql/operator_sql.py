@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delayedq.store.columns import REVIVED, history, listed
+from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
 from delayedq.store.postgresql.sql import FREE, HISTORY, NOW, unleased
 
 _SEEN = """
@@ -15,13 +15,14 @@ _SEEN_COLUMNS = "id, generation, attempt, scheduled_at, queue, priority"
 _AS_SEEN = f"""
 message.id = {FREE} AND message.id = seen.id AND message.generation = seen.generation
     AND message.attempt = seen.attempt AND message.scheduled_at = seen.scheduled_at AND message.queue = seen.queue
-    AND message.priority = seen.priority
+    AND {given_priority("message.priority")} = seen.priority
 """
 _UNCHANGED = f"{_AS_SEEN} AND {unleased('message')}"
 
 MOVE = f"""
 UPDATE delayedq_message AS message
-SET scheduled_at = seen.new_time, queue = seen.new_queue, priority = seen.new_priority,
+SET scheduled_at = seen.new_time, queue = seen.new_queue,
+    priority = {moved_priority("seen.new_priority", "message.priority")},
     lease_token = NULL, leased_until = NULL, leased_by = NULL
 FROM unnest({_SEEN}, %(new_times)s::timestamptz[], %(new_queues)s::text[], %(new_priorities)s::smallint[])
     AS seen ({_SEEN_COLUMNS}, new_time, new_queue, new_priority)
@@ -69,6 +70,7 @@ _REVIVED = listed(
     scheduled_at="coalesce(due, scheduled_at)",
     scheduled_at_initially="coalesce(due, scheduled_at_initially)",
     generation="0",
+    priority=revived_priority(),
     attempt="CASE WHEN due IS NULL THEN attempts ELSE 0 END",
     errors="CASE WHEN due IS NULL THEN errors END",
 )

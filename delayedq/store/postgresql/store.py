@@ -11,9 +11,11 @@ from psycopg import IsolationLevel
 
 from delayedq.store import retention
 from delayedq.store.base import Store
+from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
 from delayedq.store.postgresql import bare_sql, offers_sql, renewals_sql, sql
+from delayedq.store.postgresql.channels import PostgreSQLChannels
 from delayedq.store.postgresql.listener import PostgreSQLListener
 from delayedq.store.postgresql.parameters import (
     numbers,
@@ -59,7 +61,7 @@ ISOLATION_HINT = (
 )
 
 
-class PostgreSQLStore(Store):
+class PostgreSQLStore(PostgreSQLChannels, Store):
     can_notify: ClassVar[bool] = True
     page: ClassVar[str] = bare_sql.PAGE
     keys: ClassVar[str] = bare_sql.KEYS
@@ -146,7 +148,7 @@ class PostgreSQLStore(Store):
 
     def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
         nothing = not transitions or not request.lanes or request.limit <= 0
-        if nothing or not all(type(t) is Finish for t in transitions):
+        if nothing or not all(type(t) is Finish for t in transitions) or with_channels(transitions):
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
         rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)

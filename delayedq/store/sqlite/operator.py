@@ -19,7 +19,7 @@ class SQLiteOperatorStore(OperatorStore):
     def keyed_kinds(self) -> list[str]:
         return [row[0] for row in self.database.rows(sql.KEYED_KINDS)]
 
-    def move(self, moves: Sequence[Move]) -> set[int]:
+    def _move(self, moves: Sequence[Move]) -> set[int]:
         moment = self.database.now()
         with self.database.atomic():
             return self._each(sql.MOVE, [_moved(move, moment) for move in moves])
@@ -41,7 +41,7 @@ class SQLiteOperatorStore(OperatorStore):
             recorded = self._each(sql.RECORD_STOPPED, [_seen(one, moment) for one in seen])
             return self._each(sql.DELETE, [{"id": id_} for id_ in recorded])
 
-    def revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         with self.database.atomic():
             revived = self._each(sql.REVIVE, [{**_revival(one), "outcome": outcome} for one in revivals])
             return self._each(sql.DELETE_ENDED, [{"id": id_} for id_ in revived])

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from delayedq.store.columns import REVIVED, history, listed
+from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
 from delayedq.store.sqlite.sql import HISTORY
 
 # Still as seen, and no claim holds it.
-_AS_SEEN = """
+_AS_SEEN = f"""
 id = %(id)s AND generation = %(generation)s AND attempt = %(attempt)s AND scheduled_at = %(scheduled_at)s
-    AND queue = %(queue)s AND priority = %(priority)s
+    AND queue = %(queue)s AND {given_priority()} = %(priority)s
 """
 _UNCHANGED = f"{_AS_SEEN} AND (lease_token IS NULL OR leased_until <= %(now)s)"
 
 MOVE = f"""
 UPDATE delayedq_message
-SET scheduled_at = %(new_time)s, queue = %(new_queue)s, priority = %(new_priority)s,
+SET scheduled_at = %(new_time)s, queue = %(new_queue)s, priority = {moved_priority("%(new_priority)s")},
     lease_token = NULL, leased_until = NULL, leased_by = NULL
 WHERE {_UNCHANGED}
 RETURNING id
@@ -49,6 +49,7 @@ _REVIVED = listed(
     scheduled_at="coalesce(%(due)s, scheduled_at)",
     scheduled_at_initially="coalesce(%(due)s, scheduled_at_initially)",
     generation="0",
+    priority=revived_priority(),
     attempt="CASE WHEN %(due)s IS NULL THEN attempts ELSE 0 END",
     errors="CASE WHEN %(due)s IS NULL THEN errors END",
 )

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from delayedq.core.conditions import as_text, from_text, meets
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
-from delayedq.store.claims import in_lane_order, new_token
+from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
-from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
+from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
 from delayedq.store.sqlite import bare_sql, sql
+from delayedq.store.sqlite.channels import SQLiteChannels
 from delayedq.store.sqlite.listener import SQLiteListener
-from delayedq.store.sqlite.values import instant, text, unrenewed
+from delayedq.store.sqlite.values import claimed_from, instant, leased, text, unrenewed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
-    from delayedq.store.protocol import ClaimRequest, Finish, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Offer, OnConflict, Transition
     from delayedq.store.renewals import Held
     from delayedq.store.sqlite.database import SQLiteDatabase
 
@@ -37,7 +38,7 @@ OPTIONS_HINT = (
 )
 
 
-class SQLiteStore(Store):
+class SQLiteStore(SQLiteChannels, Store):
     page: ClassVar[str] = bare_sql.PAGE
     keys: ClassVar[str] = bare_sql.KEYS
     database: SQLiteDatabase
@@ -112,10 +113,10 @@ class SQLiteStore(Store):
         if lanes := self._due(request.lanes, expired_by) if request.limit > 0 else []:
             with self.database.atomic():
                 # A lease begins when there is nothing more to wait for.
-                leased = _leased(self.database.now(), request.lease, request.worker, request.token)
+                lease = leased(self.database.now(), request.lease, request.worker, request.token)
                 for lane in lanes:
                     if room := request.limit - len(claimed):
-                        claimed += self._claim_lane(lane, {**leased, "expired_by": expired_by, "limit": room})
+                        claimed += self._claim_lane(lane, {**lease, "expired_by": expired_by, "limit": room})
         return in_lane_order(claimed, lanes)
 
     def _due(self, lanes: Sequence[Lane], expired_by: str) -> list[Lane]:
@@ -124,7 +125,7 @@ class SQLiteStore(Store):
         return [lane for lane in lanes if self.database.rows(sql.IS_DUE, {**_lane(lane), **parameters})]
 
     def _claim_lane(self, lane: Lane, parameters: dict[str, Any]) -> list[Claimed]:
-        return [_claimed(row) for row in self.database.rows(sql.CLAIM, {**_lane(lane), **parameters})]
+        return [claimed_from(row) for row in self.database.rows(sql.CLAIM, {**_lane(lane), **parameters})]
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
         self.database.define(bare_sql.MEETS, _meets)
@@ -133,16 +134,16 @@ class SQLiteStore(Store):
         if not self.database.rows(bare_sql.due_matching(matching), {**matching_rows, "limit": 1}):
             return []
         with self.database.atomic():
-            parameters = {**matching_rows, **_leased(self.database.now(), lease, worker), "limit": limit}
+            parameters = {**matching_rows, **leased(self.database.now(), lease, worker), "limit": limit}
             rows = self.database.rows(bare_sql.claim_matching(matching), parameters)
-        return in_lane_order(map(_claimed, rows), [matching.lane])
+        return in_lane_order(map(claimed_from, rows), [matching.lane])
 
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
         wanted = {"id": id_, "generation": generation, "expired_by": self._expired_by()}
         with self.database.atomic():
-            parameters = {**wanted, **_leased(self.database.now(), lease, worker)}
+            parameters = {**wanted, **leased(self.database.now(), lease, worker)}
             rows = self.database.rows(sql.CLAIM_UNCHANGED, parameters)
-        return _claimed(rows[0]) if rows else None
+        return claimed_from(rows[0]) if rows else None
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
         moment = self.database.now()
@@ -246,11 +247,6 @@ def _lane(lane: Lane) -> dict[str, Any]:
     }
 
 
-def _leased(moment: datetime, lease: timedelta, worker: str, token: int | None = None) -> dict[str, Any]:
-    leased = {"token": token or new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
-    return {**leased, **unrenewed(moment)}
-
-
 def _matching(matching: Matching) -> dict[str, Any]:
     keys = matching.keys._asdict() if matching.keys else {}
     return {**_lane(matching.lane), **keys, "conditions": as_text(matching.conditions)}
@@ -266,10 +262,6 @@ def _meets(payload: str, conditions: str) -> bool:
 def _lane_head(queue: str, priority: int, stored: str, *, moment: datetime) -> LaneHead:
     first_at = instant(stored)
     return LaneHead(queue, priority, first_at, (first_at - moment).total_seconds())
-
-
-def _claimed(row: tuple[Any, ...]) -> Claimed:
-    return Claimed._make([*row[:9], *map(instant, row[9:12]), *row[12:]])
 
 
 def _fence(claimed: Claimed) -> tuple[int, int, int]:

@@ -1,0 +1,77 @@
+"""Channels: sub-queues of the messages of one task, and how a message says which one it is in.
+
+A message with a channel waits in a *limited lane*: its stored priority is LIMITED lower than the one it was given, so
+no claim of an ordinary lane can meet it, whatever happens to it: retries, expired leases, edits. Its channel travels in
+its metadata, also into the history.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import blake2b
+
+from delayedq.core.limits import NAME_LENGTH, is_storable
+
+#: How much lower the stored priority of a message with a channel is. Priorities are from -100 to 100.
+LIMITED = 1_000
+#: Stored priorities below this are those of limited lanes.
+BOUNDARY = -LIMITED // 2
+
+METADATA_KEY = "delayedq.channel"
+
+
+def is_limited(priority: int) -> bool:
+    """Whether a stored priority is that of a limited lane."""
+    return priority < BOUNDARY
+
+
+def shown_priority(stored: int) -> int:
+    """The priority that the message was given.
+
+    >>> shown_priority(5 - LIMITED), shown_priority(5)
+    (5, 5)
+    """
+    return stored + LIMITED if stored < BOUNDARY else stored
+
+
+def check_channel(name: object) -> None:
+    """Raises ValueError for what is no name of a channel."""
+    if not isinstance(name, str) or len(name) > NAME_LENGTH or not is_storable(name):
+        raise ValueError(f"a channel is a text of at most {NAME_LENGTH} characters, not {str(name)[:80]!r}")
+
+
+def with_channel(metadata: str | None, channel: str) -> str:
+    """The metadata (JSON) of a message in this channel."""
+    return json.dumps({**(json.loads(metadata) if metadata else {}), METADATA_KEY: channel}, separators=(",", ":"))
+
+
+def channel_of(metadata: str | None) -> str | None:
+    """The channel in the metadata of a message; None if it has none."""
+    if not metadata or METADATA_KEY not in metadata:
+        return None
+    channel = json.loads(metadata).get(METADATA_KEY)
+    return None if channel is None else str(channel)
+
+
+def without_channel(metadata: str | None) -> str | None:
+    """The metadata as the task gave it."""
+    if channel_of(metadata) is None:
+        return metadata
+    rest = {name: value for name, value in json.loads(metadata or "{}").items() if name != METADATA_KEY}
+    return json.dumps(rest, separators=(",", ":")) if rest else None
+
+
+def group_id(queue: str, kind: str) -> int:
+    """The id of the channels of one task in one queue."""
+    return _digest(queue, kind)
+
+
+def channel_id(queue: str, kind: str, channel: str) -> int:
+    """The id of a channel, which every process finds out alike without asking the database."""
+    return _digest(queue, kind, channel)
+
+
+def _digest(*names: str) -> int:
+    """63 bits: among a million channels, two share an id with a probability of 0.00000005."""
+    texts = json.dumps(names).encode()
+    return int.from_bytes(blake2b(texts, digest_size=8).digest()) >> 1

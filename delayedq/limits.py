@@ -1,0 +1,119 @@
+"""Limits that are set while everything runs: they hold from the caller's commit on, also for what waits already.
+
+limits.set("webhooks", concurrency=10)                        # a queue
+limits.set("shop.tasks.deliver", channel="acme", rate=Rate(1, per=timedelta(seconds=1)))
+limits.clear("webhooks")                                      # what the code says holds again
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from delayedq.core.limiting import Limit, Rate
+from delayedq.exceptions import InvalidLimit
+from delayedq.store import default_store
+from delayedq.store.channels.offers import notice_of
+from delayedq.store.offers import check_channel_name
+from delayedq.task_channels import limits_in, lines_up, rules_of
+from delayedq.tasks import registered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from django.db.models import QuerySet
+
+    from delayedq.models import ChannelGroup, LimitState
+    from delayedq.store.base import Store
+    from delayedq.store.channels.requests import Rules
+
+__all__ = ["Limit", "Rate", "clear", "live", "rules_for", "set"]
+
+
+def set(  # noqa: A001 - limits.set() reads well
+    scope: str,
+    *,
+    channel: str = "",
+    concurrency: int | None = None,
+    rate: Rate | None = None,
+    store: Store | None = None,
+) -> Limit:
+    """Put a limit in the place of the defined one of a queue, a task (its path) or a shared limit (its name).
+
+    channel: only of this channel, of each task in the queue, or of the task. concurrency, rate: as in `Limit`; None: no
+    limit. store: where the messages are; None: in the default database. Takes part in the caller's transaction.
+    Raises InvalidLimit for a wrong value, and for a scope whose messages wait in no channel.
+    """
+    try:
+        limit = Limit(concurrency=concurrency, rate=rate)
+    except ValueError as error:
+        raise InvalidLimit(f"{error}.") from None
+    store = store or default_store()
+    _check_scope(scope, channel)
+    _states(store).update_or_create(scope=scope, channel=channel, defaults={"definition": json.dumps(limit.as_json())})
+    _tell(store, scope, channel)
+    return limit
+
+
+def clear(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
+    """Take back what `set` has put there; False if it had not. Takes part in the caller's transaction."""
+    store = store or default_store()
+    found = _states(store).filter(scope=scope, channel=channel, definition__isnull=False)
+    cleared = bool(found.delete()[0]) if channel else bool(found.update(definition=None))
+    if cleared:
+        _tell(store, scope, channel)
+    return cleared
+
+
+def live(store: Store | None = None) -> dict[tuple[str, str], Limit]:
+    """The limits that are set now, by scope and channel."""
+    store = store or default_store()
+    rows = _states(store).filter(definition__isnull=False).values_list("scope", "channel", "definition")
+    return {(scope, channel): Limit.from_json(json.loads(definition or "{}")) for scope, channel, definition in rows}
+
+
+def rules_for(serves: Callable[[str], bool]) -> Callable[[str, str], Rules | None]:
+    """The limits by which a worker claims from channels, of the queues it serves and the tasks it knows."""
+
+    def rules(queue: str, kind: str) -> Rules | None:
+        task = registered.get(kind)
+        return rules_of(task, queue) if task is not None and serves(queue) else None
+
+    return rules
+
+
+def _states(store: Store) -> QuerySet[LimitState]:
+    from delayedq.models import LimitState
+
+    return LimitState.objects.using(store.alias).all()
+
+
+def _check_scope(scope: str, channel: str) -> None:
+    known = sorted({*_scopes()})
+    if scope not in known:
+        raise InvalidLimit(
+            f"{scope!r} has no channels: it is no queue or path of a task with a channel or a limit, and no name of a "
+            f"shared limit; known are {', '.join(known) or 'none'}. A task gets them by channel= or limit=, or if "
+            "DELAYEDQ['LIMITS'] names it or its queue."
+        )
+    check_channel_name(channel)
+
+
+def _scopes() -> Iterator[str]:
+    for task in registered.values():
+        if lines_up(task):
+            yield from (task.queue_name, task.module_path)
+            yield from (one.name for one in limits_in(task.limit) if one.name is not None)
+
+
+def _tell(store: Store, scope: str, channel: str) -> None:
+    """Workers ask again after the commit; the channel itself is looked at then."""
+    from delayedq.models import ChannelGroup
+
+    if channel:
+        groups: list[ChannelGroup] = [
+            one for one in ChannelGroup.objects.using(store.alias) if scope in {one.queue, one.kind}
+        ]
+        for group in groups:
+            notice_of(store.database, group.queue, group.kind, channel)
+    store.notify_after_commit()

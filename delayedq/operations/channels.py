@@ -1,0 +1,119 @@
+"""What is known of a channel: how many messages run and wait in it, its limits, and when the next may start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db.models import Q
+
+from delayedq.core.channels import channel_id
+from delayedq.core.limiting import Limit
+from delayedq.limits import live
+from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
+from delayedq.operations.wording import both
+from delayedq.store.channels.places import Places
+from delayedq.store.channels.requests import Rules
+from delayedq.store.channels.visits import bucket_of, room_of
+from delayedq.task_channels import rules_of
+from delayedq.tasks import registered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from delayedq.models import Message
+    from delayedq.store.base import Store
+    from delayedq.store.channels.visits import HasTokens
+
+#: Waiting messages are counted up to this number.
+MOST_WAITING = 5_000
+
+
+class LimitNow(NamedTuple):
+    """A limit at a moment. `released_at`: when the next message may start by its rate; None: one may now.
+
+    `scope`: the name of the queue, the task or the shared limit; "": it is the channel's own.
+    """
+
+    scope: str
+    limit: Limit
+    running: int
+    released_at: datetime | None
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit.concurrency is not None and self.running >= self.limit.concurrency
+
+
+class ChannelNow(NamedTuple):
+    """A channel at a moment. `waiting`: due messages, at most MOST_WAITING + 1 are counted."""
+
+    queue: str
+    kind: str
+    name: str
+    waiting: int
+    limits: list[LimitNow]
+
+
+def channel_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> ChannelNow:
+    """The channel of a task in a queue; it only reads."""
+    id_ = channel_id(queue, kind, name)
+    waits = ChannelMessage.objects.using(store.alias).filter(channel_id=id_, lease_token=0, due_at__lte=now)
+    waiting = waits[: MOST_WAITING + 1].count()
+    return ChannelNow(queue, kind, name, waiting, [*_limits(store, queue, kind, name, now)])
+
+
+def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
+    rules, set_live, places = _rules(queue, kind), live(store), Places(store, now)
+    own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
+    if limit := own or rules.channel:
+        id_ = channel_id(queue, kind, name)
+        running, _ = places.look([id_])
+        yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
+    states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
+    for scope, defined in rules.scopes:
+        groups = [one.pk for one in ChannelGroup.objects.using(store.alias) if scope in _scopes(one)]
+        running_in_scope = places.running_by_group(groups).total()
+        yield _now(scope, set_live.get((scope, ""), defined), running_in_scope, states.get(scope), now)
+
+
+def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: datetime) -> LimitNow:
+    rate_only = Limit(rate=limit.rate)
+    return LimitNow(scope, limit, running, room_of(rate_only, 0, bucket_of(state), 1, now).released_at)
+
+
+def _rules(queue: str, kind: str) -> Rules:
+    task = registered.get(kind)
+    return Rules() if task is None else rules_of(task, queue)
+
+
+def _scopes(group: ChannelGroup) -> list[str]:
+    return [scope for scope, _ in _rules(group.queue, group.kind).scopes]
+
+
+def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
+    """Why a due message with a channel waits, in sentences; none if nothing is in its way."""
+    channel = channel_now(store, message.queue, message.kind, name, now)
+    whose = f"channel {name}" if name else "its task"
+    for one in channel.limits:
+        subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
+        if one.is_full:
+            yield f"{subject} has {one.running:,} of {one.limit.concurrency:,} running."
+        elif one.released_at is not None:
+            yield f"{subject} has its next release {both(one.released_at, now)}."
+    if before := _before(store, message, name, now):
+        more = "More than " if before > MOST_WAITING else ""
+        yield f"{more}{min(before, MOST_WAITING):,} of {whose} wait before it."
+
+
+def _before(store: Store, message: Message, name: str, now: datetime) -> int:
+    """How many messages of its channel are due and come before it."""
+    due = ChannelMessage.objects.using(store.alias).filter(
+        channel_id=channel_id(message.queue, message.kind, name), lease_token=0, due_at__lte=now
+    )
+    urgency, at = -message.priority, message.scheduled_at
+    same = Q(urgency=urgency)
+    before = due.filter(
+        Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
+    )
+    return before[: MOST_WAITING + 1].count()

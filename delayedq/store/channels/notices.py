@@ -1,0 +1,123 @@
+"""Taking notices: the channels in which something happened are in turn, or rest until that is due."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from delayedq.core.channels import group_id
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from datetime import datetime
+
+    from delayedq.models import Channel, ChannelNotice
+    from delayedq.store.base import Store
+
+#: So many notices are taken by one claim.
+MOST_NOTICES = 5_000
+#: The weight of what was known of a channel's messages, for each message that ended since.
+KEPT = 0.9
+
+
+class _Heard(NamedTuple):
+    """All notices of one channel."""
+
+    group_id: int
+    name: str
+    at: datetime
+    ended: int
+    seconds: float
+
+    def mean(self, before: float) -> float:
+        """Seconds that a message of this channel takes, if it was `before`."""
+        if not self.ended:
+            return before
+        kept = KEPT**self.ended if before else 0.0
+        return before * kept + self.seconds / self.ended * (1 - kept)
+
+
+def take_notices(store: Store, now: datetime) -> None:
+    """Read what was told since the last claim, and forget it."""
+    from delayedq.models import ChannelNotice
+
+    notices = list(ChannelNotice.objects.using(store.alias).order_by("id")[:MOST_NOTICES])
+    if notices:
+        store.forget_notices([one.pk for one in notices])
+        alias = store.alias
+        turns = _groups(alias, {(one.queue, one.kind) for one in notices})
+        _put_in_turn(alias, _by_channel(notices), turns, now)
+
+
+def _groups(alias: str, named: Collection[tuple[str, str]]) -> dict[int, float]:
+    """Where the turns of these groups are; those that are new begin at 0."""
+    from delayedq.models import ChannelGroup
+
+    ids = {group_id(queue, kind): (queue, kind) for queue, kind in named}
+    known = dict(ChannelGroup.objects.using(alias).filter(id__in=ids).values_list("id", "turn"))
+    new = [ChannelGroup(id=id_, queue=names[0], kind=names[1]) for id_, names in ids.items() if id_ not in known]
+    ChannelGroup.objects.using(alias).bulk_create(new, ignore_conflicts=True)
+    return dict.fromkeys(ids, 0.0) | known
+
+
+def _by_channel(notices: Iterable[ChannelNotice]) -> dict[int, _Heard]:
+    heard: dict[int, _Heard] = {}
+    for one in notices:
+        first = heard.get(one.channel_id)
+        new = _Heard(group_id(one.queue, one.kind), one.name, one.at, one.ended, one.seconds)
+        heard[one.channel_id] = new if first is None else _both(first, new)
+    return heard
+
+
+def _both(one: _Heard, other: _Heard) -> _Heard:
+    return one._replace(at=min(one.at, other.at), ended=one.ended + other.ended, seconds=one.seconds + other.seconds)
+
+
+def _put_in_turn(alias: str, heard: dict[int, _Heard], turns: dict[int, float], now: datetime) -> None:
+    from delayedq.models import Channel
+
+    known = Channel.objects.using(alias).in_bulk(list(heard))
+    changed = [_after(known.get(id_), id_, said, turns[said.group_id], now) for id_, said in heard.items()]
+    store_channels(alias, [one for one in changed if one is not None])
+
+
+def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: datetime) -> Channel | None:
+    """The channel as the notices leave it. An attempt was charged with the mean of those before it: that is put right.
+
+    A channel that had nothing to do begins where the others are: it has no claim to the time when it was not there.
+    """
+    from delayedq.models import Channel
+
+    channel = known or Channel(id=id_, group_id=heard.group_id, name=heard.name, turn=turn, ready_at=heard.at)
+    if not channel.is_ready:
+        channel.turn = max(channel.turn, turn)
+    if heard.ended:
+        charged = heard.ended * cost(channel)
+        channel.turn += heard.seconds - charged if known else 0.0
+        channel.seconds = heard.mean(channel.seconds)
+    channel.ready_at = min(channel.ready_at, heard.at)
+    channel.is_ready = channel.is_ready or channel.ready_at <= now
+    return channel
+
+
+#: What a message takes in seconds as long as nothing is known of its channel, and the least that it counts.
+FIRST_SECONDS, LEAST_SECONDS = 0.01, 0.000_1
+
+
+def cost(channel: Channel) -> float:
+    """Seconds that a start is charged with."""
+    return max(channel.seconds or FIRST_SECONDS, LEAST_SECONDS)
+
+
+_FIELDS = ["is_ready", "ready_at", "turn", "seconds", "tokens", "tokens_at"]
+
+
+def store_channels(alias: str, channels: Collection[Channel]) -> None:
+    """Insert or update them."""
+    from django.db import connections
+
+    from delayedq.models import Channel
+
+    unique = None if connections[alias].vendor == "mysql" else ["id"]
+    Channel.objects.using(alias).bulk_create(
+        channels, update_conflicts=True, update_fields=_FIELDS, unique_fields=unique, batch_size=500
+    )

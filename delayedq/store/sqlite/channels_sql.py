@@ -1,0 +1,18 @@
+"""The statements about messages with a channel on SQLite."""
+
+from __future__ import annotations
+
+from delayedq.core.channels import BOUNDARY
+from delayedq.store.sqlite.sql import LEASE, free
+
+CLAIM_IDS = LEASE.format(
+    which=f"""id IN (SELECT value FROM json_each(%(ids)s)) AND priority < {BOUNDARY} AND scheduled_at <= %(now)s
+    AND {free("%(now)s")}"""
+)
+
+HEADS = """
+SELECT message_id FROM delayedq_channelmessage
+WHERE channel_id = %(channel)s AND lease_token = 0 AND due_at <= %(moment)s
+ORDER BY urgency, due_at, message_id
+LIMIT %(most)s
+"""

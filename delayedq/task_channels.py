@@ -1,0 +1,113 @@
+"""Which channel a call of a task goes to, and which limits hold for it.
+
+    @task(channel="customer_id", limit=Limit(concurrency=2))
+
+channel: the name of the argument whose value is the channel of a message, or a function of the arguments that returns
+it. Channels are served in fair turn. limit: a Limit, or a list of them: that of each channel if the task has channels,
+else of the whole task. Those with a name are shared by all tasks that have them.
+
+A task with a channel or a limit lines its messages up in channels, and so does one whose queue or path is in
+DELAYEDQ["LIMITS"]. All others have nothing to do with this.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from delayedq.conf import get_settings
+from delayedq.core.channels import METADATA_KEY, check_channel
+from delayedq.core.limiting import Limit
+from delayedq.core.signatures import parameter_names, signature_of
+from delayedq.exceptions import InvalidMessage
+from delayedq.store.channels.requests import Rules
+from delayedq.store.offers import check_channel_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from delayedq.tasks import Task
+
+#: The name of the argument whose value is the channel; or what makes it from the arguments of a call.
+type ChannelOption = str | Callable[..., object] | None
+
+
+def check_limited(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> None:
+    """Check the options of a task that are about channels. Raises ValueError."""
+    if METADATA_KEY in (task.metadata or {}):
+        raise ValueError(f"metadata has no {METADATA_KEY!r}: the channel of a message is stored there")
+    _check_channel(task)
+    check_channel(task.channel_name or "")
+    own = {one.name: one for one in limits_in(task.limit) if one.name}
+    for other in others if own else ():
+        for one in limits_in(other.limit):
+            if own.get(one.name or "", one) != one and other.module_path != task.module_path:
+                raise ValueError(f"the shared limit {one.name!r} is another one in {other.name}: {one!r}")
+
+
+def _check_channel(task: Task[..., Any]) -> None:
+    names = parameter_names(task.func, task.takes_context)
+    if task.channel is not None and not callable(task.channel) and task.channel not in names:
+        raise ValueError(
+            f"channel is the name of an argument ({', '.join(names)}) or a function of them, not {task.channel!r}"
+        )
+
+
+def limits_in(option: object) -> tuple[Limit, ...]:
+    """The limits of a task's option. Raises ValueError."""
+    if option is None:
+        return ()
+    limits = tuple(option) if isinstance(option, list | tuple) else (option,)
+    if not all(isinstance(one, Limit) for one in limits):
+        raise ValueError(f"limit is a Limit, or a list of them, not {option!r}")
+    if sum(one.name is None for one in limits) > 1:
+        raise ValueError("limit has at most one Limit without a name")
+    return limits
+
+
+def rules_of(task: Task[..., Any], queue: str) -> Rules:
+    """The limits of the messages that this task has in this queue."""
+    limits = limits_in(task.limit)
+    own = next((one for one in limits if one.name is None), None)
+    scopes = [(one.name, one) for one in limits if one.name is not None]
+    scopes += [(name, limit) for name, limit in configured(queue, task.module_path)]
+    if own is not None and task.channel is None:
+        scopes.append((task.module_path, own))
+    return Rules(_merged(scopes), own if task.channel is not None else None)
+
+
+def _merged(scopes: Iterable[tuple[str, Limit]]) -> tuple[tuple[str, Limit], ...]:
+    """One limit for each scope: the settings say more than the task."""
+    merged: dict[str, Limit] = {}
+    for name, limit in scopes:
+        merged.setdefault(name, limit)
+    return tuple(merged.items())
+
+
+def configured(queue: str, path: str) -> list[tuple[str, Limit]]:
+    """What DELAYEDQ["LIMITS"] says of a queue and a task."""
+    limits: Mapping[str, Limit] = get_settings().LIMITS
+    return [(name, limits[name]) for name in (queue, path) if name in limits]
+
+
+def lines_up(task: Task[..., Any]) -> bool:
+    """Whether its messages wait in channels."""
+    if task.channel is not None or task.channel_name is not None or task.limit is not None:
+        return True
+    return bool(get_settings().LIMITS) and bool(configured(task.queue_name, task.module_path))
+
+
+def channel_for(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """The channel of a call. Raises InvalidMessage if it is too long, or if the function of the task fails."""
+    if task.channel_name is not None:
+        return task.channel_name
+    if task.channel is None:
+        return ""
+    bound = signature_of(task.func, task.takes_context).bind(*args, **kwargs)
+    bound.apply_defaults()
+    try:
+        value = task.channel(*args, **kwargs) if callable(task.channel) else bound.arguments[task.channel]
+    except Exception as error:
+        raise InvalidMessage(f"{task.name}: its channel can't be found: {type(error).__name__}: {error}.") from error
+    channel = "" if value is None else str(getattr(value, "pk", value))
+    check_channel_name(channel)
+    return channel

@@ -1,0 +1,60 @@
+"""How a message says which channel it is in."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delayedq.core.channels import (
+    LIMITED,
+    channel_id,
+    channel_of,
+    check_channel,
+    is_limited,
+    shown_priority,
+    with_channel,
+    without_channel,
+)
+
+METADATA = st.none() | st.dictionaries(st.text(), st.integers() | st.text(), min_size=1).map(json.dumps)
+
+
+@given(METADATA, st.text(max_size=200))
+def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, channel):
+    both = with_channel(metadata, channel)
+    assert channel_of(both) == channel
+    rest = without_channel(both)
+    assert (json.loads(rest) if rest else None) == (json.loads(metadata) if metadata else None)
+
+
+@given(METADATA)
+def test_metadata_without_a_channel_stay_as_they_are(metadata):
+    assert channel_of(metadata) is None
+    assert without_channel(metadata) is metadata
+
+
+@given(st.integers(-100, 100))
+def test_a_priority_is_shown_as_it_was_given(priority):
+    assert not is_limited(priority)
+    assert is_limited(priority - LIMITED)
+    assert shown_priority(priority) == shown_priority(priority - LIMITED) == priority
+
+
+def test_names_that_run_into_each_other_are_different_channels():
+    ids = {
+        channel_id("ab", "c", ""),
+        channel_id("a", "bc", ""),
+        channel_id("a", "b", "c"),
+        channel_id("a", "b", '","c'),
+    }
+    assert len(ids) == 4
+    assert all(0 <= id_ < 2**63 for id_ in ids)
+
+
+@pytest.mark.parametrize("name", [None, 7, "x" * 201, "a\0", "\ud800"])
+def test_what_is_no_channel_is_refused(name):
+    with pytest.raises(ValueError, match="at most 200 characters"):
+        check_channel(name)

@@ -1,0 +1,183 @@
+"""Tasks with channels and limits: their options, the channels of their calls, and docs/limits.md."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+import delayedq
+from delayedq import Limit, Rate, limits, task
+from delayedq.compat import InvalidTask
+from delayedq.conf import get_settings
+from delayedq.core.channels import channel_of
+from delayedq.exceptions import InvalidMessage
+from delayedq.models import Message
+from delayedq.task_channels import lines_up, rules_of
+from delayedq.tasks import registered
+from tests.app import tasks
+from tests.app.models import Mark
+
+PAGE = Path(delayedq.__file__).parent.parent / "docs" / "limits.md"
+SECOND = timedelta(seconds=1)
+
+
+def channels():
+    return [channel_of(metadata) for metadata in Message.objects.order_by("id").values_list("metadata", flat=True)]
+
+
+def send(customer, url=None):
+    """The function of the tasks that are defined here."""
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    before = dict(registered)
+    yield
+    registered.clear()
+    registered.update(before)
+
+
+def defined(**options):
+    return task(**options)(send)
+
+
+# The channel of a call
+
+
+def test_an_argument_names_the_channel_however_it_is_passed(store):
+    tasks.deliver.enqueue("acme")
+    tasks.deliver.enqueue(customer=7)
+    tasks.deliver.using(channel="special").enqueue("acme")
+    tasks.deliver.enqueue_many([(("b",), {}), ((None,), {})])
+
+    assert channels() == ["acme", "7", "special", "b", ""]
+
+
+def test_a_model_instance_is_named_by_its_primary_key(store, alias):
+    mark = Mark.objects.using(alias).create(name="a")
+    assert defined(channel="customer").offer([mark], {}, when=None).channel == str(mark.pk)
+
+
+def test_a_function_of_the_arguments_names_it(store):
+    by_tier = defined(channel=lambda customer, url=None: f"tier {customer % 3}")
+    assert by_tier.offer([7], {}, when=None).channel == "tier 1"
+
+
+def test_a_default_names_it_too():
+    assert defined(channel="url").offer([7], {}, when=None).channel == ""
+
+
+@pytest.mark.parametrize("customer", ["x" * 201, "a\0b"])
+def test_a_channel_that_can_not_be_stored_is_refused_at_the_call(store, customer):
+    with pytest.raises(InvalidMessage, match="channel"):
+        tasks.deliver.using(channel=None).schedule_in(SECOND, customer)
+    assert Message.objects.count() == 0
+
+
+def test_a_function_that_fails_is_an_error_at_the_call(store):
+    with pytest.raises(InvalidMessage, match="its channel can't be found: ZeroDivisionError"):
+        defined(channel=lambda customer, url=None: 1 // customer).offer([0], {}, when=None)
+
+
+def test_what_the_task_gave_as_metadata_comes_back(store):
+    result = tasks.deliver.using(metadata={"a": 1}).enqueue("acme")
+    assert result.task.metadata == {"a": 1}
+    stored = tasks.deliver.as_stored(Message.objects.get())
+    assert (stored.metadata, stored.channel_name, stored.priority) == ({"a": 1}, "acme", 0)
+
+
+def test_a_task_without_limits_has_no_channel(store):
+    tasks.remind.enqueue(7)
+    assert channels() == [None]
+    assert not lines_up(tasks.remind)
+
+
+def test_any_task_can_be_given_a_channel_for_a_call(store):
+    tasks.remind.using(channel="acme").enqueue(7)
+    assert channels() == ["acme"]
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("channel", ["nobody", 7, ["customer"]])
+def test_an_argument_that_the_function_lacks_is_refused(channel):
+    with pytest.raises(InvalidTask, match=r"name of an argument \(customer, url\) or a function of them"):
+        defined(channel=channel)
+
+
+@pytest.mark.parametrize("limit", [2, [Limit(), 2], "limit"])
+def test_what_is_no_limit_is_refused(limit):
+    with pytest.raises(InvalidTask, match="limit is a Limit, or a list of them"):
+        defined(limit=limit)
+
+
+def test_metadata_that_look_like_a_channel_are_refused():
+    with pytest.raises(InvalidTask, match="the channel of a message is stored there"):
+        defined(metadata={"delayedq.channel": "acme"})
+
+
+def test_two_limits_of_its_own_are_refused():
+    with pytest.raises(InvalidTask, match="at most one Limit without a name"):
+        defined(limit=[Limit(concurrency=1), Limit(concurrency=2)])
+
+
+def test_two_definitions_of_one_shared_limit_that_differ_are_refused():
+    with pytest.raises(InvalidTask, match="the shared limit 'the-press' is another one in report"):
+        defined(limit=Limit(name="the-press", concurrency=4))
+    defined(limit=Limit(name="the-press", concurrency=3))
+
+
+@pytest.mark.parametrize("given", [{"mail": {"concurrency": 0}}, {"mail": {"size": 1}}, {"mail": 7}, [], 7])
+def test_wrong_limits_in_the_settings_are_named(settings, given):
+    settings.DELAYEDQ = {"LIMITS": given}
+    with pytest.raises(ImproperlyConfigured, match=r"DELAYEDQ\['LIMITS'\]"):
+        get_settings()
+
+
+# Which limits hold
+
+
+def test_a_limit_is_of_the_channel_if_there_is_one_else_of_the_task():
+    own = Limit(concurrency=1)
+    assert rules_of(defined(limit=own, channel="customer"), "mail") == ((), own)
+    assert rules_of(whole := defined(limit=own), "mail") == (((whole.module_path, own),), None)
+
+
+def test_settings_name_queues_and_tasks(settings):
+    settings.DELAYEDQ = {"LIMITS": {"mail": {"concurrency": 9}, tasks.remind.module_path: Limit(concurrency=1)}}
+
+    assert rules_of(tasks.remind, "mail").scopes == (
+        ("mail", Limit(concurrency=9)),
+        (tasks.remind.module_path, Limit(concurrency=1)),
+    )
+    assert lines_up(tasks.remind)
+    assert tasks.remind.offer([7], {}, when=None).channel == ""
+    assert tasks.echo.offer([7], {}, when=None).channel is None
+
+
+def test_only_what_has_channels_can_be_limited_live(store):
+    with pytest.raises(limits.InvalidLimit, match=r"'nowhere' has no channels.*known are"):
+        limits.set("nowhere", concurrency=1)
+    limits.set("webhooks", concurrency=1)
+    limits.set(tasks.deliver.module_path, channel="acme", rate=Rate(1, SECOND))
+    assert len(limits.live()) == 2
+
+
+# The page
+
+
+def test_the_examples_of_the_page_run_from_top_to_bottom(store, settings):
+    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    assert len(examples) >= 6
+    space = {"__name__": "shop.tasks"}
+    exec("\n".join(re.sub(r"\.\.\.$", "pass", example) for example in examples), space)
+
+    settings.DELAYEDQ = space["DELAYEDQ"]
+    assert set(get_settings().LIMITS) == {"webhooks", "shop.tasks.report"}
+    assert list(limits.live()) == [("shop.tasks.deliver", "7")]
+    assert space["send"].limit[0].name == "the-api"

@@ -1,0 +1,62 @@
+"""Workers and messages with a channel: claimed, run and ended within their limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
+from tests.app import tasks
+from tests.store.channels import left_behind
+from tests.worker.conftest import eventually
+
+
+def test_a_worker_runs_them_and_leaves_nothing_behind(drain):
+    for number in range(30):
+        tasks.deliver.enqueue(number % 3)
+    drain()
+
+    assert FinishedMessage.objects.filter(outcome="succeeded").count() == 30
+    assert (Message.objects.count(), ChannelMessage.objects.count()) == (0, 0)
+
+
+def test_beside_messages_without_a_channel(drain):
+    for number in range(30):
+        tasks.deliver.enqueue(number % 3)
+        tasks.echo.enqueue(number)
+    drain()
+    assert FinishedMessage.objects.filter(outcome="succeeded").count() == 60
+
+
+def test_one_at_a_time_of_each_channel(drain, options):
+    running, most = [], []
+
+    def body():
+        running.append(1)
+        most.append(len(running))
+        eventually(lambda: True)
+        running.pop()
+
+    tasks.bodies["watched"] = body
+    for _ in range(20):
+        tasks.deliver.enqueue("acme", "watched")
+    drain(replace(options, threads=4))
+
+    assert len(most) == 20
+    assert max(most) == 1
+
+
+def test_a_rate_leaves_the_rest_for_later(drain):
+    for number in range(5):
+        tasks.report.enqueue(number)
+    drain()
+    assert (FinishedMessage.objects.count(), Message.objects.count()) == (2, 3)
+    assert Channel.objects.get().is_ready
+
+
+def test_a_worker_of_another_queue_leaves_them_alone(drain, options):
+    tasks.deliver.enqueue("acme")
+    drain(replace(options, queues=["mail"]))
+    assert Message.objects.count() == 1
+    drain(replace(options, queues=["webhooks"]))
+    assert Message.objects.count() == 0
+    assert left_behind()[1] == 0

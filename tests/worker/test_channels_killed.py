@@ -1,0 +1,54 @@
+"""Real workers that are killed at random moments: at no instant more run in a channel than its limit allows."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+
+from delayedq.models import FinishedMessage, Message
+from tests.app import tasks
+from tests.worker.conftest import eventually
+from tests.worker.test_fleet import children
+
+CHANNELS, MESSAGES, KILLS = 4, 160, 4
+
+
+def test_however_often_workers_are_killed_no_more_run_than_the_limit_allows(workers, tmp_path):
+    log = tmp_path / "log"
+    tasks.write_down.enqueue_many(((f"tenant {number % CHANNELS}", str(log)), {}) for number in range(MESSAGES))
+    one = workers("--lease", "3", "--threads", "8", "--processes", "2", poll=0.5)
+    killed = {}
+    for _ in range(KILLS):
+        before = FinishedMessage.objects.count()
+        eventually(lambda before=before: FinishedMessage.objects.count() >= min(before + 10, MESSAGES))
+        process = random.choice(children(one)[1:])
+        os.kill(process, signal.SIGKILL)
+        killed[process] = time.monotonic_ns()
+    eventually(lambda: not Message.objects.exists(), timeout=100)
+    one.send(signal.SIGTERM)
+    one.finish()
+
+    assert FinishedMessage.objects.filter(outcome="succeeded").count() == MESSAGES
+    assert most_at_once(log.read_text().splitlines(), killed) == 2
+
+
+def most_at_once(lines, killed):
+    """The largest number of attempts that ran at one instant in one channel; a killed process ended all of its own."""
+    moments = [(moment, "killed", process, None, None) for process, moment in killed.items()]
+    for line in lines:
+        moment, what, process, channel, number = line.replace("tenant ", "tenant_").split()
+        moments.append((int(moment), what, int(process), channel, number))
+    running, most = defaultdict(set), 0
+    for _, what, process, channel, number in sorted(moments):
+        if what == "began":
+            running[channel].add((process, number))
+            most = max(most, len(running[channel]))
+        elif what == "ended":
+            running[channel].discard((process, number))
+        else:
+            for each in running.values():
+                each -= {one for one in each if one[0] == process}
+    return most
