@@ -11,6 +11,7 @@ from tests.worker.attempts import attempt_of, playing
 from tests.worker.test_pool import working
 
 POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+OWN_LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
 SERVERS = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 
 
@@ -49,7 +50,10 @@ def raw(statement):
         ("set session time zone 'Asia/Tokyo'", "SHOW TimeZone"),
         ("SET default_transaction_read_only = on", "SHOW default_transaction_read_only"),
         ("SELECT set_config('search_path', 'nowhere', false)", "SHOW search_path"),
-        ("SELECT pg_advisory_lock(7)", "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"),
+        (
+            "SELECT pg_advisory_lock(7)",
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()",
+        ),
         ("CREATE TEMP TABLE left_behind (x int)", "SELECT to_regclass('left_behind')"),
         ("SET work_mem = '77MB'", "SHOW work_mem"),
     ],
