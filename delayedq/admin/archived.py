@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.exceptions import DelayedQError, InvalidMessage
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import Found, find_archived, send_again
@@ -79,7 +79,7 @@ class ArchivedMessages(ReadOnlyAdmin):
         if sent is None:
             messages.warning(request, _("A live message has its key: nothing was sent."))
             return HttpResponseRedirect(self._page_url(ended.pk))
-        live = Message(id=sent, kind=ended.kind, key=ended.key)
+        live = Message(id=sent, kind=ended.kind, key=ended.key and visible(ended.key))
         note = _("Sent again: the archived message %(id)s.") % {"id": ended.pk}
         self.log_addition(request, live, [{"added": {"name": note, "object": str(live)}}])
         messages.success(request, _("It was sent again, as message %(id)s.") % {"id": sent})

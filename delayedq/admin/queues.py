@@ -150,7 +150,10 @@ class QueueAdmin(StatePages):
     def _paused(self, name: str) -> PausedQueue | None:
         if not is_storable(name):
             return None
-        return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
+        row = PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
+        if row is not None:
+            row.queue = visible(row.queue)  # as the log of the admin shows it
+        return row
 
     def _confirm(self, request: HttpRequest, title: str, said: str, verb: str, keep: str) -> HttpResponse:
         context = {"verb": verb, "keep": keep, "said": said, "back": _list_url()}

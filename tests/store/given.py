@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from threading import Barrier
 
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
@@ -122,7 +122,8 @@ def kill_others(connection):
         cursor.execute("SELECT id FROM information_schema.processlist WHERE db = database() AND id <> connection_id()")
         others = [row[0] for row in cursor.fetchall()]
         for number in others:
-            cursor.execute(f"KILL {number:d}")
+            with suppress(OperationalError):  # it has ended by itself meanwhile
+                cursor.execute(f"KILL {number:d}")
         return len(others)
 
 
