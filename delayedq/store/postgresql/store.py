@@ -199,27 +199,28 @@ class PostgreSQLStore(PostgreSQLChannels, Store):
         return {(id_, token): is_held for id_, token, is_held in rows}
 
     def _unschedule(self, kind: str, key: str) -> bool:
-        return bool(self._end_keys(sql.DROP_KEYS, kind, [key]))
+        return bool(self._end_keys(sql.DROP_KEY, kind, [key]))
 
     def _drop_all(self, queue: str) -> int:
-        return self._end_queue(sql.DROP_ALL, sql.DROP_KEYS, queue)
+        return self._end_queue(sql.DROP_ALL, sql.DROP_KEY, queue)
 
     def _erase(self, queue: str, key: str | None) -> int:
         if key is None:
-            return self._end_queue(sql.ERASE_ALL, sql.ERASE_KEYS, queue)
-        return self._end_keys(sql.ERASE_KEYS, queue, [key])
+            return self._end_queue(sql.ERASE_ALL, sql.ERASE_KEY, queue)
+        return self._end_keys(sql.ERASE_KEY, queue, [key])
 
-    def _end_queue(self, of_all: str, of_keys: str, queue: str) -> int:
+    def _end_queue(self, of_all: str, of_key: str, queue: str) -> int:
         with self.database.atomic():
             ((ended, missed),) = self.database.rows(of_all, {"queue": queue})
-            return int(ended) + self._end_keys(of_keys, queue, missed)
+            return int(ended) + self._end_keys(of_key, queue, missed)
 
     def _end_keys(self, statement: str, kind: str, keys: list[str]) -> int:
         """End the messages of these keys; then look again for those that the statement missed."""
         count = 0
         while keys:
-            ((ended, keys),) = self.database.rows(statement, {"kind": kind, "keys": keys})
+            ((ended, missed),) = self.database.rows(statement, {"kind": kind, "key": keys[0]})
             count += ended
+            keys = [*keys[1:], *missed]
         return count
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
