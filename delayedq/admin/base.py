@@ -6,6 +6,8 @@ import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
@@ -67,6 +69,16 @@ class ReadOnlyAdmin(AnyAdmin):
         base = {**site, "title": title, "opts": self.opts, "media": self.media}
         base["frame"] = "admin/delayedq/fragment.html" if FRAGMENT in request.headers else "admin/base_site.html"
         return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **(context or {}), **more})
+
+    def log_said(self, request: HttpRequest, said: str) -> None:
+        """Write to the admin's log what was done to no one object of this model."""
+        LogEntry.objects.create(
+            user_id=request.user.pk or 0,
+            content_type_id=ContentType.objects.get_for_model(self.model).pk,
+            object_repr=said[:200],
+            action_flag=CHANGE,
+            change_message=said,
+        )
 
 
 def may(request: HttpRequest, permission: str) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ValidationError
 from django.http import HttpResponseNotAllowed, HttpResponseRedirect, QueryDict, StreamingHttpResponse
 from django.urls import path, reverse
@@ -60,13 +58,7 @@ class ExportPages(BulkAdmin):
 
     def _log_export(self, request: HttpRequest, query: QueryDict) -> None:
         said = _("Export: %s") % (visible(query.urlencode()) or _("everything"))
-        LogEntry.objects.create(
-            user_id=request.user.pk or 0,
-            content_type_id=ContentType.objects.get_for_model(self.model).pk,
-            object_repr=said[:200],
-            action_flag=CHANGE,
-            change_message=said,
-        )
+        self.log_said(request, said)
 
 
 def _file(lines: Iterator[str], *, is_csv: bool, name: str) -> StreamingHttpResponse:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
 
+    from delayedq.models import Edit
     from delayedq.store.base import Store
     from delayedq.tasks import Task
 
@@ -103,11 +104,19 @@ class OneMessagePages(ReadOnlyAdmin):
         edit = None
         if request.POST.get("seen") == seen_text(message):
             edit = edit_arguments(self.store, message, form.arguments, request.user.get_username())
+        done = _("The arguments of message %s are changed.") % message.pk
+        refused = _("Nothing was changed: the message runs, has ended, or was changed meanwhile.")
+        return self._told(request, message, edit, done=done, refused=refused)
+
+    def _told(
+        self, request: HttpRequest, message: Message, edit: Edit | None, *, done: str, refused: str
+    ) -> HttpResponse:
+        """Log the edit and say what is done, or that it was refused; and back to the message."""
         if edit is None:
-            messages.error(request, _("Nothing was changed: the message runs, has ended, or was changed meanwhile."))
+            messages.error(request, refused)
         else:
             self.log_change(request, edit, edit.description)
-            messages.success(request, _("The arguments of message %s are changed.") % message.pk)
+            messages.success(request, done)
         return HttpResponseRedirect(_url(message.pk))
 
     def _call(self, message: Message | FinishedMessage) -> tuple[Task[..., Any], dict[str, Any]]:
@@ -138,12 +147,9 @@ class OneMessagePages(ReadOnlyAdmin):
         edit = None
         if request.POST.get("seen") == seen_text(message):
             edit = stop(self.store, message, request.user.get_username())
-        if edit is None:
-            messages.error(request, _("Nothing was stopped: the attempt has ended, or another one runs."))
-        else:
-            self.log_change(request, edit, edit.description)
-            messages.success(request, _("Message %s is cancelled, and its task is told to stop.") % message.pk)
-        return HttpResponseRedirect(_url(message.pk))
+        done = _("Message %s is cancelled, and its task is told to stop.") % message.pk
+        refused = _("Nothing was stopped: the attempt has ended, or another one runs.")
+        return self._told(request, message, edit, done=done, refused=refused)
 
     # Send
 

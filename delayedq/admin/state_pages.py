@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
@@ -161,13 +159,7 @@ class StatePages(ReadOnlyAdmin):
     def _done(self, request: HttpRequest, said: str, *, did: bool = True) -> HttpResponse:
         """Log it, if anything was done, and go back to the list."""
         if did:
-            LogEntry.objects.create(
-                user_id=request.user.pk or 0,
-                content_type_id=ContentType.objects.get_for_model(self.model).pk,
-                object_repr=said[:200],
-                action_flag=CHANGE,
-                change_message=said,
-            )
+            self.log_said(request, said)
         (messages.success if did else messages.info)(request, said)
         return self._back()
 
