@@ -36,7 +36,9 @@ class Page:
         return self.arrived()
 
     def arrived(self):
+        """Wait until the page is there and its scripts have run."""
         self.page.get_by_role("heading", name=self.title, exact=True, level=1).wait_for()
+        self.page.wait_for_load_state("load")
         return self
 
     def follow(self, text):
@@ -84,6 +86,7 @@ class DashboardPage(Page):
         """Move the pointer onto the middle of a chart; returns what its legend says then."""
         figure = self.page.locator("figure", has=self.page.get_by_role("heading", name=title))
         figure.locator(".u-over").hover()
+        figure.locator(".dq-time", has_text=":").wait_for()
         return figure.locator(".dq-legend").inner_text()
 
 
