@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayedq.core.channels import (
@@ -22,6 +22,7 @@ from delayedq.core.channels import (
 METADATA = st.none() | st.dictionaries(st.text(), st.integers() | st.text(), min_size=1).map(json.dumps)
 
 
+@settings(deadline=None)
 @given(METADATA, st.text(max_size=200))
 def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, channel):
     both = with_channel(metadata, channel)
@@ -30,12 +31,14 @@ def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, cha
     assert (json.loads(rest) if rest else None) == (json.loads(metadata) if metadata else None)
 
 
+@settings(deadline=None)
 @given(METADATA)
 def test_metadata_without_a_channel_stay_as_they_are(metadata):
     assert channel_of(metadata) is None
     assert without_channel(metadata) is metadata
 
 
+@settings(deadline=None)
 @given(st.integers(-100, 100))
 def test_a_priority_is_shown_as_it_was_given(priority):
     assert not is_limited(priority)
