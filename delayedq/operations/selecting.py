@@ -55,6 +55,12 @@ class Selection:
         return {self.state, self.kind, self.key, self.argument, self.worker} == {None}
 
     @property
+    def is_range(self) -> bool:
+        """Whether nearly all messages in a range of each lane are chosen: those that are due, or are scheduled."""
+        others = {self.kind, self.key, self.argument, self.worker}
+        return self.state in {State.DUE, State.SCHEDULED} and others == {None}
+
+    @property
     def first(self) -> Position:
         """The position after which a keyset scan begins."""
         since = max(self.since or FIRST.at, self.as_of + MICROSECOND if self.state is State.SCHEDULED else FIRST.at)
@@ -146,7 +152,7 @@ class EndedSelection:
 
     def messages(self, alias: str) -> QuerySet[FinishedMessage]:
         asked = {
-            "outcome": self.outcome,
+            "outcome": None if self.fingerprint is not None and self.outcome == "failed" else self.outcome,
             "queue": self.queue,
             "kind": self.kind,
             "key__startswith": self.key,
