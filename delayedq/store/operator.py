@@ -80,6 +80,7 @@ class State(StrEnum):
     RETRYING = "retrying"  #: it was tried, and waits for its next attempt
     RUNNING = "running"  #: a worker holds it
     LOST = "lost"  #: its worker died or froze, and it was not claimed since
+    PAUSED = "paused"  #: it is due, but its queue or its task is paused
 
 
 class Position(NamedTuple):
