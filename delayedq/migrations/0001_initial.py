@@ -448,7 +448,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="finishedmessage",
             index=models.Index(
-                condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+                condition=models.Q(("outcome", "failed")),
+                fields=["finished_at"],
+                include=("id", "kind", "queue"),
+                name="delayedq_dead",
             ),
         ),
         migrations.AddIndex(
