@@ -236,6 +236,7 @@ class Migration(migrations.Migration):
                             ("succeeded", "Succeeded"),
                             ("failed", "Failed"),
                             ("cancelled", "Cancelled"),
+                            ("expired", "Expired"),
                             ("superseded", "Superseded"),
                         ],
                         max_length=10,
