@@ -18,6 +18,7 @@ from delayedq.conf import get_settings
 from delayedq.core.channels import METADATA_KEY, check_channel
 from delayedq.core.limiting import Limit
 from delayedq.core.signatures import parameter_names, signature_of
+from delayedq.core.sizes import OnFull, Size
 from delayedq.exceptions import InvalidMessage
 from delayedq.store.channels.requests import Rules
 from delayedq.store.offers import check_channel_name
@@ -87,6 +88,14 @@ def configured(queue: str, path: str) -> list[tuple[str, Limit]]:
     """What DELAYEDQ["LIMITS"] says of a queue and a task."""
     limits: Mapping[str, Limit] = get_settings().LIMITS
     return [(name, limits[name]) for name in (queue, path) if name in limits]
+
+
+def sizes_of(rules: Rules) -> tuple[Size, ...]:
+    """How many messages these limits allow."""
+    limits = [*rules.scopes, ("", rules.channel)]
+    return tuple(
+        Size(scope, limit.size, OnFull(limit.on_full)) for scope, limit in limits if limit is not None and limit.size
+    )
 
 
 def lines_up(task: Task[..., Any]) -> bool:

@@ -22,7 +22,7 @@ from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
-from delayedq.task_channels import channel_for, lines_up
+from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
 from delayedq.task_options import check_options
 
@@ -120,7 +120,9 @@ class Task[**P, R](AnyTask):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """Store a message that is due now (or at `run_after`), and return its result, a `django.tasks` TaskResult.
 
-        Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored.
+        Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored. If a limit
+        of the task has reached its size, nothing is stored: the result is FAILED with the error QueueFull, and its id
+        is ""; with on_full="raise", QueueFull is raised.
 
             result = remind.enqueue(7)
             result.refresh()
@@ -242,12 +244,13 @@ class Task[**P, R](AnyTask):
         metadata = None if self.metadata is None else dumps(self.metadata)
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
+        sizes = sizes_of(rules_of(self, queue)) if limited else ()
         for given, kwargs in calls:
             args = tuple(given)
             _check_fit(self, args, kwargs)
             payload = dump_call(args, kwargs, names)
             channel = channel_for(self, args, kwargs) if limited else None
-            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel)
+            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel, sizes)
 
 
 _CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "metadata", "channel"}

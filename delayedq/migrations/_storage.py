@@ -47,6 +47,7 @@ TABLES_WITH_NAMES = (
     "delayedq_channelgroup",
     "delayedq_channel",
     "delayedq_channelnotice",
+    "delayedq_channelsize",
     "delayedq_limitstate",
 )
 
