@@ -15,7 +15,8 @@ from delayedq.exceptions import InvalidLimit
 from delayedq.store import default_store
 from delayedq.store.channels.offers import notice_of
 from delayedq.store.offers import check_channel_name
-from delayedq.task_channels import limits_in, lines_up, rules_of, sizes_of
+from delayedq.store.protocol import BARE
+from delayedq.task_channels import limits_in, lines_up, rules_of, rules_of_bare, sizes_of
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ def set(  # noqa: A001 - limits.set() reads well
     store: Store | None = None,
 ) -> Limit:
     """Put a limit in the place of the defined one of a queue, a task (its path) or a shared limit (its name).
+
+    A bare queue has its stored name, with the type of its payloads: "contacts|json".
 
     channel: only of this channel, of each task in the queue, or of the task. concurrency, rate, size: as in `Limit`;
     None: no limit. store: where the messages are; None: in the default database. Part of the caller's transaction.
@@ -94,7 +97,7 @@ def _states(store: Store) -> QuerySet[LimitState]:
 
 def _check_scope(scope: str, channel: str) -> None:
     known = sorted({*_scopes()})
-    if scope not in known:
+    if scope not in known and BARE not in scope:
         raise InvalidLimit(
             f"{scope!r} has no channels: it is no queue or path of a task with a channel or a limit, and no name of a "
             f"shared limit; known are {', '.join(known) or 'none'}. A task gets them by channel= or limit=, or if "
@@ -104,6 +107,8 @@ def _check_scope(scope: str, channel: str) -> None:
 
 
 def _check_sized(scope: str, channel: str) -> None:
+    if BARE in scope and (channel or sizes_of(rules_of_bare(scope))):
+        return  # which limit its channels have is not known here
     for task in registered.values():
         for one in sizes_of(rules_of(task, task.queue_name)) if lines_up(task) else ():
             own = bool(channel) and not one.scope and scope in {task.queue_name, task.module_path}

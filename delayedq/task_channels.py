@@ -22,6 +22,7 @@ from delayedq.core.sizes import OnFull, Size
 from delayedq.exceptions import InvalidMessage
 from delayedq.store.channels.requests import Rules
 from delayedq.store.offers import check_channel_name
+from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -74,6 +75,12 @@ def rules_of(task: Task[..., Any], queue: str) -> Rules:
     if own is not None and task.channel is None:
         scopes.append((task.module_path, own))
     return Rules(_merged(scopes), own if task.channel is not None else None)
+
+
+def rules_of_bare(queue: str, limit: Limit | None = None) -> Rules:
+    """The limits of the messages of a bare queue with this stored name; `limit`: that of each of its channels."""
+    found = configured(queue, queue.partition(BARE)[0])
+    return Rules(((queue, found[0][1]),) if found else (), limit)
 
 
 def _merged(scopes: Iterable[tuple[str, Limit]]) -> tuple[tuple[str, Limit], ...]:

@@ -182,3 +182,5 @@ def test_the_examples_of_the_page_run_from_top_to_bottom(store, settings):
     assert list(limits.live()) == [("shop.tasks.deliver", "7")]
     assert space["send"].limit[0].name == "the-api"
     assert space["on_reading"](7, 21.5) == "OK"
+    space["add"]("acme", {"mail": "ann@example.com"})
+    assert space["contacts"].try_poll().payload == {"mail": "ann@example.com"}

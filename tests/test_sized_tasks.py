@@ -78,12 +78,11 @@ def test_raise_stores_nothing(store):
 
 
 def test_what_is_dropped_is_one_line_of_the_log(store, caplog):
+    channel = f"on {store.database.connection.vendor}"  # at most one line per second and channel
     with caplog.at_level(logging.WARNING, "delayedq"):
-        post.enqueue_many([(("logged",), {})] * 4)
+        post.enqueue_many([((channel,), {})] * 4)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert said.startswith(
-        "The channel 'logged' of tests.app.tasks.post in webhooks has reached its size of 2: an offer"
-    )
+    assert f"{channel!r} of tests.app.tasks.post in webhooks has reached its size of 2: an offer" in said
 
 
 def test_an_operator_who_sends_one_is_told(store):
