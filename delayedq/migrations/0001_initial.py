@@ -368,6 +368,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("channel_id", models.BigIntegerField()),
+                ("group_id", models.BigIntegerField()),
                 ("queue", models.CharField(max_length=200)),
                 ("kind", models.CharField(max_length=200)),
                 ("name", models.CharField(blank=True, max_length=200)),

@@ -31,7 +31,7 @@ class Offering(ABC):
     def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE) -> Offered:
         """Store one message in one statement, within the caller's transaction if there is one.
 
-        One with a channel takes three more, in one transaction.
+        One with a channel takes more, in one transaction: on PostgreSQL one more.
 
         Raises InvalidMessage for what can't be stored.
         """
@@ -66,7 +66,7 @@ class Offering(ABC):
     def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
         """Those with a channel get their places in it."""
         outcomes = self._offer_chunk([as_stored(offer) for offer in offers], on_conflict)
-        line_up_offered(self.database, offers, outcomes)
+        line_up_offered(self, offers, outcomes)  # type: ignore[arg-type]  # this is the store
         return outcomes
 
     def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
