@@ -236,6 +236,7 @@ class Migration(migrations.Migration):
                             ("succeeded", "Succeeded"),
                             ("failed", "Failed"),
                             ("cancelled", "Cancelled"),
+                            ("expired", "Expired"),
                             ("superseded", "Superseded"),
                         ],
                         max_length=10,
@@ -368,6 +369,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("channel_id", models.BigIntegerField()),
+                ("group_id", models.BigIntegerField()),
                 ("queue", models.CharField(max_length=200)),
                 ("kind", models.CharField(max_length=200)),
                 ("name", models.CharField(blank=True, max_length=200)),

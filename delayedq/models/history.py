@@ -43,6 +43,8 @@ class Outcome(models.TextChoices):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    #: It was not started while it was worth it.
+    EXPIRED = "expired"
     #: The attempt ended after its keyed message had been replaced, which then ran on its own.
     SUPERSEDED = "superseded"
 
@@ -61,6 +63,10 @@ class FinishedMessageQuerySet(models.QuerySet["FinishedMessage"]):
     def cancelled(self) -> Self:
         """Those that were unscheduled, or cancelled by an operator or their own task."""
         return self.filter(outcome=Outcome.CANCELLED)
+
+    def expired(self) -> Self:
+        """Those that were not started while they were worth it, as the option `expires` of their task says."""
+        return self.filter(outcome=Outcome.EXPIRED)
 
     def superseded(self) -> Self:
         """Attempts that ended after their message was replaced; the replacement has a row of its own when it ends."""

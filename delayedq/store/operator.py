@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from delayedq.core.fingerprints import last_error
 from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
-from delayedq.store.channels.offers import line_up
+from delayedq.store.channels.offers import line_up_again
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.error_groups import ErrorGroups
 from delayedq.store.figures import Figures
@@ -146,7 +146,7 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             moved = self._move(moves)
-            line_up(self.database, moved)
+            line_up_again(self._store, moved)
         return moved
 
     @abstractmethod
@@ -195,7 +195,7 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             revived = self._revive(revivals, outcome)
-            line_up(self.database, revived)
+            line_up_again(self._store, revived)
         return revived
 
     @abstractmethod
