@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from delayedq.scheduling import Scheduled
     from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Task, current_message, task
+    from delayedq.waiting import as_completed, as_completed_async, await_all, wait_all
 
 __all__ = [
     "Acknowledgement",
@@ -30,8 +31,12 @@ __all__ = [
     "Snooze",
     "Task",
     "Topic",
+    "as_completed",
+    "as_completed_async",
+    "await_all",
     "current_message",
     "task",
+    "wait_all",
 ]
 __version__ = "0.1.0"
 
@@ -41,6 +46,7 @@ _HOMES = {
     "delayedq.scheduling": {"Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},
     "delayedq.tasks": {"Task", "current_message", "task"},
+    "delayedq.waiting": {"as_completed", "as_completed_async", "await_all", "wait_all"},
 }
 
 

@@ -117,6 +117,9 @@ class Poller(threading.Thread):
                 self._pipe.wait(max(0.0, wake_at - time.monotonic()), listener)
                 heard = listener.heard()
                 self._judge(listener)
+                if listener.heard_waiting:
+                    listener.heard_waiting = False
+                    self._store.somebody_waits()
                 if heard:
                     moment = time.monotonic()
                     self._rescan_before = moment + NOTIFY_WAIT
