@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from delayedq.core.limiting import Limit, Rate
 from delayedq.exceptions import InvalidLimit
 from delayedq.store import default_store
-from delayedq.store.channels.offers import notice_of
+from delayedq.store.channels.offers import tell_channel
 from delayedq.store.offers import check_channel_name
 from delayedq.task_channels import limits_in, lines_up, rules_of
 from delayedq.tasks import registered
@@ -115,5 +115,5 @@ def _tell(store: Store, scope: str, channel: str) -> None:
             one for one in ChannelGroup.objects.using(store.alias) if scope in {one.queue, one.kind}
         ]
         for group in groups:
-            notice_of(store.database, group.queue, group.kind, channel)
+            tell_channel(store, group.queue, group.kind, channel)
     store.notify_after_commit()

@@ -369,6 +369,7 @@ class Migration(migrations.Migration):
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("channel_id", models.BigIntegerField()),
+                ("group_id", models.BigIntegerField()),
                 ("queue", models.CharField(max_length=200)),
                 ("kind", models.CharField(max_length=200)),
                 ("name", models.CharField(blank=True, max_length=200)),
@@ -448,7 +449,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="finishedmessage",
             index=models.Index(
-                condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+                condition=models.Q(("outcome", "failed")),
+                fields=["finished_at"],
+                include=("id", "kind", "queue"),
+                name="delayedq_dead",
             ),
         ),
         migrations.AddIndex(

@@ -84,6 +84,7 @@ class ChannelNotice(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     channel_id = models.BigIntegerField()
+    group_id = models.BigIntegerField()
     queue = models.CharField(max_length=NAME_LENGTH)
     kind = models.CharField(max_length=NAME_LENGTH)
     name = models.CharField(max_length=NAME_LENGTH, blank=True)

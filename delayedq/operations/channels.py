@@ -68,7 +68,7 @@ def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> It
     own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
     if limit := own or rules.channel:
         id_ = channel_id(queue, kind, name)
-        running, _ = places.look([id_])
+        running, _ = places.running([id_])
         yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
     states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
     for scope, defined in rules.scopes:

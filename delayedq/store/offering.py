@@ -29,7 +29,7 @@ class Offering(ABC):
     def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE) -> Offered:
         """Store one message in one statement, within the caller's transaction if there is one.
 
-        One with a channel takes three more, in one transaction.
+        One with a channel takes more, in one transaction: on PostgreSQL one more.
 
         Raises InvalidMessage for what can't be stored.
         """
@@ -56,7 +56,7 @@ class Offering(ABC):
                 chunk = [offers[position] for position in positions]
                 outcomes = self._offer_chunk([as_stored(offer) for offer in chunk], on_conflict)
                 offered.update(zip(positions, outcomes, strict=True))
-                line_up_offered(self.database, chunk, outcomes)
+                line_up_offered(self, chunk, outcomes)  # type: ignore[arg-type]  # this is the store
                 self.notify_after_commit([offer.scheduled_at for offer in chunk])
         return [offered[position] for position in range(len(offers))]
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 from delayedq.core.fingerprints import last_error
 from delayedq.store import error_groups_sql
 from delayedq.store import keyset_scans_sql as sql
-from delayedq.store.channels.offers import line_up
+from delayedq.store.channels.offers import line_up_again
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.error_groups import ErrorGroups
 from delayedq.store.figures import Figures
@@ -80,6 +80,7 @@ class State(StrEnum):
     RETRYING = "retrying"  #: it was tried, and waits for its next attempt
     RUNNING = "running"  #: a worker holds it
     LOST = "lost"  #: its worker died or froze, and it was not claimed since
+    PAUSED = "paused"  #: it is due, but its queue or its task is paused
 
 
 class Position(NamedTuple):
@@ -145,7 +146,7 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             moved = self._move(moves)
-            line_up(self.database, moved)
+            line_up_again(self._store, moved)
         return moved
 
     @abstractmethod
@@ -194,7 +195,7 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             revived = self._revive(revivals, outcome)
-            line_up(self.database, revived)
+            line_up_again(self._store, revived)
         return revived
 
     @abstractmethod
@@ -260,11 +261,13 @@ class OperatorStore(ABC):
 
         `key`: what their key begins with. `error`: what stands in the line of their error, in upper or lower case.
         """
-        dead = outcome == "failed"
-        asked: dict[str, str | int | None] = {"outcome": None if dead else outcome, "queue": queue, "kind": kind}
+        grouped, failed = fingerprint is not None, outcome == "failed"
+        dead = failed and bool(self.database.dialect.dead)  # else no index has them by time
+        by_index = dead or (failed and grouped)
+        asked: dict[str, str | int | None] = {"outcome": None if by_index else outcome, "queue": queue, "kind": kind}
         asked |= {"key": key, "error": error, "priority": priority, "worker": worker}
         wanted = [name for name, value in asked.items() if value is not None]
-        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=fingerprint is not None)
+        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=grouped)
         parameters = {
             **self._position(before),
             "since": self._stored(since),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayedq.core.channels import (
@@ -23,6 +23,7 @@ NAMES = st.text().filter(lambda name: not name.startswith(PREFIX))
 METADATA = st.none() | st.dictionaries(NAMES, st.integers() | st.text(), min_size=1).map(json.dumps)
 
 
+@settings(deadline=None)
 @given(METADATA, st.text(max_size=200))
 def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, channel):
     both = with_channel(metadata, channel)
@@ -31,12 +32,14 @@ def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, cha
     assert (json.loads(rest) if rest else None) == (json.loads(metadata) if metadata else None)
 
 
+@settings(deadline=None)
 @given(METADATA)
 def test_metadata_without_a_channel_stay_as_they_are(metadata):
     assert channel_of(metadata) is None
     assert as_given(metadata) is metadata
 
 
+@settings(deadline=None)
 @given(st.integers(-100, 100))
 def test_a_priority_is_shown_as_it_was_given(priority):
     assert not is_limited(priority)

@@ -1,20 +1,23 @@
-"""Taking notices: the channels in which something happened are in turn, or rest until that is due."""
+"""Taking notices: the channels in which something happened are in turn, or rest until that is due.
+
+This is how SQLite, MariaDB and MySQL do it. PostgreSQL does the same in one statement (`postgresql.channels_sql.HEAR`).
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.core.channels import group_id
+from delayedq.store.channels.visits import cost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from datetime import datetime
 
     from delayedq.models import Channel, ChannelNotice
-    from delayedq.store.base import Store
+    from delayedq.store.channels.verbs import Channels
 
-#: So many notices are taken by one claim.
-MOST_NOTICES = 5_000
+#: So many notices are taken by one claim, and so many channels are put in turn when their time came.
+MOST_NOTICES, MOST_RISING = 5_000, 1_000
 #: The weight of what was known of a channel's messages, for each message that ended since.
 KEPT = 0.9
 
@@ -36,23 +39,25 @@ class _Heard(NamedTuple):
         return before * kept + self.seconds / self.ended * (1 - kept)
 
 
-def take_notices(store: Store, now: datetime) -> None:
-    """Read what was told since the last claim, and forget it."""
-    from delayedq.models import ChannelNotice
+def hear(store: Channels, now: datetime) -> None:
+    """Read what was told since the last claim, and forget it; those whose time has come are in turn."""
+    from delayedq.models import Channel, ChannelNotice
 
-    notices = list(ChannelNotice.objects.using(store.alias).order_by("id")[:MOST_NOTICES])
+    alias = store.database.alias
+    notices = list(ChannelNotice.objects.using(alias).order_by("id")[:MOST_NOTICES])
     if notices:
         store.forget_notices([one.pk for one in notices])
-        alias = store.alias
-        turns = _groups(alias, {(one.queue, one.kind) for one in notices})
-        _put_in_turn(alias, _by_channel(notices), turns, now)
+        _put_in_turn(store, _by_channel(notices), _groups(alias, notices), now)
+    rested = Channel.objects.using(alias).filter(is_ready=False, ready_at__lte=now)
+    if ids := list(rested.order_by("ready_at").values_list("id", flat=True)[:MOST_RISING]):
+        Channel.objects.using(alias).filter(id__in=ids).update(is_ready=True)
 
 
-def _groups(alias: str, named: Collection[tuple[str, str]]) -> dict[int, float]:
+def _groups(alias: str, notices: Iterable[ChannelNotice]) -> dict[int, float]:
     """Where the turns of these groups are; those that are new begin at 0."""
     from delayedq.models import ChannelGroup
 
-    ids = {group_id(queue, kind): (queue, kind) for queue, kind in named}
+    ids = {one.group_id: (one.queue, one.kind) for one in notices}
     known = dict(ChannelGroup.objects.using(alias).filter(id__in=ids).values_list("id", "turn"))
     new = [ChannelGroup(id=id_, queue=names[0], kind=names[1]) for id_, names in ids.items() if id_ not in known]
     ChannelGroup.objects.using(alias).bulk_create(new, ignore_conflicts=True)
@@ -63,7 +68,7 @@ def _by_channel(notices: Iterable[ChannelNotice]) -> dict[int, _Heard]:
     heard: dict[int, _Heard] = {}
     for one in notices:
         first = heard.get(one.channel_id)
-        new = _Heard(group_id(one.queue, one.kind), one.name, one.at, one.ended, one.seconds)
+        new = _Heard(one.group_id, one.name, one.at, one.ended, one.seconds)
         heard[one.channel_id] = new if first is None else _both(first, new)
     return heard
 
@@ -72,15 +77,14 @@ def _both(one: _Heard, other: _Heard) -> _Heard:
     return one._replace(at=min(one.at, other.at), ended=one.ended + other.ended, seconds=one.seconds + other.seconds)
 
 
-def _put_in_turn(alias: str, heard: dict[int, _Heard], turns: dict[int, float], now: datetime) -> None:
+def _put_in_turn(store: Channels, heard: dict[int, _Heard], turns: dict[int, float], now: datetime) -> None:
     from delayedq.models import Channel
 
-    known = Channel.objects.using(alias).in_bulk(list(heard))
-    changed = [_after(known.get(id_), id_, said, turns[said.group_id], now) for id_, said in heard.items()]
-    store_channels(alias, [one for one in changed if one is not None])
+    known = Channel.objects.using(store.database.alias).in_bulk(list(heard))
+    store_channels(store, [_after(known.get(id_), id_, said, turns[said.group_id], now) for id_, said in heard.items()])
 
 
-def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: datetime) -> Channel | None:
+def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: datetime) -> Channel:
     """The channel as the notices leave it. An attempt was charged with the mean of those before it: that is put right.
 
     A channel that had nothing to do begins where the others are: it has no claim to the time when it was not there.
@@ -91,7 +95,7 @@ def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: dat
     if not channel.is_ready:
         channel.turn = max(channel.turn, turn)
     if heard.ended:
-        charged = heard.ended * cost(channel)
+        charged = heard.ended * cost(channel.seconds)
         channel.turn += heard.seconds - charged if known else 0.0
         channel.seconds = heard.mean(channel.seconds)
     channel.ready_at = min(channel.ready_at, heard.at)
@@ -99,25 +103,13 @@ def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: dat
     return channel
 
 
-#: What a message takes in seconds as long as nothing is known of its channel, and the least that it counts.
-FIRST_SECONDS, LEAST_SECONDS = 0.01, 0.000_1
-
-
-def cost(channel: Channel) -> float:
-    """Seconds that a start is charged with."""
-    return max(channel.seconds or FIRST_SECONDS, LEAST_SECONDS)
-
-
 _FIELDS = ["is_ready", "ready_at", "turn", "seconds", "tokens", "tokens_at"]
 
 
-def store_channels(alias: str, channels: Collection[Channel]) -> None:
+def store_channels(store: Channels, channels: Collection[Channel]) -> None:
     """Insert or update them."""
-    from django.db import connections
-
     from delayedq.models import Channel
 
-    unique = None if connections[alias].vendor == "mysql" else ["id"]
-    Channel.objects.using(alias).bulk_create(
-        channels, update_conflicts=True, update_fields=_FIELDS, unique_fields=unique, batch_size=500
+    Channel.objects.using(store.database.alias).bulk_create(
+        channels, update_conflicts=True, update_fields=_FIELDS, unique_fields=store.unique("id"), batch_size=500
     )

@@ -3,47 +3,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from django.db.models import OuterRef, Subquery
 
 from delayedq.core.channels import BOUNDARY
+from delayedq.store.channels.requests import ChannelState, Look, Running
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
 
     from delayedq.models import ChannelMessage
-    from delayedq.store.base import Store
+    from delayedq.store.channels.requests import Group
+    from delayedq.store.channels.verbs import Channels
 
     Row = tuple[int, int, int, int]
-
-
-class Running(NamedTuple):
-    """How many messages run, and the first moment at which one of their leases ends."""
-
-    number: int = 0
-    until: datetime | None = None
-
-    def and_until(self, until: datetime) -> Running:
-        """With another one."""
-        return Running(self.number + 1, until if self.until is None else min(self.until, until))
 
 
 class Places:
     """At one moment. A message runs if it carries the token of its place, and its lease holds."""
 
-    def __init__(self, store: Store, now: datetime) -> None:
+    def __init__(self, store: Channels, now: datetime) -> None:
         self._store = store
+        self._alias = store.database.alias
         self._now = now
 
     @property
     def _all(self) -> QuerySet[ChannelMessage]:
         from delayedq.models import ChannelMessage
 
-        return ChannelMessage.objects.using(self._store.alias)
+        return ChannelMessage.objects.using(self._alias)
 
     def running_by_group(self, groups: Collection[int]) -> Counter[int]:
         """How many messages run in each of these groups."""
@@ -51,21 +43,18 @@ class Places:
         held = self._held(taken)
         return Counter(group for id_, _, group, _ in taken if id_ in held)
 
-    def running(self, channels: Collection[int]) -> dict[int, Running]:
-        """What runs in each of these channels. Places of what does not run any more are put right."""
-        running, ended = self.look(channels)
-        self.put_right(ended)
-        return running
-
-    def look(self, channels: Collection[int]) -> tuple[dict[int, Running], list[int]]:
+    def running(self, channels: Collection[int]) -> tuple[dict[int, Running], dict[int, list[int]]]:
         """What runs in each of these channels, and the ids of what has a place as if it ran."""
         taken = self._taken(self._all.filter(channel_id__in=channels))
         held = self._held(taken)
         running = dict.fromkeys(channels, Running())
+        ended: dict[int, list[int]] = {id_: [] for id_ in channels}
         for id_, channel, _, _ in taken:
             if id_ in held:
                 running[channel] = running[channel].and_until(held[id_])
-        return running, [id_ for id_, *_ in taken if id_ not in held]
+            else:
+                ended[channel].append(id_)
+        return running, ended
 
     def _taken(self, places: QuerySet[ChannelMessage]) -> list[Row]:
         rows = places.filter(lease_token__gt=0).values_list("message_id", "channel_id", "group_id", "lease_token")
@@ -83,31 +72,51 @@ class Places:
             return
         from delayedq.models import Message
 
-        messages = Message.objects.using(self._store.alias).filter(id__in=ids, priority__lt=BOUNDARY)
+        messages = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
         due = dict(messages.values_list("id", "scheduled_at"))
         self._store.drop_places([id_ for id_ in ids if id_ not in due])
         for place in self._all.filter(message_id__in=list(due)):
             place.lease_token, place.due_at = 0, due[place.message_id]
-            place.save(using=self._store.alias, update_fields=["lease_token", "due_at"])
+            place.save(using=self._alias, update_fields=["lease_token", "due_at"])
 
-    def heads(self, most: Mapping[int, int]) -> dict[int, list[int]]:
-        """The ids of the first messages that are due in each of these channels, up to so many."""
-        found: dict[int, list[int]] = {id_: [] for id_ in most}
-        for channel, message in self._store.channel_heads(most, self._now):
-            found[channel].append(message)
-        return found
+    def look(self, group: Group, most: int, room: int) -> list[Look]:
+        """As SQLite, MariaDB and MySQL do it. PostgreSQL does the same in one statement."""
+        channels = self._in_turn(group, most)
+        ids = [one.id for one in channels]
+        asked = share_of(room, len(ids))
+        running, ended = self.running(ids)
+        heads, due = self._store.heads(dict.fromkeys(ids, asked), self._now), self._next_due(ids)
+        definitions = self._definitions(group, channels)
+        return [
+            Look(one, running[one.id], asked, heads[one.id], due.get(one.id), ended[one.id], definitions.get(one.name))
+            for one in channels
+        ]
 
-    def next_due(self, channels: Collection[int]) -> dict[int, datetime | None]:
-        """When the next message of each of these channels is due; None: some run and none waits.
-
-        Those with no message at all are left out.
-        """
-        if not channels:
-            return {}
+    def _in_turn(self, group: Group, most: int) -> list[ChannelState]:
         from delayedq.models import Channel
 
-        waiting = self._all.filter(channel_id=OuterRef("id"), lease_token=0).order_by("due_at").values("due_at")[:1]
-        rows = Channel.objects.using(self._store.alias).filter(id__in=channels)
-        due = dict(rows.annotate(due=Subquery(waiting)).values_list("id", "due"))
-        running = {row[1] for row in self._taken(self._all.filter(channel_id__in=channels))}
-        return {id_: moment for id_, moment in due.items() if moment is not None or id_ in running}
+        ready = Channel.objects.using(self._alias).filter(group_id=group.id, is_ready=True)
+        return [ChannelState(*row) for row in ready.order_by("turn", "id").values_list(*ChannelState._fields)[:most]]
+
+    def _next_due(self, channels: Collection[int]) -> dict[int, datetime]:
+        from delayedq.models import Channel
+
+        later = self._all.filter(channel_id=OuterRef("id"), lease_token=0, due_at__gt=self._now)
+        rows = Channel.objects.using(self._alias).filter(id__in=channels)
+        return dict(rows.annotate(due=Subquery(later.order_by("due_at").values("due_at")[:1])).values_list("id", "due"))
+
+    def _definitions(self, group: Group, channels: Sequence[ChannelState]) -> dict[str, str | None]:
+        """The limits that were set live: what a task says goes before what its queue says."""
+        from delayedq.models import LimitState
+
+        names = [one.name for one in channels if one.name]
+        named = LimitState.objects.using(self._alias).filter(
+            scope__in=[group.queue, group.kind], channel__in=names, definition__isnull=False
+        )
+        rows = sorted(named.values_list("scope", "channel", "definition"), key=lambda row: row[0] == group.kind)
+        return {channel: definition for _, channel, definition in rows}
+
+
+def share_of(room: int, channels: int) -> int:
+    """How many messages of each channel to look at: its share of the room, and one more to know whether more wait."""
+    return -(-max(room, 0) // max(channels, 1)) + 1

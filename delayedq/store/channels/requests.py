@@ -45,3 +45,95 @@ class ChannelClaim(NamedTuple):
 
     claimed: list[Claimed]
     due_in: float | None = None
+
+
+# What the store reads and writes of channels. These are rows of the models of the same names, without Django's cost.
+
+
+class Notice(NamedTuple):
+    """Look at this channel at that moment. `ended` attempts of it took `seconds` together."""
+
+    channel_id: int
+    group_id: int
+    queue: str
+    kind: str
+    name: str
+    at: datetime
+    ended: int = 0
+    seconds: float = 0.0
+
+
+class Group(NamedTuple):
+    """The channels of one task in one queue. `is_ready`: at least one of them is in turn."""
+
+    id: int
+    queue: str
+    kind: str
+    turn: float
+    is_ready: bool = True
+
+
+class ScopeState(NamedTuple):
+    """What is stored of a limit that channels share: how it is set live, and its token bucket."""
+
+    definition: str | None = None
+    tokens: float | None = None
+    tokens_at: datetime | None = None
+
+
+class Surroundings(NamedTuple):
+    """What a claim reads before it looks at channels."""
+
+    queues_paused: set[str]
+    kinds_paused: set[str]
+    groups: list[Group]
+    scopes: dict[str, ScopeState]
+
+
+class ChannelState(NamedTuple):
+    """A channel that has messages. It is in turn (`is_ready`), or rests until `ready_at`."""
+
+    id: int
+    name: str
+    is_ready: bool
+    ready_at: datetime
+    turn: float
+    seconds: float
+    tokens: float | None
+    tokens_at: datetime | None
+
+
+class Running(NamedTuple):
+    """How many messages run, and the first moment at which one of their leases ends."""
+
+    number: int = 0
+    until: datetime | None = None
+
+    def and_until(self, until: datetime) -> Running:
+        """With another one."""
+        return Running(self.number + 1, until if self.until is None else min(self.until, until))
+
+
+class Look(NamedTuple):
+    """A channel in turn.
+
+    heads: the ids of the first messages that are due in it, up to `asked`. next_due: when the next of the others is.
+    ended: messages with a place as if they ran, which do not. definition: the limit that was set live.
+    """
+
+    channel: ChannelState
+    running: Running
+    asked: int
+    heads: list[int]
+    next_due: datetime | None
+    ended: list[int]
+    definition: str | None = None
+
+
+class Start(NamedTuple):
+    """Messages to claim, and how their channels are left: `gone` ones have no message any more."""
+
+    ids: list[int]
+    channels: list[ChannelState]
+    gone: list[int]
+    group: Group

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Held
+from delayedq.core.channels import BOUNDARY
+from delayedq.store.channels import sql
+from delayedq.store.channels.notices import hear, store_channels
+from delayedq.store.channels.places import Places
+from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Group, Held, ScopeState, Surroundings
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 
@@ -13,9 +17,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.channels.requests import Rules
+    from delayedq.core.limiting import Bucket
+    from delayedq.store.channels.offers import Address
+    from delayedq.store.channels.requests import Look, Notice, Rules, Start
     from delayedq.store.database import Database
     from delayedq.store.protocol import Claimed
+
+
+class Coming(NamedTuple):
+    """Is there something to do in channels now; and when is the first of those that rest looked at again?"""
+
+    is_now: bool
+    rests_until: datetime | None
 
 
 class Channels(ABC):
@@ -35,28 +48,109 @@ class Channels(ABC):
         `rules` tells the limits of a queue and a kind; None: its messages are not claimed. Without anything to do it
         only reads.
         """
-        from delayedq.store.channels.claims import TAKEN, ChannelTurn, due_in
+        coming = self.coming()
+        if not coming.is_now:
+            until = coming.rests_until
+            due_in = None if until is None else max(0.0, (until - self.now()).total_seconds())
+            if due_in is None or due_in > 0:
+                return ChannelClaim([], due_in)
+        return self._claim_channels(ChannelRequest(rules, limit, lease, worker, token or new_token()))
 
-        coming = due_in(self.database.alias, self.database.now())
-        if limit <= 0 or coming is None or coming > 0:
-            return ChannelClaim([], coming)
+    def _claim_channels(self, request: ChannelRequest) -> ChannelClaim:
+        from delayedq.store.channels.claims import TAKEN, ChannelTurn
+
+        if request.limit <= 0:
+            return ChannelClaim([], 0.0)
         with self.database.atomic():
-            if not self.lock_channels():
+            moment = self.lock_channels()
+            if moment is None:
                 return ChannelClaim([], TAKEN)
-            request = ChannelRequest(rules, limit, lease, worker, token or new_token())
-            return ChannelTurn(self.at(self.now()), request).take()  # type: ignore[arg-type]  # this is the store
+            return ChannelTurn(self.at(moment), request).take()  # type: ignore[arg-type]  # this is the store
 
     @abstractmethod
-    def lock_channels(self) -> bool:
-        """Until the end of the transaction no other claim from channels takes place; False: one does now."""
+    def lock_channels(self) -> datetime | None:
+        """Until the end of the transaction no other claim from channels takes place; None: one does now.
+
+        Returns what it is now.
+        """
+
+    # What a claim reads and writes, once it has the lock
+
+    def coming(self) -> Coming:
+        """When there is something to do in some channel. It locks nothing."""
+        ((notices, ready, until),) = self.database.rows(sql.COMING)
+        return Coming(bool(notices or ready), self._moment(until))
+
+    def surroundings(self) -> Surroundings:
+        """The groups, what is paused, and the limits that channels share."""
+        around = Surroundings(set(), set(), [], {})
+        for what, id_, name, text, number, moment in self.database.rows(sql.SURROUNDINGS):
+            match what:
+                case "scope":
+                    around.scopes[name] = ScopeState(text, number, self._moment(moment))
+                case "queue":
+                    around.queues_paused.add(name)
+                case "kind":
+                    around.kinds_paused.add(name)
+                case _:
+                    around.groups.append(Group(id_, name, text, number, what == "ready"))
+        return around
+
+    def _moment(self, stored: object) -> datetime | None:
+        return None if stored is None else self.database.dialect.instant(stored)
+
+    def hear(self, now: datetime) -> None:
+        """Take the notices: their channels are in turn, or rest until that is due. So are those whose time has come."""
+        hear(self, now)
+
+    def look(self, group: Group, most: int, room: int, now: datetime) -> list[Look]:
+        """The channels of this group that are in turn, up to `most`, in their order; and what is in each.
+
+        Of the messages that are due, so many are named as its share of `room` is.
+        """
+        return Places(self, now).look(group, most, room)
+
+    def heads(self, most: Mapping[int, int], now: datetime) -> dict[int, list[int]]:
+        """The ids of the first messages that are due in each of these channels, up to so many."""
+        found: dict[int, list[int]] = {id_: [] for id_ in most}
+        for channel, message in self.channel_heads(most, now):
+            found[channel].append(message)
+        return found
+
+    @abstractmethod
+    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
+        """The ids of channels and messages: up to so many of each channel that are due, in their order."""
+
+    def start(self, start: Start, request: ChannelRequest) -> list[Claimed]:
+        """Lease those of these messages that wait in limited lanes, are due, and are not locked; keep the channels."""
+        claimed = self.claim_ids(start.ids, request) if start.ids else []
+        self.take_places([one.id for one in claimed], request.token)
+        self.keep_channels(start)
+        return claimed
 
     @abstractmethod
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
         """Lease those of these messages that wait in limited lanes, are due, and are not locked."""
 
-    @abstractmethod
-    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
-        """The ids of channels and messages: up to so many of each channel that are due, in their order."""
+    def keep_channels(self, start: Start) -> None:
+        """Store the channels as they are left."""
+        from delayedq.models import Channel, ChannelGroup
+
+        alias, group = self.database.alias, start.group
+        store_channels(self, [Channel(group_id=group.id, **one._asdict()) for one in start.channels])
+        Channel.objects.using(alias).filter(id__in=start.gone).delete()
+        ChannelGroup.objects.using(alias).filter(pk=group.id).update(turn=group.turn)
+
+    def keep_tokens(self, scope: str, bucket: Bucket) -> None:
+        """Store the token bucket of a limit that channels share."""
+        from delayedq.models import LimitState
+
+        LimitState.objects.using(self.database.alias).bulk_create(
+            [LimitState(scope=scope, tokens=bucket.tokens, tokens_at=bucket.at)],
+            update_conflicts=True,
+            update_fields=["tokens", "tokens_at"],
+            unique_fields=self.unique("scope", "channel"),
+        )
 
     def held_among(self, ids: Sequence[int], now: datetime) -> dict[int, Held]:
         """The leases of those of these messages whose leases hold."""
@@ -64,6 +158,46 @@ class Channels(ABC):
 
         held = Message.objects.using(self.database.alias).filter(is_held(now), id__in=ids)
         return {id_: Held(token, until) for id_, token, until in held.values_list("id", "lease_token", "leased_until")}
+
+    # What offers and settlements write. They only insert, and delete what is theirs.
+
+    def line_up(self, lined: Mapping[int, Address]) -> None:
+        """Give these messages (ids) their places, or new places, and tell their channels; not those without a channel.
+
+        Their due times and priorities are those of their rows.
+        """
+        from delayedq.models import ChannelMessage, Message
+
+        alias = self.database.alias
+        rows = Message.objects.using(alias).filter(id__in=lined, priority__lt=BOUNDARY)
+        due = {id_: (-priority, at) for id_, priority, at in rows.values_list("id", "priority", "scheduled_at")}
+        places: list[ChannelMessage] = []
+        first: dict[Address, datetime] = {}
+        for id_, (urgency, at) in due.items():
+            where = lined[id_]
+            places.append(ChannelMessage(id_, where.id, where.group_id, urgency, at))
+            first[where] = min(at, first.get(where, at))
+        ChannelMessage.objects.using(alias).bulk_create(
+            places,
+            update_conflicts=True,
+            update_fields=["channel_id", "group_id", "urgency", "due_at"],
+            unique_fields=self.unique("message_id"),
+            batch_size=1_000,
+        )
+        self.tell([where.notice(at) for where, at in first.items()])
+
+    def tell(self, notices: Collection[Notice], ended: Collection[int] = ()) -> None:
+        """Insert these notices. `ended` messages have no place any more."""
+        from delayedq.models import ChannelNotice
+
+        self.drop_places(ended)
+        ChannelNotice.objects.using(self.database.alias).bulk_create(
+            [ChannelNotice(**one._asdict()) for one in notices], batch_size=1_000
+        )
+
+    def unique(self, *names: str) -> list[str] | None:
+        """What `bulk_create` has to know of a conflict."""
+        return list(names)
 
     # By id, and in no other way: what another transaction has locked is not waited for.
 

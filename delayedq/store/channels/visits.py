@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from delayedq.core.limiting import Bucket, Limit, after, release_at, startable
-from delayedq.store.channels.notices import cost
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.models import Channel, ChannelGroup
-    from delayedq.store.channels.places import Running
+    from delayedq.store.channels.requests import ChannelState, Look
 
 #: A message that could not be claimed, as another transaction has locked it, is tried again after so long.
 LOCKED = timedelta(seconds=0.05)
 
+#: What a message takes in seconds as long as nothing is known of its channel, and the least that it counts.
+FIRST_SECONDS, LEAST_SECONDS = 0.01, 0.000_1
+
 
 class HasTokens(Protocol):
-    tokens: float | None
-    tokens_at: datetime | None
+    @property
+    def tokens(self) -> float | None: ...
+    @property
+    def tokens_at(self) -> datetime | None: ...
 
 
 class Room(NamedTuple):
@@ -29,6 +32,11 @@ class Room(NamedTuple):
 
     places: int
     released_at: datetime | None = None
+
+
+def cost(seconds: float) -> float:
+    """Seconds that a start is charged with, if messages of its channel took so long."""
+    return max(seconds or FIRST_SECONDS, LEAST_SECONDS)
 
 
 def bucket_of(state: HasTokens | None) -> Bucket | None:
@@ -49,50 +57,51 @@ def room_of(limit: Limit, running: int, bucket: Bucket | None, most: int, now: d
 
 @dataclass(slots=True)
 class Visit:
-    """`running` before the claim; `wanted` of its messages shall start; `heads` are the first, and one more."""
+    """`wanted` of its messages shall start; `heads` are the first that are due, and one more if there is one."""
 
-    channel: Channel
+    look: Look
     limit: Limit
-    running: Running
+    heads: list[int]
     wanted: int = 0
-    heads: list[int] = field(default_factory=list)
-    started: int = 0
 
-    def room(self, most: int, now: datetime) -> Room:
-        return room_of(self.limit, self.running.number + self.started, bucket_of(self.channel), most, now)
+    def room(self, most: int, now: datetime) -> int:
+        """How many of its messages may start."""
+        return room_of(self.limit, self.look.running.number, bucket_of(self.look.channel), most, now).places
 
-    def start(self, group: ChannelGroup, started: int, now: datetime) -> None:
-        """So many of its messages were claimed."""
-        self.started = started
-        if started:
-            group.turn = max(group.turn, self.channel.turn)
-            self.channel.turn += started * cost(self.channel)
+    def after(self, started: int, now: datetime, lease: timedelta) -> ChannelState | None:
+        """The channel after so many were claimed: it stays in turn, or rests; None: nothing is left of it."""
+        channel = self.look.channel
+        bucket = bucket_of(channel)
         if started and self.limit.rate is not None:
-            bucket = after(self.limit.rate, bucket_of(self.channel), now, started)
-            self.channel.tokens, self.channel.tokens_at = bucket
+            bucket = after(self.limit.rate, bucket, now, started)
+        until = self._rests_until(started, bucket, now, lease)
+        if until is None and len(self.heads) <= started:
+            return None
+        tokens, tokens_at = bucket or (None, None)
+        return channel._replace(
+            is_ready=until is None,
+            ready_at=until or channel.ready_at,
+            turn=channel.turn + started * cost(channel.seconds),
+            tokens=tokens,
+            tokens_at=tokens_at,
+        )
 
-    @property
-    def has_more(self) -> bool:
-        """Whether a message that is due still waits."""
-        return len(self.heads) > self.started
+    def _rests_until(self, started: int, bucket: Bucket | None, now: datetime, lease: timedelta) -> datetime | None:
+        """None: it is in turn; or, if no message waits, it is not needed any more."""
+        running = self.look.running.number + started
+        if len(self.heads) <= started:
+            return self.look.next_due or (self._ends_at(now, lease) if running else self._full_at(bucket, now))
+        if started < self.wanted:
+            return now + LOCKED
+        room = room_of(self.limit, running, bucket, 1, now)
+        return None if room.places > 0 else room.released_at or self._ends_at(now, lease)
 
-    def rest(self, now: datetime, lease: timedelta) -> None:
-        """It stays in turn, or rests. If nothing in it is due, `rest_until` says for how long."""
-        room = self.room(1, now)
-        self.channel.is_ready = self.has_more and self.started == self.wanted and room.places > 0
-        if self.started < self.wanted:
-            self.channel.ready_at = now + LOCKED
-        elif room.places <= 0:
-            self.channel.ready_at = room.released_at or self.ends_at(now, lease)
-
-    def ends_at(self, now: datetime, lease: timedelta) -> datetime:
+    def _ends_at(self, now: datetime, lease: timedelta) -> datetime:
         """When to look at it again, if nothing tells of the end of what runs in it: then the first lease has ended."""
-        until = now + lease if self.running.until is None else self.running.until
-        return max(until, now + LOCKED)
+        return max(self.look.running.until or now + lease, now + LOCKED)
 
-    def is_needed_until(self, now: datetime) -> datetime | None:
-        """When its bucket is full, if it has no message any more; None: it is."""
-        bucket = bucket_of(self.channel)
+    def _full_at(self, bucket: Bucket | None, now: datetime) -> datetime | None:
+        """When its bucket is full; None: it is."""
         if self.limit.rate is None or bucket is None:
             return None
         full = release_at(self.limit.rate, bucket, now, self.limit.rate.size)

@@ -26,10 +26,13 @@ CHANNELS = 100
 class MySQLChannels(Channels):
     database: MySQLDatabase
 
-    def lock_channels(self) -> bool:
+    def lock_channels(self) -> datetime | None:
         if not self.database.rows(channels_sql.HAS_LOCK):
             self.database.write(channels_sql.MAKE_LOCK)
-        return bool(self.database.rows(channels_sql.LOCK))
+        return self.database.now() if self.database.rows(channels_sql.LOCK) else None
+
+    def unique(self, *_: str) -> None:
+        return None
 
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
         asked = ClaimRequest((), len(ids), request.lease, request.worker, request.token)

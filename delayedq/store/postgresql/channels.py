@@ -2,31 +2,93 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from delayedq.store.channels.requests import ChannelState, Look, Running
 from delayedq.store.channels.verbs import Channels
 from delayedq.store.postgresql import channels_sql as sql
-from delayedq.store.postgresql.parameters import numbers, of_lease
+from delayedq.store.postgresql.parameters import numbers, of_lease, texts
 from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from delayedq.store.channels.requests import ChannelRequest
+    from delayedq.store.channels.offers import Address
+    from delayedq.store.channels.requests import ChannelRequest, Group, Notice, Start
     from delayedq.store.postgresql.database import PostgreSQLDatabase
 
 
 class PostgreSQLChannels(Channels):
     database: PostgreSQLDatabase
 
-    def lock_channels(self) -> bool:
-        return bool(self.database.rows(sql.LOCK)[0][0])
+    def lock_channels(self) -> datetime | None:
+        moment: datetime | None = self.database.rows(sql.LOCK)[0][0]
+        return moment
+
+    def line_up(self, lined: Mapping[int, Address]) -> None:
+        homes = numbers(where.id for where in lined.values())
+        self.database.batch(sql.LINE_UP, {"ids": numbers(lined), "homes": homes, **_named({*lined.values()})})
+
+    def tell(self, notices: Collection[Notice], ended: Collection[int] = ()) -> None:
+        figures = {
+            "moments": texts([one.at.isoformat() for one in notices]),
+            "ended": numbers(one.ended for one in notices),
+            "seconds": numbers(one.seconds for one in notices),
+        }
+        self.database.batch(sql.TELL, {**_named(notices), **figures, "ended_ids": numbers(ended)})
+
+    def hear(self, now: datetime) -> None:  # noqa: ARG002 - the store is bound to it
+        self.database.batch(sql.HEAR, {})
+
+    def look(self, group: Group, most: int, room: int, now: datetime) -> list[Look]:  # noqa: ARG002
+        parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
+        rows = self.database.batch(sql.LOOK, parameters)
+        return [Look(ChannelState(*row[:8]), Running(*row[8:10]), *row[10:]) for row in rows]
+
+    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
+        parameters = {"channels": numbers(most), "most": numbers(most.values())}
+        return [(channel, id_) for channel, ids in self.database.batch(sql.HEADS, parameters) for id_ in ids]
 
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
-        parameters = {"ids": numbers(ids), **of_lease(request.lease, request.worker, request.token)}
-        return [Claimed._make(row) for row in self.database.batch(sql.CLAIM_IDS, parameters)]
+        rows = self.database.batch(sql.CLAIM_IDS, {"ids": numbers(ids), **_leased(request)})
+        return [Claimed._make(row) for row in rows]
 
-    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
-        parameters = {"channels": numbers(most), "most": numbers(most.values()), "moment": now}
-        return [(channel, message) for channel, message in self.database.batch(sql.HEADS, parameters)]
+    def start(self, start: Start, request: ChannelRequest) -> list[Claimed]:
+        parameters = {"ids": numbers(start.ids), **_leased(request), **_kept(start)}
+        return [Claimed._make(row) for row in self.database.batch(sql.START, parameters)]
+
+    def keep_channels(self, start: Start) -> None:
+        self.database.batch(sql.KEEP, _kept(start))
+
+
+def _leased(request: ChannelRequest) -> dict[str, Any]:
+    return of_lease(request.lease, request.worker, request.token)
+
+
+def _named(channels: Collection[Address | Notice]) -> dict[str, Any]:
+    """Both begin with the id of the channel."""
+    return {
+        "channels": numbers(one[0] for one in channels),
+        "groups": numbers(one.group_id for one in channels),
+        "queues": texts([one.queue for one in channels]),
+        "kinds": texts([one.kind for one in channels]),
+        "names": texts([one.name for one in channels]),
+    }
+
+
+def _kept(start: Start) -> dict[str, Any]:
+    channels = start.channels
+    return {
+        "group": start.group.id,
+        "turn": start.group.turn,
+        "channels": numbers(one.id for one in channels),
+        "names": texts([one.name for one in channels]),
+        "ready": numbers(int(one.is_ready) for one in channels),
+        "ready_at": texts([one.ready_at.isoformat() for one in channels]),
+        "turns": numbers(one.turn for one in channels),
+        "seconds": numbers(one.seconds for one in channels),
+        "tokens": numbers(one.tokens for one in channels),
+        "tokens_at": texts([None if one.tokens_at is None else one.tokens_at.isoformat() for one in channels]),
+        "gone": numbers(start.gone),
+    }

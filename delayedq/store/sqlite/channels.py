@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class SQLiteChannels(Channels):
     database: SQLiteDatabase
 
-    def lock_channels(self) -> bool:
+    def lock_channels(self) -> datetime:
         """Who writes is alone."""
         self.database.write(WRITE_LOCK)
-        return True
+        return self.database.now()
 
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
         lease = leased(self.database.now(), request.lease, request.worker, request.token)

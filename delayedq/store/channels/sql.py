@@ -1,0 +1,21 @@
+"""The statements about channels that all databases share."""
+
+from __future__ import annotations
+
+#: Is there something to do; and when is the first of those that rest looked at again?
+COMING = """
+SELECT EXISTS (SELECT 1 FROM delayedq_channelnotice), EXISTS (SELECT 1 FROM delayedq_channel WHERE is_ready = TRUE),
+    (SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE)
+"""
+
+# The first one has a type for each column.
+SURROUNDINGS = """
+SELECT 'scope', id, scope, definition, tokens, tokens_at FROM delayedq_limitstate WHERE channel = ''
+UNION ALL SELECT 'queue', NULL, queue, NULL, NULL, NULL FROM delayedq_pausedqueue
+UNION ALL SELECT 'kind', NULL, kind, NULL, NULL, NULL FROM delayedq_pausedtask
+UNION ALL SELECT
+    CASE WHEN EXISTS (SELECT 1 FROM delayedq_channel WHERE group_id = one.id AND is_ready = TRUE)
+        THEN 'ready' ELSE 'group' END,
+    id, queue, kind, turn, NULL
+FROM delayedq_channelgroup AS one
+"""
