@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
+    from delayedq.cancelling import Cancellation
     from delayedq.core.limiting import Limit, Rate
+    from delayedq.message_result import cancel_all
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
     from delayedq.scheduling import Scheduled
     from delayedq.store.protocol import OfferOutcome
@@ -19,6 +21,7 @@ __all__ = [
     "Acknowledgement",
     "BatchedMessage",
     "Cancel",
+    "Cancellation",
     "DelayedQueue",
     "Envelope",
     "Fail",
@@ -34,6 +37,7 @@ __all__ = [
     "as_completed",
     "as_completed_async",
     "await_all",
+    "cancel_all",
     "current_message",
     "task",
     "wait_all",
@@ -41,7 +45,9 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
+    "delayedq.cancelling": {"Cancellation"},
     "delayedq.core.limiting": {"Limit", "Rate"},
+    "delayedq.message_result": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
     "delayedq.scheduling": {"Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from delayedq.compat import TaskError, TaskResult
+from delayedq.cancelling import Cancellation, cancel
+from delayedq.compat import TaskError, TaskResult, task_backends
 from delayedq.waiting import await_all, wait_all
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime, timedelta
+
+    from delayedq.store.base import Store
 
     AnyResult = TaskResult[..., Any]
 else:
@@ -53,6 +57,14 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
         await await_all([self], timeout)
         return self
 
+    def cancel(self) -> Cancellation:
+        """Cancel the message, and refresh this result; the answer says whether it waited, ran, or had ended before.
+
+        Raises TypeError for a backend that keeps its messages elsewhere.
+        """
+        (answer,) = cancel_all([self])
+        return answer
+
 
 _REFRESHED = (
     *("status", "enqueued_at", "started_at", "finished_at", "last_attempted_at", "errors", "worker_ids"),
@@ -72,3 +84,27 @@ class AttemptError(TaskError):  # type: ignore[misc]  # likewise
     failed_at: datetime | None = field(default=None, compare=False)
     message: str = field(default="", compare=False)
     chain: tuple[str, ...] = field(default=(), compare=False)
+
+
+def cancel_all(results: Iterable[AnyResult]) -> list[Cancellation]:
+    """Cancel the messages of these results, and refresh them: what became of each, in the same order.
+
+    Raises TypeError, and cancels nothing, if one is of a backend that keeps its messages elsewhere.
+
+        cancel_all([resize.enqueue(photo) for photo in photos])
+    """
+    given = list(results)
+    stores = {backend: _store(backend) for backend in {one.backend for one in given}}
+    answers: dict[str, dict[int, Cancellation]] = {}
+    for backend, store in stores.items():
+        answers[backend] = cancel(store, [int(one.id) for one in given if one.backend == backend])
+    for one in given:
+        one.refresh()
+    return [answers[one.backend][int(one.id)] for one in given]
+
+
+def _store(backend: str) -> Store:
+    store: Store | None = getattr(task_backends[backend], "store", None)
+    if store is None:
+        raise TypeError(f"The backend {backend!r} keeps no messages in a database: there is nothing to cancel.")
+    return store

@@ -77,6 +77,12 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
             with suppress(transaction.TransactionManagementError):  # autocommit is off: the next scan finds it
                 transaction.on_commit(self.notify, using=self.alias, robust=True)
 
+    def tokens(self, ids: Collection[int]) -> dict[int, int | None]:
+        """The tokens of the leases of these messages, as far as they live."""
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
+        return dict(Message.objects.using(self.alias).filter(id__in=ids).values_list("id", "lease_token"))
+
     def notify(self) -> None:
         """Wake idle workers, at once or not at all; see `notify_after_commit`."""
 

@@ -1,7 +1,7 @@
-"""Wake-ups for those who wait for the end of messages. Nobody pays for them while nobody waits.
+"""Wake-ups for those who wait for the end of messages, and for workers whose message has ended.
 
-Who waits says so from time to time, and workers that hear it tell of ends for a while. Whatever is not told is found by
-asking the table: this saves time, and nothing depends on it.
+Nobody pays for them while nobody waits: who waits says so, and workers that hear it tell of ends for a while. Whatever
+is not told is found by asking the table: this saves time, and nothing depends on it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ class Ends:
 
     def somebody_waits(self) -> None:
         """A worker heard that somebody waits."""
+
+    def tell_stopped_after_commit(self) -> None:
+        """Have workers look which of their running messages have ended, after the commit of the caller."""
 
     def tell_ends(self) -> None:
         """A worker has ended messages: tell who waits, if somebody does. Raises django.db.Error."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
+
+from django.db import transaction
 
 from delayedq.store.ends import TOLD_FOR, Ends
 from delayedq.store.postgresql.listener import PostgreSQLListener
-from delayedq.store.postgresql.sql import LISTEN_TO_ENDS, NOTIFY_ENDS, NOTIFY_WAITING
+from delayedq.store.postgresql.sql import LISTEN_TO_ENDS, NOTIFY_ENDS, NOTIFY_STOPPED, NOTIFY_WAITING
 from delayedq.store.wakeup import NOTIFY_GAP
 
 if TYPE_CHECKING:
@@ -34,6 +38,10 @@ class PostgreSQLEnds(Ends):
 
     def somebody_waits(self) -> None:
         self._ends[0] = time.monotonic() + TOLD_FOR
+
+    def tell_stopped_after_commit(self) -> None:
+        with suppress(transaction.TransactionManagementError):  # autocommit is off: leases are renewed in vain
+            transaction.on_commit(partial(self.database.write, NOTIFY_STOPPED), self.database.alias, robust=True)
 
     def tell_ends(self) -> None:
         """At most once in NOTIFY_GAP seconds: who waits checks again after each."""

@@ -9,12 +9,12 @@ from django.db import connections
 
 from delayedq.conf import get_settings
 from delayedq.store.listener import Listener
-from delayedq.store.postgresql.sql import LISTEN, LISTEN_TO_WAITING
+from delayedq.store.postgresql.sql import LISTEN, LISTEN_TO_STOPPED, LISTEN_TO_WAITING
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-WAITING = "delayedq_waiting"
+WAITING, STOPPED = "delayedq_waiting", "delayedq_stopped"
 # Only the listener that sends a proof knows its payload. Others are woken, and scan nothing.
 LISTEN_TO_PROOF = "LISTEN delayedq_proof"
 SEND_PROOF = "SELECT pg_notify('delayedq_proof', %(proof)s)"
@@ -24,7 +24,7 @@ class PostgreSQLListener(Listener):
     """Connects as the alias does, or by DELAYEDQ["LISTENER_DSN"], which goes round a pooler."""
 
     interval: ClassVar[float | None] = None
-    listen_to: ClassVar[tuple[str, ...]] = (LISTEN, LISTEN_TO_WAITING)
+    listen_to: ClassVar[tuple[str, ...]] = (LISTEN, LISTEN_TO_WAITING, LISTEN_TO_STOPPED)
     channel: ClassVar[str] = "delayedq"
 
     def __init__(self, alias: str) -> None:
@@ -60,6 +60,7 @@ class PostgreSQLListener(Listener):
             notifications = list(self._psycopg.notifies(timeout=0))
         self.proved = self.proved or any(one.payload == self._proof for one in notifications)
         self.heard_waiting = self.heard_waiting or any(one.channel == WAITING for one in notifications)
+        self.heard_stopped = self.heard_stopped or any(one.channel == STOPPED for one in notifications)
         return any(one.channel == self.channel for one in notifications)
 
 
