@@ -69,9 +69,8 @@ class Loop:
         self._leases = leases or SharedLeases()
         self._in_flight = InFlight(self._pool, self._leases, name)
         self._outage = Outage(f"Worker {name}")
-        self._poller = Poller(
-            store, self._lanes, options.queues, options.poll_interval.total_seconds(), self._waiter.wake, self._outage
-        )
+        where = store, self._lanes, options.queues, options.poll_interval.total_seconds()
+        self._poller = Poller(*where, self._waiter.wake, self._outage, self._leases)
         self._beat = CronBeat(store, definitions_in(store), self._outage) if options.cron else None
         self._unsettled: list[AttemptResult] = []
         self._store_thread = StoreThread(

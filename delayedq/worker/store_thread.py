@@ -166,6 +166,8 @@ class StoreThread(threading.Thread):
                 raise
             round_trip.planned = ()
             self._settle_singly(round_trip, transitions)
+        if transitions:
+            self._store.tell_ends()
         if round_trip.channels and round_trip.error is None:
             self._claim_channels(round_trip)
         elif with_channels(transitions):
