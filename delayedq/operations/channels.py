@@ -15,7 +15,7 @@ from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import rules_of, rules_of_bare
+from delayedq.task_channels import UNLIMITED, rules_of, rules_of_bare
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -73,9 +73,12 @@ def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> It
         yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
     states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
     for scope, defined in rules.scopes:
+        limit = set_live.get((scope, ""), defined)
+        if limit == UNLIMITED:
+            continue
         groups = [one.pk for one in ChannelGroup.objects.using(store.alias) if scope in _scopes(one)]
         running_in_scope = places.running_by_group(groups).total()
-        yield _now(scope, set_live.get((scope, ""), defined), running_in_scope, states.get(scope), now)
+        yield _now(scope, limit, running_in_scope, states.get(scope), now)
 
 
 def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: datetime) -> LimitNow:
@@ -100,13 +103,21 @@ def why_limited(store: Store, message: Message, name: str, now: datetime) -> Ite
     whose = f"channel {name}" if name else "its task"
     for one in channel.limits:
         subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
-        if one.is_full:
+        if one.limit.is_paused:
+            yield f"{subject} is paused."
+        elif one.is_full:
             yield f"{subject} has {one.running:,} of {one.limit.concurrency:,} running."
         elif one.released_at is not None:
             yield f"{subject} has its next release {both(one.released_at, now)}."
     if before := _before(store, message, name, now):
         more = "More than " if before > MOST_WAITING else ""
         yield f"{more}{min(before, MOST_WAITING):,} of {whose} wait before it."
+
+
+def waits_for_limit(store: Store, message: Message, name: str, now: datetime) -> bool:
+    """Whether a due message with this channel waits for a limit, or is in a channel that does: it is not late then."""
+    limits = channel_now(store, message.queue, message.kind, name, now).limits
+    return any(one.is_full or one.released_at is not None for one in limits)
 
 
 def _before(store: Store, message: Message, name: str, now: datetime) -> int:
