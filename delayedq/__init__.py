@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from delayedq.exceptions import Cancel, Retry, Snooze
+from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
     from delayedq.core.limiting import Limit, Rate
@@ -20,6 +20,7 @@ __all__ = [
     "Cancel",
     "DelayedQueue",
     "Envelope",
+    "Fail",
     "History",
     "Limit",
     "OfferOutcome",

@@ -20,6 +20,8 @@
     │   ├── WorkerVanished                    the processes of all its attempts died without reporting an end
     │   ├── WorkerHung                        its worker process did not respond any more and was ended
     │   ├── TaskTimeout (TimeoutError)        an attempt took longer than the task's timeout
+    │   ├── DeadlineExceeded (TimeoutError)   a message had not ended at its deadline
+    │   ├── Expired                           a message was not started while it was worth it
     │   └── PipelineError                     a step of the pipeline on Spark failed; the message says why
     │       ├── JavaMissing                   Spark has to start on this machine, which has no Java
     │       ├── InvalidOption (ValueError)    a wrong option, column or address for Spark; the error names it
@@ -33,7 +35,8 @@
     └── Steering                              raised by a task to say what comes next; not an error
         ├── Retry                             try again later; counts as an attempt
         ├── Snooze                            run again later; does not count as an attempt
-        └── Cancel                            end the message as cancelled
+        ├── Cancel                            end the message as cancelled
+        └── Fail                              end the message as failed: a dead letter, whatever attempts are left
 
 Wrong settings raise Django's ImproperlyConfigured, wrong task options Django's InvalidTask.
 This module imports no Django: the pipeline uses it too.
@@ -120,6 +123,14 @@ class TaskTimeout(DelayedQError, TimeoutError):
     """The attempt took longer than the task's timeout."""
 
 
+class DeadlineExceeded(DelayedQError, TimeoutError):
+    """The message had not ended at the deadline of its task, which holds for all of its attempts together."""
+
+
+class Expired(DelayedQError):
+    """The message was not started while it was worth it, as `expires` says; it ends as expired."""
+
+
 class PipelineError(DelayedQError):
     """A step of the pipeline on Spark can't be done; the message says why, and what is left to do."""
 
@@ -193,6 +204,17 @@ class Snooze(Steering):
 
 class Cancel(Steering):
     """End the message as cancelled, with this reason."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Fail(Steering):
+    """End the message as failed, for this reason: a dead letter, though attempts may be left.
+
+    raise Fail("the card was declined")
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)

@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 
 from django.dispatch import Signal, receiver
 
-from delayedq.compat import TASKS_LOGGER
+from delayedq.compat import TASKS_LOGGER, task_finished
+from delayedq.records import is_written, leave_failures_to_us
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -56,10 +57,14 @@ _django_logger = logging.getLogger(TASKS_LOGGER)
 def wanted(signal: Signal, level: int) -> bool:
     """Whether this signal of django.tasks has a receiver that does something.
 
-    Django connects one receiver, which logs at `level`. If that level is off and there is no other receiver, the
+    Django connects one receiver, which logs at `level`. If nobody writes that and there is no other receiver, the
     TaskResult that the signal carries need not be built.
     """
-    return len(signal.receivers) > 1 or _django_logger.isEnabledFor(level)
+    if len(signal.receivers) > 1:
+        return True
+    if level >= logging.ERROR and signal is task_finished and _django_logger.filters == [leave_failures_to_us]:
+        return False
+    return is_written(_django_logger, level)
 
 
 class Floods:
@@ -124,11 +129,6 @@ def _log_lease_lost(claimed: Claimed, **_: Any) -> None:
 def _attempts(claimed: Claimed) -> str:
     """A claim that comes after the last attempt, as its worker vanished, is no attempt."""
     return f"{min(claimed.attempt, claimed.max_attempts)} of {claimed.max_attempts}"
-
-
-def leave_failures_to_us(record: logging.LogRecord) -> bool:
-    """A filter for the logger `django.tasks` in a worker: our line of a failed attempt has its traceback."""
-    return not (record.funcName == "log_task_finished" and record.levelno >= logging.ERROR)
 
 
 @receiver(worker_started)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from delayedq.conf import get_settings
-from delayedq.core.channels import METADATA_KEY, check_channel
+from delayedq.core.channels import check_channel
 from delayedq.core.limiting import Limit
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.core.sizes import OnFull, Size
@@ -37,8 +37,6 @@ type ChannelOption = str | Callable[..., object] | None
 
 def check_limited(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> None:
     """Check the options of a task that are about channels. Raises ValueError."""
-    if METADATA_KEY in (task.metadata or {}):
-        raise ValueError(f"metadata has no {METADATA_KEY!r}: the channel of a message is stored there")
     _check_channel(task)
     check_channel(task.channel_name or "")
     own = {one.name: one for one in limits_in(task.limit) if one.name}

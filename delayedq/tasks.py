@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, cast, overload
 
 from delayedq import clock
 from delayedq.async_versions import async_version
+from delayedq.base_task import DEFAULTED, BaseTask
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
-from delayedq.compat import Task as DjangoTask
-from delayedq.core.channels import channel_of, shown_priority, without_channel
+from delayedq.core.channels import channel_of, shown_priority
+from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, stored_duration, with_own
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import check_fit, parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
@@ -24,7 +25,7 @@ from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
-from delayedq.task_options import check_options
+from delayedq.task_options import check_options, database_of
 
 if TYPE_CHECKING:
     import inspect
@@ -33,15 +34,13 @@ if TYPE_CHECKING:
 
     from delayedq.compat import TaskResult
     from delayedq.core.backoff import Backoff
+    from delayedq.core.error_choice import ErrorChoice
     from delayedq.core.limiting import Limit
     from delayedq.scheduling import Scheduled, Scheduler, StoredOptions
     from delayedq.task_channels import ChannelOption
     from delayedq.worker.attempt import Attempt
 
-    AnyTask = DjangoTask[..., Any]
     Call = tuple[Iterable[Any], Mapping[str, Any]]
-else:
-    AnyTask = DjangoTask
 
 
 registered: dict[str, Task[..., Any]] = {}
@@ -50,27 +49,8 @@ current_attempt: ContextVar[Attempt | None] = ContextVar("delayedq_current_attem
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task[**P, R](AnyTask):
-    """A function that workers run. Made by `@task`; changed for one call by `using()`.
-
-    max_attempts: number of attempts (int, 1 to 32,000) after which the message fails and becomes a dead letter.
-    backoff: delay before the next attempt: a timedelta, or a callable that takes the number of the failed attempt
-        (1 for the first) and returns a timedelta; see `delayedq.core.backoff`.
-    timeout: longest duration of one attempt (timedelta); then TaskTimeout is raised in it.
-    metadata: JSON that is stored with the message; `current_message().metadata` returns it.
-    exactly_once: run the task in a transaction on the queue's database that also ends its message: what the task writes
-        there and the end of the message are committed together, or neither is. A task that raises, or that lost its
-        lease, has written nothing. Writes to other databases, from other threads, and to other services are outside of
-        this transaction; `transaction.on_commit` callbacks run as usual. Sync functions only. Keep them short: their
-        locks are held until the end, and on SQLite that is a lock on the whole file.
-    sensitive: names of arguments that are masked wherever they would be shown or logged ("return": the result); True:
-        all of them and the result. Django's `sensitive_variables` on the function adds its names. See
-        `delayedq.masking`.
-
-    channel, limit: see `delayedq.task_channels`.
-
-    max_attempts, backoff and timeout are those of the backend's OPTIONS if they are None (without OPTIONS: 8 attempts,
-    an exponential backoff from 5 s to 1 h, no timeout).
+class Task[**P, R](BaseTask):
+    """A function that workers run. Made by `@task`; changed for one call by `using()`. `BaseTask` has its options.
 
         @task(queue_name="mail", max_attempts=3, timeout=timedelta(minutes=2))
         def remind(flight_id: int) -> None: ...
@@ -78,21 +58,11 @@ class Task[**P, R](AnyTask):
     Raises InvalidTask for a wrong option, and for a function that is not defined at module level.
     """
 
-    max_attempts: int = None  # type: ignore[assignment]  # set below
-    backoff: Backoff | timedelta = None  # type: ignore[assignment]  # set below
-    timeout: timedelta | None = None
-    metadata: Mapping[str, Any] | None = None
-    exactly_once: bool = False
-    sensitive: bool | Collection[str] = False
-    channel: ChannelOption = None
-    limit: Limit | Sequence[Limit] | None = None
-    channel_name: str | None = None
-
     def __post_init__(self) -> None:
-        DjangoTask.__post_init__(self)
+        BaseTask.__post_init__(self)
         object.__setattr__(self, "sensitive", sensitive_names(self.func, self.takes_context, self.sensitive))
-        defaults = getattr(self.get_backend(), "defaults", DEFAULTS)
-        for name in ("max_attempts", "backoff", "timeout"):
+        defaults = getattr(self.get_backend(), "defaults", DEFAULTS).of(self.queue_name)
+        for name in DEFAULTED:
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(defaults, name.upper()))
         check_options(self, registered.values())
@@ -107,7 +77,8 @@ class Task[**P, R](AnyTask):
 
     def using(self, **changes: Any) -> Task[P, R]:
         """Return a copy of the task with other options for its messages: priority, queue_name, run_after, backend,
-        max_attempts, metadata or channel (the channel itself). None keeps the value. Other options are not stored.
+        max_attempts, deadline, expires, metadata or channel (the channel itself). None keeps the value. Other options
+        are not stored.
         Raises TypeError for an unknown option, InvalidTask for a wrong value.
 
             remind.using(priority=10, run_after=tomorrow).enqueue(7)
@@ -216,7 +187,9 @@ class Task[**P, R](AnyTask):
             "queue_name": row.queue,
             "priority": shown_priority(row.priority),
             "max_attempts": row.max_attempts,
-            "metadata": None if (metadata := without_channel(row.metadata)) is None else loads(metadata),
+            "metadata": None if (metadata := as_given(row.metadata)) is None else loads(metadata),
+            "deadline": stored_duration(row.metadata, DEADLINE, self.deadline),
+            "expires": stored_duration(row.metadata, EXPIRES, self.expires),
             "channel_name": channel_of(row.metadata),
             "run_after": row.scheduled_at_initially if moved else None,
             "backend": backend or self.backend,
@@ -241,7 +214,7 @@ class Task[**P, R](AnyTask):
         if self.func.__module__ == "__main__":
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
-        metadata = None if self.metadata is None else dumps(self.metadata)
+        metadata = with_own(None if self.metadata is None else dumps(self.metadata), self._own_metadata(key))
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
         sizes = sizes_of(rules_of(self, queue)) if limited else ()
@@ -252,8 +225,24 @@ class Task[**P, R](AnyTask):
             channel = channel_for(self, args, kwargs) if limited else None
             yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel, sizes)
 
+    def _own_metadata(self, key: str | None) -> dict[str, Any]:
+        """What its messages must say of it, as it differs from the task that workers know; and who makes them.
 
-_CHANGEABLE = {"priority", "queue_name", "run_after", "backend", "max_attempts", "metadata", "channel"}
+        A message with a key is that of all who offer it, so it has no parent; nor has one in another database.
+        """
+        lineage = _lineage(self) if key is None else {}
+        known = registered.get(self.module_path, self)
+        if self is known:
+            return lineage
+        durations = ((EXPIRES, self.expires, known.expires), (DEADLINE, self.deadline, known.deadline))
+        return lineage | {
+            name: own.total_seconds() for name, own, theirs in durations if own is not None and own != theirs
+        }
+
+
+_CHANGEABLE = {
+    *("priority", "queue_name", "run_after", "backend", "max_attempts", "deadline", "expires", "metadata", "channel"),
+}
 
 
 @overload
@@ -266,8 +255,15 @@ def task[**P, R](
     backend: str = ...,
     takes_context: bool = ...,
     max_attempts: int = ...,
-    backoff: Backoff | timedelta = ...,
+    backoff: Backoff | timedelta | Sequence[timedelta] = ...,
+    retry_on: ErrorChoice | None = ...,
+    give_up_on: ErrorChoice | None = ...,
     timeout: timedelta | None = ...,
+    deadline: timedelta | None = ...,
+    expires: timedelta | None = ...,
+    on_success: Task[..., Any] | None = ...,
+    on_failure: Task[..., Any] | None = ...,
+    on_retry: Task[..., Any] | None = ...,
     metadata: Mapping[str, Any] | None = ...,
     exactly_once: bool = ...,
     sensitive: bool | Collection[str] = ...,
@@ -284,7 +280,7 @@ def task(
     takes_context: bool = False,
     **options: Any,
 ) -> Any:
-    """Decorator that makes a `Task` of a module-level function, sync or async. See `Task` for the options.
+    """Decorator that makes a `Task` of a module-level function, sync or async. See `BaseTask` for the options.
 
     `takes_context`: the first argument of the function is a `django.tasks.TaskContext`, which callers do not pass.
     `django.tasks.task` returns the same object if its backend is `delayedq.backend.DelayedQBackend`.
@@ -328,6 +324,14 @@ def current_message() -> Attempt:
     if attempt is None:
         raise LookupError("There is no current message: this code was not started by a worker.")
     return attempt
+
+
+def _lineage(task: Task[..., Any]) -> dict[str, Any]:
+    """What says that the message of this attempt makes one of the task, in the same database."""
+    attempt = current_attempt.get()
+    if attempt is None or (task.backend != attempt.task.backend and database_of(task) != database_of(attempt.task)):
+        return {}
+    return {PARENT: attempt.id, ROOT: attempt.root_id}
 
 
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:

@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.base import ReadOnlyAdmin, demand, may
 from delayedq.exceptions import DelayedQError, InvalidMessage
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import Found, find_archived, send_again
@@ -79,9 +79,8 @@ class ArchivedMessages(ReadOnlyAdmin):
         if sent is None:
             messages.warning(request, _("A live message has its key: nothing was sent."))
             return HttpResponseRedirect(self._page_url(ended.pk))
-        live = Message(id=sent, kind=ended.kind, key=ended.key and visible(ended.key))
         note = _("Sent again: the archived message %(id)s.") % {"id": ended.pk}
-        self.log_addition(request, live, [{"added": {"name": note, "object": str(live)}}])
+        self.log_addition(request, Message(id=sent, kind=ended.kind, key=ended.key), note)
         messages.success(request, _("It was sent again, as message %(id)s.") % {"id": sent})
         return HttpResponseRedirect(reverse("admin:delayedq_message_change", args=[sent]))
 

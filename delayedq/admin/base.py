@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
-from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
 from django.template.response import TemplateResponse
@@ -18,6 +19,7 @@ from delayedq.store import default_store
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from django.db.models import Model
     from django.http import HttpRequest, HttpResponse
 
     from delayedq.store.base import Store
@@ -28,6 +30,8 @@ else:
 
 #: At most this many characters of a text are shown.
 SHOWN = 10_000
+#: The admin's log has this many characters for a name.
+REPR_LENGTH = 200
 
 
 #: A request with this header gets the content of the page alone: a list that refreshes itself, or a pane beside it.
@@ -70,13 +74,26 @@ class ReadOnlyAdmin(AnyAdmin):
         base["frame"] = "admin/delayedq/fragment.html" if FRAGMENT in request.headers else "admin/base_site.html"
         return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **(context or {}), **more})
 
+    # The admin's log: names come from the database, and are written visibly.
+
+    def log_addition(self, request: HttpRequest, obj: Model, message: Any) -> LogEntry:
+        return self._logged(request, ADDITION, message, obj)
+
+    def log_change(self, request: HttpRequest, obj: Model, message: Any) -> LogEntry:
+        return self._logged(request, CHANGE, message, obj)
+
     def log_said(self, request: HttpRequest, said: str) -> None:
-        """Write to the admin's log what was done to no one object of this model."""
-        LogEntry.objects.create(
+        """Write to the log what was done to no one object of this model."""
+        self._logged(request, CHANGE, said)
+
+    def _logged(self, request: HttpRequest, flag: int, message: Any, obj: Model | None = None) -> LogEntry:
+        said = visible(message if isinstance(message, str) else json.dumps(message))
+        return LogEntry.objects.create(
             user_id=request.user.pk or 0,
-            content_type_id=ContentType.objects.get_for_model(self.model).pk,
-            object_repr=said[:200],
-            action_flag=CHANGE,
+            content_type_id=ContentType.objects.get_for_model(obj or self.model).pk,
+            object_id=None if obj is None else str(obj.pk),
+            object_repr=(said if obj is None else visible(str(obj)))[:REPR_LENGTH],
+            action_flag=flag,
             change_message=said,
         )
 

@@ -117,7 +117,7 @@ class BulkAdmin(ReadOnlyAdmin):
         """The filter of the list that an address stands for."""
 
     @abstractmethod
-    def preview(self, chosen: Chosen) -> Preview: ...
+    def preview(self, action: Action, chosen: Chosen) -> Preview: ...
 
     @abstractmethod
     def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
@@ -194,7 +194,7 @@ class BulkAdmin(ReadOnlyAdmin):
 
     def _confirm(self, request: HttpRequest, action: Action, form: Nothing | None, chosen: Chosen) -> HttpResponse:
         """With what each message of a sample becomes: by what was entered, or by what the form shows at first."""
-        preview = self.preview(chosen)
+        preview = self.preview(action, chosen)
         form = form or action.form(initial={**_present(action, preview.rows), **request.POST.dict()})
         unlimited = chosen.ids is not None or chosen.most is not None
         confirmed = chosen if unlimited else replace(chosen, most=preview.changing.most)

@@ -42,6 +42,8 @@ SPANS = {
     Span.DAY: gettext_lazy("Last day"),
     Span.WEEK: gettext_lazy("Last week"),
 }
+#: Seconds after which the figures are read again while somebody looks at them.
+REFRESHED = {Span.HOUR: 15, Span.DAY: 60, Span.WEEK: 60}
 AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next week")}
 #: Rates below it are shown with a digit after the point.
 MOST_PRECISE = 100
@@ -94,6 +96,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             span=span,
             only=[visible(name) for name in only.values()],
             query=urlencode(only),
+            refreshed=REFRESHED[span],
             totals=[*_totals(found, now), (_("due now"), str(_backlog(self.store, now, only)))],
             one_in=round(found.one_in),
             failed_one_in=round(found.failed_one_in),

@@ -19,7 +19,6 @@ from delayedq.core.fingerprints import LINE_LENGTH, from_hex
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
-from delayedq.operations.state_counts import PAUSED
 from delayedq.operations.workers import all_workers
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Position, State
@@ -39,7 +38,7 @@ STATES = [
     (State.SCHEDULED.value, pgettext_lazy("state", "scheduled")),
     (State.RUNNING.value, pgettext_lazy("state", "running")),
     (State.RETRYING.value, pgettext_lazy("state", "retrying")),
-    (PAUSED, _("due in a paused queue")),
+    (State.PAUSED.value, _("due, but paused")),
     (State.LOST.value, _("lost by its worker")),
 ]
 OUTCOMES = [ANY, *((outcome.value, STATE_NAMES[outcome.value]) for outcome in Outcome)]
@@ -107,9 +106,7 @@ class LiveFilter(Filter):
 
     def selection(self, as_of: datetime) -> Selection:
         asked = self.asked()
-        if asked.get("state") == PAUSED:
-            asked |= {"state": State.DUE, "queues": frozenset(self.store.paused())}
-        elif "state" in asked:
+        if "state" in asked:
             asked["state"] = State(asked["state"])
         return Selection(as_of=as_of, key=asked.pop("q", None), **asked)
 

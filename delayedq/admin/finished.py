@@ -14,6 +14,7 @@ from delayedq.admin.archived import ArchivedMessages
 from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
+from delayedq.admin.charts import seconds
 from delayedq.admin.errors import ErrorPages
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
@@ -58,6 +59,9 @@ class Row(NamedTuple):
     queue: str
     priority: int
     ended: SafeString | str
+    #: From due to the start of the last attempt, and how long that ran.
+    wait: str
+    run: str
     attempts: str
     is_dead: bool
     #: Of a dead letter: the class of its last error, and the first line of what that said.
@@ -140,7 +144,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
 
     # Bulk actions
 
-    def preview(self, chosen: Chosen) -> Preview:
+    def preview(self, action: Action, chosen: Chosen) -> Preview:
         now = self.store.now()
         if chosen.ids is None:
             selection = self._dead(chosen)
@@ -150,7 +154,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             listed(FinishedMessage.objects.using(self.store.alias).failed()).defer("result").filter(id__in=chosen.ids)
         )
         found = list(dead.order_by("-finished_at"))
-        taken = with_taken_keys(self.store, found)
+        taken = [] if action.does == DISCARD else with_taken_keys(self.store, found)
         skipped = [
             f"{grouped(number)} {why}"
             for number, why in (
@@ -197,9 +201,16 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
         queue=visible(message.queue),
         priority=message.priority,
         ended=when(message.finished_at, now),
+        wait=_between(message.scheduled_at, message.started_at),
+        run=_between(message.started_at, message.finished_at),
         attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
         error=visible((message.error or "").partition(":")[2].strip()),
         place=Place(message.finished_at, message.queue, message.priority),
     )
+
+
+def _between(start: datetime | None, end: datetime | None) -> str:
+    """A duration; "" if no attempt started."""
+    return "" if start is None or end is None else seconds(max(0.0, (end - start).total_seconds()))

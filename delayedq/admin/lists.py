@@ -15,11 +15,12 @@ from delayedq.operations.state_counts import state_counts
 from delayedq.operations.wording import exact
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Iterator
 
     from django import forms
     from django.http import HttpRequest, QueryDict
 
+    from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
 
 
@@ -41,9 +42,7 @@ class Chip(NamedTuple):
     url: str
 
 
-def tabs_of(
-    request: HttpRequest, store: Store, now: datetime, current: str, paused: Collection[str] | None = None
-) -> list[Tab]:
+def tabs_of(request: HttpRequest, store: Store, now: datetime, current: str, paused: Paused | None = None) -> list[Tab]:
     """The tabs of the messages that the user may view. `current`: the list shown, "live", "ended" or "errors"."""
     counts = state_counts(store, now, paused)
     tabs: list[Tab] = []

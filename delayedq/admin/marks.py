@@ -25,6 +25,7 @@ STATES = {
     "succeeded": pgettext_lazy("state", "succeeded"),
     "failed": pgettext_lazy("state", "failed"),
     "cancelled": pgettext_lazy("state", "cancelled"),
+    "expired": pgettext_lazy("state", "expired"),
     "superseded": pgettext_lazy("state", "superseded"),
     "active": pgettext_lazy("state", "active"),
     "disabled": pgettext_lazy("state", "disabled"),

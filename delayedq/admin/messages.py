@@ -23,12 +23,13 @@ from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.searches import found_count, searched, where_leases_are
 from delayedq.admin.texts import about, preview_of
 from delayedq.core.edits import Place
-from delayedq.models import FinishedMessage, Message, PausedQueue, with_renewals
+from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations.browsing import Page, id_in, listed, live_page
 from delayedq.operations.counting import Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.finding import find
 from delayedq.operations.leases import LEASED, leased_page
+from delayedq.operations.pauses import paused_now
 from delayedq.operations.selecting import AllOf, Ticked
 from delayedq.operations.wording import span
 from delayedq.store.operator import State
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from delayedq.admin.changes import Action, Nothing
     from delayedq.models import Edit
     from delayedq.operations.edits import Progress
+    from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
     from delayedq.store.operator import Position
 
@@ -72,7 +74,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
-        paused_queues = paused(self.store.alias)
+        paused = paused_now(self.store)
         asked = self.filter_of(request.GET)
         after = position_in(request.GET.get("after", ""))
         try:
@@ -81,11 +83,11 @@ class MessageAdmin(OneMessagePages, ExportPages):
             page, count, searched = Page[Message]([], None), Count(0, exact=True), ""
         context = {
             "filter": asked,
-            "tabs": tabs_of(request, self.store, now, "live", paused_queues),
+            "tabs": tabs_of(request, self.store, now, "live", paused),
             "chips": chips_of(asked, request.GET, "state"),
             "state": request.GET.get("state", ""),
             "searched": searched,
-            "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload"), known=paused_queues),
+            "rows": rows(self.store, page.rows, now, payload=may(request, "view_payload"), known=paused),
             "how_many": count,
             "may_send": may(request, "send_message"),
             **self.paging(request, page, count, now),
@@ -153,7 +155,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     # Bulk actions
 
-    def preview(self, chosen: Chosen) -> Preview:
+    def preview(self, action: Action, chosen: Chosen) -> Preview:  # noqa: ARG002
         now = self.store.now()
         if chosen.ids is None:
             return self._preview_of_all(chosen, now)
@@ -189,15 +191,15 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
 
 def rows(
-    store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False, known: set[str] | None = None
+    store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False, known: Paused | None = None
 ) -> list[Row]:
-    """`payload`: whether to show the beginning of the arguments. `known`: the paused queues, if they are known."""
-    paused_queues = paused(store.alias) if known is None else known
-    return [_row(message, now, paused_queues, payload=payload) for message in with_renewals(messages, now, store.alias)]
+    """`payload`: whether to show the beginning of the arguments. `known`: what is paused, if it is known."""
+    paused = paused_now(store) if known is None else known
+    return [_row(message, now, paused, payload=payload) for message in with_renewals(messages, now, store.alias)]
 
 
-def _row(message: Message, now: datetime, paused_queues: set[str], *, payload: bool) -> Row:
-    state, remark = state_of(message, now, paused_queues)
+def _row(message: Message, now: datetime, paused: Paused, *, payload: bool) -> Row:
+    state, remark = state_of(message, now, paused)
     return Row(
         id=message.pk,
         url=reverse("admin:delayedq_message_change", args=[message.pk]),
@@ -218,7 +220,7 @@ def is_running(message: Message, now: datetime) -> bool:
     return message.leased_until is not None and message.leased_until > now
 
 
-def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[str, str]:
+def state_of(message: Message, now: datetime, paused: Paused) -> tuple[str, str]:
     """The state that the list shows, and a remark on it: `("running", "for 5 s on host:42")`."""
     if is_running(message, now):
         return "running", _running(message, now)
@@ -226,7 +228,7 @@ def state_of(message: Message, now: datetime, paused_queues: set[str]) -> tuple[
         return "lost", _("by %(worker)s") % {"worker": visible(message.leased_by or "?")}
     if message.scheduled_at > now:
         return ("retrying", "") if message.attempt else ("scheduled", "")
-    if message.queue in paused_queues:
+    if paused.has(message.queue, message.kind):
         return "paused", ""
     return "due", ""
 
@@ -236,7 +238,3 @@ def _running(message: Message, now: datetime) -> str:
     words = _("on %(worker)s") if message.claimed_at is None else _("for %(span)s on %(worker)s")
     running_for = span(now - (message.claimed_at or now))
     return words % {"span": running_for, "worker": visible(message.leased_by or "?")}
-
-
-def paused(alias: str) -> set[str]:
-    return set(PausedQueue.objects.using(alias).values_list("queue", flat=True))

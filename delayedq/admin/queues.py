@@ -121,8 +121,8 @@ class QueueAdmin(StatePages):
         except InvalidQueue as error:
             messages.error(request, visible(str(error)))
             return self._back()
-        if paused:
-            self.log_change(request, self._paused(name), _("Paused."))
+        if paused and (row := self._paused(name)):
+            self.log_change(request, row, _("Paused."))
             messages.success(request, _("Queue %(queue)s is paused.") % {"queue": visible(name)})
         else:
             messages.info(request, _("Queue %(queue)s was already paused.") % {"queue": visible(name)})
@@ -150,10 +150,7 @@ class QueueAdmin(StatePages):
     def _paused(self, name: str) -> PausedQueue | None:
         if not is_storable(name):
             return None
-        row = PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
-        if row is not None:
-            row.queue = visible(row.queue)  # as the log of the admin shows it
-        return row
+        return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
 
     def _confirm(self, request: HttpRequest, title: str, said: str, verb: str, keep: str) -> HttpResponse:
         context = {"verb": verb, "keep": keep, "said": said, "back": _list_url()}

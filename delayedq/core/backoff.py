@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import inf
@@ -66,15 +66,39 @@ class Exponential:
             return self.maximum
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """The delay after each attempt; after the last one of the list, the last again.
+
+    Raises TypeError or ValueError for an empty list, and for what is no timedelta of 0 or more.
+    """
+
+    delays: Sequence[timedelta]
+
+    def __post_init__(self) -> None:
+        if not self.delays:
+            raise ValueError("A backoff's list of delays can't be empty.")
+        for delay in self.delays:
+            Constant(delay)
+
+    def __call__(self, attempt: int) -> timedelta:
+        return self.delays[min(attempt, len(self.delays)) - 1]
+
+
 def as_backoff(value: object) -> Backoff:
-    """A timedelta as Constant, a callable as it is. Raises TypeError, or ValueError for a negative timedelta."""
+    """A timedelta as Constant, a list of them as Listed, a callable as it is.
+
+    Raises TypeError, or ValueError for a negative timedelta or an empty list.
+    """
     if isinstance(value, timedelta):
         return Constant(value)
+    if isinstance(value, list | tuple):
+        return Listed(value)
     if isinstance(value, type):
         raise TypeError(f"A backoff is an instance: {value.__name__}(), not {value.__name__}.")
     if callable(value):
         return value
-    raise TypeError(f"A backoff is a timedelta, or takes the number of an attempt and returns one: {value!r}.")
+    raise TypeError(f"A backoff is a timedelta, a list of them, or takes the number of an attempt: {value!r}.")
 
 
 def _require_timedelta(name: str, value: object) -> None:

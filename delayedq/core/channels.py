@@ -11,13 +11,14 @@ import json
 from hashlib import blake2b
 
 from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.core.metadata import PREFIX, own, with_own
 
 #: How much lower the stored priority of a message with a channel is. Priorities are from -100 to 100.
 LIMITED = 1_000
 #: Stored priorities below this are those of limited lanes.
 BOUNDARY = -LIMITED // 2
 
-METADATA_KEY = "delayedq.channel"
+METADATA_KEY = f"{PREFIX}channel"
 
 
 def is_limited(priority: int) -> bool:
@@ -42,23 +43,13 @@ def check_channel(name: object) -> None:
 
 def with_channel(metadata: str | None, channel: str) -> str:
     """The metadata (JSON) of a message in this channel."""
-    return json.dumps({**(json.loads(metadata) if metadata else {}), METADATA_KEY: channel}, separators=(",", ":"))
+    return str(with_own(metadata, {METADATA_KEY: channel}))
 
 
 def channel_of(metadata: str | None) -> str | None:
     """The channel in the metadata of a message; None if it has none."""
-    if not metadata or METADATA_KEY not in metadata:
-        return None
-    channel = json.loads(metadata).get(METADATA_KEY)
+    channel = own(metadata, METADATA_KEY)
     return None if channel is None else str(channel)
-
-
-def without_channel(metadata: str | None) -> str | None:
-    """The metadata as the task gave it."""
-    if channel_of(metadata) is None:
-        return metadata
-    rest = {name: value for name, value in json.loads(metadata or "{}").items() if name != METADATA_KEY}
-    return json.dumps(rest, separators=(",", ":")) if rest else None
 
 
 def group_id(queue: str, kind: str) -> int:

@@ -10,6 +10,8 @@ from delayedq.core.error_records import known_errors
 
 #: At most this many characters of an error are kept in its line.
 LINE_LENGTH = 300
+#: No fingerprint is lower.
+LOWEST = -(2**63)
 
 #: What differs between errors that are alike, and the mark that takes its place: the first that fits comes first.
 _VARIABLE = {

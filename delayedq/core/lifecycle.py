@@ -4,9 +4,11 @@ an attempt            attempts left        none left
 ──────────────────    ─────────────────    ──────────
 Returned              succeeded            succeeded
 Raised                waits (backoff)      failed
+Raised, permanent     failed               failed
 AskedRetry            waits (its delay)    failed
 AskedSnooze           waits, uncharged     waits, uncharged
 AskedCancel           cancelled            cancelled
+TooLate               expired              expired
 Impossible            failed               failed
 NotStarted            waits, uncharged     waits, uncharged
 """
@@ -33,7 +35,10 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """The task raised, or took too long."""
+    """The task raised, or took too long. `permanent`: no attempt follows. `delay` None: its backoff."""
+
+    permanent: bool = False
+    delay: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,11 @@ class AskedCancel:
 
 
 @dataclass(frozen=True, slots=True)
+class TooLate:
+    """It was not started in the time within which it was worth it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Impossible:
     """Another attempt can't succeed: the task is unknown, its arguments don't fit, its result can't be stored."""
 
@@ -64,7 +74,7 @@ class NotStarted:
     delay: timedelta | None = None
 
 
-Outcome = Returned | Raised | AskedRetry | AskedSnooze | AskedCancel | Impossible | NotStarted
+Outcome = Returned | Raised | AskedRetry | AskedSnooze | AskedCancel | TooLate | Impossible | NotStarted
 
 
 class FinalOutcome(StrEnum):
@@ -73,6 +83,7 @@ class FinalOutcome(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    EXPIRED = "expired"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,8 @@ class Decision:
     until: datetime | None = None
 
 
+#: How a message ends after these; after all others it has failed.
+_ENDS = {AskedCancel: FinalOutcome.CANCELLED, TooLate: FinalOutcome.EXPIRED}
 _SUCCEEDED = Decision(FinalOutcome.SUCCEEDED)
 
 
@@ -100,13 +113,10 @@ def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[
             return Decision(None, charged=False, delay=None if delay is None else _seconds(delay), until=until)
         case NotStarted(delay):
             return Decision(None, charged=False, delay=None if delay is None else _seconds(delay))
-        case AskedCancel():
-            return Decision(FinalOutcome.CANCELLED)
-        case Raised() | AskedRetry() if attempt < max_attempts:
-            delay = outcome.delay if isinstance(outcome, AskedRetry) else None
+        case Raised(False, delay) | AskedRetry(delay) if attempt < max_attempts:
             return Decision(None, delay=_seconds(backoff(attempt) if delay is None else delay))
         case _:
-            return Decision(FinalOutcome.FAILED)
+            return Decision(_ENDS.get(type(outcome), FinalOutcome.FAILED))
 
 
 def is_final(outcome: Outcome, attempt: int, max_attempts: int) -> bool:
@@ -114,7 +124,9 @@ def is_final(outcome: Outcome, attempt: int, max_attempts: int) -> bool:
     match outcome:
         case AskedSnooze() | NotStarted():
             return False
-        case Raised() | AskedRetry():
+        case Raised(permanent=permanent):
+            return permanent or attempt >= max_attempts
+        case AskedRetry():
             return attempt >= max_attempts
         case _:
             return True

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 UNLIMITED = 10_000
 NOTHING = "There are no schedules, neither in DELAYEDQ['CRON'] nor in the database."
 
-STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "retrying": "yellow"}
+STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow", "retrying": "yellow"}
 
 
 def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False) -> Console:

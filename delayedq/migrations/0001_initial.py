@@ -236,6 +236,7 @@ class Migration(migrations.Migration):
                             ("succeeded", "Succeeded"),
                             ("failed", "Failed"),
                             ("cancelled", "Cancelled"),
+                            ("expired", "Expired"),
                             ("superseded", "Superseded"),
                         ],
                         max_length=10,
@@ -463,7 +464,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="finishedmessage",
             index=models.Index(
-                condition=models.Q(("outcome", "failed")), fields=["finished_at"], name="delayedq_dead"
+                condition=models.Q(("outcome", "failed")),
+                fields=["finished_at"],
+                include=("id", "kind", "queue"),
+                name="delayedq_dead",
             ),
         ),
         migrations.AddIndex(

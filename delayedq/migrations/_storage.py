@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from delayedq.store.lineage import HAS_PARENT, PARENT_OF
+
 # Over half of each page is left free, so that a claim finds room for its longer row version beside the old one (a heap-
 # only update, no index is written; with a fillfactor of 50, 82 % are, and 704 instead of 653 bytes of log per message).
 # Vacuumed after 2,000 dead rows whatever its size, at full speed, without giving back pages under an exclusive lock.
@@ -27,6 +29,12 @@ DUE_INDEX = (
 
 # Keys that begin alike stand together in their index only if it is sorted by code points, as on the other databases.
 KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'
+
+# What a message has made is found by its id in the metadata of these (`store.lineage`). No other has an entry.
+MADE_BY = (
+    "CREATE INDEX delayedq_made_by ON delayedq_message (({parent_of})) WHERE {has_parent}",
+    "CREATE INDEX delayedq_ended_made_by ON delayedq_finishedmessage (({parent_of})) WHERE {has_parent}",
+)
 
 # Texts compare exactly, also case, accents and trailing blanks, whatever the database's own collation is. MySQL has no
 # partial index. NULL does not equal NULL in a plain one either, so unkeyed messages don't collide. That of the dead
@@ -57,6 +65,10 @@ def set_storage(apps: object, schema_editor: Any) -> None:
     if connection.vendor == "postgresql":
         for statement in (STORAGE, *DUE_INDEX, KEY):
             schema_editor.execute(statement)
+    if connection.vendor in PARENT_OF:
+        words = {"parent_of": PARENT_OF[connection.vendor], "has_parent": HAS_PARENT.replace("%%", "%")}
+        for statement in MADE_BY:
+            schema_editor.execute(statement.format(**words), params=None)
     if connection.vendor == "mysql":
         collation = "utf8mb4_nopad_bin" if connection.mysql_is_mariadb else "utf8mb4_0900_bin"
         for table in TABLES_WITH_NAMES:

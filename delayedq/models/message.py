@@ -178,8 +178,9 @@ class Message(models.Model):
             ("view_payload", "Can see arguments, results and errors"),
             ("export_message", "Can export messages"),
         ]
-        # Three indexes with the primary key, and no more: each is written once per message. On PostgreSQL this one
-        # has a condition that is always true; migration 0001 says why.
+        # A message is in three indexes with the primary key, and no more: each is written once per message. A fourth
+        # one has only those that a task has made. On PostgreSQL this one has a condition that is always true. Migration
+        # 0001 makes both, and says why.
         indexes: ClassVar = [models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due")]
         constraints: ClassVar = [
             PartialUnique(fields=["kind", "key"], condition=Q(key__isnull=False), name="delayedq_key"),

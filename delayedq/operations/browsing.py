@@ -27,6 +27,8 @@ PAGE = 50
 DEPTH = 10_000
 #: The history has no index on the key (every message would pay for it when it ends), so a search by key reads deeper.
 DEPTH_BY_KEY = 5 * DEPTH
+#: Texts of errors are in no index, and dead letters lie far apart: each is a page of the table.
+DEPTH_BY_ERROR = DEPTH // 2
 
 #: Columns that a list does not need; they may be large.
 LARGE = ("payload", "metadata", "errors")
@@ -108,9 +110,15 @@ def scan_history(store: Store, selection: EndedSelection, before: Position | Non
         before or selection.last,
         selection.since or FIRST.at,
         limit,
-        DEPTH if selection.key is None else DEPTH_BY_KEY,
+        _depth(selection),
         **selection.asked,
     )
+
+
+def _depth(selection: EndedSelection) -> int:
+    if selection.key is not None:
+        return DEPTH_BY_KEY
+    return DEPTH if selection.error is None else DEPTH_BY_ERROR
 
 
 # By id or key

@@ -10,6 +10,8 @@ from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from delayedq.core.fingerprints import LOWEST
+from delayedq.models import FinishedMessage
 from delayedq.operations.browsing import (
     ended_page,
     ended_rows,
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
     from django.db.models import QuerySet
 
-    from delayedq.models import FinishedMessage, Message
+    from delayedq.models import Message
     from delayedq.operations.browsing import Page
     from delayedq.operations.selecting import EndedSelection, Selection
     from delayedq.store.base import Store
@@ -88,7 +90,7 @@ def counted_live(store: Store, selection: Selection) -> tuple[Page[Message], Cou
     if selection.state in LEASED:
         found, number, is_exact = leased_page(store, selection)
         return found, Count(number, exact=is_exact or None)
-    if selection.is_indexed:
+    if selection.is_indexed or selection.is_range:
         return live_page(store, selection), count_live(store, selection)
     page = scan_live(store, selection, None, SCANNED_BOUND)
     return live_rows(store, first_page(page)), _count(page, selection.messages(store.alias))
@@ -101,17 +103,14 @@ def count_live(store: Store, selection: Selection) -> Count:
         return counted_live(store, selection)[1]
     if selection.key is not None:
         return _keyed(store, selection.key, messages)
+    if selection.is_range:
+        return bounded_rows(_in_lanes(store, selection), SCANNED_BOUND)
     if not selection.is_indexed:
         return _count(scan_live(store, selection, None, SCANNED_BOUND), messages)
-    if (
-        selection.since or selection.until or selection.priority is not None
-    ):  # a range of the due index, if the lanes are named
-        lanes = selection.lanes(store)
-        queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
-        messages = messages.filter(queue__in=queues, priority__in=priorities)
-    else:  # the due index is partial: the planner uses it only if the query compares `queue`; no queue is ""
-        messages = messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at")
-    return _indexed(messages)
+    if selection.since or selection.until or selection.priority is not None:
+        return _indexed(_in_lanes(store, selection))
+    # The due index is partial: the planner uses it only if the query compares `queue`; no queue is "".
+    return _indexed(messages.filter(queue__gt="").order_by("queue", "priority", "scheduled_at"))
 
 
 def _keyed(store: Store, prefix: str, messages: QuerySet[Message]) -> Count:
@@ -131,10 +130,25 @@ def counted_ended(store: Store, selection: EndedSelection) -> tuple[Page[Finishe
 
 def count_ended(store: Store, selection: EndedSelection) -> Count:
     """The same for ended messages."""
-    messages = selection.messages(store.alias)
-    if selection.is_indexed:
-        return _indexed(messages.order_by("finished_at"))
+    if selection.is_indexed and (rows := _of_an_index(store, selection)) is not None:
+        return _indexed(rows)
     return _share(store, selection, scan_history(store, selection, None, SCANNED_BOUND))
+
+
+def _of_an_index(store: Store, selection: EndedSelection) -> QuerySet[Any] | None:
+    """A selection of ended messages by the columns of one index alone, of which no row is read; None: none has them.
+
+    MySQL has no index of the dead letters by time; as they alone have a fingerprint, all of them have one by that.
+    """
+    rows = selection.messages(store.alias)
+    if selection.fingerprint is not None:
+        return rows.order_by("fingerprint", "finished_at").values("finished_at")
+    if selection.outcome is None or connections[store.alias].features.supports_partial_indexes:
+        return rows.order_by("finished_at").values("finished_at")
+    if selection.since or selection.until:
+        return None
+    dead = FinishedMessage.objects.using(store.alias).filter(fingerprint__gte=LOWEST)
+    return dead.order_by("fingerprint").values("fingerprint")
 
 
 def counted(lanes: Iterable[QuerySet[Message]], most: int) -> int:
@@ -157,6 +171,13 @@ def bounded(lanes: Iterable[QuerySet[Message]], rows: QuerySet[Message], most: i
 def bounded_rows(rows: QuerySet[Any], most: int) -> Count:
     """Of rows that an index finds: exact up to `most`, above it an estimate."""
     return _counted(rows[: most + 1].count(), rows, most)
+
+
+def _in_lanes(store: Store, selection: Selection) -> QuerySet[Message]:
+    """A selection by what decides a range of the due index in each of its lanes, which are named."""
+    lanes = selection.lanes(store)
+    queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
+    return selection.messages(store.alias).filter(queue__in=queues, priority__in=priorities)
 
 
 def _indexed(rows: QuerySet[Any]) -> Count:

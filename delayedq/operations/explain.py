@@ -108,6 +108,7 @@ _ENDINGS = {
     "succeeded": gettext_lazy("It succeeded %(time)s"),
     "failed": gettext_lazy("It failed for good %(time)s"),
     "cancelled": gettext_lazy("It was cancelled %(time)s"),
+    "expired": gettext_lazy("It expired before it was started, %(time)s"),
     "superseded": gettext_lazy("It was replaced while it ran, and then ended %(time)s"),
 }
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import transaction
+from django.db.models import Value
 
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidQueue
@@ -15,6 +16,23 @@ from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from delayedq.store.base import Store
+
+
+class Paused(NamedTuple):
+    """What workers do not claim from: queues, and the paths of tasks."""
+
+    queues: frozenset[str]
+    kinds: frozenset[str]
+
+    def has(self, queue: str, kind: str) -> bool:
+        return queue in self.queues or kind in self.kinds
+
+
+def paused_now(store: Store) -> Paused:
+    """What is paused at this moment; one statement."""
+    queues = PausedQueue.objects.using(store.alias).values_list(Value(0), "queue")
+    found = set(queues.union(PausedTask.objects.using(store.alias).values_list(Value(1), "kind"), all=True))
+    return Paused(*(frozenset(name for is_task, name in found if is_task == which) for which in (0, 1)))
 
 
 def pause(queue: str, by: str = "", store: Store | None = None) -> bool:

@@ -10,7 +10,8 @@ from django.db.models import Q
 
 from delayedq.core.conditions import KeyRange
 from delayedq.core.instants import MICROSECOND
-from delayedq.models import FinishedMessage, Message, has_run_out, is_free, is_held
+from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, has_run_out, is_free, is_held
+from delayedq.operations.pauses import paused_now
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, State
 
@@ -39,8 +40,6 @@ class Selection:
     as_of: datetime
     state: State | None = None
     queue: str | None = None
-    #: Only those of these queues; None: of all.
-    queues: frozenset[str] | None = None
     kind: str | None = None
     since: datetime | None = None
     until: datetime | None = None
@@ -55,6 +54,12 @@ class Selection:
         return {self.state, self.kind, self.key, self.argument, self.worker} == {None}
 
     @property
+    def is_range(self) -> bool:
+        """Whether nearly all messages in a range of each lane are chosen: those that are due, or are scheduled."""
+        others = {self.kind, self.key, self.argument, self.worker}
+        return self.state in {State.DUE, State.SCHEDULED} and others == {None}
+
+    @property
     def first(self) -> Position:
         """The position after which a keyset scan begins."""
         since = max(self.since or FIRST.at, self.as_of + MICROSECOND if self.state is State.SCHEDULED else FIRST.at)
@@ -63,20 +68,22 @@ class Selection:
     @property
     def last(self) -> datetime:
         until = self.until or LAST.at
-        return min(until, self.as_of) if self.state is State.DUE else until
+        return min(until, self.as_of) if self.state in {State.DUE, State.PAUSED} else until
 
     def lanes(self, store: Store) -> list[Lane]:
         """The lanes of the chosen queue or queues and priority, or all."""
         lanes = [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
         lanes = [lane for lane in lanes if self.priority in {None, lane.priority}]
-        return lanes if self.queues is None else [lane for lane in lanes if lane.queue in self.queues]
+        if self.state is not State.PAUSED:
+            return lanes
+        paused = paused_now(store)
+        return lanes if paused.kinds else [lane for lane in lanes if lane.queue in paused.queues]
 
     def messages(self, alias: str) -> QuerySet[Message]:
         """The selection as a query."""
         messages = Message.objects.using(alias).filter(_in_state(self.state, self.as_of))
         asked = {
             "queue": self.queue,
-            "queue__in": self.queues,
             "kind": self.kind,
             "priority": self.priority,
             "leased_by": self.worker,
@@ -94,19 +101,18 @@ def _with_key(alias: str, prefix: str) -> dict[str, Any]:
 
 
 def _in_state(state: State | None, now: datetime) -> Q:
-    match state:
-        case State.DUE:
-            return is_free(now) & Q(scheduled_at__lte=now)
-        case State.SCHEDULED:
-            return is_free(now) & Q(scheduled_at__gt=now, attempt=0)
-        case State.RETRYING:
-            return is_free(now) & Q(attempt__gt=0)
-        case State.RUNNING:
-            return is_held(now)
-        case State.LOST:
-            return has_run_out(now)
-        case None:
-            return Q()
+    if state is None:
+        return Q()
+    due = Q(scheduled_at__lte=now)
+    paused = Q(queue__in=PausedQueue.objects.values("queue")) | Q(kind__in=PausedTask.objects.values("kind"))
+    return {
+        State.DUE: is_free(now) & due,
+        State.SCHEDULED: is_free(now) & Q(scheduled_at__gt=now, attempt=0),
+        State.RETRYING: is_free(now) & Q(attempt__gt=0),
+        State.RUNNING: is_held(now),
+        State.LOST: has_run_out(now),
+        State.PAUSED: is_free(now) & due & paused,
+    }[state]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +152,7 @@ class EndedSelection:
 
     def messages(self, alias: str) -> QuerySet[FinishedMessage]:
         asked = {
-            "outcome": self.outcome,
+            "outcome": None if self.fingerprint is not None and self.outcome == "failed" else self.outcome,
             "queue": self.queue,
             "kind": self.kind,
             "key__startswith": self.key,

@@ -12,6 +12,7 @@ from django.utils.translation import pgettext
 
 from delayedq.masking import hidden, masking_of, shown
 from delayedq.models import EditedMessage, Message, with_renewals
+from delayedq.operations.lineage import made, parent_of
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
@@ -29,12 +30,15 @@ class Event(NamedTuple):
     traceback: str = ""
     #: The id of the edit.
     edit: int | None = None
+    #: The id of another message, which `detail` names.
+    message: int | None = None
 
 
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
     """The events of a message, in order of time. `payload` False: the reader may not see the texts of errors."""
     events = [
-        Event(message.created_at, _("created"), _origin(message.metadata)),
+        Event(message.created_at, _("created"), _origin(message), message=parent_of(message)),
+        *_made(store, message),
         *_attempts(shown(message, payload=payload).errors),
         *_edits(store, message, payload=payload),
         *(_live(store, message, now) if isinstance(message, Message) else _ended(message)),
@@ -81,8 +85,17 @@ def ran_for(message: FinishedMessage) -> str:
     return _("its last attempt ran %(span)s") % {"span": span}
 
 
-def _origin(metadata: str | None) -> str:
-    """The schedule that has created a message, if one has."""
+def _made(store: Store, message: Message | FinishedMessage) -> Iterator[Event]:
+    """The messages that its task has enqueued, or that follow it."""
+    for one in made(store, message):
+        yield Event(one.created_at, _("has made"), f"#{one.id} {one.kind}", message=one.id)
+
+
+def _origin(message: Message | FinishedMessage) -> str:
+    """The message, or the schedule, that has created a message, if one has."""
+    if (parent := parent_of(message)) is not None:
+        return _("by message #%(id)s") % {"id": parent}
+    metadata = message.metadata
     name = (_loaded(metadata, dict).get("cron") or {}) if metadata else {}
     schedule = name.get("schedule") if isinstance(name, dict) else None
     return _("by the schedule %(name)s") % {"name": schedule} if isinstance(schedule, str) else ""

@@ -175,7 +175,16 @@ class Store(Offering, Renewals, BareQueues, Channels):
             answer = self._settle_rest([t for t in transitions if t.claimed.id not in settled], worker)
             if limited := with_channels(transitions):
                 tell_ended(self, limited, answer)
+            if followed := with_follow_ups(transitions):
+                self._offer_follow_ups(followed, answer)
             return answer
+
+    def _offer_follow_ups(self, followed: Sequence[Finish | GiveBack], answer: Settled) -> None:
+        """Within the transaction that settles them: what follows those that were carried out."""
+        untouched = answer.lost | answer.busy | answer.superseded
+        offers = [offer for one in followed if one.claimed.id not in untouched for offer in one.follow_ups]
+        if offers:
+            self.offer_many(offers)
 
     def settle_waiting(self, transitions: Sequence[Transition], worker: str, may_wait: Callable[[], bool]) -> Settled:
         """`settle`; what another transaction has locked is tried again every BUSY_PAUSE seconds while `may_wait()`.
@@ -283,6 +292,11 @@ class Store(Offering, Renewals, BareQueues, Channels):
 
         Dead letters stay, and so does what apps have registered as needed (`store.retention`).
         """
+
+
+def with_follow_ups(transitions: Sequence[Transition]) -> list[Finish | GiveBack]:
+    """Those that offer messages."""
+    return [one for one in transitions if not isinstance(one, Discard) and one.follow_ups]
 
 
 def _of[T: Transition](kind: type[T], transitions: Sequence[Transition]) -> list[T]:

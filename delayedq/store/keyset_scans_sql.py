@@ -30,6 +30,9 @@ STATES = {
     "retrying": f"attempt > 0 AND {_WAITING}",
     "running": _HELD,
     "lost": _RUN_OUT,
+    "paused": f"""scheduled_at <= %(now)s AND {_WAITING} AND (
+        queue IN (SELECT queue FROM delayedq_pausedqueue) OR kind IN (SELECT kind FROM delayedq_pausedtask)
+    )""",
 }
 
 _ALONG = """

@@ -80,6 +80,7 @@ class State(StrEnum):
     RETRYING = "retrying"  #: it was tried, and waits for its next attempt
     RUNNING = "running"  #: a worker holds it
     LOST = "lost"  #: its worker died or froze, and it was not claimed since
+    PAUSED = "paused"  #: it is due, but its queue or its task is paused
 
 
 class Position(NamedTuple):
@@ -260,11 +261,13 @@ class OperatorStore(ABC):
 
         `key`: what their key begins with. `error`: what stands in the line of their error, in upper or lower case.
         """
-        dead = outcome == "failed"
-        asked: dict[str, str | int | None] = {"outcome": None if dead else outcome, "queue": queue, "kind": kind}
+        grouped, failed = fingerprint is not None, outcome == "failed"
+        dead = failed and bool(self.database.dialect.dead)  # else no index has them by time
+        by_index = dead or (failed and grouped)
+        asked: dict[str, str | int | None] = {"outcome": None if by_index else outcome, "queue": queue, "kind": kind}
         asked |= {"key": key, "error": error, "priority": priority, "worker": worker}
         wanted = [name for name, value in asked.items() if value is not None]
-        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=fingerprint is not None)
+        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=grouped)
         parameters = {
             **self._position(before),
             "since": self._stored(since),

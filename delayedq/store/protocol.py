@@ -167,6 +167,8 @@ class Finish(NamedTuple):
     finished: float
     result: str | None = None
     errors: str | None = None
+    #: What the same transaction offers, if it ends the message.
+    follow_ups: tuple[Offer, ...] = ()
 
     @property
     def last_error(self) -> LastError | tuple[None, None]:
@@ -192,6 +194,8 @@ class GiveBack(NamedTuple):
     until: datetime | None = None
     errors: str | None = None
     metadata: str | None = None
+    #: What the same transaction offers, if it gives the message back.
+    follow_ups: tuple[Offer, ...] = ()
 
 
 class Discard(NamedTuple):

@@ -11,7 +11,7 @@ from django.db import transaction
 from delayedq import clock, results
 from delayedq.backend import OfferingBackend
 from delayedq.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
-from delayedq.core.lifecycle import AskedSnooze, Returned, is_final
+from delayedq.core.lifecycle import AskedSnooze, Returned
 from delayedq.core.serialization import load_call, loads
 from delayedq.scheduling import Scheduled
 from delayedq.store.offers import check, check_key
@@ -19,7 +19,9 @@ from delayedq.store.protocol import Claimed, OfferOutcome, OnConflict
 from delayedq.testing.assertions import ScheduledMessage
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute
+from delayedq.worker.follow_ups import follow_up_of, follow_ups
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.transitions import decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -183,9 +185,13 @@ class ImmediateBackend(DummyBackend):
                 snoozed = ended.outcome.until or clock.now() + cast("Any", ended.outcome.delay)
                 self._waiting[id_] = kept._replace(at=snoozed)
                 return
-            if is_final(ended.outcome, attempt, kept.offer.max_attempts):
+            decided = decision(ended)
+            if decided.outcome is not None:
                 results.end(kept.result, ended.outcome, None, None)
                 _set_value(kept.result, ended)
+            if (follow_up := follow_up_of(ended.attempt, decided)) is not None:
+                self._offer_many(follow_up, follow_ups(ended.attempt, decided))
+            if decided.outcome is not None:
                 return
 
     def _attempt(self, kept: _Kept, number: int) -> AttemptResult:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What stands for the kind of rows that can't be read.
 UNREADABLE = "rows that can't be read"
-ENDED = ("succeeded", "failed", "cancelled", "superseded")
+ENDED = ("succeeded", "failed", "cancelled", "expired", "superseded")
 LIVE = ("waiting", "leased")
 NEEDED = ("kind", "payload")
 _PARQUET = b"PAR1"

@@ -118,6 +118,7 @@ def _reason_to_leave_out(ended: Ended) -> str | None:
         (ended.outcome in LIVE, "they had not ended"),
         (BARE in ended.queue, "they are of bare queues, which no task reads"),
         (ended.outcome == "superseded", "they were replaced while they ran"),
+        (ended.outcome == "expired", "they expired before they were started"),
         (ended.attempts < 1, "they ended before an attempt began"),
         (ended.outcome == "cancelled" and last_error != _CANCEL, "they were cancelled from outside"),
         (last_error in {_VANISHED, _HUNG}, "they killed or hung their process"),

@@ -50,8 +50,9 @@ MOST = 10_000
 class AttemptReport(NamedTuple):
     """One attempt that `run_due` has made.
 
-    outcome: "succeeded", "failed", "cancelled", "retry", "snoozed", "superseded" (the message was replaced while it
-    ran) or "lease lost" (it was cancelled while it ran). error: what the attempt raised, or an `on_commit` callback.
+    outcome: "succeeded", "failed", "cancelled", "expired", "retry", "snoozed", "superseded" (the message was replaced
+    while it ran) or "lease lost" (it was cancelled while it ran). error: what the attempt raised, or an `on_commit`
+    callback.
     """
 
     outcome: str

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
+from math import inf
 from typing import TYPE_CHECKING, Any
 
+from delayedq import clock
 from delayedq.core.backoff import as_backoff
-from delayedq.core.channels import channel_of, without_channel
+from delayedq.core.channels import channel_of
+from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, own, stored_duration
+from delayedq.core.ticks import later
+from delayedq.exceptions import DeadlineExceeded, TaskTimeout
 
 if TYPE_CHECKING:
-    from datetime import timedelta
-
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.shared_leases import SharedLeases
@@ -47,6 +50,44 @@ class Attempt:
     def backoff(self, attempt: int) -> timedelta:
         """The pause after a failed attempt of this number (1 is the first), by the task's policy."""
         return as_backoff(self.task.backoff)(attempt)
+
+    @property
+    def expires(self) -> timedelta | None:
+        """How long after it was due it may start for the first time."""
+        return stored_duration(self.claimed.metadata, EXPIRES, self.task.expires)
+
+    @property
+    def deadline(self) -> timedelta | None:
+        """How long after it was first due it must have ended, with all of its attempts."""
+        return stored_duration(self.claimed.metadata, DEADLINE, self.task.deadline)
+
+    @property
+    def is_limited(self) -> bool:
+        """Whether the time of this attempt is limited."""
+        task = self.task
+        if task.timeout is None and task.deadline is None and self.claimed.metadata is None:
+            return False
+        return task.timeout is not None or self.deadline is not None
+
+    def left(self) -> timedelta | None:
+        """The time until its deadline, by the clock of this host; None: it has none."""
+        deadline = self.deadline
+        return None if deadline is None else later(self.scheduled_at_initially, deadline) - clock.now()
+
+    def time_limit(self) -> float:
+        """How many seconds this attempt may take from now on: those of its timeout, or until its deadline.
+
+        A deadline that is over is no limit: the attempt does not start.
+        """
+        limits = [limit.total_seconds() for limit in (self.task.timeout, self.left()) if limit is not None]
+        return min((limit for limit in limits if limit > 0), default=inf)
+
+    def overtime(self) -> TaskTimeout | DeadlineExceeded:
+        """The error of this attempt, whose time is over."""
+        left = self.left()
+        if left is not None and left <= timedelta():
+            return DeadlineExceeded(f"It had not ended {self.deadline} after it was first due.")
+        return TaskTimeout(f"It took longer than {self.task.timeout}.")
 
     @property
     def threaded(self) -> bool:
@@ -96,9 +137,21 @@ class Attempt:
     @cached_property
     def metadata(self) -> dict[str, Any]:
         """The metadata stored with the message; empty if there is none."""
-        stored = without_channel(self.claimed.metadata)
+        stored = as_given(self.claimed.metadata)
         metadata: dict[str, Any] = json.loads(stored) if stored else {}
         return metadata
+
+    @property
+    def parent_id(self) -> int | None:
+        """The id of the message whose task has enqueued this one; None if no task has, or if it has a key."""
+        parent: int | None = own(self.claimed.metadata, PARENT)
+        return parent
+
+    @property
+    def root_id(self) -> int:
+        """The id of the first message of that line; that of this one if it has no parent."""
+        root: int = own(self.claimed.metadata, ROOT) or self.id
+        return root
 
     @property
     def schedule(self) -> str | None:

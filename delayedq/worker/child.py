@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from delayedq.compat import TASKS_LOGGER
-from delayedq.signals import leave_failures_to_us
+from delayedq.records import leave_failures_to_us
 from delayedq.store import serve, served_store
 from delayedq.store.registry import Request
 from delayedq.worker.lease_keeper import WorkerExit

@@ -66,14 +66,14 @@ class Deadlines:
 
     def execute_exactly_once(self, attempt: Attempt) -> AttemptResult:
         """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
-        limit: AbstractContextManager[object] = nullcontext() if attempt.task.timeout is None else Limit(self, attempt)
+        limit: AbstractContextManager[object] = Limit(self, attempt) if attempt.is_limited else nullcontext()
         return _explained(execute_exactly_once(attempt, limit))
 
     def arm(self, attempt: Attempt) -> None:
         """From now until `disarm`, the calling thread may be interrupted: when the timeout of its task is over."""
-        assert attempt.task.timeout is not None
+        limit = attempt.time_limit()
         with self._lock:
-            deadline = time.monotonic() + attempt.task.timeout.total_seconds()
+            deadline = time.monotonic() + limit
             self._running[threading.get_ident()] = deadline
             self._armed[threading.get_ident()] = deadline, attempt
         self._wake()  # the loop may be about to sleep for longer than that
@@ -125,8 +125,8 @@ class Deadlines:
         for attempt in lost:
             if attempt not in self._lost:
                 logger.error(
-                    "%r runs on %.0f s after its timeout of %s and can't be interrupted: its thread is lost.",
-                    attempt, after, attempt.task.timeout,
+                    "%r runs on %.0f s after its time was over and can't be interrupted: its thread is lost.",
+                    attempt, after,
                     extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
                 )  # fmt: skip
         self._lost = lost
@@ -148,7 +148,7 @@ class Limit:
 
 
 def _explained(ended: AttemptResult) -> AttemptResult:
-    """A TaskTimeout is raised from another thread without arguments: add the message."""
+    """A TaskTimeout is raised from another thread without arguments: say which limit it was."""
     if isinstance(ended.error, TaskTimeout):
-        ended.error.args = (f"It took longer than {ended.attempt.task.timeout}.",)
+        ended.error.args = ended.attempt.overtime().args
     return ended

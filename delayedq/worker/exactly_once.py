@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 
 from django.db import Error, connections, transaction
 
-from delayedq.core.lifecycle import FinalOutcome
+from delayedq.core.lifecycle import Decision, FinalOutcome
 from delayedq.core.retries import RECONNECTING
 from delayedq.exceptions import LeaseLost
 from delayedq.models import Message
 from delayedq.store import served_store
 from delayedq.store.protocol import Finish
+from delayedq.worker.follow_ups import follow_ups
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,7 +63,8 @@ class ExactlyOnceCommit:
         replaced meanwhile is given back: the replacement is a message of its own, and what this attempt did stands.
         """
         age = time.monotonic() - started
-        finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result)
+        then = follow_ups(self._attempt, Decision(FinalOutcome.SUCCEEDED))
+        finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then)
         settled = self._store.settle_waiting([finish], self._attempt.worker, lambda: self._held().leased().exists())
         if settled.lost or settled.busy:
             raise LeaseLost("Its lease ended before it did: what it wrote was rolled back.")

@@ -26,6 +26,7 @@ from delayedq.core.lifecycle import (
     Outcome,
     Raised,
     Returned,
+    TooLate,
     is_final,
 )
 from delayedq.core.serialization import dumps, load_call
@@ -34,6 +35,9 @@ from delayedq.exceptions import (
     ArgumentsMismatch,
     Cancel,
     CannotRun,
+    DeadlineExceeded,
+    Expired,
+    Fail,
     InvalidMessage,
     PayloadTooLarge,
     Retry,
@@ -44,6 +48,7 @@ from delayedq.exceptions import (
 from delayedq.signals import wanted
 from delayedq.tasks import current_attempt, parameters_of
 from delayedq.worker.exactly_once import exactly_once
+from delayedq.worker.retrying import check_in_time, may_be_late, retried
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
@@ -112,10 +117,9 @@ def execute_exactly_once(attempt: Attempt, limit: AbstractContextManager[object]
 async def aexecute(attempt: Attempt) -> AttemptResult:
     """Run an async task in the calling event loop."""
     run = _Run(attempt)
-    timeout = attempt.task.timeout
-    limit = asyncio.timeout(None if timeout is None else timeout.total_seconds())
+    limit = asyncio.timeout(attempt.time_limit() if attempt.is_limited else None)
     try:
-        if TAG_MARK in attempt.claimed.payload or must_ask(attempt.claimed):  # which may take queries
+        if TAG_MARK in attempt.claimed.payload or run.must_ask():  # which may take queries
             await sync_to_async(run.prepare)()
         else:
             run.prepare()
@@ -124,7 +128,7 @@ async def aexecute(attempt: Attempt) -> AttemptResult:
                 returned = await attempt.task.func(*run.args, **run.kwargs)
         return run.returned(returned)
     except BaseException as error:  # noqa: BLE001
-        return run.raised(TaskTimeout(f"It took longer than {timeout}.") if limit.expired() else error)
+        return run.raised(attempt.overtime() if limit.expired() else error)
     finally:
         run.leave()
 
@@ -165,8 +169,8 @@ class _Run:
         current_attempt.reset(self._context)
 
     def prepare(self) -> None:
-        """Read the arguments, and send `task_started` if anyone receives it. Raises what keeps a tick from starting."""
-        if must_ask(self.attempt.claimed):
+        """Read the arguments, and send `task_started` if anyone receives it. Raises what keeps it from starting."""
+        if self.must_ask():
             self._ask_whether_to_start()
         task = self.attempt.task
         self.args, self.kwargs = load_call(self.attempt.claimed.payload)
@@ -178,10 +182,16 @@ class _Run:
         if task.takes_context:
             self.args = [TaskContext(task_result=self._result), *self.args]
 
+    def must_ask(self) -> bool:
+        """Whether it may have to wait, or come too late."""
+        return must_ask(self.attempt.claimed) or may_be_late(self.attempt)
+
     def _ask_whether_to_start(self) -> None:
         try:
-            check_start(self.attempt.claimed, self.attempt.cron)
-        except Steering:
+            check_in_time(self.attempt)
+            if must_ask(self.attempt.claimed):
+                check_start(self.attempt.claimed, self.attempt.cron)
+        except (Steering, Expired, DeadlineExceeded):
             self._may_not_start = True
             raise
 
@@ -200,18 +210,24 @@ class _Run:
         if not self._began and isinstance(error, OperationalError | InterfaceError):
             return not_begun(self.attempt, error)
         match error:
+            case TaskTimeout() if isinstance(overtime := self.attempt.overtime(), DeadlineExceeded):
+                return self._ended(Raised(permanent=True), overtime.with_traceback(error.__traceback__))
             case Retry():
-                return self._ended(AskedRetry(error.delay), error)
+                return self._ended(retried(self.attempt, AskedRetry(error.delay), error), error)
             case Snooze():
                 return self._ended(AskedSnooze(error.delay, error.until), error)
             case Cancel():
                 return self._ended(AskedCancel(), error)
+            case Fail() | DeadlineExceeded():
+                return self._ended(Raised(permanent=True), error)
+            case Expired() if self._may_not_start:
+                return self._ended(TooLate(), error)
             case CannotRun() | InvalidMessage() if self._returned or not self._began:  # of the arguments, or the result
                 return self._ended(Impossible(), error)
             case TypeError() if mismatch := self._mismatch(error):
                 return self._ended(Impossible(), mismatch)
             case _:
-                return self._ended(Raised(), error)
+                return self._ended(retried(self.attempt, Raised(), error), error)
 
     def _mismatch(self, error: TypeError) -> ArgumentsMismatch | None:
         """The error to report if the call itself failed, before the first line of the task; else None."""

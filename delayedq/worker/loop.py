@@ -255,8 +255,8 @@ class Loop:
                 self._unsettled.append(self._deploy_grace.judge(refused))
         self._end_claim(round_trip)
         self._prefetch.came(round_trip.answer.claimed, self._pool.in_event_loop - in_event_loop)
-        if round_trip.answer.settled.superseded or any(decided.outcome is None for _, decided in concluded):
-            self._poller.ask_to_scan()  # they are due again, now or soon
+        if round_trip.brings_work():
+            self._poller.ask_to_scan()
         self._tell(round_trip, concluded)
 
     def _tell(self, round_trip: RoundTrip, concluded: Sequence[tuple[AttemptResult, Decision]]) -> None:

@@ -173,7 +173,7 @@ class Pool:
             return _not_started(attempt)
         if attempt.task.exactly_once:
             return self._deadlines.execute_exactly_once(attempt)
-        return execute(attempt) if attempt.task.timeout is None else self._deadlines.execute(attempt)
+        return self._deadlines.execute(attempt) if attempt.is_limited else execute(attempt)
 
     def _next(self) -> Attempt | None:
         try:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from django.db import DataError, Error, IntegrityError, connections
 
 from delayedq.limits import rules_for
+from delayedq.store.base import with_follow_ups
 from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Settled, SettledAndClaimed
@@ -62,6 +63,8 @@ class RoundTrip:
     answer: SettledAndClaimed = NOTHING
     #: Ids of messages whose end the database refuses: they are left to their leases.
     unstorable: set[int] = field(default_factory=set)
+    #: Has it offered messages that follow others?
+    followed: bool = False
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
     error: BaseException | None = None
@@ -70,6 +73,12 @@ class RoundTrip:
     def claims(self) -> bool:
         """Whether it claims something."""
         return bool(self.planned) or self.channels
+
+    def brings_work(self) -> bool:
+        """Whether something that it settled is due again, now or soon, or has made messages that follow it."""
+        return bool(self.answer.settled.superseded or self.followed) or any(
+            decided.outcome is None for _, decided in self.concluded()
+        )
 
     def concluded(self) -> list[tuple[AttemptResult, Decision]]:
         """The results that need no other round trip, with what was decided; once it is done."""
@@ -138,6 +147,7 @@ class StoreThread(threading.Thread):
             transition(result, decided, round_trip.began_at)
             for result, decided in zip(round_trip.results, round_trip.decisions, strict=True)
         ]
+        round_trip.followed = bool(with_follow_ups(transitions))
         if round_trip.claims:
             self._remember_claim(round_trip.token)
         round_trip.sending.set()

@@ -14,6 +14,7 @@ from delayedq.exceptions import ArgumentsMismatch, WorkerHung, WorkerVanished
 from delayedq.masking import error_text
 from delayedq.signals import wanted
 from delayedq.store.protocol import Finish, GiveBack
+from delayedq.worker.follow_ups import follow_ups
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Transition
@@ -40,11 +41,12 @@ def transition(ended: AttemptResult, decided: Decision, now: float) -> Transitio
     started = None if ended.started is None else now - ended.started
     finished = now - ended.finished
     if isinstance(ended.outcome, Returned):
-        return Finish(claimed, FinalOutcome.SUCCEEDED, started, finished, ended.outcome.result)
-    errors = _errors(ended)
+        then = () if ended.attempt.task.on_success is None else follow_ups(ended.attempt, decided)
+        return Finish(claimed, FinalOutcome.SUCCEEDED, started, finished, ended.outcome.result, None, then)
+    errors, then = _errors(ended), follow_ups(ended.attempt, decided)
     if decided.outcome is None:
-        return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors)
-    return Finish(claimed, decided.outcome, started, finished, None, errors)
+        return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors, None, then)
+    return Finish(claimed, decided.outcome, started, finished, None, errors, then)
 
 
 def send_signals(ended: AttemptResult, decided: Decision) -> None:

@@ -20,9 +20,9 @@ EDITS = "/admin/delayedq/edit/"
 HOUR = 3_600
 
 
-def offer(store, key=None, payload="{}", *, seconds=-10.0, **fields):
-    """Offer a message that is due in `seconds`; returns its id."""
-    due = timezone.now() + timedelta(seconds=seconds)
+def offer(store, key=None, payload="{}", *, seconds=-10.0, now=None, **fields):
+    """Offer a message that is due in `seconds` (from `now`, if its test counts them); returns its id."""
+    due = (now or timezone.now()) + timedelta(seconds=seconds)
     return store.offer(message(key, payload, scheduled_at=due, **fields)).id
 
 

@@ -6,6 +6,7 @@ import json
 from itertools import product
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Permission, User
 from django.core import signing
 
@@ -129,6 +130,19 @@ def test_what_turns_texts_around_is_spelled_out_on_every_page(operator, store):
 
     assert {page.status_code for page in pages} == {200}
     assert [page.request["PATH_INFO"] for page in pages if {"\u202e", "\x1b"} & set(text_of(page))] == []
+
+
+def test_what_turns_texts_around_is_spelled_out_in_the_log_of_the_admin(operator, store):
+    id_ = offer(store, TURNED, kind=TURNED)
+    do(operator, "shift", id_, amount=1, unit="hours")
+    do(operator, "queue", id_, queue="b\u202e")
+    operator.post(f"{QUEUES}pause/?queue=a%E2%80%AE")
+    operator.post(f"{QUEUES}resume/?queue=a%E2%80%AE")
+    operator.post(f"{MESSAGES}export/", {"query": "q=a%E2%80%AE", "format": "csv"})
+
+    entries = [text for entry in LogEntry.objects.all() for text in (entry.object_repr, entry.change_message)]
+    assert len(entries) >= 8
+    assert [text for text in entries if {"\u202e", "\x1b"} & set(text)] == []
 
 
 # Permissions

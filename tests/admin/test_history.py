@@ -76,6 +76,16 @@ def test_history_is_filtered(operator, store, query, expected):
     assert keys_on(operator.get(HISTORY, query)) == expected
 
 
+def test_each_row_says_how_long_it_waited_and_ran(operator, store):
+    id_, never = succeed(store, "a"), succeed(store, "b")
+    at = FinishedMessage.objects.get(id=id_).finished_at
+    times = {"scheduled_at": at - timedelta(seconds=90), "started_at": at - timedelta(milliseconds=40)}
+    FinishedMessage.objects.filter(id=id_).update(**times)
+    FinishedMessage.objects.filter(id=never).update(started_at=None)
+    rows = {row.id: (row.wait, row.run) for row in operator.get(HISTORY).context["rows"]}
+    assert rows == {id_: ("1.5 min", "40 ms"), never: ("", "")}
+
+
 def test_the_number_to_retry_is_shown_only_for_lists_of_dead_letters(operator, store):
     succeed(store, "a")
     dead(store, "b")

@@ -12,10 +12,11 @@ from django.utils import timezone
 from delayedq.admin.base import FRAGMENT
 from delayedq.models import PausedQueue
 from delayedq.operations import state_counts as counting
+from delayedq.operations.pauses import pause_task
 from delayedq.operations.state_counts import state_counts
 from delayedq.store import worker_registry
 from delayedq.store.protocol import GiveBack
-from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, run, text_of, tick
+from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys_on, offer, run, text_of, tick
 from tests.store.given import LEASE, Lane
 from tests.store.test_worker_registry import worker
 
@@ -76,6 +77,26 @@ def test_a_long_queue_is_not_counted_to_its_end(operator, store, states, monkeyp
     assert counts.running.number == 1
     assert counts.retrying.number == 1
     assert counts.paused == (1, True)
+
+
+@pytest.mark.parametrize("few", [1, 1_000])
+def test_what_is_due_of_a_paused_task_is_paused(operator, store, monkeypatch, few):
+    monkeypatch.setattr(counting, "FEW", few)
+    offer(store, "free")
+    offer(store, "stuck", kind="tests.stopped")
+    offer(store, "later", kind="tests.stopped", seconds=3_600)
+    pause_task("tests.stopped")
+
+    page = operator.get(MESSAGES)
+    assert tabs(page)["Paused"].rstrip("+") == "1"
+    assert {row.key: row.state for row in page.context["rows"]} == {
+        "free": "due", "stuck": "paused", "later": "scheduled"
+    }  # fmt: skip
+    assert keys_on(operator.get(MESSAGES, {"state": "paused"})) == ["stuck"]
+    confirmation = choose_all(operator, "cancel", "state=paused")
+    assert confirmation.context["preview"].changing.number == 1
+    confirm(operator, confirmation)
+    assert keys_on(operator.get(MESSAGES)) == ["free", "later"]
 
 
 def test_the_tabs_cost_the_same_however_much_there_is(operator, store, connection):

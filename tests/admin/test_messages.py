@@ -179,5 +179,5 @@ def test_an_unknown_message_is_a_404(operator, id_):
 
 def test_a_running_message_says_for_how_long_and_where(operator, store):
     offer(store, "a")
-    Message.objects.filter(pk=run(store).id).update(claimed_at=timezone.now() - timedelta(minutes=5))
-    assert "for 5 min on worker-1" in text_of(operator.get(MESSAGES, {"state": "running"}))
+    Message.objects.filter(pk=run(store).id).update(claimed_at=timezone.now() - timedelta(minutes=12))
+    assert "for 12 min on worker-1" in text_of(operator.get(MESSAGES, {"state": "running"}))

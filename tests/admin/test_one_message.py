@@ -9,7 +9,7 @@ from django.contrib.admin.models import LogEntry
 
 from delayedq.admin.one_message import seen_text
 from delayedq.models import Edit, FinishedMessage, Message
-from tests.admin.given import HISTORY, MESSAGES, dead, do, live, offer, run, said, text_of, undo
+from tests.admin.given import HISTORY, MESSAGES, confirm, dead, do, live, offer, run, said, text_of, tick, undo
 from tests.app.tasks import depart, echo, pay
 from tests.store.given import settle, succeed
 
@@ -224,3 +224,11 @@ def test_dead_letters_are_discarded_and_the_discarding_is_undone(operator, store
     assert FinishedMessage.objects.get(id=other).outcome == "failed"
     undo(operator)
     assert FinishedMessage.objects.get(id=lost).outcome == "failed"
+
+
+def test_a_dead_letter_whose_key_is_taken_can_be_discarded_and_the_confirmation_says_so(operator, store):
+    lost = dead(store, "a")
+    offer(store, "a")
+    confirmation = tick(operator, "discard", lost, where=HISTORY)
+    assert confirmation.context["preview"][:2] == ((1, True), [])
+    assert "1 message changed" in said(confirm(operator, confirmation, HISTORY))[0]

@@ -162,6 +162,8 @@ def kinds(_messages: int, _rounds: int) -> list[Figure]:
 
 SCENARIOS = {
     "keyed": _against("every message has a key", BENCHMARK_KEYED="1"),
+    "logging": _against("the default LOGGING of Django", BENCHMARK_LOGGING="default"),
+    "logging-debug": _against("the same with DEBUG=True", BENCHMARK_LOGGING="default", BENCHMARK_DEBUG="1"),
     "two-processes": _against("two worker processes", BENCHMARK_FLAGS="--processes 2"),
     "future": _against(
         "1,000,000 future messages in 10 priorities",

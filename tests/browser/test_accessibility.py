@@ -13,7 +13,7 @@ from django.utils import timezone
 from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
-from tests.browser.conftest import NARROW, SCREENSHOTS, WIDE, log_in
+from tests.browser.conftest import NARROW, PATIENCE, SCREENSHOTS, WIDE, log_in
 from tests.browser.given import a_busy_site
 from tests.missing import missing
 from tests.store.given import LEASE, message
@@ -110,6 +110,7 @@ def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids,
     context = chromium.new_context(
         base_url=server, viewport=window, color_scheme=theme, locale=language, reduced_motion="reduce"
     )
+    context.set_default_timeout(PATIENCE)
     log_in(context, get_user_model().objects.create_superuser("ann", password="wonderland"))
     page, folder = context.new_page(), SCREENSHOTS / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -23,9 +23,12 @@ def pass_seconds(page, seconds):
 
 @pytest.fixture
 def messages(site, store):
+    """The list, whose clock moves only by `pass_seconds`."""
     offer(store, "first")
     site.page.clock.install()
-    return MessagesPage(site).open()
+    page = MessagesPage(site).open()
+    page.page.clock.pause_at(timezone.now() + timedelta(seconds=1))
+    return page
 
 
 def test_a_list_shows_what_came_after_it_was_opened(store, messages):

@@ -110,7 +110,7 @@ def test_a_callable_is_taken_as_it_is(backoff):
 
 @pytest.mark.parametrize("value", [5, 5.0, None, "5s", True])
 def test_anything_else_is_no_backoff(value):
-    with pytest.raises(TypeError, match="A backoff is a timedelta, or takes the number of an attempt"):
+    with pytest.raises(TypeError, match="A backoff is a timedelta, a list of them, or takes the number of an attempt"):
         as_backoff(value)
 
 
@@ -122,3 +122,17 @@ def test_a_class_is_not_mistaken_for_its_instance():
 def test_a_negative_constant_is_refused():
     with pytest.raises(ValueError, match="can't be negative"):
         as_backoff(-SECOND)
+
+
+def test_a_list_of_timedeltas_is_taken_one_after_the_other_and_the_last_again():
+    backoff = as_backoff([SECOND, 5 * SECOND, 60 * SECOND])
+    assert [backoff(attempt).total_seconds() for attempt in (1, 2, 3, 4, 1000)] == [1, 5, 60, 60, 60]
+
+
+@pytest.mark.parametrize(
+    ("delays", "error", "reason"),
+    [([], ValueError, "can't be empty"), ([5], TypeError, "is a timedelta: 5"), ((-SECOND,), ValueError, "negative")],
+)
+def test_a_list_of_anything_else_is_no_backoff(delays, error, reason):
+    with pytest.raises(error, match=reason):
+        as_backoff(delays)

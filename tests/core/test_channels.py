@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayedq.core.channels import (
@@ -16,26 +16,30 @@ from delayedq.core.channels import (
     is_limited,
     shown_priority,
     with_channel,
-    without_channel,
 )
+from delayedq.core.metadata import PREFIX, as_given
 
-METADATA = st.none() | st.dictionaries(st.text(), st.integers() | st.text(), min_size=1).map(json.dumps)
+NAMES = st.text().filter(lambda name: not name.startswith(PREFIX))
+METADATA = st.none() | st.dictionaries(NAMES, st.integers() | st.text(), min_size=1).map(json.dumps)
 
 
+@settings(deadline=None)
 @given(METADATA, st.text(max_size=200))
 def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, channel):
     both = with_channel(metadata, channel)
     assert channel_of(both) == channel
-    rest = without_channel(both)
+    rest = as_given(both)
     assert (json.loads(rest) if rest else None) == (json.loads(metadata) if metadata else None)
 
 
+@settings(deadline=None)
 @given(METADATA)
 def test_metadata_without_a_channel_stay_as_they_are(metadata):
     assert channel_of(metadata) is None
-    assert without_channel(metadata) is metadata
+    assert as_given(metadata) is metadata
 
 
+@settings(deadline=None)
 @given(st.integers(-100, 100))
 def test_a_priority_is_shown_as_it_was_given(priority):
     assert not is_limited(priority)

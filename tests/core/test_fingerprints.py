@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayedq.core.fingerprints import LINE_LENGTH, as_hex, class_of, fingerprint, from_hex, last_error, pattern
@@ -34,6 +34,7 @@ def test_what_differs_between_alike_errors_is_left_out(error, expected):
     assert pattern(error) == expected
 
 
+@settings(deadline=None)
 @given(st.integers(), st.integers())
 def test_errors_that_differ_in_a_number_are_alike(one, other):
     assert fingerprint(f"E: flight {abs(one)} is full") == fingerprint(f"E: flight {abs(other)} is full")
@@ -49,6 +50,7 @@ def test_a_fingerprint_stays_the_same_from_version_to_version():
     assert as_hex(fingerprint("ValueError: Seat 12 is taken")) == "328ef70d9c406a7b"
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_a_fingerprint_is_read_back_from_its_digits(number):
     assert len(as_hex(number)) == 16
@@ -80,6 +82,7 @@ def test_the_line_of_what_is_stored(stored, line):
     assert last_error(stored) == (line, fingerprint(line))
 
 
+@settings(deadline=None)
 @given(st.text())
 def test_any_stored_text_has_a_line_that_any_database_stores(text):
     error, number = last_error(errors(("app.E", text)))

@@ -14,6 +14,7 @@ from delayedq.core.lifecycle import (
     NotStarted,
     Raised,
     Returned,
+    TooLate,
     decide,
 )
 
@@ -36,6 +37,9 @@ def never(attempt):
         (Returned(), Decision(FinalOutcome.SUCCEEDED), Decision(FinalOutcome.SUCCEEDED)),
         (Returned("7"), Decision(FinalOutcome.SUCCEEDED), Decision(FinalOutcome.SUCCEEDED)),
         (Raised(), Decision(None, delay=20.0), FAILED),
+        (Raised(delay=MINUTE), Decision(None, delay=60.0), FAILED),
+        (Raised(permanent=True), FAILED, FAILED),
+        (TooLate(), Decision(FinalOutcome.EXPIRED), Decision(FinalOutcome.EXPIRED)),
         (AskedRetry(), Decision(None, delay=20.0), FAILED),
         (AskedRetry(MINUTE), Decision(None, delay=60.0), FAILED),
         (AskedRetry(timedelta()), Decision(None, delay=0.0), FAILED),

@@ -51,6 +51,7 @@ def test_what_is_no_rate_and_no_name_is_refused(terms):
         Limit(**terms)
 
 
+@settings(deadline=None)
 @given(st.none() | RATES, st.none() | st.integers(1, 10**6))
 def test_what_is_stored_of_a_limit_is_read_back(rate, concurrency):
     limit = Limit(concurrency=concurrency, rate=rate)
@@ -100,6 +101,7 @@ def test_no_window_has_more_starts_than_burst_and_rate_allow(rate, pauses):
             assert last - first + 1 <= allowed + Fraction(1, 10**6)
 
 
+@settings(deadline=None)
 @given(RATES, st.integers(0, 9), st.timedeltas(timedelta(), timedelta(hours=1)))
 def test_one_may_start_at_the_release_instant_and_none_well_before(rate, used, pause):
     bucket, moment = Bucket(rate.size - min(used, rate.size), NOW), NOW + pause
@@ -112,6 +114,7 @@ def test_one_may_start_at_the_release_instant_and_none_well_before(rate, used, p
 # Turns
 
 
+@settings(deadline=None)
 @given(st.integers(0, 200), st.dictionaries(st.integers(0, 30), st.integers(0, 40)))
 def test_places_are_dealt_one_by_one_and_none_is_left_that_somebody_may_take(room, most):
     dealt = in_turns(room, most)

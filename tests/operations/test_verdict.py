@@ -24,11 +24,17 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def works(store):
+def now(store):
+    """The moment of the verdict where it tells durations: the time that the test itself takes is in none of them."""
+    return store.now()
+
+
+@pytest.fixture
+def works(store, now):
     """Lets worker processes have a heartbeat, so long ago."""
 
     def beat(name="w1", *, ago=timedelta(), **fields):
-        worker_registry(store.alias).at(store.now() - ago).heartbeat([worker(name, **fields)])
+        worker_registry(store.alias).at(now - ago).heartbeat([worker(name, **fields)])
 
     return beat
 
@@ -37,8 +43,8 @@ def rules(store):
     return [finding.rule for finding in verdict(store)]
 
 
-def only(store):
-    (finding,) = verdict(store)
+def only(store, now=None):
+    (finding,) = verdict(store, now)
     return finding
 
 
@@ -61,13 +67,13 @@ def test_an_empty_queue_without_workers_is_fine(store):
     assert verdict(store) == []
 
 
-def test_messages_are_due_and_no_worker_lives(store, works):
-    offer(store, seconds=-30)
+def test_messages_are_due_and_no_worker_lives(store, works, now):
+    offer(store, seconds=-30, now=now)
     works(ago=5 * MINUTE)
-    first, silent = verdict(store)
+    first, silent = verdict(store, now)
     assert (first.rule, silent.rule) == (Rule.NO_WORKER, Rule.WORKER)
     assert first.sentence == "No worker is running, and messages are due."
-    assert abs(first.since - store.now() + timedelta(seconds=30)) < timedelta(seconds=5)
+    assert abs(first.since - now + timedelta(seconds=30)) < timedelta(seconds=5)
     assert first.evidence == ["The last one was seen 5 min ago.", "The first message of mail has been due for 30 s."]
     assert (first.action.verb, first.action.command) == (Verb.WORKERS, "manage.py run_workers")
 
@@ -88,22 +94,22 @@ def test_a_bare_queue_needs_no_worker(store):
     assert verdict(store) == []
 
 
-def test_a_queue_is_late(store, works):
+def test_a_queue_is_late(store, works, now):
     works(threads=2, running="[1, 2]")
-    offer(store, seconds=-300)
-    finding = only(store)
+    offer(store, seconds=-300, now=now)
+    finding = only(store, now)
     assert (finding.rule, finding.subject) == (Rule.LATE, "mail")
     assert finding.sentence == "The queue mail is late: its first message has been due for 5 min."
     assert finding.evidence == ["2 of the 2 threads that serve it were busy."]
     assert dict(finding.action.about) == {"queue": "mail", "state": "due"}
 
 
-def test_a_paused_queue_has_a_backlog_until_it_is_resumed(store, works):
+def test_a_paused_queue_has_a_backlog_until_it_is_resumed(store, works, now):
     works()
     pause("mail", "ann", store)
     assert verdict(store) == []
-    offer(store, seconds=-300)
-    finding = only(store)
+    offer(store, seconds=-300, now=now)
+    finding = only(store, now)
     assert (finding.rule, finding.subject) == (Rule.PAUSED, "mail")
     assert finding.evidence == ["Paused by ann.", "The first message of mail has been due for 5 min."]
     assert (finding.action.verb, dict(finding.action.about)) == (Verb.RESUME, {"queue": "mail"})

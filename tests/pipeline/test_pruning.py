@@ -19,7 +19,7 @@ from tests.pipeline.given import DAY, NOW, finished, history, ids
 
 LATER = NOW + 9 * DAY
 #: Seconds.
-PATIENCE = 60
+PATIENCE = 300
 
 
 def open_batch(cutoff=NOW):

@@ -188,18 +188,23 @@ def test_what_a_transaction_took_away_is_lost(store, alias, running):
 
 
 def test_what_has_run_out_beside_its_row_is_deleted_by_a_later_renewal(store, alias):
-    store.offer(message("a"))
-    (claimed,) = store.claim([LANE], 1, LEASE, "first")
-    lease = timedelta(seconds=0.3)
-    with undone(alias):
-        store.offer(message("a", "2"))
-        assert elsewhere(store.renew, pairs(claimed), lease) == Renewed()
-        assert len(beside()) == 1
-    store.renew(pairs(claimed), LEASE)
-    assert len(beside()) == 1
-    time.sleep(lease.total_seconds())
-    store.renew(pairs(claimed), LEASE)
-    assert beside() == {}
+    store.offer_many([message("a"), message("b")])
+    a, b = store.claim([LANE], 2, LEASE, "first")
+    short = timedelta(seconds=0.3)
+
+    def renew_beside(claimed, lease):
+        with undone(alias):
+            store.offer(message(claimed.key, "2"))
+            assert elsewhere(store.renew, pairs(claimed), lease) == Renewed()
+
+    renew_beside(a, LEASE)
+    store.renew(pairs(a), LEASE)
+    assert set(beside()) == {a.id}
+    renew_beside(b, short)
+    assert set(beside()) == {a.id, b.id}
+    time.sleep(short.total_seconds())
+    store.renew(pairs(b), LEASE)
+    assert set(beside()) == {a.id}
 
 
 @pytest.fixture

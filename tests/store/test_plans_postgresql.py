@@ -323,9 +323,11 @@ def test_a_claim_writes_no_index(store, connection, alias, table):
     assert after[1] - heap_only > 75, "the last rows of a page may find no room in it"
 
 
-def test_the_message_table_has_three_indexes_and_the_lease_is_in_none(connection):
+def test_each_message_is_in_three_indexes_and_the_lease_is_in_none(connection):
     with connection.cursor() as cursor:
         cursor.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'delayedq_message'")
         definitions = [row[0] for row in cursor.fetchall()]
-    assert len(definitions) == 3
+    (made_by,) = (definition for definition in definitions if "delayedq_made_by" in definition)
+    assert "WHERE (metadata ~~ " in made_by, "only messages that a task has made have an entry"
+    assert len(definitions) == 3 + 1
     assert not [definition for definition in definitions if "lease" in definition or "attempt" in definition]

@@ -134,9 +134,11 @@ def test_a_claim_is_as_cheap_after_many_messages_have_been_processed(store, conn
     assert cost(connection, partial(claim, store)) <= before + SOME
 
 
-def test_the_message_table_has_three_indexes_and_the_lease_is_in_none(connection):
+def test_each_message_is_in_three_indexes_and_the_lease_is_in_none(connection):
     with connection.cursor() as cursor:
         cursor.execute("SELECT sql FROM sqlite_master WHERE tbl_name = 'delayedq_message' AND type = 'index'")
         definitions = [row[0] for row in cursor.fetchall()]
-    assert len(definitions) == 2, "and the table itself is the index of its primary key"
+    (made_by,) = (definition for definition in definitions if "delayedq_made_by" in definition)
+    assert "WHERE metadata LIKE " in made_by, "only messages that a task has made have an entry"
+    assert len(definitions) == 2 + 1, "and the table itself is the index of its primary key"
     assert not [definition for definition in definitions if "lease" in definition or "attempt" in definition]

@@ -9,11 +9,11 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 
-from delayedq import Cancel, Retry, Snooze, current_message
+from delayedq import Cancel, Fail, Retry, Snooze, current_message
 from delayedq.core.error_records import known_errors
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import run_due
-from tests.app import tasks
+from tests.app import lifecycle, tasks
 from tests.app.models import Mark
 from tests.worker.attempts import drained
 
@@ -100,6 +100,18 @@ LIFECYCLE = {
     "async": lambda: tasks.aecho.enqueue(7),
     "async, fails": lambda: play(araising(ValueError("no fuel")), task=tasks.aplay),
     "async, snoozes": lambda: play(araising(Snooze(HOUR)), task=tasks.aplay),
+    "gives up": lambda: play(raising(ConnectionRefusedError("no")), task=lifecycle.picky),
+    "tries again": lambda: play(raising(ConnectionResetError("busy")), task=lifecycle.picky),
+    "fails for good": lambda: lifecycle.refuse.enqueue("the card was declined"),
+    "expired": lambda: lifecycle.fresh.schedule_at(PAST),
+    "expired, as this call says": lambda: tasks.echo.using(expires=HOUR).schedule_at(PAST),
+    "over its deadline": lambda: lifecycle.bounded.schedule_at(PAST),
+    "too near to its deadline": lambda: play(raising(ValueError("no")), task=lifecycle.bounded, deadline=HOUR / 6),
+    "has followers": lambda: play(lambda: 7, task=lifecycle.followed),
+    "has followers, fails": lambda: play(raising(ValueError("no")), task=lifecycle.followed, max_attempts=1),
+    "has followers, retries": lambda: play(raising(ValueError("no")), task=lifecycle.followed),
+    "has followers, exactly once": lambda: play(lambda: 7, task=lifecycle.followed_once),
+    "has followers, exactly once, fails": lambda: play(raising(Fail("no")), task=lifecycle.followed_once),
     "sees its message": lambda: play(lambda: current_message().attempt),
     "has a context": lambda: tasks.count_attempts.enqueue(10),
 }
@@ -118,8 +130,8 @@ def left():
         for row in Message.objects.all()
     ]
     ended = [
-        (row.outcome, row.attempts, row.result, [error["exception"] for error in known_errors(row.errors)])
-        for row in FinishedMessage.objects.all()
+        (row.kind, row.outcome, row.attempts, row.result, [one["exception"] for one in known_errors(row.errors)])
+        for row in FinishedMessage.objects.order_by("kind")
     ]
     return rows, ended, Mark.objects.count()
 

@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections import defaultdict
+from pathlib import Path
 
 from delayedq.models import FinishedMessage, Message
 from tests.app import tasks
@@ -19,20 +20,32 @@ CHANNELS, MESSAGES, KILLS = 4, 160, 4
 def test_however_often_workers_are_killed_no_more_run_than_the_limit_allows(workers, tmp_path):
     log = tmp_path / "log"
     tasks.write_down.enqueue_many(((f"tenant {number % CHANNELS}", str(log)), {}) for number in range(MESSAGES))
-    one = workers("--lease", "3", "--threads", "8", "--processes", "2", poll=0.5)
+    one = workers("--lease", "10", "--threads", "8", "--processes", "2", poll=0.5)
     killed = {}
     for _ in range(KILLS):
         before = FinishedMessage.objects.count()
         eventually(lambda before=before: FinishedMessage.objects.count() >= min(before + 10, MESSAGES))
         process = random.choice(children(one)[1:])
-        os.kill(process, signal.SIGKILL)
-        killed[process] = time.monotonic_ns()
+        killed.setdefault(process, kill(process))
     eventually(lambda: not Message.objects.exists(), timeout=100)
     one.send(signal.SIGTERM)
     one.finish()
 
     assert FinishedMessage.objects.filter(outcome="succeeded").count() == MESSAGES
     assert most_at_once(log.read_text().splitlines(), killed) == 2
+
+
+def kill(process):
+    """Returns when: after all that it has begun, and before others are given what it held."""
+    os.kill(process, signal.SIGSTOP)
+    eventually(lambda: state_of(process) in "TZ")
+    moment = time.monotonic_ns()
+    os.kill(process, signal.SIGKILL)
+    return moment
+
+
+def state_of(process):
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0]
 
 
 def most_at_once(lines, killed):

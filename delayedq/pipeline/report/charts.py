@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from delayedq.pipeline.report.capacity import Plan
     from delayedq.pipeline.report.figures import Figures, Row
 
-COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "superseded": VIOLET}
+COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "expired": MUTED, "superseded": VIOLET}
 MOST_KINDS = 12
 #: The fewest points that make a curve.
 CURVE = 3

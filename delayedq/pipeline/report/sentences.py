@@ -33,11 +33,12 @@ def summary(figures: Figures) -> Markup:
     total = sum(ended.values())
     if not total:
         return _say("No message ended in this time.")
-    good, taken = ended.get("succeeded", 0), ended.get("cancelled", 0) + ended.get("superseded", 0)
+    good = ended.get("succeeded", 0)
+    taken = sum(ended.get(state, 0) for state in ("cancelled", "expired", "superseded"))
     text = _say("{} ended", words.several(total, "message"))
     if taken:
         text += _say(
-            ": {} were cancelled or replaced, and of the others {} ended well.",
+            ": {} were cancelled, replaced or too late, and of the others {} ended well.",
             f"{taken:,}",
             words.share(good, total - taken),
         )
@@ -85,7 +86,7 @@ def throughput(figures: Figures) -> Markup:
         f"{sum(ended.values()):,}",
         f"{ended.get('succeeded', 0):,}",
     )
-    for state in ("failed", "cancelled", "superseded"):
+    for state in ("failed", "cancelled", "expired", "superseded"):
         if ended.get(state):
             text += _say(", {} " + state, f"{ended[state]:,}")
     text += _say(".")

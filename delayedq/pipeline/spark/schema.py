@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 #: What a message is before it has ended. One whose lease expired is waiting again.
 LIVE_STATES = ("waiting", "leased")
 #: What it is when it has ended: the outcomes of `FinishedMessage`.
-FINAL_STATES = ("succeeded", "failed", "cancelled", "superseded")
+FINAL_STATES = ("succeeded", "failed", "cancelled", "expired", "superseded")
 STATES = LIVE_STATES + FINAL_STATES
 
 

@@ -63,6 +63,8 @@
         };
     }
 
+    const dataOf = (figure) => [figure.times, ...figure.series.map((series) => series.values)];
+
     function draw(figure) {
         const element = document.getElementById(figure.name);
         const plot = element.querySelector(".dq-plot");
@@ -85,14 +87,17 @@
             series: [{}, ...figure.series.map((series, number) => seriesOf(series, swatches[number], figure.bars))],
             hooks: { setCursor: [legend(element, figure, swatches, texts)] },
         };
-        const drawn = new uPlot(options, [figure.times, ...figure.series.map((series) => series.values)], plot);
+        const drawn = new uPlot(options, dataOf(figure), plot);
         new ResizeObserver(() => drawn.setSize({ width: plot.clientWidth, height: HEIGHT })).observe(plot);
         return drawn;
     }
 
-    const figures = JSON.parse(document.getElementById("dq-figures").textContent);
-    const plots = figures.map(draw);
+    const figuresIn = (page) => JSON.parse(page.getElementById("dq-figures").textContent);
+    const plots = figuresIn(document).map(draw);
     const redraw = () => plots.forEach((plot) => plot.redraw(false, true));
     new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    document.addEventListener("dq-refreshed", ({ detail }) => {
+        figuresIn(detail).forEach((figure, number) => plots[number].setData(dataOf(figure)));
+    });
 }

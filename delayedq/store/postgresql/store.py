@@ -10,7 +10,7 @@ from django.db import Error
 from psycopg import IsolationLevel
 
 from delayedq.store import retention
-from delayedq.store.base import Store
+from delayedq.store.base import Store, with_follow_ups
 from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
@@ -148,7 +148,9 @@ class PostgreSQLStore(PostgreSQLChannels, Store):
 
     def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
         nothing = not transitions or not request.lanes or request.limit <= 0
-        if nothing or not all(type(t) is Finish for t in transitions) or with_channels(transitions):
+        if nothing or not all(type(t) is Finish for t in transitions):
+            return super()._settle_and_claim(transitions, request)
+        if with_channels(transitions) or with_follow_ups(transitions):
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
         rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)

@@ -8,7 +8,9 @@ import django
 from django.conf import settings
 from django.core.management import call_command
 
-LOGGING = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.tasks": {"level": "ERROR"}}}
+QUIET = {"version": 1, "disable_existing_loggers": False, "loggers": {"django.tasks": {"level": "ERROR"}}}
+#: BENCHMARK_LOGGING=default: what Django does if the settings have no LOGGING.
+LOGGING = {} if os.environ.get("BENCHMARK_LOGGING") == "default" else QUIET
 
 
 def configure(
@@ -21,6 +23,7 @@ def configure(
     settings.configure(
         SECRET_KEY="for benchmarks only",
         USE_TZ=True,
+        DEBUG="BENCHMARK_DEBUG" in os.environ,
         LOGGING=LOGGING,
         INSTALLED_APPS=["django.contrib.contenttypes", *apps],
         DATABASES={"default": _database(database or {})},

@@ -6,8 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-import urllib.error
 import urllib.request
 
 import pytest
@@ -18,42 +16,37 @@ from tests.conftest import SERVERS
 from tests.pipeline.lake.engines import polars
 from tests.pipeline.lake.files import ids, publish, row, write
 
+#: One request at a time: moto looks for an object and writes it in two steps, between which S3 lets nobody else write.
+SERVE = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
 
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
+serve, one = DomainDispatcherApplication(create_backend_app), threading.Lock()
 
+def in_turn(environ, start_response):
+    with one:
+        return serve(environ, start_response)
 
-SERVE = "import sys; from moto.server import main; main(sys.argv[1:])"
+make_server("127.0.0.1", int(sys.argv[1]), in_turn, threaded=True, fd=int(sys.argv[2])).serve_forever()
+"""
 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    port = free_port()
-    command = [sys.executable, "-c", SERVE, "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:  # its port is nobody else's from now on
+        port, fd = listening.getsockname()[1], listening.fileno()
+        command = [sys.executable, "-c", SERVE, str(port), str(fd)]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[fd])
     SERVERS.add(server.pid)
     url = f"http://127.0.0.1:{port}"
     try:
-        answered(url, server)
+        urllib.request.urlopen(f"{url}/moto-api/").close()  # waits until it answers
         yield url
     finally:
         server.terminate()
         server.wait()
         SERVERS.discard(server.pid)
-
-
-def answered(url, server):
-    """Wait until it answers."""
-    while server.poll() is None:
-        try:
-            urllib.request.urlopen(f"{url}/moto-api/").close()
-        except urllib.error.URLError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError("moto's server ended.")
 
 
 @pytest.fixture

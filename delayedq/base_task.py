@@ -1,0 +1,79 @@
+"""The options of a task, with what each of them means. `delayedq.tasks.Task` adds the verbs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from delayedq.compat import Task as DjangoTask
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+    from datetime import timedelta
+
+    from delayedq.core.backoff import Backoff
+    from delayedq.core.error_choice import ErrorChoice
+    from delayedq.core.limiting import Limit
+    from delayedq.task_channels import ChannelOption
+
+    AnyTask = DjangoTask[..., Any]
+else:
+    AnyTask = DjangoTask
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaseTask(AnyTask):
+    """A `django.tasks.Task` with the options of delayedq.
+
+    max_attempts: number of attempts (int, 1 to 32,000) after which the message fails and becomes a dead letter.
+    backoff: delay before the next attempt: a timedelta; a list of them, of which the last one is repeated; or a
+        callable that takes the number of the failed attempt (1 for the first) and returns a timedelta; see
+        `delayedq.core.backoff`.
+    retry_on, give_up_on: after which errors another attempt may follow, and after which the message fails at once: an
+        exception class, several of them, or a function that takes the error and returns a bool. None: after all, and
+        after none. `give_up_on` goes before `retry_on`. `raise Retry` and `raise Fail` are asked neither way.
+    timeout: longest duration of one attempt (timedelta); then TaskTimeout is raised in it.
+    deadline: within this time (timedelta) after it was first due, the message must have ended, attempts and pauses
+        together; then DeadlineExceeded is raised in the attempt that runs, and no other follows.
+    expires: a message that did not start within this time (timedelta) after it was due is not worth it any more and
+        ends as expired. It holds for the first attempt only: see `deadline`.
+    on_success, on_failure, on_retry: a task that is enqueued in the transaction that ends the message as succeeded,
+        ends it as failed, or gives it back for another attempt. Its only argument is the id of that message (a str),
+        which its backend's `get_result` takes.
+    metadata: JSON that is stored with the message; `current_message().metadata` returns it.
+    exactly_once: run the task in a transaction on the queue's database that also ends its message: what the task writes
+        there and the end of the message are committed together, or neither is. A task that raises, or that lost its
+        lease, has written nothing. Writes to other databases, from other threads, and to other services are outside of
+        this transaction; `transaction.on_commit` callbacks run as usual. Sync functions only. Keep them short: their
+        locks are held until the end, and on SQLite that is a lock on the whole file.
+    sensitive: names of arguments that are masked wherever they would be shown or logged ("return": the result); True:
+        all of them and the result. Django's `sensitive_variables` on the function adds its names. See
+        `delayedq.masking`.
+
+    channel, limit: see `delayedq.task_channels`.
+
+    Those in DEFAULTED are those of the backend's OPTIONS, for its queue or for all, if they are None (without OPTIONS:
+    8 attempts, an exponential backoff from 5 s to 1 h, and nothing else). Messages store their own max_attempts, and
+    what `using()` changes; all else is what the code of the worker says.
+    """
+
+    max_attempts: int = None  # type: ignore[assignment]  # that of the backend
+    backoff: Backoff | timedelta | Sequence[timedelta] = None  # type: ignore[assignment]  # likewise
+    retry_on: ErrorChoice | None = None
+    give_up_on: ErrorChoice | None = None
+    timeout: timedelta | None = None
+    deadline: timedelta | None = None
+    expires: timedelta | None = None
+    on_success: BaseTask | None = None
+    on_failure: BaseTask | None = None
+    on_retry: BaseTask | None = None
+    metadata: Mapping[str, Any] | None = None
+    exactly_once: bool = False
+    sensitive: bool | Collection[str] = False
+    channel: ChannelOption = None
+    limit: Limit | Sequence[Limit] | None = None
+    channel_name: str | None = None
+
+
+#: Options that a backend may have defaults for.
+DEFAULTED = ("max_attempts", "backoff", "retry_on", "give_up_on", "timeout", "deadline", "expires")

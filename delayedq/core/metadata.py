@@ -1,0 +1,53 @@
+"""What delayedq itself keeps in the metadata of a message: names that begin with `delayedq.`, beside those of the task.
+
+Metadata travels with its message, also into the history and back. A message that uses none of this has none.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+PREFIX = "delayedq."
+#: Seconds that the message may wait for its first start, and within which it must have ended; see `Task`.
+EXPIRES, DEADLINE = f"{PREFIX}expires", f"{PREFIX}deadline"
+#: The message whose attempt has made this one, and the first one of that line.
+PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"
+
+_MARK = f'"{PREFIX}'
+
+
+def with_own(metadata: str | None, values: dict[str, Any]) -> str | None:
+    """The metadata (JSON) with these values of delayedq; None if there are none at all.
+
+    >>> with_own('{"a":1}', {EXPIRES: 60.0})
+    '{"a":1,"delayedq.expires":60.0}'
+    """
+    if not values:
+        return metadata
+    return json.dumps({**(json.loads(metadata) if metadata else {}), **values}, separators=(",", ":"))
+
+
+def own(metadata: str | None, name: str) -> Any:
+    """One value of delayedq; None if the message has none."""
+    if not metadata or name not in metadata:
+        return None
+    return json.loads(metadata).get(name)
+
+
+def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None) -> timedelta | None:
+    """One value of delayedq that is a number of seconds; `otherwise` if the message has none."""
+    seconds = own(metadata, name)
+    return otherwise if seconds is None else timedelta(seconds=seconds)
+
+
+def as_given(metadata: str | None) -> str | None:
+    """The metadata as the task gave it."""
+    if not metadata or _MARK not in metadata:
+        return metadata
+    loaded = json.loads(metadata)
+    rest = {name: value for name, value in loaded.items() if not name.startswith(PREFIX)}
+    if len(rest) == len(loaded):
+        return metadata
+    return json.dumps(rest, separators=(",", ":")) if rest else None

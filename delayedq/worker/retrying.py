@@ -1,0 +1,77 @@
+"""Whether an attempt may start, and whether another one may follow an error: `expires`, `deadline`, `retry_on`."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from delayedq import clock
+from delayedq.core.error_choice import may_retry
+from delayedq.core.lifecycle import AskedRetry, Raised
+from delayedq.core.ticks import later
+from delayedq.exceptions import DeadlineExceeded, Expired
+from delayedq.store import served_store
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from delayedq.worker.attempt import Attempt
+
+logger = logging.getLogger("delayedq")
+
+
+def may_be_late(attempt: Attempt) -> bool:
+    """Whether `check_in_time` has anything to check; it may ask the database then."""
+    task = attempt.task
+    if task.expires is None and task.deadline is None and attempt.claimed.metadata is None:
+        return False
+    return attempt.expires is not None or attempt.deadline is not None
+
+
+def check_in_time(attempt: Attempt) -> None:
+    """Raise Expired or DeadlineExceeded for an attempt that starts too late."""
+    expires, deadline = attempt.expires, attempt.deadline
+    if expires is not None and attempt.attempt == 1 and _is_past(later(attempt.scheduled_at, expires)):
+        raise Expired(f"It was not started within {expires} after it was due.")
+    if deadline is not None and _is_past(later(attempt.scheduled_at_initially, deadline)):
+        raise DeadlineExceeded(f"It had not ended {deadline} after it was first due.")
+
+
+def _is_past(moment: datetime) -> bool:
+    """By the database's clock; that is read only if the host's clock says so too."""
+    return clock.now() >= moment and served_store().now() >= moment
+
+
+def retried(attempt: Attempt, outcome: Raised | AskedRetry, error: BaseException) -> Raised | AskedRetry:
+    """The outcome, or that of a permanent failure if no attempt may follow the error."""
+    if isinstance(outcome, Raised) and not _may_retry(attempt, error):
+        return Raised(permanent=True)
+    left = attempt.left()
+    if left is None:
+        return outcome
+    delay = _delay(attempt) if outcome.delay is None else outcome.delay
+    if delay is None or max(delay, timedelta()) < left:
+        return replace(outcome, delay=delay)
+    error.add_note(f"No attempt follows: it must have ended {attempt.deadline} after it was first due.")
+    return Raised(permanent=True)
+
+
+def _may_retry(attempt: Attempt, error: BaseException) -> bool:
+    task = attempt.task
+    if task.retry_on is None and task.give_up_on is None:
+        return True
+    try:
+        return may_retry(error, task.retry_on, task.give_up_on)
+    except Exception:
+        logger.exception("What retry_on or give_up_on of %s calls failed; another attempt may follow.", attempt.kind)
+        return True
+
+
+def _delay(attempt: Attempt) -> timedelta | None:
+    """None if the backoff of the task fails; `transitions.decision` reports that."""
+    try:
+        return attempt.backoff(attempt.attempt)
+    except Exception:  # noqa: BLE001
+        return None
