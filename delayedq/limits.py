@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delayedq.models import ChannelGroup, LimitState
     from delayedq.store.base import Store
 
-__all__ = ["Limit", "Rate", "clear", "live", "pause", "resume", "rules_for", "set"]
+__all__ = ["Limit", "Rate", "clear", "holding", "live", "pause", "resume", "rules_for", "set"]
 
 
 def set(  # noqa: A001 - limits.set() reads well
@@ -119,6 +119,11 @@ def _defined(scope: str, channel: str) -> Limit:
         if not channel and scope in dict(rules.scopes):
             return dict(rules.scopes)[scope]
     return dict(rules_of_bare(scope).scopes).get(scope, Limit()) if not channel else Limit()
+
+
+def holding(scope: str, channel: str = "", store: Store | None = None) -> Limit:
+    """What holds now for a scope, or for a channel of it: what was set live, or else what the code says."""
+    return live(store).get((scope, channel)) or _defined(scope, channel)
 
 
 def live(store: Store | None = None) -> dict[tuple[str, str], Limit]:

@@ -65,7 +65,7 @@ def channel_now(store: Store, queue: str, kind: str, name: str, now: datetime) -
 
 
 def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
-    rules, set_live, places = _rules(queue, kind), live(store), Places(store, now)
+    rules, set_live, places = rules_here(queue, kind), live(store), Places(store, now)
     own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
     if limit := own or rules.channel:
         id_ = channel_id(queue, kind, name)
@@ -86,7 +86,8 @@ def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: d
     return LimitNow(scope, limit, running, room_of(rate_only, 0, bucket_of(state), 1, now).released_at)
 
 
-def _rules(queue: str, kind: str) -> Rules:
+def rules_here(queue: str, kind: str) -> Rules:
+    """The limits of a task in a queue, as this process knows them."""
     if BARE in queue:
         return rules_of_bare(queue)
     task = registered.get(kind)
@@ -94,7 +95,7 @@ def _rules(queue: str, kind: str) -> Rules:
 
 
 def _scopes(group: ChannelGroup) -> list[str]:
-    return [scope for scope, _ in _rules(group.queue, group.kind).scopes]
+    return [scope for scope, _ in rules_here(group.queue, group.kind).scopes]
 
 
 def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
