@@ -220,7 +220,7 @@ def terms_of(limit: Limit) -> str:
     if limit.rate is not None:
         said.append(_("%(count)s in %(span)s") % {"count": grouped(limit.rate.count), "span": span(limit.rate.per)})
     if limit.size is not None:
-        said.append(_("at most %s messages") % grouped(limit.size))
+        said.append(_("size %s") % grouped(limit.size))
     return ", ".join(said) or "-"
 
 

@@ -62,7 +62,7 @@ def test_limits_of_queues_tasks_and_several_tasks_are_shown(store, operator, set
     settings.DELAYEDQ = {"LIMITS": {"webhooks": {"concurrency": 7, "size": 100}}}
     fill(store, "acme")
     found = {row.name: row for row in operator.get(LIST).context["limits"]}
-    assert (found["webhooks"].terms, found["webhooks"].running) == ("7 at once, at most 100 messages", "1")
+    assert (found["webhooks"].terms, found["webhooks"].running) == ("7 at once, size 100", "1")
     assert found["the-press"].terms == "3 at once"
     assert found[REPORT].terms == "2 in 1 h"
 
