@@ -20,7 +20,8 @@ from delayedq.core.limiting import Rate
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.operations.channel_list import MOST_COUNTED, page_of_channels, scopes_now
-from delayedq.operations.wording import grouped, span
+from delayedq.operations.channels import terms_of
+from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -210,18 +211,6 @@ def _initial(limit: Limit) -> dict[str, Any] | None:
     rate = limit.rate
     given = {"concurrency": limit.concurrency or None, "size": limit.size}
     return given | ({"count": rate.count, "per": str(rate.per.total_seconds()), "burst": rate.burst} if rate else {})
-
-
-def terms_of(limit: Limit) -> str:
-    """A limit in words; "-": it limits nothing."""
-    said = []
-    if limit.concurrency:
-        said.append(_("%s at once") % grouped(limit.concurrency))
-    if limit.rate is not None:
-        said.append(_("%(count)s in %(span)s") % {"count": grouped(limit.rate.count), "span": span(limit.rate.per)})
-    if limit.size is not None:
-        said.append(_("size %s") % grouped(limit.size))
-    return ", ".join(said) or "-"
 
 
 def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> Row:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from delayedq.core.channels import channel_id
 from delayedq.core.limiting import Limit
 from delayedq.limits import live
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
-from delayedq.operations.wording import both
+from delayedq.operations.wording import both, grouped, span
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
 from delayedq.store.channels.visits import bucket_of, room_of
@@ -132,3 +133,15 @@ def _before(store: Store, message: Message, name: str, now: datetime) -> int:
         Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
     )
     return before[: MOST_WAITING + 1].count()
+
+
+def terms_of(limit: Limit) -> str:
+    """A limit in words; "-": it limits nothing."""
+    said = []
+    if limit.concurrency:
+        said.append(_("%s at once") % grouped(limit.concurrency))
+    if limit.rate is not None:
+        said.append(_("%(count)s in %(span)s") % {"count": grouped(limit.rate.count), "span": span(limit.rate.per)})
+    if limit.size is not None:
+        said.append(_("size %s") % grouped(limit.size))
+    return ", ".join(said) or "-"
