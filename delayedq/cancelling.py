@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from django.db import transaction
 
-from delayedq.models import Message
 from delayedq.store import operator_store
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.operator import Seen
@@ -63,6 +62,8 @@ def _cancelled(store: Store, ids: tuple[int, ...]) -> dict[int, Cancellation]:
 
 def _try(store: Store, ids: list[int]) -> dict[int, Cancellation]:
     """Those that have ended by now; the others are locked, or changed as they were read."""
+    from delayedq.models import Message  # a project that has forgotten the app is told so by its checks
+
     rows = Message.objects.using(store.alias).filter(id__in=ids)
     seen = {row.pk: Seen._make(getattr(row, name) for name in Seen._fields) for row in rows}
     operator = operator_store(store.alias)

@@ -20,7 +20,6 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections
 
 from delayedq.compat import task_backends
-from delayedq.models import Message
 from delayedq.store.ends import ASK_EVERY
 from delayedq.store.wakeup import NOTIFY_WAIT, WakeUpPipe
 
@@ -197,6 +196,8 @@ def _ended(backend: str, ids: Sequence[int], waiting: dict[int, list[AnyResult]]
     """Which of these messages have ended; those of a test backend, which has no store, as their results say."""
     if not hasattr(task_backends[backend], "store"):
         return [id_ for id_ in ids if waiting[id_][0].is_finished]
+    from delayedq.models import Message  # a project that has forgotten the app is told so by its checks
+
     live: set[int] = set()
     for some in batched(ids, CHUNK):
         live.update(Message.objects.using(_store(backend).alias).filter(id__in=some).values_list("id", flat=True))
