@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from itertools import batched
+from itertools import batched, chain
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
@@ -16,6 +16,7 @@ from delayedq.compat import BaseTaskBackend, TaskResult, TaskResultDoesNotExist,
 from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
+from delayedq.store.protocol import OfferOutcome
 from delayedq.task_defaults import read_options
 from delayedq.tasks import Task
 
@@ -52,7 +53,7 @@ class OfferingBackend(BaseTaskBackend):
         """See `Task.enqueue`."""
         self.validate_task(task)
         result = self._enqueue(task, task.offer(args, kwargs, when=task.run_after), args, kwargs)
-        if wanted(task_enqueued, logging.DEBUG):
+        if result.id and wanted(task_enqueued, logging.DEBUG):
             task_enqueued.send(type(self), task_result=result)
         return result
 
@@ -134,6 +135,8 @@ class DelayedQBackend(OfferingBackend):
     def _enqueue(self, task: AnyTask, offer: Offer, args: Any, kwargs: Any) -> AnyResult:
         store = self.store
         offered = store.offer(offer)
+        if offered.outcome is OfferOutcome.DROPPED:
+            return results.dropped(task, args, kwargs, self.alias)
         created_at = self._created_at(store, offered)
         return results.make(task, offered.id, TaskResultStatus.READY, args, kwargs, self.alias, enqueued_at=created_at)
 
@@ -156,7 +159,8 @@ class DelayedQBackend(OfferingBackend):
     def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:  # noqa: ARG002
         store = self.store
         with transaction.atomic(using=store.alias):
-            return sum(len(store.offer_many(chunk)) for chunk in batched(offers, chunk_size))
+            offered = chain.from_iterable(store.offer_many(chunk) for chunk in batched(offers, chunk_size))
+            return sum(one.outcome is not OfferOutcome.DROPPED for one in offered)
 
     def _unschedule(self, task: AnyTask, key: str) -> bool:
         return self.store.unschedule(task.module_path, key)

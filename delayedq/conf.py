@@ -121,7 +121,7 @@ def _limits(given: object) -> dict[str, Limit]:
         except (TypeError, ValueError) as error:
             problem = str(error).removeprefix("Limit.__init__() ").removesuffix(".")
             raise ImproperlyConfigured(
-                f"DELAYEDQ['LIMITS'][{name!r}]: {problem}; it has concurrency and rate."
+                f"DELAYEDQ['LIMITS'][{name!r}]: {problem}; it has concurrency, rate, size and on_full."
             ) from None
     return limits
 

@@ -6,7 +6,8 @@
     │   │   ├── InvalidKey                    not a text of 1 to 200 characters
     │   │   ├── InvalidTime                   naive while USE_TZ is on, or not a datetime
     │   │   ├── PayloadTooLarge               over MAX_PAYLOAD_BYTES
-    │   │   └── NotStorable (TypeError)       an argument or result without a JSON form; the error names it
+    │   │   ├── NotStorable (TypeError)       an argument or result without a JSON form; the error names it
+    │   │   └── QueueFull                     a limit of the message has reached its size, and says on_full="raise"
     │   ├── InvalidLimit (ValueError)         a wrong limit, or one of a scope that has no channels
     │   ├── InvalidQueue (ValueError)         a wrong name, serializer, duration or filter of a bare queue
     │   ├── QueueClosed                       a bare queue or its envelope was used after the queue was closed
@@ -68,6 +69,10 @@ class PayloadTooLarge(InvalidMessage):
 
 class NotStorable(InvalidMessage, TypeError):
     """A value has no JSON form; the message names the argument it sits in."""
+
+
+class QueueFull(InvalidMessage):
+    """A limit has reached its size, and says on_full="raise". Nothing was stored; there is room as messages end."""
 
 
 class InvalidQueue(DelayedQError, ValueError):

@@ -15,7 +15,8 @@ from delayedq.exceptions import InvalidLimit
 from delayedq.store import default_store
 from delayedq.store.channels.offers import tell_channel
 from delayedq.store.offers import check_channel_name
-from delayedq.task_channels import limits_in, lines_up, rules_of
+from delayedq.store.protocol import BARE
+from delayedq.task_channels import limits_in, lines_up, rules_of, rules_of_bare, sizes_of
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -36,20 +37,26 @@ def set(  # noqa: A001 - limits.set() reads well
     channel: str = "",
     concurrency: int | None = None,
     rate: Rate | None = None,
+    size: int | None = None,
     store: Store | None = None,
 ) -> Limit:
     """Put a limit in the place of the defined one of a queue, a task (its path) or a shared limit (its name).
 
-    channel: only of this channel, of each task in the queue, or of the task. concurrency, rate: as in `Limit`; None: no
-    limit. store: where the messages are; None: in the default database. Takes part in the caller's transaction.
-    Raises InvalidLimit for a wrong value, and for a scope whose messages wait in no channel.
+    A bare queue has its stored name, with the type of its payloads: "contacts|json".
+
+    channel: only of this channel, of each task in the queue, or of the task. concurrency, rate, size: as in `Limit`;
+    None: no limit. store: where the messages are; None: in the default database. Part of the caller's transaction.
+    Raises InvalidLimit for a wrong value, for a scope whose messages wait in no channel, and for a size where the code
+    defines none: offers look for one only there.
     """
     try:
-        limit = Limit(concurrency=concurrency, rate=rate)
+        limit = Limit(concurrency=concurrency, rate=rate, size=size)
     except ValueError as error:
         raise InvalidLimit(f"{error}.") from None
     store = store or default_store()
     _check_scope(scope, channel)
+    if size is not None:
+        _check_sized(scope, channel)
     _states(store).update_or_create(scope=scope, channel=channel, defaults={"definition": json.dumps(limit.as_json())})
     _tell(store, scope, channel)
     return limit
@@ -90,13 +97,28 @@ def _states(store: Store) -> QuerySet[LimitState]:
 
 def _check_scope(scope: str, channel: str) -> None:
     known = sorted({*_scopes()})
-    if scope not in known:
+    if scope not in known and BARE not in scope:
         raise InvalidLimit(
             f"{scope!r} has no channels: it is no queue or path of a task with a channel or a limit, and no name of a "
             f"shared limit; known are {', '.join(known) or 'none'}. A task gets them by channel= or limit=, or if "
             "DELAYEDQ['LIMITS'] names it or its queue."
         )
     check_channel_name(channel)
+
+
+def _check_sized(scope: str, channel: str) -> None:
+    if BARE in scope and (channel or sizes_of(rules_of_bare(scope))):
+        return  # which limit its channels have is not known here
+    for task in registered.values():
+        for one in sizes_of(rules_of(task, task.queue_name)) if lines_up(task) else ():
+            own = bool(channel) and not one.scope and scope in {task.queue_name, task.module_path}
+            if own or (one.scope == scope and not channel):
+                return
+    whose = f"the channels of {scope!r}" if channel else repr(scope)
+    raise InvalidLimit(
+        f"A size can be set live only where the code defines one, and it defines none for {whose}: give it a Limit "
+        "with a size, however large, in limit= or in DELAYEDQ['LIMITS']."
+    )
 
 
 def _scopes() -> Iterator[str]:

@@ -13,7 +13,7 @@ from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskError, TaskResult, T
 from delayedq.core.error_records import known_errors, with_error
 from delayedq.core.lifecycle import Outcome, Returned
 from delayedq.core.serialization import load_call, loads
-from delayedq.exceptions import CannotRun, UnknownTask
+from delayedq.exceptions import CannotRun, QueueFull, UnknownTask
 from delayedq.masking import error_text, masking_of
 from delayedq.tasks import Task, task_at
 
@@ -59,6 +59,14 @@ def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
         errors=errors(claimed.errors),
         worker_ids=workers(claimed.errors, claimed.attempt, attempt.worker),
     )
+
+
+def dropped(task: Task[..., Any], args: Any, kwargs: Any, backend: str) -> AnyResult:
+    """The result of an offer that was not stored, as a limit of the task has reached its size. It has no id."""
+    error = QueueFull(f"A limit of {task.name} has reached its size: nothing was stored.")
+    failed, errors = TaskResultStatus.FAILED, [task_error(error)]
+    moment = clock.now()
+    return make(task, "", failed, args, kwargs, backend, enqueued_at=None, finished_at=moment, errors=errors)
 
 
 def end(
@@ -146,7 +154,7 @@ def of_ended(message: FinishedMessage, backend: str) -> AnyResult:
 
 def make(
     task: Task[..., Any],
-    id_: int | None,
+    id_: int | str | None,
     status: TaskResultStatus,
     args: Any,
     kwargs: Any,

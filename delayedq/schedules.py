@@ -28,9 +28,10 @@ from delayedq.cron.definitions import read, read_stored
 from delayedq.cron.placing import lock, together
 from delayedq.cron.telling import tell_changed
 from delayedq.cron.visiting import Visited, bring_up_to_date, write
-from delayedq.exceptions import InvalidSchedule
+from delayedq.exceptions import InvalidSchedule, QueueFull
 from delayedq.models import CronSchedule
 from delayedq.store import default_store
+from delayedq.store.protocol import OfferOutcome
 from delayedq.tasks import Task
 
 if TYPE_CHECKING:
@@ -207,14 +208,17 @@ def enable(name: str) -> bool:
 def run_now(name: str) -> Scheduled:
     """Offer its message once, due now, also if it is disabled. It is not a tick, and does not replace one.
 
-    Raises InvalidSchedule if no schedule has this name.
+    Raises InvalidSchedule if no schedule has this name, QueueFull if a limit of its task has reached its size.
     """
     store = default_store()
     row = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name).first()
     definition = definition_of(row or CronSchedule(owner=SETTINGS, name=name))
     if definition is None:
         raise InvalidSchedule(unknown(store, name))
-    return definition.run()
+    scheduled = definition.run()
+    if scheduled.outcome is OfferOutcome.DROPPED:
+        raise QueueFull(f"A limit of {definition.task.name} has reached its size: nothing was stored.")
+    return scheduled
 
 
 def get(name: str) -> dict[str, Any]:

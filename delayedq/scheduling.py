@@ -59,13 +59,16 @@ class StoredOptions(Protocol):
 class Scheduled(NamedTuple):
     """The outcome of an offer, and the id (a str) under which the backend's `get_result` finds the message.
 
-    `id` is None only if the offer was IGNORED and the message that caused this ended at the same moment.
+    `id` is None if the offer was DROPPED, or if it was IGNORED and the message that caused this ended at the same
+    moment. `size` (int): how many messages there are now in that limit of the task which has the least room left; None:
+    none of its limits has a size.
     """
 
     outcome: OfferOutcome
     id: str | None
+    size: int | None = None
 
     @classmethod
     def of(cls, offered: Offered) -> Scheduled:
         """From what the store returns."""
-        return cls(offered.outcome, None if offered.id is None else str(offered.id))
+        return cls(offered.outcome, None if offered.id is None else str(offered.id), offered.size)

@@ -18,9 +18,11 @@ from delayedq.conf import get_settings
 from delayedq.core.channels import check_channel
 from delayedq.core.limiting import Limit
 from delayedq.core.signatures import parameter_names, signature_of
+from delayedq.core.sizes import OnFull, Size
 from delayedq.exceptions import InvalidMessage
 from delayedq.store.channels.requests import Rules
 from delayedq.store.offers import check_channel_name
+from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -73,6 +75,12 @@ def rules_of(task: Task[..., Any], queue: str) -> Rules:
     return Rules(_merged(scopes), own if task.channel is not None else None)
 
 
+def rules_of_bare(queue: str, limit: Limit | None = None) -> Rules:
+    """The limits of the messages of a bare queue with this stored name; `limit`: that of each of its channels."""
+    found = configured(queue, queue.partition(BARE)[0])
+    return Rules(((queue, found[0][1]),) if found else (), limit)
+
+
 def _merged(scopes: Iterable[tuple[str, Limit]]) -> tuple[tuple[str, Limit], ...]:
     """One limit for each scope: the settings say more than the task."""
     merged: dict[str, Limit] = {}
@@ -85,6 +93,14 @@ def configured(queue: str, path: str) -> list[tuple[str, Limit]]:
     """What DELAYEDQ["LIMITS"] says of a queue and a task."""
     limits: Mapping[str, Limit] = get_settings().LIMITS
     return [(name, limits[name]) for name in (queue, path) if name in limits]
+
+
+def sizes_of(rules: Rules) -> tuple[Size, ...]:
+    """How many messages these limits allow."""
+    limits = [*rules.scopes, ("", rules.channel)]
+    return tuple(
+        Size(scope, limit.size, OnFull(limit.on_full)) for scope, limit in limits if limit is not None and limit.size
+    )
 
 
 def lines_up(task: Task[..., Any]) -> bool:

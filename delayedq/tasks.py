@@ -23,7 +23,7 @@ from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
-from delayedq.task_channels import channel_for, lines_up
+from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
 from delayedq.task_options import check_options, database_of
 
@@ -91,7 +91,9 @@ class Task[**P, R](BaseTask):
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """Store a message that is due now (or at `run_after`), and return its result, a `django.tasks` TaskResult.
 
-        Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored.
+        Raises TypeError if the arguments do not fit the function, InvalidMessage if they can't be stored. If a limit
+        of the task has reached its size, nothing is stored: the result is FAILED with the error QueueFull, and its id
+        is ""; with on_full="raise", QueueFull is raised.
 
             result = remind.enqueue(7)
             result.refresh()
@@ -215,12 +217,13 @@ class Task[**P, R](BaseTask):
         metadata = with_own(None if self.metadata is None else dumps(self.metadata), self._own_metadata(key))
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
+        sizes = sizes_of(rules_of(self, queue)) if limited else ()
         for given, kwargs in calls:
             args = tuple(given)
             _check_fit(self, args, kwargs)
             payload = dump_call(args, kwargs, names)
             channel = channel_for(self, args, kwargs) if limited else None
-            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel)
+            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel, sizes)
 
     def _own_metadata(self, key: str | None) -> dict[str, Any]:
         """What its messages must say of it, as it differs from the task that workers know; and who makes them.

@@ -198,7 +198,7 @@ def plain(a):
         ({"on_failure": tasks.depart}, "on_failure must be a task that takes the id of a message; depart: missing"),
         ({"metadata": {"delayedq.expires": 1}}, "names that begin with 'delayedq.' are those of delayedq"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
 def test_wrong_options_are_refused(options, problem):
     with pytest.raises(InvalidTask, match=problem):

@@ -132,7 +132,7 @@ def test_two_definitions_of_one_shared_limit_that_differ_are_refused():
     defined(limit=Limit(name="the-press", concurrency=3))
 
 
-@pytest.mark.parametrize("given", [{"mail": {"concurrency": 0}}, {"mail": {"size": 1}}, {"mail": 7}, [], 7])
+@pytest.mark.parametrize("given", [{"mail": {"concurrency": 0}}, {"mail": {"sizes": 1}}, {"mail": 7}, [], 7])
 def test_wrong_limits_in_the_settings_are_named(settings, given):
     settings.DELAYEDQ = {"LIMITS": given}
     with pytest.raises(ImproperlyConfigured, match=r"DELAYEDQ\['LIMITS'\]"):
@@ -181,3 +181,6 @@ def test_the_examples_of_the_page_run_from_top_to_bottom(store, settings):
     assert set(get_settings().LIMITS) == {"webhooks", "shop.tasks.report"}
     assert list(limits.live()) == [("shop.tasks.deliver", "7")]
     assert space["send"].limit[0].name == "the-api"
+    assert space["on_reading"](7, 21.5) == "OK"
+    space["add"]("acme", {"mail": "ann@example.com"})
+    assert space["contacts"].try_poll().payload == {"mail": "ann@example.com"}

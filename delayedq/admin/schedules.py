@@ -20,7 +20,7 @@ from delayedq.admin.schedule_pages import PAST, facts_of, past_row, row_of, tick
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
 from delayedq.cron.reading import last_ticks
-from delayedq.exceptions import DelayedQError
+from delayedq.exceptions import DelayedQError, QueueFull
 from delayedq.models import CronSchedule
 from delayedq.operations.known_schedules import named_schedule, page_of_schedules
 from delayedq.operations.schedule_edits import recorded
@@ -210,7 +210,11 @@ class ScheduleAdmin(ReadOnlyAdmin):
         if request.method != "POST":
             title, said = _("Run %(name)s now?") % {"name": visible(name)}, _("Its task will be offered once, due now.")
             return self._confirm(request, name, title, said, _("Run it now"), _("Don't run it"))
-        scheduled = schedules.run_now(name)
+        try:
+            scheduled = schedules.run_now(name)
+        except QueueFull as error:
+            messages.error(request, str(error))
+            return self._back(name)
         self._log(request, name, _("Run by hand, as message %(id)s.") % {"id": scheduled.id})
         messages.success(
             request, _("Schedule %(name)s is due now, as message %(id)s.") % {"name": visible(name), "id": scheduled.id}

@@ -62,6 +62,11 @@ def channel_id(queue: str, kind: str, channel: str) -> int:
     return _digest(queue, kind, channel)
 
 
+def scope_id(scope: str) -> int:
+    """The id of a queue, a task or a shared limit, in which the messages of several channels are counted."""
+    return _digest(scope)
+
+
 def _digest(*names: str) -> int:
     """63 bits: among a million channels, two share an id with a probability of 0.00000005."""
     texts = json.dumps(names).encode()

@@ -11,6 +11,8 @@ from datetime import timedelta
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from delayedq.core.sizes import OnFull, on_full
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
@@ -61,6 +63,8 @@ class Rate:
 class Limit:
     """How many messages may run at once (`concurrency`), and how many may start in a time (`rate`).
 
+    size: how many there may be, waiting and in flight together. on_full: what becomes of an offer beyond that: "drop"
+    (its outcome is DROPPED), "raise" (QueueFull) or "drop_oldest" (what has been due the longest is cancelled).
     name: that of a limit which several tasks share; None: it is the task's own. Raises ValueError.
 
         Limit(concurrency=2, rate=Rate(5, per=timedelta(seconds=1)))
@@ -70,10 +74,14 @@ class Limit:
     concurrency: int | None = None
     rate: Rate | None = None
     name: str | None = None
+    size: int | None = None
+    on_full: OnFull | str = OnFull.DROP
 
     def __post_init__(self) -> None:
-        if self.concurrency is not None:
-            _check_number("concurrency of a Limit", self.concurrency)
+        for what, number in (("concurrency", self.concurrency), ("size", self.size)):
+            if number is not None:
+                _check_number(f"{what} of a Limit", number)
+        object.__setattr__(self, "on_full", on_full(self.on_full))
         if self.rate is not None and not isinstance(self.rate, Rate):
             raise ValueError(f"rate of a Limit is a Rate, not {self.rate!r}")
         if self.name is not None and (not isinstance(self.name, str) or not self.name.strip()):
@@ -83,14 +91,14 @@ class Limit:
         """What is stored of a limit that was set live."""
         rate = self.rate
         terms = None if rate is None else [rate.count, rate.per.total_seconds(), rate.burst]
-        return {"concurrency": self.concurrency, "rate": terms}
+        return {"concurrency": self.concurrency, "rate": terms, "size": self.size}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         """The reverse."""
         terms = stored.get("rate")
         rate = None if terms is None else Rate(terms[0], timedelta(seconds=terms[1]), terms[2])
-        return cls(concurrency=stored.get("concurrency"), rate=rate)
+        return cls(concurrency=stored.get("concurrency"), rate=rate, size=stored.get("size"))
 
 
 class Bucket(NamedTuple):

@@ -17,6 +17,7 @@ from delayedq.conf import get_settings
 from delayedq.core.cron import Cron, Every, Within, as_zone
 from delayedq.core.instants import EPOCH
 from delayedq.core.serialization import dumps
+from delayedq.core.sizes import OnFull
 from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jittered, later, tick_key
 from delayedq.cron.checking import Path, checked_choice, checked_duration, checked_number
 from delayedq.cron.placing import Tick
@@ -252,7 +253,10 @@ def _offer(path: Path, task: Task[..., Any], given: Mapping[str, Any]) -> Offer:
         if not isinstance(kwargs, dict):
             raise InvalidSchedule(f"It is a dict, not {kwargs!r}.")
     with path.at("kwargs" if kwargs else "args"):
-        return task.offer(args, kwargs, when=None)
+        offer = task.offer(args, kwargs, when=None)
+    # A tick that finds no room is missed, whatever its limit says: there is no caller to raise an error to.
+    sizes = (one._replace(on_full=OnFull.DROP) if one.on_full is OnFull.RAISE else one for one in offer.sizes)
+    return offer._replace(sizes=tuple(sizes))
 
 
 def _hash(schedule: Cron | Every | Within, offer: Offer, policy: Mapping[str, Any]) -> str:

@@ -323,7 +323,10 @@ def _place(store: Store, visited: Sequence[Visited]) -> None:
     ]
     CronTick.objects.using(store.alias).bulk_create(placed)
     for (one, _), tick in zip(new, placed, strict=True):
-        tell_placed(store, one.row.name, tick.nominal_at, tick.message_id)
+        if tick.message_id is None:
+            tell_missed(store, one.row.name, tick.nominal_at, tick.nominal_at, "a limit of its task is full")
+        else:
+            tell_placed(store, one.row.name, tick.nominal_at, tick.message_id)
 
 
 def _next_at(one: Visited, now: datetime) -> datetime | None:

@@ -380,6 +380,21 @@ class Migration(migrations.Migration):
             options={"default_permissions": ()},
         ),
         migrations.CreateModel(
+            name="ChannelSize",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("size", models.IntegerField()),
+                ("counted_at", models.DateTimeField(db_index=True)),
+                (
+                    "members",
+                    models.TextField(
+                        blank=True, help_text="JSON: the groups of a scope that offered; empty: a channel."
+                    ),
+                ),
+            ],
+            options={"default_permissions": ()},
+        ),
+        migrations.CreateModel(
             name="Channel",
             fields=[
                 ("id", models.BigIntegerField(primary_key=True, serialize=False)),

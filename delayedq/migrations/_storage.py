@@ -55,6 +55,7 @@ TABLES_WITH_NAMES = (
     "delayedq_channelgroup",
     "delayedq_channel",
     "delayedq_channelnotice",
+    "delayedq_channelsize",
     "delayedq_limitstate",
 )
 

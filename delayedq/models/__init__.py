@@ -8,7 +8,7 @@ The QuerySet verbs are for reading. Whatever changes a message goes through `del
 
 from __future__ import annotations
 
-from delayedq.models.channels import Channel, ChannelGroup, ChannelMessage, ChannelNotice, LimitState
+from delayedq.models.channels import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState
 from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
 from delayedq.models.history import FinishedMessage, FinishedMessageQuerySet, Outcome
 from delayedq.models.message import (
@@ -30,6 +30,7 @@ __all__ = [
     "ChannelGroup",
     "ChannelMessage",
     "ChannelNotice",
+    "ChannelSize",
     "CronSchedule",
     "CronSettings",
     "CronTick",

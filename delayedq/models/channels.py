@@ -114,3 +114,21 @@ class LimitState(models.Model):
 
     def __str__(self) -> str:
         return f"{self.scope} {self.channel}".rstrip()
+
+
+class ChannelSize(models.Model):
+    """How many messages a channel or a scope has that is limited in its size. Each offer to it locks the row.
+
+    It counts what was offered since the last counting; what ended meanwhile is found by the next one.
+    """
+
+    id = models.BigIntegerField(primary_key=True)
+    size = models.IntegerField()
+    counted_at = models.DateTimeField(db_index=True)
+    members = models.TextField(blank=True, help_text="JSON: the groups of a scope that offered; empty: a channel.")
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return f"{self.size} in {self.pk}"

@@ -14,7 +14,8 @@ from delayedq.operations.wording import both
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
 from delayedq.store.channels.visits import bucket_of, room_of
-from delayedq.task_channels import rules_of
+from delayedq.store.protocol import BARE
+from delayedq.task_channels import rules_of, rules_of_bare
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: d
 
 
 def _rules(queue: str, kind: str) -> Rules:
+    if BARE in queue:
+        return rules_of_bare(queue)
     task = registered.get(kind)
     return Rules() if task is None else rules_of(task, queue)
 

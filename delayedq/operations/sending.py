@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import transaction
 from django.utils.translation import gettext_noop
 
-from delayedq.exceptions import InvalidMessage
+from delayedq.exceptions import InvalidMessage, QueueFull
 from delayedq.models import EditedMessage, Message
 from delayedq.operations.arguments import call_with
 from delayedq.operations.edits import begin, place_of
@@ -63,6 +63,8 @@ def send(store: Store, sending: Sending, made_by: str = "") -> Sent:
         scheduled = task.schedule_at(
             sending.at or store.now(), *args, key=sending.key, on_conflict=OnConflict.KEEP, **kwargs
         )
+        if scheduled.outcome is OfferOutcome.DROPPED:
+            raise QueueFull(f"A limit of {task.name} has reached its size: nothing was stored.")
         if scheduled.outcome is not OfferOutcome.CREATED or scheduled.id is None:
             raise InvalidMessage(f"A live message of this task has the key {sending.key!r}.")
         return Sent(int(scheduled.id), _recorded(store, int(scheduled.id), made_by))

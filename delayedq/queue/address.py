@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.exceptions import CannotRun, InvalidMessage, InvalidQueue, NotStorable
+from delayedq.queue.channels import NO_CHANNELS, QueueChannels
 from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer
 from delayedq.task_defaults import MOST_ATTEMPTS
@@ -33,7 +34,7 @@ class Address[P]:
     """The rows of a bare queue have `queue` as their queue and as their kind.
 
     max_attempts: number of deliveries after which a message becomes a dead letter.
-    priorities: those that its messages may have.
+    priorities: those that its messages may have. channels: those that they wait in.
     Raises InvalidQueue for names that can't be stored.
     """
 
@@ -41,6 +42,7 @@ class Address[P]:
     serializer: Serializer[P]
     max_attempts: int
     priorities: tuple[int, ...] = (0,)
+    channels: QueueChannels = NO_CHANNELS
 
     def __post_init__(self) -> None:
         _check_name("name", self.name)
@@ -61,10 +63,12 @@ class Address[P]:
         *,
         priority: int = 0,
         max_attempts: int | None = None,
+        channel: str | None = None,
     ) -> Offer:
         """Return the message to store. Raises InvalidMessage for values that can't be stored."""
         if schedule_at is not None:
             check_time(schedule_at)
+        waits_in, sizes = self.channels.terms(self.queue, channel)
         headers = None if reply_to is None else dumps({"reply_to": reply_to})
         return Offer(
             queue=self.queue,
@@ -75,6 +79,8 @@ class Address[P]:
             priority=self._declared(priority),
             max_attempts=self.max_attempts if max_attempts is None else _attempts(max_attempts),
             metadata=headers,
+            channel=waits_in,
+            sizes=sizes,
         )
 
     def _declared(self, priority: object) -> int:

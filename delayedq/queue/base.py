@@ -9,6 +9,7 @@ from delayedq.conf import get_settings
 from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from delayedq.exceptions import InvalidQueue
 from delayedq.queue.address import REPLY, Address
+from delayedq.queue.channels import QueueChannels
 from delayedq.queue.declared import declare
 from delayedq.queue.filters import Filter
 from delayedq.queue.leases import History, Leases, check_duration
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
+    from delayedq.core.limiting import Limit
     from delayedq.queue.serializers import Serializer
 
 
@@ -40,13 +42,16 @@ class Base[P]:
         max_attempts: int | None = None,
         priorities: Iterable[int] = (),
         history: History = History.KEEP,
+        channels: bool = False,
+        limit: Limit | None = None,
         clock: Callable[[], datetime] | None = None,
     ) -> None:
         for what, duration in (("lease", lease), ("poll_interval", poll_interval)):
             if duration is not None:
                 check_duration(what, duration)
         declared = _priorities(priorities)
-        self.address = Address(name, serializer, _attempts(max_attempts), declared)
+        waits_in = QueueChannels(channels, limit)
+        self.address = Address(name, serializer, _attempts(max_attempts), declared, waits_in)
         if name.startswith(REPLY) and not self.is_temporary:
             raise InvalidQueue(f"The names of temporary queues begin with {REPLY!r}; make them with reply_queue().")
         self.leases = Leases(
@@ -55,6 +60,7 @@ class Base[P]:
             using=using,
             lease=lease,
             history=History(history),
+            channels=waits_in,
             clock=clock,
         )
         declare(self.address.queue, declared)

@@ -31,7 +31,7 @@ PAGE = 200
 
 #: Of the form of cursors: raise it with every change.
 VERSION = "1"
-_BODY = re.compile(r"(-?\d{1,3})/(-?\d{1,18})/(\d{1,19})")
+_BODY = re.compile(r"(-?\d{1,4})/(-?\d{1,18})/(\d{1,19})")
 
 
 class Place(NamedTuple):
@@ -49,7 +49,7 @@ class Readings[P]:
         self._leases = leases
         self._filter = chosen
         self._place = None if after is None else place_in(after, address.queue)
-        self._to_read = deque(_from(self._place, leases.lanes()))
+        self._to_read = deque(_from(self._place, leases.all_lanes() if leases.has_channels else leases.lanes()))
         self._page: deque[tuple[Place, Reading[P]]] = deque()
 
     @property

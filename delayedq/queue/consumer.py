@@ -110,7 +110,7 @@ class Consumer[P](Base[P]):
         A poll reads all due messages that don't match, so use it if most messages match, or few wait; if at most 1,000
         have a key of the prefix, only those. Closing the view closes the queue, and vice versa.
         Raises InvalidQueue for wrong names and values, or if payloads are not JSON; NotStorable for a value without a
-        JSON form.
+        JSON form. A queue with channels can be browsed and counted so, not polled.
 
             contacts.filter(payload__region__in=["eu", "us"], payload__age__gte=18).try_poll()
         """
@@ -209,7 +209,8 @@ class Consumer[P](Base[P]):
     def _due_in(self, scanned_at: datetime) -> float:
         """Longest sleep in seconds. Ignores what was due at `scanned_at`: a poll did not get it (locked, no match)."""
         heads = self.leases.store.peek(self.leases.lanes(scanned_at))
-        return max(SHORTEST_WAIT, min([self.patience(), *(head.due_in for head in heads)]))
+        channels = [] if self.leases.channels_due_in is None else [self.leases.channels_due_in]
+        return max(SHORTEST_WAIT, min([self.patience(), *channels, *(head.due_in for head in heads)]))
 
     # Async: if the caller is cancelled, what was claimed meanwhile is given back uncharged
 

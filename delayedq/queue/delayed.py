@@ -40,6 +40,9 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
     max_attempts: number of deliveries after which a message becomes a dead letter (1 to 32,000, the default).
     priorities: those that messages may have, beside 0 (numbers from -100 to 100). Declare the same wherever the queue
         is made, as a consumer gets only messages of the priorities that it knows.
+    channels: True: its messages wait in channels, which get a fair turn; see docs/limits.md. Declare the same wherever
+        the queue is made.
+    limit: a Limit of each of its channels, which it has then. That of the whole queue is in DELAYEDQ["LIMITS"].
     history: which messages leave a row in the history when they end; see `History`.
     clock: for tests: returns the queue's time (aware datetime). None: the database's clock.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq import results, signals
 from delayedq.conf import get_settings
+from delayedq.core.channels import LIMITED
 from delayedq.core.lifecycle import CENTURY, FinalOutcome
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.exceptions import InvalidQueue, QueueClosed
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
+    from delayedq.queue.channels import QueueChannels
     from delayedq.queue.filters import Filter
     from delayedq.store.base import Store
+    from delayedq.store.channels.requests import Rules
     from delayedq.store.protocol import Claimed, Settled, Transition
 
 
@@ -59,7 +62,7 @@ class Leases:
     """The leases of one queue.
 
     priorities: those of its lanes, the most urgent first. lease: how long a claim holds. clock: the queue's time; None
-    is the database's.
+    is the database's. channels: those that its messages wait in.
     """
 
     queue: str
@@ -68,6 +71,9 @@ class Leases:
     lease: timedelta | None
     history: History
     clock: Callable[[], datetime] | None
+    channels: QueueChannels
+    #: In how many seconds the channels may have something, as the last claim found; None: when something is offered.
+    channels_due_in: float | None = field(init=False, default=None)
     expires_at: datetime | None = None
     #: Also set by signal handlers, hence without a lock.
     _closed: bool = field(init=False, default=False)
@@ -101,7 +107,28 @@ class Leases:
     def lanes(self, watermark: datetime | None = None) -> list[Lane]:
         return [Lane(self.queue, priority, watermark) for priority in self.priorities]
 
+    @property
+    def has_channels(self) -> bool:
+        return self.channels.rules(self.queue) is not None
+
+    def all_lanes(self) -> list[Lane]:
+        """Also those in which messages with a channel wait, which no ordinary claim may read."""
+        return [*self.lanes(), *(Lane(self.queue, priority - LIMITED) for priority in self.priorities)]
+
     def claim(self, limit: int, chosen: Filter, lease: timedelta) -> list[Claimed]:
+        if not self.has_channels:
+            return self._claim(limit, chosen, lease)
+        if chosen:
+            raise InvalidQueue(f"{self.queue!r} has channels, which take turns: browse it with a filter, poll without.")
+        asked = self.store.claim_channels(self._rules, limit, lease, consumer())
+        self.channels_due_in = asked.due_in
+        room = limit - len(asked.claimed)  # for what was offered before there were channels
+        return [*asked.claimed, *self._claim(room, chosen, lease)] if room else asked.claimed
+
+    def _rules(self, queue: str, kind: str) -> Rules | None:
+        return self.channels.rules(queue) if queue == kind == self.queue else None
+
+    def _claim(self, limit: int, chosen: Filter, lease: timedelta) -> list[Claimed]:
         if not chosen:
             return self.store.claim(self.lanes(), limit, lease, consumer())
         claimed: list[Claimed] = []

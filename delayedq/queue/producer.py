@@ -24,7 +24,7 @@ class BatchedMessage[P]:
 
     input: any value of the caller's; the BatchedReply carries it. key, payload, schedule_at: as in offer_or_update().
     can_update: False leaves a live message of the same key unchanged, as on_conflict="keep" does.
-    on_conflict, priority, max_attempts: as in offer_or_update().
+    on_conflict, priority, max_attempts, channel: as in offer_or_update().
     """
 
     input: Any
@@ -35,6 +35,7 @@ class BatchedMessage[P]:
     on_conflict: OnConflict | str = OnConflict.REPLACE
     priority: int = 0
     max_attempts: int | None = None
+    channel: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Terms(TypedDict, total=False):
 
     priority: int
     max_attempts: int | None
+    channel: str | None
 
 
 class Producer[P](Base[P]):
@@ -75,8 +77,10 @@ class Producer[P](Base[P]):
             (payload only; throttle), "earliest" or "latest" (payload, and the earlier or later of the two times).
         priority: one of the queue's priorities; higher is polled first. Default: 0.
         max_attempts: number of deliveries after which this message becomes a dead letter. Default: that of the queue.
+        channel: the channel in which it waits (str of at most 200 characters), if the queue has channels. Default: "".
 
-        Raises InvalidMessage, and stores nothing, for a wrong value.
+        Raises InvalidMessage, and stores nothing, for a wrong value. If a limit of the queue has reached its size, the
+        message is DROPPED, or QueueFull is raised, as its on_full says.
         """
         return self._offer(key, payload, schedule_at, on_conflict, reply_to, terms)
 
@@ -128,7 +132,7 @@ class Producer[P](Base[P]):
         return [BatchedReply(message.input, one.outcome) for message, one in zip(batch, offered, strict=True)]
 
     def _batched(self, message: BatchedMessage[P]) -> Offer:
-        terms: Terms = {"priority": message.priority, "max_attempts": message.max_attempts}
+        terms: Terms = {"priority": message.priority, "max_attempts": message.max_attempts, "channel": message.channel}
         return self.address.offer(message.key, message.payload, message.schedule_at, **terms)
 
     aoffer_or_update = async_version(offer_or_update)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import partial
 from itertools import batched, groupby
 from typing import TYPE_CHECKING
 
 from delayedq.store.channels.offers import as_stored, line_up_offered
+from delayedq.store.channels.sizes import offer_sized
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.offers import check, check_time, in_lock_order, waves
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
@@ -54,11 +56,18 @@ class Offering(ABC):
         with self.database.atomic():
             for positions in batched(order, CHUNK):
                 chunk = [offers[position] for position in positions]
-                outcomes = self._offer_chunk([as_stored(offer) for offer in chunk], on_conflict)
+                store = partial(self._offer_lined_up, on_conflict=on_conflict)
+                sized = any(offer.sizes for offer in chunk)
+                outcomes = offer_sized(self.database, chunk, on_conflict, store) if sized else store(chunk)
                 offered.update(zip(positions, outcomes, strict=True))
-                line_up_offered(self, chunk, outcomes)  # type: ignore[arg-type]  # this is the store
                 self.notify_after_commit([offer.scheduled_at for offer in chunk])
         return [offered[position] for position in range(len(offers))]
+
+    def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        """Those with a channel get their places in it."""
+        outcomes = self._offer_chunk([as_stored(offer) for offer in offers], on_conflict)
+        line_up_offered(self, offers, outcomes)  # type: ignore[arg-type]  # this is the store
+        return outcomes
 
     def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
         for offer in offers:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from delayedq.core.fingerprints import LastError
+    from delayedq.core.sizes import Size
 
 
 #: Stands between the name of a bare queue and the type of its payloads; the queue of a task has none. Workers leave
@@ -65,6 +66,8 @@ class OfferOutcome(StrEnum):
     UPDATED = "updated"
     #: The live message was kept, or was offered with the same payload and time.
     IGNORED = "ignored"
+    #: Nothing was stored: a limit of the message has reached its size (`Limit(size=...)`).
+    DROPPED = "dropped"
 
 
 class Offer(NamedTuple):
@@ -80,17 +83,21 @@ class Offer(NamedTuple):
     metadata: str | None = None
     #: The channel in which it waits for its turn; None: it has none, and no limit.
     channel: str | None = None
+    #: How many messages its limits allow; () : any number.
+    sizes: tuple[Size, ...] = ()
 
 
 class Offered(NamedTuple):
-    """What became of an offer. `id` is None only if an IGNORED message ended in the same instant.
+    """What became of an offer. `id` is None if it was DROPPED, or if an IGNORED message ended in the same instant.
 
-    `created_at` is that of the stored row, where the statement of a single offer returns it (not on MySQL).
+    `created_at` is that of the stored row, where the statement of a single offer returns it (not on MySQL). `size`: how
+    many messages there are now in that limit of the message which has the least room; None: it has none with a size.
     """
 
     outcome: OfferOutcome
     id: int | None
     created_at: datetime | None = None
+    size: int | None = None
 
 
 class Lane(NamedTuple):

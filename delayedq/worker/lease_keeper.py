@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
+from delayedq.store.channels.counters import forget_unused
 from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
 from delayedq.worker.registration import Registration
@@ -233,11 +234,12 @@ class LeaseKeeper:
 
     def _prune(self) -> None:
         retention = get_settings().RETENTION
-        if retention is None or time.monotonic() < self._prune_at:
+        if time.monotonic() < self._prune_at:
             return
         pause_at = time.monotonic() + PRUNE_FOR
         try:
-            while self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
+            forget_unused(self._store.database)
+            while retention is not None and self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
         except Error as error:

@@ -132,3 +132,13 @@ def call(customer):
 @task(channel="customer")
 def forward(customer):
     """Does nothing."""
+
+
+@task(queue_name="webhooks", channel="customer", limit=Limit(size=2))
+def post(customer):
+    """Does nothing; of each customer, two may wait or run."""
+
+
+@task(queue_name="webhooks", limit=Limit(size=1, on_full="raise"))
+def collect():
+    """Does nothing; one may wait or run, else it is an error."""

@@ -12,7 +12,7 @@ from delayedq import BatchedMessage, OfferOutcome
 from delayedq.exceptions import InvalidKey
 from tests.store.given import NOW, at, together
 
-CREATED, UPDATED, IGNORED = OfferOutcome
+CREATED, UPDATED, IGNORED, _ = OfferOutcome
 
 
 def batched(*keys, payload=1, schedule_at=NOW, can_update=True):

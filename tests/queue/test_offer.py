@@ -12,7 +12,7 @@ from delayedq import OfferOutcome
 from delayedq.exceptions import InvalidKey, InvalidTime, NotStorable, PayloadTooLarge
 from tests.store.given import NOW, at, together, undone
 
-CREATED, UPDATED, IGNORED = OfferOutcome
+CREATED, UPDATED, IGNORED, _ = OfferOutcome
 
 
 def test_a_new_key_is_created_and_then_there(queue):
