@@ -112,6 +112,7 @@ def _errors(action: NextAction) -> str:
 
 _STEPS: dict[Verb, tuple[str, Callable[[NextAction], str]]] = {
     Verb.RESUME: ("pause_queue", _to("pausedqueue_resume")),
+    Verb.RESUME_TASK: ("pause_queue", _to("pausedqueue_resume_task")),
     Verb.RETRY: ("retry_message", _to("finishedmessage_act")),
     Verb.MESSAGES: ("view_message", _to("message_changelist")),
     Verb.ERRORS: ("view_finishedmessage", _errors),
