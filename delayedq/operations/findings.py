@@ -98,11 +98,13 @@ class Symptoms:
     """What is known at `now`. `heads`: of each lane whose queue is not paused, what would be claimed next.
 
     `backlogs`, `task_backlogs`: by paused queue, or task, that has due messages, since when the first is due.
+    `limited`: the lanes (queue and stored priority) whose first message waits for a limit.
     """
 
     now: datetime
     workers: Sequence[Worker] = ()
     heads: Sequence[LaneHead] = ()
+    limited: frozenset[tuple[str, int]] = frozenset()
     paused: Sequence[PausedQueue] = ()
     backlogs: Mapping[str, datetime] = field(default_factory=dict)
     paused_tasks: Sequence[PausedTask] = ()
