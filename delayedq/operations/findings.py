@@ -35,7 +35,6 @@ class Verb(StrEnum):
 
     RESUME = "resume"  #: a queue
     RESUME_TASK = "resume task"
-    RETRY = "retry"  #: the dead letters of an error group
     MESSAGES = "messages"  #: look at live messages, by `state` and `queue`
     ERRORS = "errors"  #: look at the dead letters of an error group
     SCHEDULE = "schedule"  #: look at a schedule
@@ -55,6 +54,7 @@ class NextAction(NamedTuple):
 
 class Finding(NamedTuple):
     """Something that is wrong. `subject`: the queue, task, error, worker or schedule. `since`: None if it is not known.
+    `message_id`: the message that the evidence names as #id, if it names one.
 
     The texts are translated, and hold texts of the database as they are.
     """
@@ -65,6 +65,7 @@ class Finding(NamedTuple):
     subject: str
     evidence: Sequence[str]
     action: NextAction | None = None
+    message_id: int | None = None
 
 
 class Spike(NamedTuple):
