@@ -79,7 +79,7 @@ class DashboardAdmin(ReadOnlyAdmin):
         if request.GET.keys() & {"span", "kind", "queue"}:
             return self._figures(request)
         self.demand_view(request)
-        context = {"spans": choices(SPANS), "verdict": verdict_of(request, self.store, self.store.now())}
+        context = {"tab": "now", "refreshed": 5, "verdict": verdict_of(request, self.store, self.store.now())}
         return self.page(request, "now.html", _("Dashboard"), context)
 
     def _figures(self, request: HttpRequest) -> HttpResponse:
@@ -92,12 +92,15 @@ class DashboardAdmin(ReadOnlyAdmin):
             request,
             "dashboard.html",
             _("Dashboard"),
-            spans=choices(SPANS),
+            tab="figures",
+            choices=choices(SPANS),
+            choice_name="span",
+            chosen=span,
             span=span,
             only=[visible(name) for name in only.values()],
             query=urlencode(only),
             refreshed=REFRESHED[span],
-            totals=[*_totals(found, now), (_("due now"), str(_backlog(self.store, now, only)))],
+            totals=[*_totals(found, now), (_("due now"), str(_backlog(self.store, now, only)), "")],
             one_in=round(found.one_in),
             failed_one_in=round(found.failed_one_in),
             charts=charts,
@@ -107,8 +110,9 @@ class DashboardAdmin(ReadOnlyAdmin):
     def durations_view(self, request: HttpRequest) -> HttpResponse:
         span = _chosen(Span, request.GET.get("span"), Span.HOUR)
         found = durations(self.store, span)
-        context = {"spans": choices(SPANS), "span": span, "one_in": round(found.one_in), "tables": tables(found)}
-        return self.page(request, "durations.html", _("Durations"), context)
+        context = {"one_in": round(found.one_in), "tables": tables(found), "tab": "durations"}
+        chosen = {"choices": choices(SPANS), "choice_name": "span", "chosen": span}
+        return self.page(request, "durations.html", _("Durations"), {**context, **chosen})
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)
@@ -118,7 +122,10 @@ class DashboardAdmin(ReadOnlyAdmin):
             request,
             "forecast.html",
             _("Forecast"),
-            aheads=choices(AHEADS),
+            tab="forecast",
+            choices=choices(AHEADS),
+            choice_name="ahead",
+            chosen=ahead,
             ahead=ahead,
             found=found,
             one_in=round(found.one_in),
@@ -152,17 +159,18 @@ def _backlog(store: Store, now: datetime, only: dict[str, str]) -> Count:
     return count_live(store, chosen)
 
 
-def _totals(found: Figures, now: datetime) -> list[tuple[str, str]]:
+def _totals(found: Figures, now: datetime) -> list[tuple[str, str, str]]:
+    """Label, value and rate of each."""
     arrived, ended, failed = (
         sum(getattr(bucket, name) for bucket in found.buckets) for name in ("arrived", "ended", "failed")
     )
     minutes = (now - found.buckets[0].start).total_seconds() / 60
     worst = max((bucket.p95 for bucket in found.buckets if bucket.p95 is not None), default=None)
     return [
-        (_("arrived"), f"{count(arrived)} ({_rate(arrived, minutes)})"),
-        (_("finished"), f"{count(ended)} ({_rate(ended, minutes)})"),
-        (_("of them failed"), count(failed)),
-        (_("worst p95 of latency"), seconds(worst)),
+        (_("arrived"), count(arrived), _rate(arrived, minutes)),
+        (_("finished"), count(ended), _rate(ended, minutes)),
+        (_("of them failed"), count(failed), _rate(failed, minutes) if failed else ""),
+        (_("worst p95 of latency"), seconds(worst), ""),
     ]
 
 

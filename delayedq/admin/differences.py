@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from delayedq.admin.base import cut, visible
 from delayedq.core.masking import MASK
@@ -29,6 +30,14 @@ if TYPE_CHECKING:
 PER_PAGE = 50
 #: At most this many characters of a value are shown.
 VALUE_LENGTH = 500
+#: What records call what the pages call so.
+NAMES = {
+    "scheduled_at": pgettext_lazy("state", "due"),
+    "queue": gettext_lazy("Queue"),
+    "priority": gettext_lazy("Priority"),
+    "outcome": gettext_lazy("Outcome"),
+    "attempt": gettext_lazy("Attempt"),
+}
 #: The keys of a schedule's definition that have arguments.
 CALL = frozenset({"args", "kwargs"})
 
@@ -40,10 +49,13 @@ class Difference(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One message (or schedule) of an edit. `id`: of the record, by which the list is paged."""
+    """One message (or schedule) of an edit. `id`: of the record, by which the list is paged. `number`: of the message,
+    if it has a name besides.
+    """
 
     id: int
     name: str
+    number: str
     url: str
     differences: list[Difference]
     undone: bool
@@ -52,26 +64,30 @@ class Row(NamedTuple):
 def rows(store: Store, edit: Edit, after: int, *, payload: bool) -> list[Row]:
     """A page of the records behind the id `after`. `payload` False: the reader may not see payloads."""
     records = EditedMessage.objects.using(store.alias).filter(edit=edit, id__gt=after).order_by("id")[:PER_PAGE]
-    kinds = _kinds(store, [record.message_id for record in records])
-    return [_row(edit, record, kinds.get(record.message_id, ""), payload=payload) for record in records]
+    known = _known(store, [record.message_id for record in records])
+    return [_row(edit, record, *known.get(record.message_id, ("", "")), payload=payload) for record in records]
 
 
-def _kinds(store: Store, ids: Sequence[int]) -> dict[int, str]:
-    found: dict[int, str] = {}
+def _known(store: Store, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Kind and key of each of the messages that still is somewhere."""
+    found: dict[int, tuple[str, str]] = {}
     for model in (FinishedMessage, Message):
-        found |= dict(model.objects.using(store.alias).filter(id__in=ids).values_list("id", "kind"))
+        there = model.objects.using(store.alias).filter(id__in=ids).values_list("id", "kind", "key")
+        found |= {id_: (kind, key or "") for id_, kind, key in there}
     return found
 
 
-def _row(edit: Edit, record: EditedMessage, kind: str, *, payload: bool) -> Row:
+def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: bool) -> Row:
     before, after = _loaded(record.before), _loaded(record.after)
+    number = f"#{record.message_id}"
     if edit.action == SCHEDULE:
-        name = str(before.get("name", ""))
+        name, number = str(before.get("name", "")), ""
         url = f"{reverse('admin:delayedq_cronschedule_schedule')}?{urlencode({'name': name})}"
     else:
-        name, url = str(record.message_id), reverse("admin:delayedq_message_change", args=[record.message_id])
+        url = reverse("admin:delayedq_message_change", args=[record.message_id])
+        name, number = (key, number) if key else (number, "")
     found = [*_differences(before, after, kind, payload=payload)]
-    return Row(record.pk, visible(name), url, found, record.undone)
+    return Row(record.pk, visible(name), number, url, found, record.undone)
 
 
 def _loaded(text: str) -> dict[str, Any]:
@@ -90,7 +106,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any], kind: str, *, pa
         elif name == "definition":
             yield from _definition(before.get(name), value, payload=payload)
         elif before.get(name) != value:
-            yield Difference(visible(name), _said(before.get(name)), _said(value))
+            yield Difference(str(NAMES.get(name, visible(name))), _said(before.get(name)), _said(value))
 
 
 def _arguments(before: str, after: str, kind: str, *, payload: bool) -> Iterator[Difference]:

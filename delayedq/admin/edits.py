@@ -12,7 +12,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.admin.bulk import SALT, summary
+from delayedq.admin.bulk import SALT, SAMPLE, summary
 from delayedq.admin.changes import TO_UNDO
 from delayedq.admin.differences import PER_PAGE, rows
 from delayedq.models import Edit
@@ -82,7 +82,9 @@ class EditAdmin(ReadOnlyAdmin):
             messages.warning(request, _("This edit was undone already, or changed nothing."))
             return HttpResponseRedirect(self._url(edit))
         if request.method != "POST":
-            return self.page(request, "undo.html", _("Undo?"), edit=edit, description=visible(edit.description))
+            edited = rows(self.store, edit, 0, payload=may(request, "view_payload"))
+            context = {"edit": edit, "description": visible(edit.description), "edited": edited[:SAMPLE]}
+            return self.page(request, "undo.html", _("Undo?"), context)
         return self._undo(request, edit)
 
     def _undo(self, request: HttpRequest, edit: Edit) -> HttpResponse:

@@ -62,7 +62,7 @@ class Row(NamedTuple):
     #: From due to the start of the last attempt, and how long that ran.
     wait: str
     run: str
-    attempts: str
+    attempts: int
     is_dead: bool
     #: Of a dead letter: the class of its last error, and the first line of what that said.
     error_class: str
@@ -203,7 +203,7 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
         ended=when(message.finished_at, now),
         wait=_between(message.scheduled_at, message.started_at),
         run=_between(message.started_at, message.finished_at),
-        attempts=_("%(number)s of %(most)s") % {"number": message.attempts, "most": message.max_attempts},
+        attempts=message.attempts,
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
         error=visible((message.error or "").partition(":")[2].strip()),

@@ -13,7 +13,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.argument_form import ArgumentForm
+from delayedq.admin.argument_form import PREFIX, ArgumentForm
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
@@ -55,6 +55,9 @@ class SendForm(ArgumentForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["queue"] = queue_field(gettext_lazy("Queue"))
+        self.order_fields(
+            [name for name in self.fields if name.startswith(PREFIX)] + ["at", "queue", "priority", "key"]
+        )
 
     def sending(self, max_attempts: int | None) -> Sending:
         """What was entered."""
@@ -140,7 +143,8 @@ class OneMessagePages(ReadOnlyAdmin):
             "at most a third of LEASE from now: async tasks are cancelled, others see it in lease_lost and run on "
             "until they look. What it has done so far is not undone, and there is no undo of this."
         )
-        context = {"said": said, "verb": _("Stop"), "back": _url(message.pk), "seen": seen_text(message)}
+        context = {"said": said, "verb": _("Stop"), "back": _url(message.pk), "is_destructive": True}
+        context["seen"] = seen_text(message)
         return self.page(request, "confirm_one.html", _("Stop message %s?") % message.pk, context)
 
     def _stop(self, request: HttpRequest, message: Message) -> HttpResponse:

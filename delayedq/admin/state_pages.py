@@ -141,7 +141,8 @@ class StatePages(ReadOnlyAdmin):
         label = LABELS[asked]
         if request.method != "POST":
             title = _("%(label)s: worker %(name)s?") % {"label": label, "name": visible(name)}
-            return self._ask(request, str(label), title, f"{SAID[asked]} {_('It is told within 10 s.')}")
+            said = f"{SAID[asked]} {_('It is told within 10 s.')}"
+            return self._ask(request, str(label), title, said, destructive=asked in {Request.STOP, Request.RESTART})
         did = ask(self.store, name, Request(asked) if asked else None, request.user.get_username())
         given = {"label": label, "name": visible(name)}
         said = _("%(label)s: worker %(name)s is told within 10 s.") if did else _("Worker %(name)s has ended.")
@@ -153,8 +154,11 @@ class StatePages(ReadOnlyAdmin):
         self.demand_view(request)
         demand(request, permission)
 
-    def _ask(self, request: HttpRequest, verb: str, title: str, said: str) -> HttpResponse:
-        return self.page(request, "confirm_one.html", title, said=said, verb=verb, back=_list_url())
+    def _ask(
+        self, request: HttpRequest, verb: str, title: str, said: str, *, destructive: bool = False
+    ) -> HttpResponse:
+        context = {"said": said, "verb": verb, "back": _list_url(), "is_destructive": destructive}
+        return self.page(request, "confirm_one.html", title, context)
 
     def _done(self, request: HttpRequest, said: str, *, did: bool = True) -> HttpResponse:
         """Log it, if anything was done, and go back to the list."""
@@ -175,8 +179,8 @@ def worker_links(worker: Worker) -> list[tuple[str, str]]:
 
 
 def _said_of(row: PausedTask, now: datetime) -> str:
-    by = f" by {visible(row.paused_by)}" if row.paused_by else ""
-    return f"paused{by} {relative(row.paused_at, now)}"
+    words = _("paused by %(name)s %(time)s") if row.paused_by else _("paused %(time)s")
+    return words % {"name": visible(row.paused_by), "time": relative(row.paused_at, now)}
 
 
 def _list_url() -> str:

@@ -122,6 +122,7 @@ def _errors(action: NextAction) -> str:
 
 _STEPS: dict[Verb, tuple[str, Callable[[NextAction], str]]] = {
     Verb.RESUME: ("pause_queue", _to("pausedqueue_resume")),
+    Verb.RESUME_TASK: ("pause_queue", _to("pausedqueue_resume_task")),
     Verb.MESSAGES: ("view_message", _to("message_changelist")),
     Verb.ERRORS: ("view_finishedmessage", _errors),
     Verb.SCHEDULE: ("view_cronschedule", _schedule),

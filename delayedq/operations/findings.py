@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from delayedq.models import PausedQueue, Worker
+    from delayedq.models import PausedQueue, PausedTask, Worker
     from delayedq.store.error_groups import Extent, Newest
     from delayedq.store.protocol import LaneHead
 
@@ -25,7 +25,7 @@ class Rule(StrEnum):
     LATE = "late queue"
     UNKNOWN_TASK = "unknown task"
     LOST = "lost leases"
-    PAUSED = "paused queue"
+    PAUSED = "paused queue or task"
     SCHEDULE = "schedule"
     WORKER = "worker"
 
@@ -34,6 +34,7 @@ class Verb(StrEnum):
     """What an operator may do about it. Each is confirmed before anything happens, or only shows something."""
 
     RESUME = "resume"  #: a queue
+    RESUME_TASK = "resume task"
     MESSAGES = "messages"  #: look at live messages, by `state` and `queue`
     ERRORS = "errors"  #: look at the dead letters of an error group
     SCHEDULE = "schedule"  #: look at a schedule
@@ -41,8 +42,8 @@ class Verb(StrEnum):
 
 
 class NextAction(NamedTuple):
-    """`about`: what the verb needs: `queue`, `state`, `fingerprint`, `schedule`. `command`: what does it in a shell; ""
-    if nothing does.
+    """`about`: what the verb needs: `queue`, `task`, `state`, `fingerprint`, `schedule`. `command`: what does it in a
+    shell; "" if nothing does.
     """
 
     verb: Verb
@@ -97,8 +98,8 @@ class Lost(NamedTuple):
 class Symptoms:
     """What is known at `now`. `heads`: of each lane whose queue is not paused, what would be claimed next.
 
-    `backlogs`: by paused queue that has due messages, since when the first is due. `limited`: the lanes (queue and
-    stored priority) whose first message waits for a limit.
+    `backlogs`, `task_backlogs`: by paused queue, or task, that has due messages, since when the first is due.
+    `limited`: the lanes (queue and stored priority) whose first message waits for a limit.
     """
 
     now: datetime
@@ -107,6 +108,8 @@ class Symptoms:
     limited: frozenset[tuple[str, int]] = frozenset()
     paused: Sequence[PausedQueue] = ()
     backlogs: Mapping[str, datetime] = field(default_factory=dict)
+    paused_tasks: Sequence[PausedTask] = ()
+    task_backlogs: Mapping[str, datetime] = field(default_factory=dict)
     spikes: Sequence[Spike] = ()
     unknown: Sequence[Spike] = ()
     overdue: Sequence[Overdue] = ()

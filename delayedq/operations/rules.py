@@ -135,6 +135,27 @@ def paused(symptoms: Symptoms) -> Iterator[Finding]:
             )
 
 
+def paused_task(symptoms: Symptoms) -> Iterator[Finding]:
+    """A paused task has messages that are due."""
+    for pause in symptoms.paused_tasks:
+        if since := symptoms.task_backlogs.get(pause.kind):
+            by = _("Paused by %(user)s.") % {"user": pause.paused_by} if pause.paused_by else _("Paused by a command.")
+            due = _("Its first message has been due for %(span)s.") % {"span": span(symptoms.now - since)}
+            yield Finding(
+                Rule.PAUSED,
+                _("The task %(task)s is paused, and its messages are due.") % {"task": pause.kind},
+                pause.paused_at,
+                pause.kind,
+                [by, due],
+                NextAction(
+                    Verb.RESUME_TASK,
+                    _("Resume %(queue)s") % {"queue": pause.kind},
+                    {"task": pause.kind},
+                    f"manage.py delayedq resume --task {pause.kind}",
+                ),
+            )
+
+
 def _look(queue: str, command: str = "") -> NextAction:
     about = {"queue": queue, "state": "due"}
     return NextAction(Verb.MESSAGES, _("Look at what is due in %(queue)s") % {"queue": queue}, about, command)
@@ -241,7 +262,7 @@ def ailing(symptoms: Symptoms) -> Iterator[Finding]:
 
 
 RULES: tuple[Callable[[Symptoms], Iterator[Finding]], ...] = (
-    *(no_worker, unserved, late, paused),
+    *(no_worker, unserved, late, paused, paused_task),
     *(spiking, unknown_task),
     *(lost, not_ticking, ailing),
 )

@@ -18,14 +18,17 @@ from django.utils.translation import gettext as _
 
 from delayedq.core.channels import channel_of, is_limited
 from delayedq.cron.beat import SETTINGS
-from delayedq.models import CronSchedule, Message, PausedQueue, has_run_out, is_free
+from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out, is_free
+from delayedq.operations.browsing import scan_live
 from delayedq.operations.channels import waits_for_limit
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
 from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged
+from delayedq.operations.selecting import Selection
 from delayedq.operations.workers import all_workers, is_alive, running_ids
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
+from delayedq.store.operator import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 
 #: Of each kind, at most this many are looked at.
 MOST = 20
+#: Of paused tasks, at most this many; no index has the messages of a task, so they are sought among so many due ones.
+MOST_TASKS, LOOK = 5, 2_000
 #: Of an error group, at most this many of the latest are counted, and of the day before.
 MOST_RECENT, MOST_BEFORE = 1_000, 5_000
 #: A gap of this many minutes without a dead letter ends a spike.
@@ -59,6 +64,7 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
     """What the rules look at. Raises django.db.Error."""
     workers = all_workers(store)
     paused = list(PausedQueue.objects.using(store.alias).order_by("paused_at")[:MOST])
+    paused_tasks = list(PausedTask.objects.using(store.alias).order_by("paused_at")[:MOST_TASKS])
     spikes = _spikes(store, now)
     heads = store.at(now).scan()
     return Symptoms(
@@ -68,6 +74,8 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
         limited=_limited(store, heads, now),
         paused=paused,
         backlogs=_backlogs(store, paused, now),
+        paused_tasks=paused_tasks,
+        task_backlogs=_task_backlogs(store, paused_tasks, now),
         spikes=[spike for spike in spikes if not spike.newest.error.startswith(UNKNOWN_TASK)],
         unknown=[spike for spike in spikes if spike.newest.error.startswith(UNKNOWN_TASK)],
         overdue=_overdue(store, now),
@@ -97,6 +105,17 @@ def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dic
         due = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at")
         for since in due.values_list("scheduled_at", flat=True)[:1]:
             found[lane.queue] = min(since, found.get(lane.queue, since))
+    return found
+
+
+def _task_backlogs(store: Store, paused: Sequence[PausedTask], now: datetime) -> dict[str, datetime]:
+    """By paused task, when its first due message became due, if that is among the first LOOK due ones."""
+    found: dict[str, datetime] = {}
+    for row in paused:
+        due = Selection(as_of=now, state=State.DUE, kind=row.kind)
+        page = scan_live(store, due, None, 1, LOOK)
+        if first := [*page.found, *page.beyond]:
+            found[row.kind] = first[0].at
     return found
 
 

@@ -47,5 +47,5 @@ def test_what_can_be_no_name_is_not_there(operator, query):
 
 def test_rates_and_the_backlog_have_units(operator, store):
     text = text_of(operator.get(DASHBOARD, {"span": "hour"}))
-    assert "arrived 0 (0.0 per minute)" in text
+    assert "arrived 0 0.0 per minute" in text
     assert "due now 0" in text

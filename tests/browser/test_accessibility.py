@@ -11,8 +11,13 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 
 from delayedq import limits
+from delayedq.core.edits import Shift
 from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage, Message, PausedQueue
+from delayedq.operations import archived
+from delayedq.operations.edits import RESCHEDULE, begin, reschedule
+from delayedq.operations.pauses import pause_task
+from delayedq.operations.selecting import Ticked
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
 from tests.app import tasks
@@ -33,6 +38,8 @@ LOOKS = {
     "de-wide-dark": (WIDE, "dark", "de"),
     "he-narrow-light": (NARROW, "light", "he"),
 }
+#: Whether a table is wider than the room that it has.
+CLIPPED = "[...document.querySelectorAll('.dq-wide')].some((one) => one.scrollWidth > one.clientWidth + 1)"
 ROOT = "/admin/delayedq/"
 PAGES = {
     "messages": "message/",
@@ -41,6 +48,7 @@ PAGES = {
     "dead-letters": "finishedmessage/?outcome=failed",
     "errors": "finishedmessage/errors/",
     "dashboard": "dashboard/",
+    "figures": "dashboard/?span=hour",
     "durations": "dashboard/durations/",
     "forecast": "dashboard/forecast/",
     "queues": "pausedqueue/",
@@ -50,11 +58,21 @@ PAGES = {
     "schedules": "cronschedule/",
     "schedule": "cronschedule/schedule/?name=nightly-report",
     "add-schedule": "cronschedule/add/",
+    "pause-task": "pausedqueue/pause-task/?task=tests.app.tasks.remind",
+    "stop-worker": "pausedqueue/worker/?name=web-1:4711&ask=stop",
+    "paused": "message/?state=paused",
     "edits": "edit/",
+    "edit": "edit/{edit}/change/",
+    "undo": "edit/{edit}/undo/",
+    "choose-task": "message/send/",
     "send": "message/send/?task=tests.app.tasks.remind",
     "message": "message/{live}/change/",
     "arguments": "message/{live}/arguments/",
+    "stop": "message/{running}/stop/",
     "dead-letter": "finishedmessage/{dead}/change/",
+    "archived": "finishedmessage/77/change/",
+    "send-again": "finishedmessage/77/again/",
+    "archive-search": "finishedmessage/?q=LH400/MUC",
 }
 
 
@@ -66,7 +84,7 @@ def axe():
 
 
 @pytest.fixture
-def ids(store, settings):
+def ids(store, settings, monkeypatch):
     """A busy site with something on every page."""
     nightly = {"task": "tests.app.tasks.mark", "args": ["x"], "cron": "30 2 * * *", "timezone": "America/New_York"}
     settings.DELAYEDQ = {"CRON": {"nightly-report": nightly}}
@@ -83,8 +101,19 @@ def ids(store, settings):
     store.claim_channels(rules_for(lambda queue: True), 3, LEASE, "web-1:4711")
     limits.pause(tasks.deliver.module_path, channel="paused", by="ann", store=store)
     PausedQueue.objects.create(queue="sms", paused_at=late, paused_by="ann")
+    pause_task("reports.tasks.rebuild", "ann")
+    monkeypatch.setattr(archived, "_FINDERS", [lambda alias, id, key: archived.Found([an_archived_message(late)])])  # noqa: A006
     live = Message.objects.filter(queue="mail", lease_token=None, key__startswith="UA").first()
-    return {"live": live.pk, "dead": FinishedMessage.objects.failed().latest("finished_at").pk}
+    edit = begin(store, RESCHEDULE, "Shift by an amount: 2 h later", "ann")
+    reschedule(store, edit, Ticked([live.pk]), Shift(timedelta(hours=2)), store.now())
+    dead = FinishedMessage.objects.failed().latest("finished_at")
+    return {"live": live.pk, "dead": dead.pk, "running": running[0].id, "edit": edit.pk}
+
+
+def an_archived_message(at):
+    times = dict.fromkeys(("finished_at", "started_at", "scheduled_at", "scheduled_at_initially", "created_at"), at)
+    given = {"outcome": "succeeded", "queue": "mail", "kind": "tests.app.tasks.remind", "key": "LH400/MUC"}
+    return FinishedMessage(id=77, priority=0, attempts=1, max_attempts=1, payload='{"args": [400]}', **times, **given)
 
 
 def violations(page, axe):
@@ -131,6 +160,8 @@ def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids,
         (folder / f"{title}.png").write_bytes(page.screenshot(full_page=title not in STEPS))
         if page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0:
             wrong[title] = "it is wider than its window"
+        if page.evaluate(CLIPPED):
+            wrong[title] = "a table does not fit and has to be scrolled"
         if found := violations(page, axe):
             wrong[title] = found
     context.close()

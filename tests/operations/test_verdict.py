@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from delayedq.core.fingerprints import fingerprint
 from delayedq.models import CronSchedule, FinishedMessage
 from delayedq.operations.findings import Rule, Verb
-from delayedq.operations.pauses import pause, resume
+from delayedq.operations.pauses import pause, pause_task, resume, resume_task
 from delayedq.operations.verdict import verdict
 from delayedq.store import store_for, worker_registry
 from delayedq.store.protocol import Lane
@@ -122,6 +122,19 @@ def test_a_paused_queue_has_a_backlog_until_it_is_resumed(store, works, now):
     assert (finding.action.verb, dict(finding.action.about)) == (Verb.RESUME, {"queue": "mail"})
     resume("mail", store)
     assert rules(store) == [Rule.LATE]
+
+
+def test_a_paused_task_has_a_backlog_until_it_is_resumed(store, works, now):
+    works()
+    pause_task("tests.remind", "ann", store)
+    assert verdict(store) == []
+    offer(store, seconds=-30, now=now, kind="tests.remind")
+    finding = only(store, now)
+    assert (finding.rule, finding.subject) == (Rule.PAUSED, "tests.remind")
+    assert finding.evidence == ["Paused by ann.", "Its first message has been due for 30 s."]
+    assert (finding.action.verb, dict(finding.action.about)) == (Verb.RESUME_TASK, {"task": "tests.remind"})
+    resume_task("tests.remind", store)
+    assert verdict(store) == []
 
 
 def test_an_error_spikes(store, works):
