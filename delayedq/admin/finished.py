@@ -11,11 +11,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.archived import ArchivedMessages
-from delayedq.admin.base import may, visible
+from delayedq.admin.base import cut, may, visible
 from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.charts import seconds
-from delayedq.admin.errors import ErrorPages
+from delayedq.admin.errors import ErrorPages, query_of
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
 from delayedq.admin.lists import chips_of, tabs_of
@@ -31,6 +31,7 @@ from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.discarding import DISCARD, discard
 from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
 from delayedq.operations.selecting import EndedSelection
+from delayedq.operations.timeline import records_in
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
@@ -68,6 +69,15 @@ class Row(NamedTuple):
     error_class: str
     error: str
     place: Place
+
+
+class LastError(NamedTuple):
+    """Why a dead letter is one. `url`: the list of those that have the same error; "" if that is not known."""
+
+    name: str
+    said: str
+    traceback: str
+    url: str
 
 
 @admin.register(FinishedMessage)
@@ -132,6 +142,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         context = {
             "row": rows([shown(ended, payload=reads)], now)[0],
             "result": pretty(shown(ended, payload=reads).result),
+            "last_error": _last_error(shown(ended, payload=reads)),
             "query": "",
             "actions": self.offered_actions(request) if ended.outcome == Outcome.FAILED else [],
             "links": [*links_of(request, ended, self.store)],
@@ -209,6 +220,16 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
         error=visible((message.error or "").partition(":")[2].strip()),
         place=Place(message.finished_at, message.queue, message.priority),
     )
+
+
+def _last_error(ended: FinishedMessage) -> LastError | None:
+    """Of a dead letter; None if its errors have no record that can be read."""
+    records = records_in(ended.errors) if ended.outcome == Outcome.FAILED else []
+    if not records:
+        return None
+    name, said, traceback = (cut(str(records[-1].get(part) or "")) for part in ("exception", "message", "traceback"))
+    history = reverse("admin:delayedq_finishedmessage_changelist")
+    return LastError(name, said, traceback, f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else "")
 
 
 def _between(start: datetime | None, end: datetime | None) -> str:

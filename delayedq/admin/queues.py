@@ -20,7 +20,7 @@ from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
 from delayedq.operations.queues import queue_states
-from delayedq.operations.rules import LATE
+from delayedq.operations.verdict import late_queues
 from delayedq.operations.wording import both, grouped, span
 from delayedq.operations.workers import SHOWN, all_workers, current_messages, is_alive, running_ids
 
@@ -95,8 +95,9 @@ class QueueAdmin(StatePages, ChannelPages):
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         now = self.store.now()
+        late = late_queues(self.store, now)
         context = {
-            "rows": [_row(state, now) for state in queue_states(self.store, now)],
+            "rows": [_row(state, now, is_late=state.name in late) for state in queue_states(self.store, now)],
             "workers": _worker_rows(self.store, now),
             "may_pause": may(request, "pause_queue"),
             **self.state_context(request, now),
@@ -167,13 +168,13 @@ def _list_url() -> str:
     return reverse("admin:delayedq_pausedqueue_changelist")
 
 
-def _row(state: QueueState, now: datetime) -> Row:
+def _row(state: QueueState, now: datetime, *, is_late: bool) -> Row:
     name = urlencode({"queue": state.name})
     return Row(
         name=visible(state.name),
         url=f"{reverse('admin:delayedq_message_changelist')}?{name}",
         is_pausable=state.is_pausable,
-        state=_state(state, now),
+        state=_state(state, is_late=is_late),
         paused=_paused_words(state.paused, now),
         pause_url=f"{reverse('admin:delayedq_pausedqueue_pause')}?{name}",
         resume_url=f"{reverse('admin:delayedq_pausedqueue_resume')}?{name}",
@@ -194,15 +195,14 @@ def _paused_words(paused: PausedQueue | None, now: datetime) -> str:
     return _("paused by %(name)s %(time)s") % {"name": visible(paused.paused_by), "time": at}
 
 
-def _state(state: QueueState, now: datetime) -> str:
-    """As the rules of the verdict say it: a queue is late here if it is a finding there."""
+def _state(state: QueueState, *, is_late: bool) -> str:
     if state.paused is not None:
         return "paused"
     if not state.is_pausable:
         return "polled by code"
     if not state.workers:
         return "no live worker"
-    return "late" if state.oldest is not None and now - state.oldest >= LATE else "served"
+    return "late" if is_late else "served"
 
 
 def sparkline(trend: Trend) -> Spark:

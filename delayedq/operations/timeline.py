@@ -32,6 +32,7 @@ class Event(NamedTuple):
     edit: int | None = None
     #: The id of another message, which `detail` names.
     message: int | None = None
+    is_failure: bool = False
 
 
 def timeline(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool = True) -> list[Event]:
@@ -55,9 +56,10 @@ def _live(store: Store, message: Message, now: datetime) -> Iterator[Event]:
         if message.claimed_at is not None and message.attempt:
             yield _started(message.claimed_at, message.attempt, message.leased_by, message.scheduled_at)
         lost = _("attempt %(number)s was lost: its worker stopped renewing")
-        words = _("attempt %(number)s runs") if message.leased_until > now else lost
-        detail = _("on %(worker)s, leased until then") % {"worker": message.leased_by}
-        yield Event(message.leased_until, words % {"number": message.attempt}, detail)
+        runs, is_lost = _("attempt %(number)s runs"), message.leased_until <= now
+        until = _("on %(worker)s, leased until then") if is_lost else _("on %(worker)s; its lease ends unless renewed")
+        words, detail = lost if is_lost else runs, until % {"worker": message.leased_by}
+        yield Event(message.leased_until, words % {"number": message.attempt}, detail, is_failure=is_lost)
 
 
 def _ended(message: FinishedMessage) -> Iterator[Event]:
@@ -116,6 +118,7 @@ def _attempts(errors: str | None) -> Iterator[Event]:
             words % {"number": record.get("attempt"), "span": lasted},
             f"{where}: {record.get('exception')}: {record.get('message')}",
             str(record.get("traceback") or ""),
+            is_failure=True,
         )
 
 

@@ -23,7 +23,7 @@ from delayedq.operations.browsing import scan_live
 from delayedq.operations.channels import waits_for_limit
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
-from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged
+from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged, oldest_due
 from delayedq.operations.selecting import Selection
 from delayedq.operations.workers import all_workers, is_alive, running_ids
 from delayedq.store import operator_store
@@ -58,6 +58,13 @@ def verdict(store: Store, now: datetime | None = None) -> list[Finding]:
     except Error as error:
         sentence = _("The database %(alias)s does not answer.") % {"alias": store.alias}
         return [Finding(Rule.DATABASE, sentence, None, store.alias, [str(error).strip()])]
+
+
+def late_queues(store: Store, now: datetime) -> set[str]:
+    """The queues that are late by the rule of the verdict, whether workers serve them or not."""
+    heads = store.at(now).scan()
+    waits = oldest_due(Symptoms(now=now, heads=heads), _limited(store, heads, now))
+    return {queue for queue, wait in waits.items() if wait >= LATE}
 
 
 def symptoms(store: Store, now: datetime) -> Symptoms:

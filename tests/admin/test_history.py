@@ -44,6 +44,32 @@ def succeed(store, key, **fields):
     return claimed.id
 
 
+# One dead letter
+
+
+def test_a_dead_letter_begins_with_its_last_error(operator, store):
+    first = ERRORS.replace("<no>", "first").removesuffix("]")
+    id_ = dead(store, "a", errors=f"{first}, {ERRORS.removeprefix('[')}")
+    page = operator.get(f"{HISTORY}{id_}/change/")
+    text = text_of(page)
+    begin = text.index("Last error ValueError : <no> All dead letters of this error Traceback: <no>")
+    assert begin < text.index("Timeline")
+    assert text.index("Traceback: first") > begin
+    assert keys_on(operator.get(page.context["last_error"].url)) == ["a"]
+
+
+def test_without_permission_it_does_not_say_what_the_error_said(member, store):
+    id_ = dead(store, "a", errors=ERRORS)
+    page = member().get(f"{HISTORY}{id_}/change/")
+    assert page.context["last_error"].name == "ValueError"
+    assert "&lt;no&gt;" not in page.content.decode()
+
+
+def test_what_succeeded_has_no_last_error(operator, store):
+    page = operator.get(f"{HISTORY}{succeed(store, 'a')}/change/")
+    assert page.context["last_error"] is None
+
+
 # The list
 
 

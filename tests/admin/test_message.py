@@ -59,7 +59,8 @@ def test_its_attempts_are_in_its_timeline(operator, store):
     text = text_of(page)
     assert "attempt 1 failed after 1.5 s on host:7: builtins.ValueError: no such flight" in text
     assert "Traceback (most recent call last): …" in text
-    assert "attempt 2 runs on worker-1" in text
+    assert "attempt 2 runs on worker-1; its lease ends unless renewed" in text
+    assert page.content.decode().count('class="dq-failure"') == 1
     events = page.context["events"]
     assert events == sorted(events, key=lambda event: event.at)
 

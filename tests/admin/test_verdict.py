@@ -10,9 +10,9 @@ from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, PausedQueue
-from delayedq.operations.pauses import pause
+from delayedq.operations.pauses import pause, pause_task
 from delayedq.store import worker_registry
-from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, keys_on, offer, text_of
+from tests.admin.given import HISTORY, HOUR, MESSAGES, choose_all, confirm, keys_on, offer, text_of
 from tests.admin.test_errors import dead
 from tests.app import tasks
 from tests.store.test_worker_registry import worker
@@ -66,12 +66,20 @@ def test_the_message_that_the_evidence_names_is_one_click_away(operator, member,
 
 
 def test_three_pages_agree_that_a_queue_is_late(operator, store, working):
-    id_ = offer(store, seconds=-420, kind=tasks.remind.module_path)
+    id_ = offer(store, seconds=-12.5 * HOUR, kind=tasks.remind.module_path)
     assert "The queue mail is late" in text_of(operator.get(DASHBOARD))
     (row,) = operator.get(QUEUES).context["rows"]
     assert row.state == "late"
     page = operator.get(f"{MESSAGES}{id_}/change/")
-    assert "no worker has taken it for 7 min. Look at the workers" in text_of(page)
+    assert "no worker has taken it for 12 h. Look at the workers" in text_of(page)
+
+
+def test_they_agree_that_a_queue_is_not_late_whose_task_is_paused(operator, store, working):
+    pause_task("app.charge", "", store)
+    offer(store, seconds=-420, kind="app.charge")
+    assert "is late" not in text_of(operator.get(DASHBOARD))
+    (row,) = operator.get(QUEUES).context["rows"]
+    assert row.state == "served"
 
 
 def test_a_queue_whose_first_message_is_due_just_now_is_served(operator, store, working):
