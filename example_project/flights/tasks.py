@@ -3,7 +3,7 @@ from datetime import timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from delayedq import current_message, task
+from delayedq import Limit, current_message, task
 from delayedq.models import Message
 from example_project.flights.models import Delivery, Flight, Report
 
@@ -38,9 +38,12 @@ def report() -> None:
     Report.objects.update_or_create(day=day, defaults=counts)
 
 
-@task
+@task(limit=Limit(concurrency=1, size=2))
 def sweep() -> int:
-    """Schedule missing reminders, such as those that failed; returns how many."""
+    """Schedule missing reminders, such as those that failed; returns how many.
+
+    One runs at a time, and one may wait: a tick that comes beyond that is missed, as the waiting one does its work.
+    """
     flights = Flight.objects.flying().leaving_after(timezone.now()).unreminded()
     return sum(_remind_again(pk) for pk in flights.values_list("pk", flat=True))
 

@@ -50,7 +50,8 @@ def recipe_of(mapped: Mapped, columns: Sequence[str]) -> Recipe:
     task = _task(mapped.task)
     if lines_up(task):
         raise InvalidOption(
-            f"{task.name} has a channel or a limit, which files are loaded without; enqueue_bulk() keeps it."
+            f"{task.name} has a channel or a limit, and rows that are loaded would pass by it. Read the file with "
+            f"{task.name}.enqueue_bulk(), which keeps both."
         )
     _check_zone(mapped.zone)
     return Recipe(

@@ -22,7 +22,7 @@ from delayedq.pipeline.spark import replay
 from delayedq.pipeline.steps.load import offer
 from delayedq.pipeline.steps.view import viewed
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import lines_up
+from delayedq.task_channels import UNLIMITED, lines_up, rules_of_bare
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -103,8 +103,8 @@ def _told(pipeline: Pipeline, groups: list[Group]) -> int:
     for (kind, state), number in totals.items():
         pipeline.tell(f"  {number:>9,}  {kind} {state}")
     left_out = sorted({group.kind for group in groups if not _is_known(group.kind)})
-    unknown = [kind for kind in left_out if kind not in registered]
-    limited = [kind for kind in left_out if kind in registered]
+    limited = [kind for kind in left_out if kind in registered or BARE in kind]
+    unknown = [kind for kind in left_out if kind not in limited]
     for number, what in (
         (_sum(group for group in kept if not group.archived), "of them are not archived yet"),
         (
@@ -118,7 +118,7 @@ def _told(pipeline: Pipeline, groups: list[Group]) -> int:
         ),
         (
             _sum(group for group in groups if group.kind in limited and not group.sent),
-            f"others are of tasks with channels or limits, and are left out: {', '.join(limited)}",
+            f"others have channels or limits, which a replay would pass by, and are left out: {', '.join(limited)}",
         ),
     ):
         if number:
@@ -132,7 +132,9 @@ def _sum(groups: Iterable[Group]) -> int:
 
 def _is_known(kind: str) -> bool:
     """Is it a bare queue, or a task that a worker of this project would run? What has limits is not sent past them."""
-    return BARE in kind or (kind in registered and not lines_up(registered[kind]))
+    if BARE in kind:
+        return rules_of_bare(kind).scopes[0][1] == UNLIMITED
+    return kind in registered and not lines_up(registered[kind])
 
 
 def _check_kinds(choice: Choice, groups: list[Group]) -> None:

@@ -219,3 +219,17 @@ def test_columns_that_do_not_fit_the_task_are_named(columns, changes, problem):
 
 def test_columns_that_nothing_uses_may_be_passed_over():
     assert set(parameters("depart", ["code", "departure", "tail"], strict=False)) == {"code", "departure"}
+
+
+@pytest.mark.parametrize("task", ["deliver", "report", "post"])
+def test_a_task_with_a_channel_or_a_limit_is_refused_with_the_way_that_keeps_it(task):
+    with pytest.raises(InvalidOption, match=rf"{task} has a channel or a limit.* {task}.enqueue_bulk\(\), which keeps"):
+        recipe_of(Mapped(task=f"tests.app.tasks.{task}", arguments={}), ["customer"])
+
+
+def test_a_task_that_the_settings_limit_is_refused_too(settings):
+    remind = Mapped(task="tests.app.tasks.remind", arguments={})
+    recipe_of(remind, ["flight_id"])
+    settings.DELAYEDQ = {"LIMITS": {"tests.app.tasks.remind": {"concurrency": 1}}}
+    with pytest.raises(InvalidOption, match="remind has a channel or a limit"):
+        recipe_of(remind, ["flight_id"])

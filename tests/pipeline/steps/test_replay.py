@@ -157,3 +157,15 @@ def test_without_a_lake_the_database_is_replayed(spark, store, tmp_path, capsys)
     for lake in ([], ["--lake", str(tmp_path / "none")]):
         call_command("run_pipeline", "replay", "--since", str(YESTERDAY), *lake)
         assert "--send sends 1 messages" in capsys.readouterr().out
+
+
+@ONE_DATABASE
+def test_what_has_channels_or_limits_is_left_out_and_told(replay, store, settings):
+    settings.DELAYEDQ = {**settings.DELAYEDQ, "LIMITS": {"contacts": {"concurrency": 1}}}
+    for number, kind in enumerate(("tests.app.tasks.deliver", "contacts|json"), 501):
+        finished(number, NOW - DAY + timedelta(minutes=1), outcome="failed", kind=kind).save()
+
+    told = replay("--send")
+    assert "2  others have channels or limits, which a replay would pass by" in told
+    assert "contacts|json, tests.app.tasks.deliver" in told
+    assert not Message.objects.filter(kind__in=["contacts|json", "tests.app.tasks.deliver"]).exists()
