@@ -117,7 +117,7 @@ def test_what_is_no_limit_is_refused(limit):
 
 
 def test_metadata_that_look_like_a_channel_are_refused():
-    with pytest.raises(InvalidTask, match="the channel of a message is stored there"):
+    with pytest.raises(InvalidTask, match="those of delayedq"):
         defined(metadata={"delayedq.channel": "acme"})
 
 
