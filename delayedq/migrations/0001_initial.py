@@ -53,7 +53,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "queues",
-                "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
+                "permissions": [
+                    ("pause_queue", "Can pause and resume queues, tasks and channels"),
+                    ("set_limit", "Can set limits of queues, tasks and channels"),
+                ],
                 "default_permissions": ("view",),
             },
         ),

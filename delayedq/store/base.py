@@ -18,6 +18,7 @@ from delayedq.store.channels.offers import told_of, with_channels
 from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
+from delayedq.store.ends import Ends
 from delayedq.store.offering import Offering
 from delayedq.store.offers import check_key, may_be_due_soon
 from delayedq.store.protocol import (
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Transition
 
 
-class Store(Offering, Renewals, BareQueues, Channels):
+class Store(Offering, Renewals, BareQueues, Channels, Ends):
     """A database that holds the queue. One object per database alias; threads share it, connections are theirs.
 
     Every verb may raise django.db.Error.
@@ -76,6 +77,12 @@ class Store(Offering, Renewals, BareQueues, Channels):
         if self.can_notify and may_be_due_soon(times):
             with suppress(transaction.TransactionManagementError):  # autocommit is off: the next scan finds it
                 transaction.on_commit(self.notify, using=self.alias, robust=True)
+
+    def tokens(self, ids: Collection[int]) -> dict[int, int | None]:
+        """The tokens of the leases of these messages, as far as they live."""
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
+        return dict(Message.objects.using(self.alias).filter(id__in=ids).values_list("id", "lease_token"))
 
     def notify(self) -> None:
         """Wake idle workers, at once or not at all; see `notify_after_commit`."""

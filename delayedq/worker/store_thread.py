@@ -159,6 +159,8 @@ class StoreThread(threading.Thread):
                 raise
             round_trip.planned, round_trip.channels_due_in = (), 0.0 if round_trip.channels else None
             self._settle_singly(round_trip, transitions)
+        if transitions:
+            self._store.tell_ends()
         settled = round_trip.answer.settled
         round_trip.answer = round_trip.answer._replace(settled=settled._replace(lost=self._really_lost(settled.lost)))
         if round_trip.error is None:
