@@ -52,6 +52,28 @@ def test_a_lease_that_ran_out_makes_room_and_a_late_end_makes_no_second(store):
     assert len(claims(store, rules=one_by_one(), now=at(65))) == 1
 
 
+def test_what_a_dead_worker_had_not_started_makes_room_at_once(store):
+    offer(store, *["a"] * 3)
+    (first,) = claims(store, rules=one_by_one())
+    assert claims(store, rules=one_by_one()) == []
+    released = store.at(NOW).release([(first.id, first.token)])
+
+    assert not released.lost | released.busy
+    (again,) = claims(store, rules=one_by_one())
+    assert (again.id, again.attempt) == (first.id, 1)
+
+
+def test_when_the_attempt_of_an_unscheduled_message_ends_there_is_room(store):
+    offer(store, "a", key="first")
+    offer(store, *["a"] * 2)
+    (first,) = claims(store, rules=one_by_one())
+    assert store.at(NOW).unschedule(first.kind, "first")
+    assert claims(store, rules=one_by_one()) == []
+    assert finish(store, first).lost == {first.id}
+
+    assert len(claims(store, rules=one_by_one())) == 1
+
+
 def test_a_renewed_lease_keeps_its_place(store):
     offer(store, *["a"] * 3)
     (first,) = claims(store, rules=one_by_one())

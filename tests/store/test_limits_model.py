@@ -206,17 +206,17 @@ class LimitMachine(RuleBasedStateMachine):
     @precondition(lambda self: self._held())
     @rule(data=st.data(), how=st.sampled_from(["renew", "release", "drop"]))
     def elsewhere(self, data, how):
-        """What keepers, and operators do: nobody tells the channel."""
+        """What keepers do; and what nobody tells the channel."""
         one = data.draw(st.sampled_from(self._held()))
         id_, token = one.claimed.id, one.claimed.token
         if how == "renew":
             assert not self.here.renew([(id_, token)], LEASE).lost
             one.held_until = self.now + LEASE.total_seconds()
             return
-        self.model.untold[one.kind, one.channel] = self.now + LEASE.total_seconds()
         if how == "release":
             assert not self.here.release([(id_, token)]).lost
         else:
+            self.model.untold[one.kind, one.channel] = self.now + LEASE.total_seconds()
             Message.objects.filter(pk=id_).delete()
             del self.model.messages[id_]
         one.held_until = one.claimed = None

@@ -9,7 +9,7 @@ while it waits for another.
   they are.
 - What runs is counted by the leases of the messages themselves, so that no counter can drift.
 - A channel whose messages can't start rests: until the release instant of its rate; or until the end of an attempt, of
-  which a notice tells. A worker that died tells nothing, so it is also looked at after the length of a lease.
+  which a notice tells. What a worker ran that died tells nothing: it is also looked at when the first lease ends.
 """
 
 from __future__ import annotations

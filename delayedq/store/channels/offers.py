@@ -84,18 +84,19 @@ def with_channels(transitions: Sequence[Transition]) -> list[Transition]:
 
 
 def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
-    """What is to be said of these transitions: their places are free, and their channels are to be looked at."""
-    not_settled = settled.busy | settled.lost
-    carried_out = [one for one in limited if one.claimed.id not in not_settled]
-    if not carried_out:
+    """What is to be said of these transitions: their places are free, and their channels are to be looked at.
+
+    Also of those that are lost: an operator may have ended the message, whose place counts until its attempt ends.
+    """
+    over = [one for one in limited if one.claimed.id not in settled.busy]
+    if not over:
         return Told(())
-    ended = [
-        t.claimed.id for t in carried_out if not isinstance(t, GiveBack) and t.claimed.id not in settled.superseded
-    ]
+    kept = settled.superseded | settled.lost
+    ended = [one.claimed.id for one in over if not isinstance(one, GiveBack) and one.claimed.id not in kept]
     took: dict[Address, list[float]] = {}
-    for one in carried_out:
+    for one in over:
         took.setdefault(address_of(one.claimed), []).extend(_seconds(one))
-    past = carried_out[0].claimed.scheduled_at  # it was due, so the channels are looked at at once
+    past = over[0].claimed.scheduled_at  # it was due, so the channels are looked at at once
     return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)
 
 

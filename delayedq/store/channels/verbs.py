@@ -9,7 +9,16 @@ from delayedq.core.channels import BOUNDARY
 from delayedq.store.channels import sql
 from delayedq.store.channels.notices import hear, store_channels
 from delayedq.store.channels.places import Places
-from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Group, Held, ScopeState, Surroundings, Told
+from delayedq.store.channels.requests import (
+    ChannelClaim,
+    ChannelRequest,
+    Group,
+    Held,
+    Notice,
+    ScopeState,
+    Surroundings,
+    Told,
+)
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 
@@ -201,6 +210,23 @@ class Channels(ABC):
         ChannelNotice.objects.using(self.database.alias).bulk_create(
             [ChannelNotice(**one._asdict()) for one in told.notices], batch_size=1_000
         )
+
+    def tell_freed(self, ids: Collection[int]) -> None:
+        """These messages were released: the channels of those that have a place are to be looked at.
+
+        On PostgreSQL, the statement that releases them does it.
+        """
+        from delayedq.models import Channel, ChannelGroup, ChannelMessage
+
+        alias = self.database.alias
+        places = ChannelMessage.objects.using(alias).filter(message_id__in=ids)
+        homes = set(places.values_list("channel_id", flat=True))
+        if homes:
+            groups = {one.pk: one for one in ChannelGroup.objects.using(alias)}
+            channels = Channel.objects.using(alias).filter(id__in=homes, group_id__in=groups)
+            named = [(one, groups[one.group_id]) for one in channels]
+            now = self.now()
+            self.tell(Told([Notice(one.pk, of.pk, of.queue, of.kind, one.name, now) for one, of in named]))
 
     def unique(self, *names: str) -> list[str] | None:
         """What `bulk_create` has to know of a conflict."""

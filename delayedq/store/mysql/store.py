@@ -233,6 +233,7 @@ class MySQLStore(MySQLChannels, Store):
         with self.database.atomic():
             free = self._free(held)
             self.database.write_to(sql.RELEASE, (id_ for id_, _ in free))
+            self.tell_freed([id_ for id_, _ in free])
             rest = set(held) - free
             present = set(self.database.rows_of(sql.HELD, {id_ for id_, _ in rest}))
         return {pair: pair in present for pair in rest}

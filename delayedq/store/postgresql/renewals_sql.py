@@ -47,6 +47,16 @@ WITH released AS (
     FROM {HELD}
     WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
     RETURNING message.id, held.token
+),
+-- The channels of those that have one are to be looked at: there is room.
+freed AS (
+    SELECT channel_id FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT id FROM released))
+),
+told AS (
+    INSERT INTO delayedq_channelnotice (channel_id, group_id, queue, kind, name, at, ended, seconds)
+    SELECT channel.id, channel.group_id, its.queue, its.kind, channel.name, {NOW}, 0, 0
+    FROM delayedq_channel AS channel JOIN delayedq_channelgroup AS its ON its.id = channel.group_id
+    WHERE channel.id = ANY(ARRAY(SELECT channel_id FROM freed))
 )
 SELECT id, token, coalesce({PRESENT} = held.token, false)
 FROM {HELD} WHERE (id, token) NOT IN (SELECT id, token FROM released)

@@ -205,6 +205,7 @@ class SQLiteStore(SQLiteChannels, Store):
     def _release(self, held: Collection[Held]) -> dict[Held, bool]:
         with self.database.atomic():
             each = [(pair, self.database.rows(sql.RELEASE, {"id": pair[0], "lease_token": pair[1]})) for pair in held]
+            self.tell_freed([pair[0] for pair, released in each if released])
         return {pair: False for pair, released in each if not released}
 
     def _unschedule(self, kind: str, key: str) -> bool:
