@@ -8,16 +8,20 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
+    from delayedq.cancelling import Cancellation
     from delayedq.core.limiting import Limit, Rate
+    from delayedq.message_result import cancel_all
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
     from delayedq.scheduling import Scheduled
     from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Task, current_message, task
+    from delayedq.waiting import as_completed, as_completed_async, await_all, wait_all
 
 __all__ = [
     "Acknowledgement",
     "BatchedMessage",
     "Cancel",
+    "Cancellation",
     "DelayedQueue",
     "Envelope",
     "Fail",
@@ -30,17 +34,25 @@ __all__ = [
     "Snooze",
     "Task",
     "Topic",
+    "as_completed",
+    "as_completed_async",
+    "await_all",
+    "cancel_all",
     "current_message",
     "task",
+    "wait_all",
 ]
 __version__ = "0.1.0"
 
 _HOMES = {
+    "delayedq.cancelling": {"Cancellation"},
     "delayedq.core.limiting": {"Limit", "Rate"},
+    "delayedq.message_result": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
     "delayedq.scheduling": {"Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},
     "delayedq.tasks": {"Task", "current_message", "task"},
+    "delayedq.waiting": {"as_completed", "as_completed_async", "await_all", "wait_all"},
 }
 
 

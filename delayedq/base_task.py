@@ -40,6 +40,9 @@ class BaseTask(AnyTask):
     on_success, on_failure, on_retry: a task that is enqueued in the transaction that ends the message as succeeded,
         ends it as failed, or gives it back for another attempt. Its only argument is the id of that message (a str),
         which its backend's `get_result` takes.
+    interruptible: if its message is cancelled while a sync task runs, TaskCancelled is raised in its thread, as soon as
+        that is known, between two Python instructions. False: it runs on, and may look at
+        `current_message().cancelled`. Async tasks are always cancelled.
     metadata: JSON that is stored with the message; `current_message().metadata` returns it.
     exactly_once: run the task in a transaction on the queue's database that also ends its message: what the task writes
         there and the end of the message are committed together, or neither is. A task that raises, or that lost its
@@ -69,6 +72,7 @@ class BaseTask(AnyTask):
     on_retry: BaseTask | None = None
     metadata: Mapping[str, Any] | None = None
     exactly_once: bool = False
+    interruptible: bool = False
     sensitive: bool | Collection[str] = False
     channel: ChannelOption = None
     limit: Limit | Sequence[Limit] | None = None

@@ -20,6 +20,7 @@
     │   ├── WorkerVanished                    the processes of all its attempts died without reporting an end
     │   ├── WorkerHung                        its worker process did not respond any more and was ended
     │   ├── TaskTimeout (TimeoutError)        an attempt took longer than the task's timeout
+    │   ├── TaskCancelled                     the message of the attempt was cancelled while it ran
     │   ├── DeadlineExceeded (TimeoutError)   a message had not ended at its deadline
     │   ├── Expired                           a message was not started while it was worth it
     │   └── PipelineError                     a step of the pipeline on Spark failed; the message says why
@@ -121,6 +122,10 @@ class WorkerHung(DelayedQError):
 
 class TaskTimeout(DelayedQError, TimeoutError):
     """The attempt took longer than the task's timeout."""
+
+
+class TaskCancelled(DelayedQError):
+    """The message of the attempt was cancelled while it ran, or its lease was lost: its result will be refused."""
 
 
 class DeadlineExceeded(DelayedQError, TimeoutError):

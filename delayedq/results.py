@@ -4,42 +4,36 @@ from __future__ import annotations
 
 import json
 import traceback
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from delayedq import clock
-from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskError, TaskResult, TaskResultStatus
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultStatus
 from delayedq.core.error_records import known_errors, with_error
 from delayedq.core.lifecycle import Outcome, Returned
 from delayedq.core.serialization import load_call, loads
 from delayedq.exceptions import CannotRun, QueueFull, UnknownTask
 from delayedq.masking import error_text, masking_of
+from delayedq.message_result import AttemptError, MessageResult
 from delayedq.tasks import Task, task_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from delayedq.compat import TaskError, TaskResult
     from delayedq.models import FinishedMessage, Message
     from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 
     AnyResult = TaskResult[..., Any]
-else:
-    AnyResult = TaskResult
 
 
 #: The largest text and traceback of a stored error, in characters.
 TEXT_LENGTH = 2_000
 TRACEBACK_LENGTH = 20_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # equal as Django says
-class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say that TaskResult is frozen
-    """A TaskResult whose arguments keep their types (datetime, UUID, ...): Django's would normalize them to JSON."""
-
-    def __post_init__(self) -> None:
-        pass
+#: How many errors of a chain are stored.
+CHAIN_LENGTH = 5
 
 
 def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
@@ -149,6 +143,7 @@ def of_ended(message: FinishedMessage, backend: str) -> AnyResult:
         worker_ids=workers(message.errors, message.attempts, message.worker or ""),
     )
     object.__setattr__(result, "_return_value", None if message.result is None else loads(message.result))
+    object.__setattr__(result, "outcome", message.outcome)
     return result
 
 
@@ -231,7 +226,17 @@ def _first_start(stored: str | None) -> datetime | None:
 
 def errors(stored: str | None) -> list[TaskError]:
     records = json.loads(stored) if stored else []
-    return [TaskError(exception_class_path=r["exception"], traceback=r["traceback"]) for r in records]
+    return [
+        AttemptError(
+            exception_class_path=record["exception"],
+            traceback=record["traceback"],
+            attempt=record["attempt"],
+            failed_at=datetime.fromisoformat(record["failed_at"]),
+            message=record["message"],
+            chain=tuple(record.get("chain", ())),
+        )
+        for record in records
+    ]
 
 
 def workers(stored: str | None, attempts: int, last: str) -> list[str]:
@@ -256,13 +261,19 @@ def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: fl
         worker=worker,
         exception=path_of(error),
         message=text_of(error, mask),
+        chain=chain_of(error, mask),
         traceback=mask(trace_of(error))[-TRACEBACK_LENGTH:],
     )
 
 
 def task_error(error: BaseException, mask: Callable[[str], str] = str) -> TaskError:
     """`mask` is `masking.error_text` of its message."""
-    return TaskError(exception_class_path=path_of(error), traceback=mask(trace_of(error)))
+    return AttemptError(
+        exception_class_path=path_of(error),
+        traceback=mask(trace_of(error)),
+        message=text_of(error, mask),
+        chain=tuple(chain_of(error, mask)),
+    )
 
 
 def masked_trace(claimed: Claimed, error: BaseException | None) -> str:
@@ -274,6 +285,20 @@ def masked_trace(claimed: Claimed, error: BaseException | None) -> str:
 
 def path_of(error: BaseException) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
+
+
+def chain_of(error: BaseException, mask: Callable[[str], str] = str) -> list[str]:
+    """What an error was raised from, or while it was handled: classes and texts, the nearest first."""
+    chain: list[str] = []
+    seen = {id(error)}
+    while len(chain) < CHAIN_LENGTH:
+        following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if following is None or id(following) in seen:
+            break
+        error = following
+        seen.add(id(error))
+        chain.append(f"{path_of(error)}: {text_of(error, mask)}")
+    return chain
 
 
 def trace_of(error: BaseException) -> str:

@@ -266,6 +266,7 @@ def task[**P, R](
     on_retry: Task[..., Any] | None = ...,
     metadata: Mapping[str, Any] | None = ...,
     exactly_once: bool = ...,
+    interruptible: bool = ...,
     sensitive: bool | Collection[str] = ...,
     channel: ChannelOption = ...,
     limit: Limit | Sequence[Limit] | None = ...,

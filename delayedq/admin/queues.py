@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq.admin.base import demand, may, visible
+from delayedq.admin.channels import ChannelPages
 from delayedq.admin.moments import when
 from delayedq.admin.state_pages import StatePages, worker_links
 from delayedq.core.limits import is_storable
@@ -80,11 +81,12 @@ class WorkerRow(NamedTuple):
 
 
 @admin.register(PausedQueue)
-class QueueAdmin(StatePages):
+class QueueAdmin(StatePages, ChannelPages):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         return [
             *self.state_urls(),
+            *self.channel_urls(),
             path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
             path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
             path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),

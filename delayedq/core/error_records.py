@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from delayedq.core.limits import ERRORS_KEPT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
 
@@ -21,12 +22,14 @@ def with_error(
     exception: str,
     message: str,
     traceback: str = "",
+    chain: Sequence[str] = (),
 ) -> str:
     """Return the stored list with one more record, cut to the last ERRORS_KEPT.
 
     seconds: duration of the attempt; None if nothing ran. exception: the dotted path of its class.
+    chain: what it was raised from, the nearest first.
     """
-    record = {
+    record: dict[str, object] = {
         "attempt": attempt,
         "failed_at": failed_at.isoformat(),
         "seconds": None if seconds is None else round(seconds, 6),
@@ -35,6 +38,8 @@ def with_error(
         "message": message,
         "traceback": traceback,
     }
+    if chain:
+        record["chain"] = list(chain)
     return json.dumps([*known_errors(stored), record][-ERRORS_KEPT:])
 
 

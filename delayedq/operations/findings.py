@@ -96,12 +96,14 @@ class Lost(NamedTuple):
 class Symptoms:
     """What is known at `now`. `heads`: of each lane whose queue is not paused, what would be claimed next.
 
-    `backlogs`: by paused queue that has due messages, since when the first is due.
+    `backlogs`: by paused queue that has due messages, since when the first is due. `limited`: the lanes (queue and
+    stored priority) whose first message waits for a limit.
     """
 
     now: datetime
     workers: Sequence[Worker] = ()
     heads: Sequence[LaneHead] = ()
+    limited: frozenset[tuple[str, int]] = frozenset()
     paused: Sequence[PausedQueue] = ()
     backlogs: Mapping[str, datetime] = field(default_factory=dict)
     spikes: Sequence[Spike] = ()

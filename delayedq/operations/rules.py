@@ -15,7 +15,7 @@ from delayedq.operations.workers import is_alive, running_ids, serves
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from delayedq.models import Worker
     from delayedq.operations.findings import Spike, Symptoms
@@ -41,11 +41,14 @@ def _live(symptoms: Symptoms) -> list[Worker]:
     return [worker for worker in symptoms.workers if is_alive(worker, symptoms.now)]
 
 
-def oldest_due(symptoms: Symptoms) -> dict[str, timedelta]:
-    """By queue that workers serve and that is not paused, for how long its first message has been due."""
+def oldest_due(symptoms: Symptoms, ignored: Collection[tuple[str, int]] = ()) -> dict[str, timedelta]:
+    """By queue that workers serve and that is not paused, for how long its first message has been due.
+
+    ignored: lanes (queue and stored priority) that are not looked at.
+    """
     waits: dict[str, timedelta] = {}
     for head in symptoms.heads:
-        if head.due_in < 0 and BARE not in head.queue:
+        if (head.queue, head.priority) not in ignored and head.due_in < 0 and BARE not in head.queue:
             wait = timedelta(seconds=-head.due_in)
             waits[head.queue] = max(wait, waits.get(head.queue, wait))
     return waits
@@ -86,9 +89,9 @@ def unserved(symptoms: Symptoms) -> Iterator[Finding]:
 
 
 def late(symptoms: Symptoms) -> Iterator[Finding]:
-    """The first message of a queue that is served has been due for long."""
+    """The first message of a queue that is served has been due for long, and waits for no limit."""
     workers = _live(symptoms)
-    for queue, wait in oldest_due(symptoms).items():
+    for queue, wait in oldest_due(symptoms, symptoms.limited).items():
         serving = [worker for worker in workers if serves(worker, queue)]
         if wait >= LATE and serving:
             threads, running = sum(one.threads for one in serving), sum(len(running_ids(one)) for one in serving)

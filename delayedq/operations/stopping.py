@@ -1,7 +1,8 @@
 """Ask a running task to stop: its message ends as cancelled, and its attempt loses its lease.
 
-Nothing runs the message again. The attempt is told when its lease is to be renewed, at most a third of LEASE later: an
-async task is cancelled then, `current_message().lease_lost` becomes True in a sync one, which runs on until it looks.
+Nothing runs the message again. The attempt is told soon on PostgreSQL, elsewhere when its lease is to be renewed, at
+most a third of LEASE later: an async task is cancelled then, and so is a sync one that is `interruptible`;
+`current_message().cancelled` becomes True in any other, which runs on until it looks.
 What the attempt returns is refused. There is no undo: the attempt may still run, and a second one would run beside it.
 """
 
@@ -42,4 +43,5 @@ def stop(store: Store, message: Message, made_by: str = "") -> Edit | None:
         )
         edit.changed = 1
         edit.save(using=store.alias, update_fields=["changed"])
+        store.tell_stopped_after_commit()
     return edit

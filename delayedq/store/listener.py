@@ -23,6 +23,12 @@ class Listener(ABC):
     #: False from `begin_proof` until it has heard what that sent.
     proved = True
 
+    #: True as soon as it has heard that somebody waits for the end of a message; see `store.ends`.
+    heard_waiting = False
+
+    #: True as soon as it has heard that a running message was stopped.
+    heard_stopped = False
+
     def __init__(self, alias: str) -> None:
         self._alias = alias
         self._connection = self._connect()

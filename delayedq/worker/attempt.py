@@ -14,7 +14,7 @@ from delayedq.core.backoff import as_backoff
 from delayedq.core.channels import channel_of
 from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, own, stored_duration
 from delayedq.core.ticks import later
-from delayedq.exceptions import DeadlineExceeded, TaskTimeout
+from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed
@@ -68,6 +68,11 @@ class Attempt:
         if task.timeout is None and task.deadline is None and self.claimed.metadata is None:
             return False
         return task.timeout is not None or self.deadline is not None
+
+    @property
+    def may_be_interrupted(self) -> bool:
+        """Whether something may be raised in its thread: when its time is over, or if it is cancelled."""
+        return self.task.interruptible or self.is_limited
 
     def left(self) -> timedelta | None:
         """The time until its deadline, by the clock of this host; None: it has none."""
@@ -178,6 +183,19 @@ class Attempt:
         The result of the attempt is refused then, so a long task should check this from time to time, and stop.
         """
         return self._leases.is_lost(self.slot, self.claimed.token)
+
+    @property
+    def cancelled(self) -> bool:
+        """True as soon as it is known that the message was cancelled: a long task should check this, and stop.
+
+        The same as `lease_lost`: whatever the reason, the result of the attempt is refused.
+        """
+        return self.lease_lost
+
+    def raise_if_cancelled(self) -> None:
+        """Raise TaskCancelled if the message was cancelled."""
+        if self.lease_lost:
+            raise TaskCancelled("Its message was cancelled, or another worker may run it.")
 
     def start(self) -> bool:
         """Record that it starts; False if it must not, because its lease was lost while it waited for a thread."""

@@ -1,4 +1,4 @@
-"""Timeouts of sync tasks: an exception raised in the thread that runs one."""
+"""Timeouts and cancelling of sync tasks: an exception raised in the thread that runs one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from delayedq.core.lifecycle import Raised
-from delayedq.exceptions import TaskTimeout
+from delayedq.exceptions import TaskCancelled, TaskTimeout
 from delayedq.worker.executor import AttemptResult, execute, execute_exactly_once
 
 if TYPE_CHECKING:
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delayedq")
 
+INTERRUPTIONS = (TaskTimeout, TaskCancelled)
+
 
 class Deadlines:
-    """Raises TaskTimeout in threads whose task has run out of time.
+    """Raises TaskTimeout in threads whose task has run out of time, TaskCancelled if its message was cancelled.
 
     The exception is delivered between two Python instructions; a call into C can't be interrupted, and the attempt
     goes on until it returns.
@@ -39,8 +41,10 @@ class Deadlines:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._lock = threading.Lock()
-        #: By running thread: the moment (monotonic) at which it is interrupted; infinity once it was.
+        #: By running thread: the moment (monotonic) at which it is interrupted.
         self._running: dict[int, float] = {}
+        #: The threads that were interrupted.
+        self._interrupted: set[int] = set()
         #: By running thread: the end of its timeout, and what it runs.
         self._armed: dict[int, tuple[float, Attempt]] = {}
         self._lost: list[Attempt] = []
@@ -59,14 +63,14 @@ class Deadlines:
             self.arm(attempt)
             ended = execute(attempt)
             self.disarm()
-        except TaskTimeout as error:  # raised just before the task, or between its end and this line
+        except INTERRUPTIONS as error:  # raised just before the task, or between its end and this line
             ended = ended or AttemptResult(attempt, Raised(), started, time.monotonic(), error)
             self.disarm()
         return _explained(ended)
 
     def execute_exactly_once(self, attempt: Attempt) -> AttemptResult:
         """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
-        limit: AbstractContextManager[object] = Limit(self, attempt) if attempt.is_limited else nullcontext()
+        limit: AbstractContextManager[object] = Limit(self, attempt) if attempt.may_be_interrupted else nullcontext()
         return _explained(execute_exactly_once(attempt, limit))
 
     def arm(self, attempt: Attempt) -> None:
@@ -81,8 +85,10 @@ class Deadlines:
     def disarm(self) -> None:
         """From now on the calling thread is not interrupted, also not by an exception that is on its way."""
         with self._lock:
-            interrupted = self._running.pop(threading.get_ident(), None) == inf
+            self._running.pop(threading.get_ident(), None)
             self._armed.pop(threading.get_ident(), None)
+            interrupted = threading.get_ident() in self._interrupted
+            self._interrupted.discard(threading.get_ident())
         if interrupted:
             self._swallow()
 
@@ -92,27 +98,42 @@ class Deadlines:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
             for _ in range(100):
                 pass
-        except TaskTimeout:
+        except INTERRUPTIONS:
             pass
 
     def _dropped(self, dropped: sys.UnraisableHookArgs) -> None:
         """Called in the interrupted thread, perhaps while it holds the lock."""
-        if dropped.exc_type is not TaskTimeout:
+        thread = threading.get_ident()
+        if dropped.exc_type not in INTERRUPTIONS:
             self._other_hook(dropped)
-        elif threading.get_ident() in self._running:
-            self._running[threading.get_ident()] = time.monotonic()
+        elif thread in self._running:
+            if dropped.exc_type is TaskTimeout:
+                self._running[thread] = time.monotonic()
+            self._interrupted.discard(thread)
             self._wake()
 
     def enforce(self) -> float | None:
-        """Interrupt the threads whose time is over; returns the seconds until the next one, or None."""
+        """Interrupt the threads whose time is over, or whose message was cancelled.
+
+        Returns the seconds until the time of the next one is over, or None.
+        """
         moment = time.monotonic()
         with self._lock:
             for thread, deadline in self._running.items():
-                if deadline <= moment:
-                    self._running[thread] = inf
-                    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(TaskTimeout))
-            deadline = min(self._running.values(), default=inf)
+                if thread not in self._interrupted:
+                    self._interrupt(thread, deadline <= moment)
+            waiting = [at for thread, at in self._running.items() if thread not in self._interrupted]
+            deadline = min(waiting, default=inf)
         return None if deadline == inf else deadline - moment
+
+    def _interrupt(self, thread: int, is_late: bool) -> None:
+        """Within the lock: while the thread is armed, it runs this attempt, and its end has not begun."""
+        _, attempt = self._armed[thread]
+        is_cancelled = attempt.task.interruptible and attempt.lease_lost
+        if is_late or is_cancelled:
+            self._interrupted.add(thread)
+            error = TaskTimeout if is_late else TaskCancelled
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
 
     def overdue(self, after: float) -> list[Attempt]:
         """The attempts that run on `after` seconds after their timeout: they can't be interrupted. Each is logged once.
@@ -148,7 +169,9 @@ class Limit:
 
 
 def _explained(ended: AttemptResult) -> AttemptResult:
-    """A TaskTimeout is raised from another thread without arguments: say which limit it was."""
+    """What is raised from another thread has no arguments: say why it was."""
     if isinstance(ended.error, TaskTimeout):
         ended.error.args = ended.attempt.overtime().args
+    if isinstance(ended.error, TaskCancelled):
+        ended.error.args = ("Its message was cancelled while it ran.",)
     return ended

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections, transaction
@@ -81,6 +81,8 @@ class ExactlyOnceCommit:
     def confirm(self) -> None:
         """Called first of all that follows the commit."""
         self._confirmed = True
+        with suppress(Error):
+            self._store.tell_ends()
 
     def committed(self) -> bool:
         """True if the transaction has committed, also if the answer to its COMMIT was lost. Asks the database then."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from delayedq.store.listener import Listener
     from delayedq.worker.lanes import Lanes
     from delayedq.worker.outage import Outage
+    from delayedq.worker.shared_leases import SharedLeases
 
 logger = logging.getLogger("delayedq")
 
@@ -53,6 +54,7 @@ class Poller(threading.Thread):
         poll_interval: float,
         wake: Callable[[], None],
         outage: Outage,
+        leases: SharedLeases | None = None,
     ) -> None:
         super().__init__(name="delayedq-poller", daemon=True)
         self._store = store
@@ -61,6 +63,7 @@ class Poller(threading.Thread):
         self._poll_interval = poll_interval
         self._wake = wake
         self._outage = outage
+        self._leases = leases
         self._pipe = WakeUpPipe()
         self._stopping = False
         #: True if the listener did not hear its own notification within PROOF_TIMEOUT.
@@ -117,6 +120,12 @@ class Poller(threading.Thread):
                 self._pipe.wait(max(0.0, wake_at - time.monotonic()), listener)
                 heard = listener.heard()
                 self._judge(listener)
+                if listener.heard_waiting:
+                    listener.heard_waiting = False
+                    self._store.somebody_waits()
+                if listener.heard_stopped:
+                    listener.heard_stopped = False
+                    self._find_stopped()
                 if heard:
                     moment = time.monotonic()
                     self._rescan_before = moment + NOTIFY_WAIT
@@ -126,6 +135,15 @@ class Poller(threading.Thread):
                 self._scan_or_peek()
         finally:
             listener.close()
+
+    def _find_stopped(self) -> None:
+        """Tell the attempts whose messages have ended; the lease keeper would find it out by their next renewal."""
+        running = [entry for entry in self._leases.entries() if entry.started] if self._leases else []
+        held = self._store.tokens([entry.id for entry in running]) if running else {}
+        for entry in running:
+            if held.get(entry.id) != entry.token:
+                self._leases.report_lost(entry)  # type: ignore[union-attr]
+        self._wake()
 
     def _judge(self, listener: Listener) -> None:
         """Say so if the listener is deaf, or hears again; while it is deaf, scans are more frequent."""

@@ -64,3 +64,8 @@ async def abounded(body="nothing"):
 @task
 def refuse(reason):
     raise Fail(reason)
+
+
+@task(interruptible=True)
+def interruptible(body):
+    return bodies[body]()

@@ -53,6 +53,7 @@ class Deaf:
 
     interval = 0.05
     proved = True
+    heard_waiting = heard_stopped = False
 
     def begin_proof(self):
         """It is not noticed either."""

@@ -243,6 +243,7 @@ class Flaky:
 
     interval = None
     proved = True
+    heard_waiting = heard_stopped = False
 
     def begin_proof(self):
         """It hears."""

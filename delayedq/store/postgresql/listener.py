@@ -9,12 +9,12 @@ from django.db import connections
 
 from delayedq.conf import get_settings
 from delayedq.store.listener import Listener
-from delayedq.store.postgresql.sql import LISTEN
+from delayedq.store.postgresql.sql import LISTEN, LISTEN_TO_STOPPED, LISTEN_TO_WAITING
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
-CHANNEL = "delayedq"
+WAITING, STOPPED = "delayedq_waiting", "delayedq_stopped"
 # Only the listener that sends a proof knows its payload. Others are woken, and scan nothing.
 LISTEN_TO_PROOF = "LISTEN delayedq_proof"
 SEND_PROOF = "SELECT pg_notify('delayedq_proof', %(proof)s)"
@@ -24,12 +24,15 @@ class PostgreSQLListener(Listener):
     """Connects as the alias does, or by DELAYEDQ["LISTENER_DSN"], which goes round a pooler."""
 
     interval: ClassVar[float | None] = None
+    listen_to: ClassVar[tuple[str, ...]] = (LISTEN, LISTEN_TO_WAITING, LISTEN_TO_STOPPED)
+    channel: ClassVar[str] = "delayedq"
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)
         self._proof = secrets.token_hex(8)
         with self._connection.cursor() as cursor:
-            cursor.execute(LISTEN)
+            for statement in self.listen_to:
+                cursor.execute(statement)
 
     def _connect(self) -> BaseDatabaseWrapper:
         connection = super()._connect()
@@ -56,7 +59,9 @@ class PostgreSQLListener(Listener):
         with self._connection.wrap_database_errors:
             notifications = list(self._psycopg.notifies(timeout=0))
         self.proved = self.proved or any(one.payload == self._proof for one in notifications)
-        return any(one.channel == CHANNEL for one in notifications)
+        self.heard_waiting = self.heard_waiting or any(one.channel == WAITING for one in notifications)
+        self.heard_stopped = self.heard_stopped or any(one.channel == STOPPED for one in notifications)
+        return any(one.channel == self.channel for one in notifications)
 
 
 def _address(settings: dict[str, Any], dsn: str) -> None:

@@ -22,6 +22,12 @@ ISOLATION = "SELECT current_setting('default_transaction_isolation')"
 
 NOTIFY = "SELECT set_config('synchronous_commit', 'off', true), pg_notify('delayedq', '')"
 LISTEN = "LISTEN delayedq"
+# Who waits for the end of a message, and the ends, which are told while somebody waits.
+LISTEN_TO_WAITING, LISTEN_TO_ENDS = "LISTEN delayedq_waiting", "LISTEN delayedq_ended"
+LISTEN_TO_STOPPED = "LISTEN delayedq_stopped"
+NOTIFY_WAITING, NOTIFY_ENDS, NOTIFY_STOPPED = (
+    NOTIFY.replace("'delayedq'", f"'delayedq_{what}'") for what in ("waiting", "ended", "stopped")
+)
 
 
 # The rows of %(ids)s that no transaction has locked, for `id = ...`. In a batch of 512, these locks cost 0.7 us and 60

@@ -16,6 +16,7 @@ from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
 from delayedq.store.postgresql import bare_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
+from delayedq.store.postgresql.ends import PostgreSQLEnds
 from delayedq.store.postgresql.listener import PostgreSQLListener
 from delayedq.store.postgresql.parameters import (
     numbers,
@@ -61,7 +62,7 @@ ISOLATION_HINT = (
 )
 
 
-class PostgreSQLStore(PostgreSQLChannels, Store):
+class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     can_notify: ClassVar[bool] = True
     page: ClassVar[str] = bare_sql.PAGE
     keys: ClassVar[str] = bare_sql.KEYS
@@ -71,6 +72,7 @@ class PostgreSQLStore(PostgreSQLChannels, Store):
         super().__init__(database)
         #: When the last NOTIFY was sent, by `time.monotonic()`; in a list, which all moments of this store share.
         self._notified = [0.0]
+        self._ends = [0.0, 0.0]
 
     def flaws(self, *, connect: bool) -> list[Flaw]:
         configured = self.database.connection.settings_dict.get("OPTIONS", {}).get("isolation_level")

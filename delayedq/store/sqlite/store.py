@@ -43,6 +43,9 @@ class SQLiteStore(SQLiteChannels, Store):
     keys: ClassVar[str] = bare_sql.KEYS
     database: SQLiteDatabase
 
+    def end_listener(self) -> Listener:
+        return self.listener()
+
     def listener(self) -> Listener:
         return SQLiteListener(self.alias)
 

@@ -1,0 +1,110 @@
+"""Messages as `django.tasks.TaskResult`: what `enqueue` and `get_result` return, and what their errors say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+from delayedq.cancelling import Cancellation, cancel
+from delayedq.compat import TaskError, TaskResult, task_backends
+from delayedq.waiting import await_all, wait_all
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime, timedelta
+
+    from delayedq.store.base import Store
+
+    AnyResult = TaskResult[..., Any]
+else:
+    AnyResult = TaskResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # equal as Django says
+class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say that TaskResult is frozen
+    """A TaskResult whose arguments keep their types (datetime, UUID, ...): Django's would normalize them to JSON.
+
+    outcome: how the message ended ("succeeded", "failed", "cancelled", "expired"); None: it has not.
+    """
+
+    outcome: str | None = None
+
+    def __post_init__(self) -> None:
+        pass
+
+    def refresh(self) -> None:
+        """Read it again. Raises TaskResultDoesNotExist if the message was deleted."""
+        self._take(self.task.get_backend().get_result(self.id))
+
+    async def arefresh(self) -> None:
+        """The async version of `refresh`."""
+        self._take(await self.task.get_backend().aget_result(self.id))
+
+    def _take(self, other: AnyResult) -> None:
+        for name in _REFRESHED:
+            object.__setattr__(self, name, getattr(other, name, None))
+
+    def wait(self, timeout: timedelta | None = None) -> Self:
+        """Wait until the message has ended, refresh this result, and return it.
+
+        Raises TimeoutError after `timeout` (None: as long as it takes), and what `waiting.wait_all` raises.
+        """
+        wait_all([self], timeout)
+        return self
+
+    async def await_(self, timeout: timedelta | None = None) -> Self:  # noqa: ASYNC109 - as `wait`
+        """The async version of `wait`."""
+        await await_all([self], timeout)
+        return self
+
+    def cancel(self) -> Cancellation:
+        """Cancel the message, and refresh this result; the answer says whether it waited, ran, or had ended before.
+
+        Raises TypeError for a backend that keeps its messages elsewhere.
+        """
+        (answer,) = cancel_all([self])
+        return answer
+
+
+_REFRESHED = (
+    *("status", "enqueued_at", "started_at", "finished_at", "last_attempted_at", "errors", "worker_ids"),
+    *("_return_value", "outcome"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptError(TaskError):  # type: ignore[misc]  # likewise
+    """The error of one attempt.
+
+    attempt: its number, 1 is the first. failed_at: when it ended. message: its text. chain: the classes and texts of
+    what it was raised from, the nearest first.
+    """
+
+    attempt: int = field(default=0, compare=False)
+    failed_at: datetime | None = field(default=None, compare=False)
+    message: str = field(default="", compare=False)
+    chain: tuple[str, ...] = field(default=(), compare=False)
+
+
+def cancel_all(results: Iterable[AnyResult]) -> list[Cancellation]:
+    """Cancel the messages of these results, and refresh them: what became of each, in the same order.
+
+    Raises TypeError, and cancels nothing, if one is of a backend that keeps its messages elsewhere.
+
+        cancel_all([resize.enqueue(photo) for photo in photos])
+    """
+    given = list(results)
+    stores = {backend: _store(backend) for backend in {one.backend for one in given}}
+    answers: dict[str, dict[int, Cancellation]] = {}
+    for backend, store in stores.items():
+        answers[backend] = cancel(store, [int(one.id) for one in given if one.backend == backend])
+    for one in given:
+        one.refresh()
+    return [answers[one.backend][int(one.id)] for one in given]
+
+
+def _store(backend: str) -> Store:
+    store: Store | None = getattr(task_backends[backend], "store", None)
+    if store is None:
+        raise TypeError(f"The backend {backend!r} keeps no messages in a database: there is nothing to cancel.")
+    return store
