@@ -34,7 +34,6 @@ class Verb(StrEnum):
     """What an operator may do about it. Each is confirmed before anything happens, or only shows something."""
 
     RESUME = "resume"  #: a queue
-    RETRY = "retry"  #: the dead letters of an error group
     MESSAGES = "messages"  #: look at live messages, by `state` and `queue`
     ERRORS = "errors"  #: look at the dead letters of an error group
     SCHEDULE = "schedule"  #: look at a schedule
@@ -54,6 +53,7 @@ class NextAction(NamedTuple):
 
 class Finding(NamedTuple):
     """Something that is wrong. `subject`: the queue, task, error, worker or schedule. `since`: None if it is not known.
+    `message_id`: the message that the evidence names as #id, if it names one.
 
     The texts are translated, and hold texts of the database as they are.
     """
@@ -64,6 +64,7 @@ class Finding(NamedTuple):
     subject: str
     evidence: Sequence[str]
     action: NextAction | None = None
+    message_id: int | None = None
 
 
 class Spike(NamedTuple):

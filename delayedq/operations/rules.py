@@ -101,10 +101,18 @@ def late(symptoms: Symptoms) -> Iterator[Finding]:
                 % {"queue": queue, "span": span(wait)},
                 symptoms.now - wait,
                 queue,
-                [_("%(running)s of the %(threads)s threads that serve it were busy.")
-                 % {"running": min(running, threads), "threads": threads}],
+                [_capacity(threads, threads - running)],
                 _look(queue),
-            )  # fmt: skip
+            )
+
+
+def _capacity(threads: int, free: int) -> str:
+    if free <= 0:
+        return _("All %(threads)s threads that serve it were busy at the last heartbeat.") % {"threads": threads}
+    words = _(
+        "%(free)s of the %(threads)s threads that serve it were free at the last heartbeat: capacity is not the cause."
+    )
+    return words % {"free": free, "threads": threads}
 
 
 def paused(symptoms: Symptoms) -> Iterator[Finding]:
@@ -153,10 +161,11 @@ def spiking(symptoms: Symptoms) -> Iterator[Finding]:
                 pattern(spike.newest.error),
                 [
                     spike.newest.error,
-                    _("The latest is #%(id)s, of %(task)s.") % {"id": spike.newest.id, "task": spike.newest.kind},
+                    _latest(spike),
                     _("In the day before, %(number)s.") % {"number": f"{spike.before:,}"},
                 ],
-                _retry(spike),
+                _look_at_error(spike),
+                spike.newest.id,
             )
 
 
@@ -168,13 +177,19 @@ def unknown_task(symptoms: Symptoms) -> Iterator[Finding]:
             _("No worker knows the task %(task)s: its messages fail.") % {"task": spike.newest.kind},
             spike.since,
             spike.newest.kind,
-            [spike.newest.error],
-            _retry(spike),
+            [spike.newest.error, _latest(spike), _("Until a worker knows it, what is retried fails again.")],
+            _look_at_error(spike),
+            spike.newest.id,
         )
 
 
-def _retry(spike: Spike) -> NextAction:
-    return NextAction(Verb.RETRY, _("Retry them"), {"fingerprint": spike.extent.fingerprint})
+def _latest(spike: Spike) -> str:
+    return _("The latest is #%(id)s, of %(task)s.") % {"id": spike.newest.id, "task": spike.newest.kind}
+
+
+def _look_at_error(spike: Spike) -> NextAction:
+    """Not to retry them: while the cause lasts, they fail again. The page of the error offers that."""
+    return NextAction(Verb.ERRORS, _("Look at this error"), {"fingerprint": spike.extent.fingerprint})
 
 
 # Leases, schedules, workers -------------------------------------------------------------------------------------------
@@ -194,7 +209,7 @@ def lost(symptoms: Symptoms) -> Iterator[Finding]:
             "when": relative(first.leased_until, symptoms.now),
         }
         action = NextAction(Verb.MESSAGES, _("Look at what was lost"), {"state": "lost"})
-        yield Finding(Rule.LOST, sentence, first.leased_until, first.worker, [evidence], action)
+        yield Finding(Rule.LOST, sentence, first.leased_until, first.worker, [evidence], action, first.id)
 
 
 def not_ticking(symptoms: Symptoms) -> Iterator[Finding]:
