@@ -12,10 +12,11 @@ import json
 from typing import TYPE_CHECKING
 
 from delayedq.core.limiting import Limit, Rate
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidLimit
 from delayedq.store import default_store
 from delayedq.store.channels.offers import tell_channel
-from delayedq.store.channels.requests import Rules
+from delayedq.store.channels.requests import Elsewhere, Rules
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
 from delayedq.task_channels import limits_in, lines_up, rules_of, rules_of_bare, sizes_of
@@ -138,7 +139,9 @@ def rules_for(serves: Callable[[str], bool]) -> Callable[[str, str], Rules | Non
 
     def rules(queue: str, kind: str) -> Rules | None:
         task = registered.get(kind)
-        return rules_of(task, queue) if task is not None and serves(queue) else None
+        if task is None:
+            return None
+        return rules_of(task, queue) if serves(queue) else Elsewhere(*rules_of(task, queue))
 
     return rules
 
@@ -151,13 +154,19 @@ def _states(store: Store) -> QuerySet[LimitState]:
 
 def _check_scope(scope: str, channel: str) -> None:
     known = sorted({*_scopes()})
-    if scope not in known and BARE not in scope:
+    if scope not in known and not _is_bare(scope):
         raise InvalidLimit(
             f"{scope!r} has no channels: it is no queue or path of a task with a channel or a limit, and no name of a "
             f"shared limit; known are {', '.join(known) or 'none'}. A task gets them by channel= or limit=, or if "
             "DELAYEDQ['LIMITS'] names it or its queue."
         )
     check_channel_name(channel)
+    if channel and scope in _shared():
+        raise InvalidLimit(f"{scope!r} is a limit that channels share: for one channel, name its queue or its task.")
+
+
+def _is_bare(scope: object) -> bool:
+    return isinstance(scope, str) and BARE in scope and len(scope) <= NAME_LENGTH and is_storable(scope)
 
 
 def _check_sized(scope: str, channel: str) -> None:
@@ -175,11 +184,15 @@ def _check_sized(scope: str, channel: str) -> None:
     )
 
 
+def _shared() -> Iterator[str]:
+    return (one.name for task in registered.values() for one in limits_in(task.limit) if one.name is not None)
+
+
 def _scopes() -> Iterator[str]:
     for task in registered.values():
         if lines_up(task):
             yield from (task.queue_name, task.module_path)
-            yield from (one.name for one in limits_in(task.limit) if one.name is not None)
+    yield from _shared()
 
 
 def _tell(store: Store, scope: str, channel: str) -> None:

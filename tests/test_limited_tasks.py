@@ -165,6 +165,11 @@ def test_settings_name_queues_and_tasks(settings):
 def test_only_what_has_channels_can_be_limited_live(store):
     with pytest.raises(limits.InvalidLimit, match=r"'nowhere' has no channels.*known are"):
         limits.set("nowhere", concurrency=1)
+    for scope in ("x" * 200 + "|json", "a\0|json", 7, None):
+        with pytest.raises(limits.InvalidLimit, match="has no channels"):
+            limits.set(scope, concurrency=1)
+    with pytest.raises(limits.InvalidLimit, match="'the-press' is a limit that channels share"):
+        limits.set("the-press", channel="acme", concurrency=1)
     limits.set("webhooks", concurrency=1)
     limits.set(tasks.deliver.module_path, channel="acme", rate=Rate(1, SECOND))
     assert len(limits.live()) == 2

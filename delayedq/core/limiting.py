@@ -21,11 +21,15 @@ if TYPE_CHECKING:
 _GRAIN = 1e-12
 #: The same, in microseconds: an instant that is whole but for rounding is itself.
 _ROUNDED = 1e-3
+#: The largest number in a limit, which all databases can store.
+MOST = 2**31 - 1
+#: The longest time of a rate, and the latest that a release is told ahead: what is then not there yet is told again.
+FARTHEST = timedelta(days=36_500)
 
 
 def _check_number(name: str, value: object) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+    if type(value) is not int or not 1 <= value <= MOST:
+        raise ValueError(f"{name} is a whole number of at least 1 and at most {MOST:,}, not {value!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,10 @@ class Rate:
 
     def __post_init__(self) -> None:
         _check_number("The count of a Rate", self.count)
-        if not isinstance(self.per, timedelta) or self.per <= timedelta():
-            raise ValueError(f"per of a Rate is a timedelta over zero, not {self.per!r}")
+        if not isinstance(self.per, timedelta) or not timedelta() < self.per <= FARTHEST:
+            raise ValueError(
+                f"per of a Rate is a timedelta over zero, at most {FARTHEST.days:,} days, not {self.per!r}"
+            )
         if self.burst is not None:
             _check_number("burst of a Rate", self.burst)
 
@@ -139,7 +145,12 @@ def release_at(rate: Rate, bucket: Bucket | None, now: datetime, wanted: float =
     """The first moment at which there are `wanted` tokens (1: the next message may start)."""
     moment = now if bucket is None else max(now, bucket.at)
     missing = wanted - tokens(rate, bucket, now) - _GRAIN
-    return moment if missing <= 0 else moment + timedelta(microseconds=ceil(missing * rate.interval * 1e6 - _ROUNDED))
+    if missing <= 0:
+        return moment
+    seconds = missing * rate.interval
+    if seconds >= FARTHEST.total_seconds():
+        return moment + FARTHEST
+    return moment + timedelta(microseconds=ceil(seconds * 1e6 - _ROUNDED))
 
 
 def in_turns(room: int, most: Mapping[int, int]) -> dict[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
@@ -29,7 +30,7 @@ def at(seconds):
 # Values
 
 
-@pytest.mark.parametrize("number", [0, -1, 1.5, "2", True])
+@pytest.mark.parametrize("number", [0, -1, 1.5, "2", True, 2**31, float("nan"), Decimal(2)])
 def test_what_is_no_number_of_messages_is_refused(number):
     with pytest.raises(ValueError, match="whole number of at least 1"):
         Limit(concurrency=number)
@@ -39,7 +40,7 @@ def test_what_is_no_number_of_messages_is_refused(number):
         Rate(1, SECOND, burst=number)
 
 
-@pytest.mark.parametrize("per", [timedelta(), -SECOND, 1, None])
+@pytest.mark.parametrize("per", [timedelta(), -SECOND, 1, None, timedelta.max])
 def test_what_is_no_duration_is_refused(per):
     with pytest.raises(ValueError, match="timedelta over zero"):
         Rate(1, per)
@@ -109,6 +110,12 @@ def test_one_may_start_at_the_release_instant_and_none_well_before(rate, used, p
 
     assert startable(rate, bucket, released) >= 1
     assert released == moment or startable(rate, bucket, released - timedelta(microseconds=2)) == 0
+
+
+def test_a_release_that_is_longer_ahead_than_times_go_is_told_again_later():
+    rate = Rate(1, timedelta(days=36_500), burst=1_000_000)
+    bucket = Bucket(0.0, NOW)
+    assert NOW + timedelta(days=36_500) == release_at(rate, bucket, NOW, rate.size)
 
 
 # Turns

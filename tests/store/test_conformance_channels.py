@@ -117,6 +117,16 @@ def test_an_expired_lease_is_claimable_again(store):
     assert settle(store, succeed(first), now=at(62)).lost == {first.id}
 
 
+def test_an_expired_lease_is_claimable_again_also_if_another_message_is_due_much_later(store):
+    offer(store, "acme")
+    offer(store, "acme", scheduled_at=at(3_600))
+    (first,) = claims(store, worker="dead:1:x")
+
+    assert claims(store, now=at(1)) == []
+    assert asked(store, now=at(2)).due_in == LEASE.total_seconds() - 2
+    assert [one.id for one in claims(store, now=at(61))] == [first.id]
+
+
 def test_of_a_group_that_is_not_served_nothing_is_claimed(store):
     offer(store, "acme")
 

@@ -12,9 +12,10 @@ from delayedq import limits
 from delayedq.core.channels import channel_of
 from delayedq.core.limiting import Limit, Rate
 from delayedq.models import LimitState
-from delayedq.store.channels.requests import Rules
-from tests.store.channels import asked, at_a_rate, claims, finish, offer, one_by_one, shared
-from tests.store.given import NOW, at, together
+from delayedq.operations.pauses import pause
+from delayedq.store.channels.requests import Elsewhere, Rules
+from tests.store.channels import asked, at_a_rate, claims, finish, in_channel, offer, one_by_one, shared
+from tests.store.given import LEASE, NOW, at, together
 
 SECOND = timedelta(seconds=1)
 
@@ -119,6 +120,41 @@ def test_two_tasks_share_a_limit_by_its_name(store):
 
     assert len(claims(store, rules=rules)) == 3
     assert claims(store, rules=rules) == []
+
+
+def served(*queues):
+    rules = shared(Limit(concurrency=1), "the-api")
+    return lambda queue, _: rules if queue in queues else Elsewhere(*rules)
+
+
+def test_what_others_run_in_a_shared_limit_counts_also_if_their_queue_is_not_served_here(store):
+    for queue in ("mail", "sms"):
+        store.at(NOW).offer_many([in_channel("", queue=queue)])
+    (one,) = store.at(NOW).claim_channels(served("mail"), 10, LEASE, "mails").claimed
+
+    assert store.at(NOW).claim_channels(served("sms"), 10, LEASE, "texts").claimed == []
+    finish(store, one)
+    assert len(store.at(NOW).claim_channels(served("sms"), 10, LEASE, "texts").claimed) == 1
+
+
+def test_what_runs_in_a_shared_limit_counts_also_while_its_queue_is_paused(store):
+    for queue in ("mail", "sms"):
+        store.at(NOW).offer_many([in_channel("", queue=queue)])
+    rules = served("mail", "sms")
+    (one,) = store.at(NOW).claim_channels(rules, 10, LEASE, "first").claimed
+    pause(one.queue, store=store)
+
+    assert store.at(NOW).claim_channels(rules, 10, LEASE, "first").claimed == []
+
+
+def test_a_worker_that_does_not_know_a_task_counts_what_others_run_of_it_in_a_queue(store):
+    known = shared(Limit(concurrency=1))
+    for kind in ("shop.new", "shop.old"):
+        store.at(NOW).offer_many([in_channel("", kind=kind)])
+    new = store.at(NOW).claim_channels(lambda _, kind: known if kind == "shop.new" else None, 10, LEASE, "new")
+    old = store.at(NOW).claim_channels(lambda _, kind: known if kind == "shop.old" else None, 10, LEASE, "old")
+
+    assert (len(new.claimed), len(old.claimed)) == (1, 0)
 
 
 def test_blocked_channels_are_not_looked_at_again(store, connection):

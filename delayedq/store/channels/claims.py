@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.limiting import Limit, after, in_turns
 from delayedq.store.channels.places import Places
-from delayedq.store.channels.requests import ChannelClaim, ScopeState, Start
+from delayedq.store.channels.requests import ChannelClaim, Elsewhere, ScopeState, Start
 from delayedq.store.channels.visits import Room, Visit, bucket_of, room_of
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class ChannelTurn:
         self._request = request
         self._now = store.now()
         self._places = Places(store, self._now)
+        self._groups: list[Group] = []
         self._live: dict[str, ScopeState] = {}
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
@@ -70,9 +71,10 @@ class ChannelTurn:
         return ChannelClaim(self._claimed, self._due_in())
 
     def _served(self, around: Surroundings) -> list[tuple[Group, Rules]]:
+        self._groups = around.groups
         groups = [g for g in around.groups if g.queue not in around.queues_paused and g.kind not in around.kinds_paused]
         given = [(group, self._request.rules(group.queue, group.kind)) for group in groups]
-        return [(group, rules) for group, rules in given if rules is not None]
+        return [(group, rules) for group, rules in given if rules is not None and not isinstance(rules, Elsewhere)]
 
     def _due_in(self) -> float | None:
         if 0.0 not in self._again and (first := self._store.coming().rests_until) is not None:
@@ -82,13 +84,19 @@ class ChannelTurn:
     # What the channels of a group share
 
     def _count(self, served: Sequence[tuple[Group, Rules]]) -> None:
-        """How many messages run in each scope, if that is limited somewhere."""
-        scopes = [(scope, limit) for _, rules in served for scope, limit in rules.scopes]
-        if any(self._of(scope, limit).concurrency for scope, limit in scopes):
-            by_group = self._places.running_by_group([group.id for group, _ in served])
-            for group, rules in served:
-                for scope, _ in rules.scopes:
-                    self._running[scope] += by_group[group.id]
+        """How many messages run in each scope that is limited; those of paused and of other workers' queues count."""
+        shared = [(scope, limit) for _, rules in served for scope, limit in rules.scopes]
+        limited = {scope for scope, limit in shared if self._of(scope, limit).concurrency}
+        if not limited:
+            return
+        members = {group.id: scopes for group in self._groups if (scopes := limited & self._scopes(group))}
+        for id_, number in self._places.running_by_group(members).items():
+            self._running.update(dict.fromkeys(members[id_], number))
+
+    def _scopes(self, group: Group) -> set[str]:
+        """The limits that this group shares with others, as far as this process knows its task."""
+        rules = self._request.rules(group.queue, group.kind)
+        return {group.queue, group.kind, *(scope for scope, _ in (rules.scopes if rules else ()))}
 
     def _of(self, scope: str, defined: Limit) -> Limit:
         """The limit of a scope as it was set live, or else as defined."""

@@ -23,6 +23,10 @@ class Rules(NamedTuple):
     channel: Limit | None = None
 
 
+class Elsewhere(Rules):
+    """Those of messages that only other workers claim: what runs of them counts in the limits that they share."""
+
+
 class Held(NamedTuple):
     """A lease, and until when it holds unless it is renewed; that may be past, if it was renewed beside its row."""
 
@@ -31,7 +35,7 @@ class Held(NamedTuple):
 
 
 class ChannelRequest(NamedTuple):
-    """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for; None: it is not served."""
+    """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for those Elsewhere."""
 
     rules: Callable[[str, str], Rules | None]
     limit: int

@@ -92,7 +92,8 @@ class Visit:
         """None: it is in turn; or, if no message waits, it is not needed any more."""
         running = self.look.running.number + started
         if self._is_quiet(started):
-            return self.look.next_due or (self._ends_at(now, lease) if running else self._full_at(bucket, now))
+            moments = (self.look.next_due, self._ends_at(now, lease) if running else None)
+            return min((one for one in moments if one is not None), default=None) or self._full_at(bucket, now)
         if started < self.wanted:
             return now + LOCKED
         room = room_of(self.limit, running, bucket, 1, now)
