@@ -62,6 +62,18 @@ class Attempt:
         return as_backoff(self.task.backoff)(attempt)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing limits its time, nor interrupts it, nor says anything else of this message: most are."""
+        task = self.task
+        return (
+            self.claimed.metadata is None
+            and task.timeout is None
+            and task.deadline is None
+            and task.expires is None
+            and not task.interruptible
+        )
+
+    @property
     def expires(self) -> timedelta | None:
         """How long after it was due it may start for the first time."""
         return stored_duration(self.claimed.metadata, EXPIRES, self.task.expires)
@@ -74,10 +86,7 @@ class Attempt:
     @property
     def is_limited(self) -> bool:
         """Whether the time of this attempt is limited."""
-        task = self.task
-        if task.timeout is None and task.deadline is None and self.claimed.metadata is None:
-            return False
-        return task.timeout is not None or self.deadline is not None
+        return self.task.timeout is not None or self.deadline is not None
 
     @property
     def may_be_interrupted(self) -> bool:

@@ -178,7 +178,9 @@ class Pool:
             return _not_started(attempt)
         if attempt.task.exactly_once:
             return self._deadlines.execute_exactly_once(attempt)
-        return self._deadlines.execute(attempt) if attempt.may_be_interrupted else execute(attempt)
+        if attempt.is_plain or not attempt.may_be_interrupted:
+            return execute(attempt)
+        return self._deadlines.execute(attempt)
 
     def _next(self) -> Attempt | None:
         try:
