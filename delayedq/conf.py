@@ -45,6 +45,8 @@ class Settings:
     MAX_PAYLOAD_BYTES: int = MAX_PAYLOAD_BYTES
     #: Where the pipeline keeps ended messages: a directory, or a URL that Spark and this process can write to.
     LAKE: str | None = None
+    #: A directory through which Spark and this process exchange the files of a lake in S3, if Spark can't reach it.
+    LAKE_STAGING: str | None = None
     #: What tells the rows of this database from those of others that share the lake. None: the name of the database.
     LAKE_SOURCE: str | None = None
     #: The archive moves history that is older than this. Must be below RETENTION, which deletes what is older.
@@ -87,13 +89,16 @@ class Settings:
         _one_of("ARCHIVE_SENSITIVE", self.ARCHIVE_SENSITIVE, "plain", "masked")
         _callable_or_path("REDACT", self.REDACT)
         _callable_or_path("STATUS_PERMISSION", self.STATUS_PERMISSION)
-        for name in ("LAKE", "LAKE_SOURCE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS"):
+        for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ImproperlyConfigured(_problem(name, "a text, or None", value))
         if not isinstance(self.CRON, dict):
             raise ImproperlyConfigured(_problem("CRON", "a dict of schedules by name", self.CRON))
         object.__setattr__(self, "LIMITS", _limits(self.LIMITS))
+
+
+_TEXTS = ("LAKE", "LAKE_STAGING", "LAKE_SOURCE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS")
 
 
 @cache

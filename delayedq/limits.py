@@ -3,6 +3,7 @@
 limits.set("webhooks", concurrency=10)                        # a queue
 limits.set("shop.tasks.deliver", channel="acme", rate=Rate(1, per=timedelta(seconds=1)))
 limits.clear("webhooks")                                      # what the code says holds again
+limits.pause("shop.tasks.deliver", channel="acme")            # until limits.resume(...)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from delayedq.core.limiting import Limit, Rate
 from delayedq.exceptions import InvalidLimit
 from delayedq.store import default_store
 from delayedq.store.channels.offers import tell_channel
+from delayedq.store.channels.requests import Rules
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
 from delayedq.task_channels import limits_in, lines_up, rules_of, rules_of_bare, sizes_of
@@ -26,9 +28,8 @@ if TYPE_CHECKING:
 
     from delayedq.models import ChannelGroup, LimitState
     from delayedq.store.base import Store
-    from delayedq.store.channels.requests import Rules
 
-__all__ = ["Limit", "Rate", "clear", "live", "rules_for", "set"]
+__all__ = ["Limit", "Rate", "clear", "holding", "live", "pause", "resume", "rules_for", "set"]
 
 
 def set(  # noqa: A001 - limits.set() reads well
@@ -70,6 +71,59 @@ def clear(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
     if cleared:
         _tell(store, scope, channel)
     return cleared
+
+
+def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = None) -> bool:
+    """Let no more messages start in a channel, or in all of a scope, until `resume`; False if it is paused already.
+
+    scope, channel: as in `set`. by: who does it, as it is shown. Offers are stored as before, and what runs goes on.
+    `set` and `clear` end a pause too. Takes part in the caller's transaction. Raises InvalidLimit.
+    """
+    store = store or default_store()
+    _check_scope(scope, channel)
+    before = _states(store).filter(scope=scope, channel=channel).values_list("definition", flat=True).first()
+    if _is_paused(before):
+        return False
+    limit = Limit.from_json(json.loads(before)) if before else _defined(scope, channel)
+    paused = {**limit.as_json(), "paused": {"by": by, "at": store.now().isoformat()}, "before": before}
+    _states(store).update_or_create(scope=scope, channel=channel, defaults={"definition": json.dumps(paused)})
+    _tell(store, scope, channel)
+    return True
+
+
+def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
+    """End a pause: the limit from before it holds again. False if it was not paused."""
+    store = store or default_store()
+    found = _states(store).filter(scope=scope, channel=channel)
+    definition = found.values_list("definition", flat=True).first()
+    if not _is_paused(definition):
+        return False
+    before = json.loads(definition or "{}")["before"]
+    if before is None:
+        return clear(scope, channel=channel, store=store)
+    found.update(definition=before)
+    _tell(store, scope, channel)
+    return True
+
+
+def _is_paused(definition: str | None) -> bool:
+    return bool(definition and json.loads(definition).get("paused"))
+
+
+def _defined(scope: str, channel: str) -> Limit:
+    """What the code says."""
+    for task in registered.values():
+        rules = rules_of(task, task.queue_name) if lines_up(task) else Rules()
+        if channel and rules.channel is not None and scope in {task.queue_name, task.module_path}:
+            return rules.channel
+        if not channel and scope in dict(rules.scopes):
+            return dict(rules.scopes)[scope]
+    return dict(rules_of_bare(scope).scopes).get(scope, Limit()) if not channel else Limit()
+
+
+def holding(scope: str, channel: str = "", store: Store | None = None) -> Limit:
+    """What holds now for a scope, or for a channel of it: what was set live, or else what the code says."""
+    return live(store).get((scope, channel)) or _defined(scope, channel)
 
 
 def live(store: Store | None = None) -> dict[tuple[str, str], Limit]:

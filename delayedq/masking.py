@@ -40,6 +40,8 @@ logger = logging.getLogger("delayedq")
 
 #: Names that no parameter can have: they are keywords of Python.
 RETURN, RAISE = "return", "raise"
+#: What the record of an error has.
+RECORDED = frozenset({"attempt", "failed_at", "seconds", "worker", "exception", "message", "traceback"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,10 @@ class Masking:
         if self.masks(name):
             return MASK
         return value if self.redact is None else self._redacted(name, value)
+
+    def hides(self, name: str, value: Any) -> bool:
+        """Whether a JSON value of this name is not shown as it is."""
+        return self.masks(name) or bool(self.value(name, value) != value)
 
     def _redacted(self, name: str, value: Any) -> Any:
         assert self.redact is not None
@@ -139,6 +145,11 @@ class Hidden(Masking):
 
     __slots__ = ()
 
+    def errors(self, text: str, payload: str | None) -> str:
+        """Of what other code has recorded, nothing but what our own records have."""
+        records = json.loads(super().errors(text, payload))
+        return json.dumps([{name: value for name, value in one.items() if name in RECORDED} for one in records])
+
     def text_of(self, payload: str | None) -> Callable[[str], str]:  # noqa: ARG002
         return lambda text: text and MASK
 
@@ -192,6 +203,11 @@ def shown[Row: Message | FinishedMessage](message: Row, *, payload: bool = True)
             mask = getattr(masking, name.removesuffix("_start"))
             setattr(masked, name, mask(text, given) if name.startswith("error") else mask(text))
     return masked
+
+
+def masks_anything() -> bool:
+    """Whether anything of any message is masked for those who may see payloads."""
+    return redact() is not None or any(task.sensitive for task in registered.values())
 
 
 def redact() -> Redact | None:

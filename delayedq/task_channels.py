@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
     from delayedq.tasks import Task
 
+UNLIMITED = Limit()
+
 #: The name of the argument whose value is the channel; or what makes it from the arguments of a call.
 type ChannelOption = str | Callable[..., object] | None
 
@@ -72,13 +74,14 @@ def rules_of(task: Task[..., Any], queue: str) -> Rules:
     scopes += [(name, limit) for name, limit in configured(queue, task.module_path)]
     if own is not None and task.channel is None:
         scopes.append((task.module_path, own))
+    scopes += [(queue, UNLIMITED), (task.module_path, UNLIMITED)]  # unless they are limited live
     return Rules(_merged(scopes), own if task.channel is not None else None)
 
 
 def rules_of_bare(queue: str, limit: Limit | None = None) -> Rules:
     """The limits of the messages of a bare queue with this stored name; `limit`: that of each of its channels."""
     found = configured(queue, queue.partition(BARE)[0])
-    return Rules(((queue, found[0][1]),) if found else (), limit)
+    return Rules(((queue, found[0][1] if found else UNLIMITED),), limit)
 
 
 def _merged(scopes: Iterable[tuple[str, Limit]]) -> tuple[tuple[str, Limit], ...]:

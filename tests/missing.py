@@ -20,6 +20,7 @@ CURES = {
     "java": "apt install openjdk-17-jre-headless",
     "chromium": "apt install chromium",
     "pgbouncer": "apt install pgbouncer",
+    "prometheus": "apt install prometheus",
     "gettext": "apt install gettext",
     "axe": "npm install --no-package-lock --prefix .cache/axe axe-core@4",
 }

@@ -9,7 +9,7 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.exceptions import DelayedQError, InvalidMessage
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import Found, find_archived, send_again
@@ -31,7 +31,9 @@ class ArchivedMessages(ReadOnlyAdmin):
         try:
             return find_archived(self.store, id=id, key=key)
         except DelayedQError as error:
-            messages.warning(request, _("Archived messages are not shown: %(reason)s") % {"reason": error})
+            messages.warning(
+                request, _("Archived messages are not shown: %(reason)s") % {"reason": visible(str(error))}
+            )
             return Found([])
 
     def archived_like(self, request: HttpRequest, text: str | None) -> Found:
@@ -74,7 +76,7 @@ class ArchivedMessages(ReadOnlyAdmin):
         try:
             sent = send_again(self.store, ended)
         except InvalidMessage as error:
-            messages.error(request, str(error))
+            messages.error(request, visible(str(error)))
             return HttpResponseRedirect(self._page_url(ended.pk))
         if sent is None:
             messages.warning(request, _("A live message has its key: nothing was sent."))

@@ -116,8 +116,9 @@ class ArgumentForm(forms.Form):
         self.task = task
         masking = masking_of(task.module_path)
         for name, parameter in _parameters(task).items():
-            is_masked = masking is not None and masking.masks(name)
-            self.fields[f"{PREFIX}{name}"] = ArgumentField(parameter, given.get(name, ABSENT), is_masked=is_masked)
+            value = given.get(name, ABSENT)
+            is_masked = masking is not None and (masking.masks(name) if value is ABSENT else masking.hides(name, value))
+            self.fields[f"{PREFIX}{name}"] = ArgumentField(parameter, value, is_masked=is_masked)
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -126,6 +127,13 @@ class ArgumentForm(forms.Form):
             name.removeprefix(PREFIX): value for name, value in self.cleaned_data.items() if name.startswith(PREFIX)
         }
         return {name: value for name, value in entered.items() if value is not ABSENT}
+
+    def says_the_same(self, given: Mapping[str, Any]) -> bool:
+        """Whether nothing was changed. What is masked counts as changed if it was entered: a guess is not confirmed."""
+        return self.arguments == given and not any(
+            isinstance(field, ArgumentField) and field.keeps_if_empty and self.data.get(name)
+            for name, field in self.fields.items()
+        )
 
     def clean(self) -> dict[str, Any]:
         """Refuse what `enqueue` would."""

@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.contrib.admin.models import ADDITION, CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import PermissionDenied
+from django.http import Http404
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext as _
 
@@ -73,6 +74,11 @@ class ReadOnlyAdmin(AnyAdmin):
         base = {**site, "title": title, "opts": self.opts, "media": self.media}
         base["frame"] = "admin/delayedq/fragment.html" if FRAGMENT in request.headers else "admin/base_site.html"
         return TemplateResponse(request, f"admin/delayedq/{template}", {**base, **(context or {}), **more})
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        """Django's own page shows names as they are, and no edit. What was done to an object is on its own page."""
+        self.demand_view(request)
+        raise Http404(_("What was done to it is on its own page."))
 
     # The admin's log: names come from the database, and are written visibly.
 

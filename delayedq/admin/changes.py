@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 from django.utils.translation import gettext, pgettext_lazy
 from django.utils.translation import gettext_lazy as _
 
+from delayedq.admin.base import visible
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
 from delayedq.core.edits import (
@@ -163,7 +164,7 @@ class QueueForm(Nothing):
         try:
             check_name("queue", queue)
         except InvalidMessage as error:
-            raise ValidationError(str(error)) from None
+            raise ValidationError(visible(str(error))) from None
         if BARE in queue:
             raise ValidationError(
                 gettext("A queue of tasks has no %(mark)s in its name; that marks a bare queue.") % {"mark": BARE}

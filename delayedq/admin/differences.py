@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import cut, visible
+from delayedq.core.masking import MASK
 from delayedq.masking import hidden, masking_of
 from delayedq.models import EditedMessage, FinishedMessage, Message
 from delayedq.operations.arguments import by_name
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 PER_PAGE = 50
 #: At most this many characters of a value are shown.
 VALUE_LENGTH = 500
+#: The keys of a schedule's definition that have arguments.
+CALL = frozenset({"args", "kwargs"})
 
 
 class Difference(NamedTuple):
@@ -84,21 +87,40 @@ def _differences(before: dict[str, Any], after: dict[str, Any], kind: str, *, pa
     for name, value in after.items():
         if name == "payload":
             yield from _arguments(str(before.get(name)), str(value), kind, payload=payload)
+        elif name == "definition":
+            yield from _definition(before.get(name), value, payload=payload)
         elif before.get(name) != value:
             yield Difference(visible(name), _said(before.get(name)), _said(value))
 
 
 def _arguments(before: str, after: str, kind: str, *, payload: bool) -> Iterator[Difference]:
-    """The arguments that differ, by name, as they may be shown."""
+    """The arguments that differ, by name, as they may be shown; of what is masked, nobody learns whether it differs."""
     masking = masking_of(kind) if payload else hidden(kind)
     old, new = by_name(kind, before), by_name(kind, after)
     for name in {**old, **new}:
-        if old.get(name) != new.get(name):
+        is_hidden = masking is not None and any(
+            masking.hides(name, given[name]) for given in (old, new) if name in given
+        )
+        if is_hidden or old.get(name) != new.get(name):
             values = [
                 "" if name not in given else json.dumps(masking.value(name, given[name]) if masking else given[name])
                 for given in (old, new)
             ]
             yield Difference(_("argument %s") % visible(name), *(cut(value, VALUE_LENGTH) for value in values))
+
+
+def _definition(before: Any, after: Any, *, payload: bool) -> Iterator[Difference]:
+    """What differs of the definition of a schedule. `payload` False: not what its arguments are."""
+    old, new = _loaded(before or ""), _loaded(after or "")
+    for name in {**old, **new}:
+        is_hidden = name in CALL and not (payload and all(map(_is_shown, (old, new))))
+        if is_hidden or old.get(name) != new.get(name):
+            values = [MASK if is_hidden and name in given else _said(given.get(name)) for given in (old, new)]
+            yield Difference(visible(name), *values)
+
+
+def _is_shown(definition: dict[str, Any]) -> bool:
+    return masking_of(str(definition.get("task", ""))) is None
 
 
 def _said(value: Any) -> str:

@@ -13,10 +13,11 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.admin.base import may, visible
 from delayedq.admin.bulk import BulkAdmin
+from delayedq.admin.group_names import name_of
 from delayedq.admin.lists import tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.queues import points
-from delayedq.core.fingerprints import LINE_LENGTH, as_hex, class_of
+from delayedq.core.fingerprints import LINE_LENGTH, class_of
 from delayedq.core.limits import is_storable
 from delayedq.core.masking import MASK
 from delayedq.models import Outcome
@@ -74,7 +75,7 @@ class ErrorPages(BulkAdmin):
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
             given, reads = asked.cleaned_data, may(request, "view_payload")
-            found = error_groups(self.store, now, text=given["q"] if reads else "", error_class=given["class_name"])
+            found = error_groups(self.store, now, text=given["q"], error_class=given["class_name"], search_errors=reads)
         asked.found_in(found)
         context = {
             "filter": asked,
@@ -89,7 +90,7 @@ class ErrorPages(BulkAdmin):
 
 def query_of(fingerprint: int) -> str:
     """The filter of the history that selects the dead letters of an error group."""
-    return urlencode({"outcome": Outcome.FAILED.value, "group": as_hex(fingerprint)})
+    return urlencode({"outcome": Outcome.FAILED.value, "group": name_of(fingerprint)})
 
 
 def _row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:

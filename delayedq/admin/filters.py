@@ -13,9 +13,10 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from delayedq.admin.base import visible
+from delayedq.admin.group_names import fingerprint_of
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
-from delayedq.core.fingerprints import LINE_LENGTH, from_hex
+from delayedq.core.fingerprints import LINE_LENGTH
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.models import Outcome
 from delayedq.operations.selecting import EndedSelection, Selection
@@ -122,7 +123,7 @@ class EndedFilter(Filter):
         """Raises ValidationError."""
         asked = self.asked()
         group = asked.pop("group", None)
-        fingerprint = None if group is None else from_hex(group)
+        fingerprint = None if group is None else fingerprint_of(group)
         return EndedSelection(key=asked.pop("q", None), fingerprint=fingerprint, **asked)
 
 

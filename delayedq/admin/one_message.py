@@ -92,7 +92,7 @@ class OneMessagePages(ReadOnlyAdmin):
         message = self._live(message_id)
         task, given = self._call(message)
         form = ArgumentForm(task, given, request.POST or None)
-        if request.method == "POST" and form.is_valid() and form.arguments == given:
+        if request.method == "POST" and form.is_valid() and form.says_the_same(given):
             form.add_error(None, _("Nothing differs from what it has."))
         elif request.method == "POST" and form.is_valid():
             return self._edit_arguments(request, message, form)

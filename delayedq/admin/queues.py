@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq.admin.base import demand, may, visible
+from delayedq.admin.channels import ChannelPages
 from delayedq.admin.moments import when
 from delayedq.admin.state_pages import StatePages, worker_links
 from delayedq.core.limits import is_storable
@@ -19,6 +20,7 @@ from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue
 from delayedq.operations.pauses import pause, resume
 from delayedq.operations.queues import queue_states
+from delayedq.operations.rules import LATE
 from delayedq.operations.wording import both, grouped, span
 from delayedq.operations.workers import SHOWN, all_workers, current_messages, is_alive, running_ids
 
@@ -80,11 +82,12 @@ class WorkerRow(NamedTuple):
 
 
 @admin.register(PausedQueue)
-class QueueAdmin(StatePages):
+class QueueAdmin(StatePages, ChannelPages):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view
         return [
             *self.state_urls(),
+            *self.channel_urls(),
             path("", view(self.changelist_view), name="delayedq_pausedqueue_changelist"),
             path("pause/", view(self.pause_view), name="delayedq_pausedqueue_pause"),
             path("resume/", view(self.resume_view), name="delayedq_pausedqueue_resume"),
@@ -170,7 +173,7 @@ def _row(state: QueueState, now: datetime) -> Row:
         name=visible(state.name),
         url=f"{reverse('admin:delayedq_message_changelist')}?{name}",
         is_pausable=state.is_pausable,
-        state=_state(state),
+        state=_state(state, now),
         paused=_paused_words(state.paused, now),
         pause_url=f"{reverse('admin:delayedq_pausedqueue_pause')}?{name}",
         resume_url=f"{reverse('admin:delayedq_pausedqueue_resume')}?{name}",
@@ -191,12 +194,15 @@ def _paused_words(paused: PausedQueue | None, now: datetime) -> str:
     return _("paused by %(name)s %(time)s") % {"name": visible(paused.paused_by), "time": at}
 
 
-def _state(state: QueueState) -> str:
+def _state(state: QueueState, now: datetime) -> str:
+    """As the rules of the verdict say it: a queue is late here if it is a finding there."""
     if state.paused is not None:
         return "paused"
     if not state.is_pausable:
         return "polled by code"
-    return "served" if state.workers else "no live worker"
+    if not state.workers:
+        return "no live worker"
+    return "late" if state.oldest is not None and now - state.oldest >= LATE else "served"
 
 
 def sparkline(trend: Trend) -> Spark:

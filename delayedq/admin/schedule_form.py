@@ -12,6 +12,7 @@ from django.utils.dateparse import parse_duration
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from delayedq.admin.base import visible
 from delayedq.admin.choices import queue_field
 from delayedq.core.ticks import Misfire, Overlap
 from delayedq.cron.definitions import read_stored
@@ -141,7 +142,7 @@ class ScheduleForm(forms.Form):
         try:
             self.definition = read_stored(cleaned["name"], self.given)
         except DelayedQError as error:
-            raise ValidationError(str(error)) from None
+            raise ValidationError(visible(str(error))) from None
         return cleaned
 
 

@@ -122,7 +122,8 @@ class ScheduleAdmin(ReadOnlyAdmin):
             does = "disable" if known.disabled_at is None else "enable"
             yield _("Disable") if does == "disable" else _("Enable"), url_of(does, known.name)
         if known.in_database and may(request, "edit_schedule"):
-            yield _("Edit"), url_of("edit", known.name)
+            if may(request, "view_payload"):
+                yield _("Edit"), url_of("edit", known.name)
             yield pgettext("schedule", "Delete"), url_of("delete", known.name)
 
     # To add and to edit
@@ -141,6 +142,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     def edit_view(self, request: HttpRequest) -> HttpResponse:
         self.demand_view(request)
         demand(request, "edit_schedule")
+        demand(request, "view_payload")
         known = self._named(request)
         if not known.in_database:
             raise Http404(_("This schedule is not in the database."))
@@ -165,7 +167,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         try:
             recorded(name, verb, change, request.user.get_username())
         except DelayedQError as error:
-            form.add_error(None, str(error))
+            form.add_error(None, visible(str(error)))
             return None
         self._log(request, name, _("Added.") if verb == "Add" else _("Changed."))
         messages.success(
@@ -196,7 +198,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
                 self._log(request, name, _("Deleted."))
                 recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
         except DelayedQError as error:
-            messages.error(request, str(error))
+            messages.error(request, visible(str(error)))
             return self._back(name)
         messages.success(request, _("Schedule %(name)s is deleted.") % {"name": visible(name)})
         return HttpResponseRedirect(reverse("admin:delayedq_cronschedule_changelist"))

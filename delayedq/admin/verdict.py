@@ -1,11 +1,13 @@
-"""The verdict on the pages: findings as rows, and what can be done about each as a link or a form to a confirmation."""
+"""The verdict on the pages: findings as rows, and what can be done about each as a link."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlencode
 
 from django.urls import reverse
+from django.utils.html import format_html
 
 from delayedq.admin.base import cut, may
 from delayedq.admin.errors import query_of
@@ -28,14 +30,15 @@ if TYPE_CHECKING:
 SHOWN = 10
 #: At most this many characters of a text are shown.
 LENGTH = 400
+#: The rules whose evidence begins with the text of an error.
+_OF_ERRORS = {Rule.SPIKE, Rule.UNKNOWN_TASK}
 
 
 class Step(NamedTuple):
-    """What can be done: a link; or a form, if `posted` has its fields, which asks for confirmation."""
+    """What can be done: a link to a page that shows something, or asks for confirmation."""
 
     label: str
     url: str
-    posted: dict[str, str]
     command: str
 
 
@@ -43,7 +46,7 @@ class Row(NamedTuple):
     rule: str
     sentence: str
     since: SafeString | str
-    evidence: list[str]
+    evidence: list[SafeString | str]
     step: Step | None
 
 
@@ -67,17 +70,27 @@ def _row(request: HttpRequest, finding: Finding, now: datetime) -> Row:
         finding.rule.name.lower(),
         cut(finding.sentence, LENGTH),
         when(finding.since, now) if finding.since else "",
-        [cut(text, LENGTH) for text in _evidence(request, finding)],
+        [_linked(request, finding, cut(text, LENGTH)) for text in _evidence(request, finding)],
         None if finding.action is None else _step(request, finding.action),
     )
 
 
 def _evidence(request: HttpRequest, finding: Finding) -> list[str]:
     """Of an error, only the class, if the user may not see what errors say."""
-    if finding.rule not in {Rule.SPIKE, Rule.UNKNOWN_TASK} or may(request, "view_payload"):
+    if finding.rule not in _OF_ERRORS or may(request, "view_payload"):
         return [*finding.evidence]
     error, *rest = finding.evidence
     return [class_of(error), *rest]
+
+
+def _linked(request: HttpRequest, finding: Finding, text: str) -> SafeString | str:
+    """The text; the #id of the message in it is a link to it, if the user may view it."""
+    model = "finishedmessage" if finding.rule in _OF_ERRORS else "message"
+    found = finding.message_id and re.search(rf"#{finding.message_id}\b", text)
+    if not found or not may(request, f"view_{model}"):
+        return text
+    url = reverse(f"admin:delayedq_{model}_change", args=[finding.message_id])
+    return format_html('{}<a href="{}">{}</a>{}', text[: found.start()], url, found[0], text[found.end() :])
 
 
 def _step(request: HttpRequest, action: NextAction) -> Step | None:
@@ -85,17 +98,14 @@ def _step(request: HttpRequest, action: NextAction) -> Step | None:
     permission, url_of = _STEPS[action.verb]
     if not may(request, permission):
         return None
-    posted = {}
-    if action.verb is Verb.RETRY:
-        posted = {"action": "retry", "everything": "on", "query": query_of(int(action.about["fingerprint"]))}
-    return Step(cut(action.label, LENGTH), url_of(action), posted, cut(action.command, LENGTH))
+    return Step(cut(action.label, LENGTH), url_of(action), cut(action.command, LENGTH))
 
 
 def _to(name: str) -> Callable[[NextAction], str]:
     """A page of the admin, to which what the action is about is passed."""
 
     def url_of(action: NextAction) -> str:
-        about = urlencode({name: value for name, value in action.about.items() if name != "fingerprint"})
+        about = urlencode(action.about)
         return reverse(f"admin:delayedq_{name}") + (f"?{about}" if about else "")
 
     return url_of
@@ -112,7 +122,6 @@ def _errors(action: NextAction) -> str:
 
 _STEPS: dict[Verb, tuple[str, Callable[[NextAction], str]]] = {
     Verb.RESUME: ("pause_queue", _to("pausedqueue_resume")),
-    Verb.RETRY: ("retry_message", _to("finishedmessage_act")),
     Verb.MESSAGES: ("view_message", _to("message_changelist")),
     Verb.ERRORS: ("view_finishedmessage", _errors),
     Verb.SCHEDULE: ("view_cronschedule", _schedule),

@@ -19,6 +19,8 @@ LIMITED = 1_000
 BOUNDARY = -LIMITED // 2
 
 METADATA_KEY = f"{PREFIX}channel"
+#: How metadata begin that name a channel and nothing else.
+_ALONE, _QUOTES = '{"' + METADATA_KEY + '":"', 4
 
 
 def is_limited(priority: int) -> bool:
@@ -48,6 +50,10 @@ def with_channel(metadata: str | None, channel: str) -> str:
 
 def channel_of(metadata: str | None) -> str | None:
     """The channel in the metadata of a message; None if it has none."""
+    if (
+        metadata and metadata.startswith(_ALONE) and metadata.count('"') == _QUOTES and "\\" not in metadata
+    ):  # the usual ones
+        return metadata[len(_ALONE) : -2]
     channel = own(metadata, METADATA_KEY)
     return None if channel is None else str(channel)
 

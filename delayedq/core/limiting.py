@@ -98,7 +98,15 @@ class Limit:
         """The reverse."""
         terms = stored.get("rate")
         rate = None if terms is None else Rate(terms[0], timedelta(seconds=terms[1]), terms[2])
-        return cls(concurrency=stored.get("concurrency"), rate=rate, size=stored.get("size"))
+        limit = cls(concurrency=stored.get("concurrency"), rate=rate, size=stored.get("size"))
+        if stored.get("paused"):
+            object.__setattr__(limit, "concurrency", 0)  # as no task can define it
+        return limit
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether an operator has paused what it limits."""
+        return self.concurrency == 0
 
 
 class Bucket(NamedTuple):

@@ -65,7 +65,10 @@ class Migration(migrations.Migration):
             ],
             options={
                 "verbose_name_plural": "queues",
-                "permissions": [("pause_queue", "Can pause and resume queues and tasks")],
+                "permissions": [
+                    ("pause_queue", "Can pause and resume queues, tasks and channels"),
+                    ("set_limit", "Can set limits of queues, tasks and channels"),
+                ],
                 "default_permissions": ("view",),
             },
         ),
@@ -427,13 +430,7 @@ class Migration(migrations.Migration):
                 ("tokens", models.FloatField(blank=True, null=True)),
                 ("tokens_at", models.DateTimeField(blank=True, null=True)),
             ],
-            options={
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(fields=["group_id", "is_ready", "turn", "id"], name="delayedq_turn"),
-                    models.Index(fields=["is_ready", "ready_at"], name="delayedq_ready"),
-                ],
-            },
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="ChannelMessage",
@@ -445,17 +442,7 @@ class Migration(migrations.Migration):
                 ("due_at", models.DateTimeField()),
                 ("lease_token", models.BigIntegerField(default=0)),
             ],
-            options={
-                "default_permissions": (),
-                "indexes": [
-                    models.Index(
-                        fields=["channel_id", "lease_token", "urgency", "due_at", "message_id"],
-                        name="delayedq_channel_order",
-                    ),
-                    models.Index(fields=["channel_id", "lease_token", "due_at"], name="delayedq_channel_due"),
-                    models.Index(fields=["group_id", "lease_token"], name="delayedq_channel_running"),
-                ],
-            },
+            options={"default_permissions": ()},
         ),
         migrations.CreateModel(
             name="LimitState",
@@ -472,7 +459,7 @@ class Migration(migrations.Migration):
                 "constraints": [models.UniqueConstraint(fields=("scope", "channel"), name="delayedq_limit")],
             },
         ),
-        # Created before `set_storage`, which drops the first on MySQL, and replaces the second on PostgreSQL.
+        # Created before `set_storage`, which drops the first on MySQL, and replaces the others on PostgreSQL.
         migrations.AddIndex(
             model_name="finishedmessage",
             index=models.Index(
@@ -485,6 +472,28 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="message",
             index=models.Index(fields=["queue", "priority", "scheduled_at", "id"], name="delayedq_due"),
+        ),
+        migrations.AddIndex(
+            model_name="channel",
+            index=models.Index(fields=["group_id", "is_ready", "turn", "id"], name="delayedq_turn"),
+        ),
+        migrations.AddIndex(
+            model_name="channel",
+            index=models.Index(fields=["is_ready", "ready_at"], name="delayedq_ready"),
+        ),
+        migrations.AddIndex(
+            model_name="channelmessage",
+            index=models.Index(
+                fields=["channel_id", "lease_token", "urgency", "due_at", "message_id"], name="delayedq_channel_order"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="channelmessage",
+            index=models.Index(fields=["channel_id", "lease_token", "due_at"], name="delayedq_channel_due"),
+        ),
+        migrations.AddIndex(
+            model_name="channelmessage",
+            index=models.Index(fields=["group_id", "lease_token"], name="delayedq_channel_running"),
         ),
         # MySQL can't change a table within a transaction; on PostgreSQL the whole migration is one.
         migrations.RunPython(set_storage, migrations.RunPython.noop, atomic=False),

@@ -27,6 +27,24 @@ DUE_INDEX = (
     "CREATE INDEX delayedq_due ON delayedq_message (queue, priority, scheduled_at, id) WHERE queue IS NOT NULL",
 )
 
+# A claim from channels writes only those of these indexes that its rows are in then: a channel that is in turn does not
+# rest, and a message that runs is not due. What channels hold is counted by the other indexes of their messages.
+CHANNEL_INDEXES = (
+    "DROP INDEX delayedq_turn",
+    "CREATE INDEX delayedq_turn ON delayedq_channel (group_id, turn, id) WHERE is_ready",
+    "DROP INDEX delayedq_ready",
+    "CREATE INDEX delayedq_ready ON delayedq_channel (ready_at) WHERE NOT is_ready",
+    "DROP INDEX delayedq_channel_due",
+    "CREATE INDEX delayedq_channel_due ON delayedq_channelmessage (channel_id, due_at) WHERE lease_token = 0",
+)
+CHANNEL_STORAGE = """
+ALTER TABLE {} SET (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 2000, autovacuum_vacuum_cost_delay = 0,
+    vacuum_truncate = false
+)
+"""
+TABLES_OF_CHANNELS = ("delayedq_channel", "delayedq_channelmessage", "delayedq_channelnotice")
+
 # Keys that begin alike stand together in their index only if it is sorted by code points, as on the other databases.
 KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'
 
@@ -64,7 +82,8 @@ TABLES_WITH_NAMES = (
 def set_storage(apps: object, schema_editor: Any) -> None:
     connection = schema_editor.connection
     if connection.vendor == "postgresql":
-        for statement in (STORAGE, *DUE_INDEX, KEY):
+        of_channels = map(CHANNEL_STORAGE.format, TABLES_OF_CHANNELS)
+        for statement in (STORAGE, *DUE_INDEX, KEY, *CHANNEL_INDEXES, *of_channels):
             schema_editor.execute(statement)
     if connection.vendor in PARENT_OF:
         words = {"parent_of": PARENT_OF[connection.vendor], "has_parent": HAS_PARENT.replace("%%", "%")}

@@ -20,7 +20,10 @@ class PausedQueue(models.Model):
     class Meta:
         verbose_name_plural = _("queues")
         default_permissions = ("view",)
-        permissions: ClassVar = [("pause_queue", "Can pause and resume queues and tasks")]
+        permissions: ClassVar = [
+            ("pause_queue", "Can pause and resume queues, tasks and channels"),
+            ("set_limit", "Can set limits of queues, tasks and channels"),
+        ]
 
     def __str__(self) -> str:
         return self.queue

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Q
+from django.utils.translation import gettext as _
 
 from delayedq.core.channels import channel_id
 from delayedq.core.limiting import Limit
 from delayedq.limits import live
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
-from delayedq.operations.wording import both
+from delayedq.operations.wording import both, grouped, span
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import rules_of, rules_of_bare
+from delayedq.task_channels import UNLIMITED, rules_of, rules_of_bare
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def channel_now(store: Store, queue: str, kind: str, name: str, now: datetime) -
 
 
 def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
-    rules, set_live, places = _rules(queue, kind), live(store), Places(store, now)
+    rules, set_live, places = rules_here(queue, kind), live(store), Places(store, now)
     own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
     if limit := own or rules.channel:
         id_ = channel_id(queue, kind, name)
@@ -73,9 +74,12 @@ def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> It
         yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
     states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
     for scope, defined in rules.scopes:
+        limit = set_live.get((scope, ""), defined)
+        if limit == UNLIMITED:
+            continue
         groups = [one.pk for one in ChannelGroup.objects.using(store.alias) if scope in _scopes(one)]
         running_in_scope = places.running_by_group(groups).total()
-        yield _now(scope, set_live.get((scope, ""), defined), running_in_scope, states.get(scope), now)
+        yield _now(scope, limit, running_in_scope, states.get(scope), now)
 
 
 def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: datetime) -> LimitNow:
@@ -83,7 +87,8 @@ def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: d
     return LimitNow(scope, limit, running, room_of(rate_only, 0, bucket_of(state), 1, now).released_at)
 
 
-def _rules(queue: str, kind: str) -> Rules:
+def rules_here(queue: str, kind: str) -> Rules:
+    """The limits of a task in a queue, as this process knows them."""
     if BARE in queue:
         return rules_of_bare(queue)
     task = registered.get(kind)
@@ -91,7 +96,7 @@ def _rules(queue: str, kind: str) -> Rules:
 
 
 def _scopes(group: ChannelGroup) -> list[str]:
-    return [scope for scope, _ in _rules(group.queue, group.kind).scopes]
+    return [scope for scope, _ in rules_here(group.queue, group.kind).scopes]
 
 
 def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
@@ -100,13 +105,21 @@ def why_limited(store: Store, message: Message, name: str, now: datetime) -> Ite
     whose = f"channel {name}" if name else "its task"
     for one in channel.limits:
         subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
-        if one.is_full:
+        if one.limit.is_paused:
+            yield f"{subject} is paused."
+        elif one.is_full:
             yield f"{subject} has {one.running:,} of {one.limit.concurrency:,} running."
         elif one.released_at is not None:
             yield f"{subject} has its next release {both(one.released_at, now)}."
     if before := _before(store, message, name, now):
         more = "More than " if before > MOST_WAITING else ""
         yield f"{more}{min(before, MOST_WAITING):,} of {whose} wait before it."
+
+
+def waits_for_limit(store: Store, message: Message, name: str, now: datetime) -> bool:
+    """Whether a due message with this channel waits for a limit, or is in a channel that does: it is not late then."""
+    limits = channel_now(store, message.queue, message.kind, name, now).limits
+    return any(one.is_full or one.released_at is not None for one in limits)
 
 
 def _before(store: Store, message: Message, name: str, now: datetime) -> int:
@@ -120,3 +133,15 @@ def _before(store: Store, message: Message, name: str, now: datetime) -> int:
         Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
     )
     return before[: MOST_WAITING + 1].count()
+
+
+def terms_of(limit: Limit) -> str:
+    """A limit in words; "-": it limits nothing."""
+    said = []
+    if limit.concurrency:
+        said.append(_("%s at once") % grouped(limit.concurrency))
+    if limit.rate is not None:
+        said.append(_("%(count)s in %(span)s") % {"count": grouped(limit.rate.count), "span": span(limit.rate.per)})
+    if limit.size is not None:
+        said.append(_("size %s") % grouped(limit.size))
+    return ", ".join(said) or "-"

@@ -66,30 +66,31 @@ class ErrorGroups(NamedTuple):
     classes: list[str]
 
 
-def error_groups(store: Store, now: datetime, *, text: str = "", error_class: str = "") -> ErrorGroups:
+def error_groups(
+    store: Store, now: datetime, *, text: str = "", error_class: str = "", search_errors: bool = True
+) -> ErrorGroups:
     """The error groups, first those that grew last; at most SHOWN. 4 statements, whatever there is.
 
     `text`: only those whose latest error has it, in upper or lower case, or whose task has. `error_class`: only those
-    of this class, such as "app.errors.Overbooked". Both look at the SEARCHED that grew last.
+    of this class, such as "app.errors.Overbooked". Both look at the SEARCHED that grew last. `search_errors` False: the
+    text is sought in tasks alone.
     """
     is_search = bool(text or error_class)
     stored = operator_store(store.alias).error_groups
     extents = sorted(stored.extents(KNOWN), key=lambda extent: extent.last_at, reverse=True)
     searched = extents[: SEARCHED if is_search else SHOWN]
     newest = stored.newest([extent.fingerprint for extent in searched])
+    texts = {one: f"{latest.error}\n{latest.kind}" if search_errors else latest.kind for one, latest in newest.items()}
     found = [
         extent
         for extent in searched
-        if extent.fingerprint in newest and _matches(newest[extent.fingerprint], text.lower(), error_class)
+        if text.lower() in texts.get(extent.fingerprint, "").lower()
+        and extent.fingerprint in newest
+        and error_class in {"", class_of(newest[extent.fingerprint].error)}
     ]
     classes = sorted({class_of(one.error) for one in newest.values()} - {""})
     more = (len(found) if is_search else len(extents)) - len(found[:SHOWN])
     return ErrorGroups(_described(store, found[:SHOWN], newest, now), more, len(extents) == KNOWN, classes)
-
-
-def _matches(newest: Newest, text: str, error_class: str) -> bool:
-    looked_at = f"{newest.error}\n{newest.kind}".lower()
-    return text in looked_at and error_class in {"", class_of(newest.error)}
 
 
 def _described(store: Store, extents: Sequence[Extent], newest: dict[int, Newest], now: datetime) -> list[ErrorGroup]:

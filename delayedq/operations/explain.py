@@ -19,7 +19,8 @@ from delayedq.masking import masking_of
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
 from delayedq.operations.channels import why_limited
 from delayedq.operations.counting import counted
-from delayedq.operations.wording import both, exact, grouped, relative
+from delayedq.operations.rules import LATE
+from delayedq.operations.wording import both, exact, grouped, relative, span
 from delayedq.operations.workers import is_alive, live_workers, running_ids, serves
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE, Lane
@@ -58,6 +59,7 @@ class Reason(StrEnum):
     DEAF = "deaf listener"
     LOCKED = "locked"
     READY = "ready"
+    LATE = "late"
 
 
 class Answer(NamedTuple):
@@ -169,11 +171,14 @@ class Waiting:
 
     def answers(self) -> list[Answer]:
         obstacles = [*self._time(), *self._task(), *self._queue()]
-        return (
-            obstacles
-            or [*self._turn()]
-            or [Answer(Reason.READY, _("Nothing is in its way: a worker is about to take it."))]
-        )
+        return obstacles or [*self._turn()] or [self._ready()]
+
+    def _ready(self) -> Answer:
+        wait = self.now - self.message.scheduled_at
+        if wait < LATE:
+            return Answer(Reason.READY, _("Nothing is in its way: a worker is about to take it."))
+        words = _("Nothing that delayedq knows of blocks it, but no worker has taken it for %(span)s.")
+        return Answer(Reason.LATE, words % {"span": span(wait)})
 
     def _time(self) -> Iterator[Answer]:
         message = self.message

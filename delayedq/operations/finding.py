@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.limits import is_storable
+from delayedq.masking import masking_of, masks_anything
+from delayedq.models import Message
 from delayedq.operations.browsing import PAGE, by_key, live_rows, scan_live
+from delayedq.store.operator import KeysetPage
 
 if TYPE_CHECKING:
-    from delayedq.models import Message
     from delayedq.operations.selecting import Selection
     from delayedq.store.base import Store
+    from delayedq.store.operator import Position
+
+
+#: Where something is masked, at most this many messages are looked at twice: as they are stored, and as they are shown.
+MOST_MASKED = 1_000
 
 
 class Found(NamedTuple):
@@ -39,5 +47,22 @@ def find(store: Store, text: str, selection: Selection, *, payload: bool = True)
         return Found(found[:PAGE], is_cut=len(found) > PAGE)
     if not payload:
         return Found([])
-    page = live_rows(store, scan_live(store, replace(rest, argument=text), None, PAGE))
-    return Found(page.rows, page.after is not None, by_argument=True)
+    page = scan_live(store, replace(rest, argument=text), None, MOST_MASKED if masks_anything() else PAGE)
+    shown = _that_show(store, [*page.found, *page.beyond], text)
+    rows = live_rows(store, KeysetPage(shown[:PAGE], None)).rows
+    return Found(rows, page.reached is not None or len(shown) > PAGE, by_argument=True)
+
+
+def _that_show(store: Store, positions: list[Position], text: str) -> list[Position]:
+    """Those whose payload has the text as it may be shown: a search must not tell what is masked."""
+    if not masks_anything():
+        return positions
+    messages = Message.objects.using(store.alias).filter(id__in=[position.id for position in positions])
+    payloads = {id_: _masked(kind, payload) for id_, kind, payload in messages.values_list("id", "kind", "payload")}
+    forms = {text, json.dumps(text)[1:-1]}
+    return [one for one in positions if any(form in payloads.get(one.id, "") for form in forms)]
+
+
+def _masked(kind: str, payload: str) -> str:
+    masking = masking_of(kind)
+    return payload if masking is None else masking.payload(payload)

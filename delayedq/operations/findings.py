@@ -34,7 +34,6 @@ class Verb(StrEnum):
     """What an operator may do about it. Each is confirmed before anything happens, or only shows something."""
 
     RESUME = "resume"  #: a queue
-    RETRY = "retry"  #: the dead letters of an error group
     MESSAGES = "messages"  #: look at live messages, by `state` and `queue`
     ERRORS = "errors"  #: look at the dead letters of an error group
     SCHEDULE = "schedule"  #: look at a schedule
@@ -54,6 +53,7 @@ class NextAction(NamedTuple):
 
 class Finding(NamedTuple):
     """Something that is wrong. `subject`: the queue, task, error, worker or schedule. `since`: None if it is not known.
+    `message_id`: the message that the evidence names as #id, if it names one.
 
     The texts are translated, and hold texts of the database as they are.
     """
@@ -64,6 +64,7 @@ class Finding(NamedTuple):
     subject: str
     evidence: Sequence[str]
     action: NextAction | None = None
+    message_id: int | None = None
 
 
 class Spike(NamedTuple):
@@ -96,12 +97,14 @@ class Lost(NamedTuple):
 class Symptoms:
     """What is known at `now`. `heads`: of each lane whose queue is not paused, what would be claimed next.
 
-    `backlogs`: by paused queue that has due messages, since when the first is due.
+    `backlogs`: by paused queue that has due messages, since when the first is due. `limited`: the lanes (queue and
+    stored priority) whose first message waits for a limit.
     """
 
     now: datetime
     workers: Sequence[Worker] = ()
     heads: Sequence[LaneHead] = ()
+    limited: frozenset[tuple[str, int]] = frozenset()
     paused: Sequence[PausedQueue] = ()
     backlogs: Mapping[str, datetime] = field(default_factory=dict)
     spikes: Sequence[Spike] = ()

@@ -15,7 +15,7 @@ from delayedq.operations.workers import is_alive, running_ids, serves
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from delayedq.models import Worker
     from delayedq.operations.findings import Spike, Symptoms
@@ -41,11 +41,14 @@ def _live(symptoms: Symptoms) -> list[Worker]:
     return [worker for worker in symptoms.workers if is_alive(worker, symptoms.now)]
 
 
-def oldest_due(symptoms: Symptoms) -> dict[str, timedelta]:
-    """By queue that workers serve and that is not paused, for how long its first message has been due."""
+def oldest_due(symptoms: Symptoms, ignored: Collection[tuple[str, int]] = ()) -> dict[str, timedelta]:
+    """By queue that workers serve and that is not paused, for how long its first message has been due.
+
+    ignored: lanes (queue and stored priority) that are not looked at.
+    """
     waits: dict[str, timedelta] = {}
     for head in symptoms.heads:
-        if head.due_in < 0 and BARE not in head.queue:
+        if (head.queue, head.priority) not in ignored and head.due_in < 0 and BARE not in head.queue:
             wait = timedelta(seconds=-head.due_in)
             waits[head.queue] = max(wait, waits.get(head.queue, wait))
     return waits
@@ -86,9 +89,9 @@ def unserved(symptoms: Symptoms) -> Iterator[Finding]:
 
 
 def late(symptoms: Symptoms) -> Iterator[Finding]:
-    """The first message of a queue that is served has been due for long."""
+    """The first message of a queue that is served has been due for long, and waits for no limit."""
     workers = _live(symptoms)
-    for queue, wait in oldest_due(symptoms).items():
+    for queue, wait in oldest_due(symptoms, symptoms.limited).items():
         serving = [worker for worker in workers if serves(worker, queue)]
         if wait >= LATE and serving:
             threads, running = sum(one.threads for one in serving), sum(len(running_ids(one)) for one in serving)
@@ -98,10 +101,18 @@ def late(symptoms: Symptoms) -> Iterator[Finding]:
                 % {"queue": queue, "span": span(wait)},
                 symptoms.now - wait,
                 queue,
-                [_("%(running)s of the %(threads)s threads that serve it were busy.")
-                 % {"running": min(running, threads), "threads": threads}],
+                [_capacity(threads, threads - running)],
                 _look(queue),
-            )  # fmt: skip
+            )
+
+
+def _capacity(threads: int, free: int) -> str:
+    if free <= 0:
+        return _("All %(threads)s threads that serve it were busy at the last heartbeat.") % {"threads": threads}
+    words = _(
+        "%(free)s of the %(threads)s threads that serve it were free at the last heartbeat: capacity is not the cause."
+    )
+    return words % {"free": free, "threads": threads}
 
 
 def paused(symptoms: Symptoms) -> Iterator[Finding]:
@@ -150,10 +161,11 @@ def spiking(symptoms: Symptoms) -> Iterator[Finding]:
                 pattern(spike.newest.error),
                 [
                     spike.newest.error,
-                    _("The latest is #%(id)s, of %(task)s.") % {"id": spike.newest.id, "task": spike.newest.kind},
+                    _latest(spike),
                     _("In the day before, %(number)s.") % {"number": f"{spike.before:,}"},
                 ],
-                _retry(spike),
+                _look_at_error(spike),
+                spike.newest.id,
             )
 
 
@@ -165,13 +177,19 @@ def unknown_task(symptoms: Symptoms) -> Iterator[Finding]:
             _("No worker knows the task %(task)s: its messages fail.") % {"task": spike.newest.kind},
             spike.since,
             spike.newest.kind,
-            [spike.newest.error],
-            _retry(spike),
+            [spike.newest.error, _latest(spike), _("Until a worker knows it, what is retried fails again.")],
+            _look_at_error(spike),
+            spike.newest.id,
         )
 
 
-def _retry(spike: Spike) -> NextAction:
-    return NextAction(Verb.RETRY, _("Retry them"), {"fingerprint": spike.extent.fingerprint})
+def _latest(spike: Spike) -> str:
+    return _("The latest is #%(id)s, of %(task)s.") % {"id": spike.newest.id, "task": spike.newest.kind}
+
+
+def _look_at_error(spike: Spike) -> NextAction:
+    """Not to retry them: while the cause lasts, they fail again. The page of the error offers that."""
+    return NextAction(Verb.ERRORS, _("Look at this error"), {"fingerprint": spike.extent.fingerprint})
 
 
 # Leases, schedules, workers -------------------------------------------------------------------------------------------
@@ -191,7 +209,7 @@ def lost(symptoms: Symptoms) -> Iterator[Finding]:
             "when": relative(first.leased_until, symptoms.now),
         }
         action = NextAction(Verb.MESSAGES, _("Look at what was lost"), {"state": "lost"})
-        yield Finding(Rule.LOST, sentence, first.leased_until, first.worker, [evidence], action)
+        yield Finding(Rule.LOST, sentence, first.leased_until, first.worker, [evidence], action, first.id)
 
 
 def not_ticking(symptoms: Symptoms) -> Iterator[Finding]:

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from django.db import Error
 from django.utils.translation import gettext as _
 
+from delayedq.core.channels import channel_of, is_limited
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, Message, PausedQueue, has_run_out, is_free
+from delayedq.operations.channels import waits_for_limit
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
 from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from delayedq.models import Worker
     from delayedq.store.base import Store
     from delayedq.store.error_groups import Extent, Newest
+    from delayedq.store.protocol import LaneHead
 
 #: Of each kind, at most this many are looked at.
 MOST = 20
@@ -57,10 +60,12 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
     workers = all_workers(store)
     paused = list(PausedQueue.objects.using(store.alias).order_by("paused_at")[:MOST])
     spikes = _spikes(store, now)
+    heads = store.at(now).scan()
     return Symptoms(
         now=now,
         workers=workers,
-        heads=store.at(now).scan(),
+        heads=heads,
+        limited=_limited(store, heads, now),
         paused=paused,
         backlogs=_backlogs(store, paused, now),
         spikes=[spike for spike in spikes if not spike.newest.error.startswith(UNKNOWN_TASK)],
@@ -68,6 +73,18 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
         overdue=_overdue(store, now),
         lost=_lost(store, workers, now),
     )
+
+
+def _limited(store: Store, heads: Sequence[LaneHead], now: datetime) -> frozenset[tuple[str, int]]:
+    """Of the lanes of channels that would be late, those whose first message waits for a limit."""
+    late = [head for head in heads if is_limited(head.priority) and head.due_in <= -LATE.total_seconds()]
+    found: set[tuple[str, int]] = set()
+    for head in late[:MOST]:
+        waiting = Message.objects.using(store.alias).filter(queue=head.queue, priority=head.priority)
+        first = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at", "id").first()
+        if first is None or waits_for_limit(store, first, channel_of(first.metadata) or "", now):
+            found.add((head.queue, head.priority))
+    return frozenset(found)
 
 
 def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dict[str, datetime]:

@@ -13,7 +13,9 @@ from django.db.models import F, Max, Q
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import LakeUnusable
+from delayedq.models import FinishedMessage
 from delayedq.pipeline.address import database_name
+from delayedq.pipeline.lake.rows import Wanted, read
 from delayedq.pipeline.lake.snapshot import others
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 
@@ -26,6 +28,11 @@ if TYPE_CHECKING:
 
     #: By the number of each settled batch: when rows of it were last restored, if ever.
     Settled = dict[int, datetime | None]
+
+#: Batches that readers of the lake see.
+PUBLISHED = (ArchiveState.VERIFIED, ArchiveState.DELETED)
+#: How many rows tell whether the lake is of this database.
+_COMPARED = 100
 
 
 def source_of(alias: str) -> str:
@@ -83,6 +90,29 @@ def next_number(snapshot: Snapshot | None = None, source: str = "") -> int:
 def new_name(now: datetime) -> str:
     """A name that no batch has, of any database."""
     return f"{now:%Y%m%dT%H%M%S}-{secrets.token_hex(4)}"
+
+
+def check_source(table: LakeTable, source: str) -> None:
+    """Raises LakeUnusable if the lake has rows of another database that is called like this one.
+
+    Only one that has never archived may be another. It is the same if it converted the lake, or if it has any of the
+    lake's rows among those that it would archive first, as after it was restored from an early backup.
+    """
+    if ArchiveBatch.objects.filter(state__in=PUBLISHED).exists():
+        return
+    snapshot = table.snapshot()
+    if not snapshot.last(source) or any("former" in about for about in snapshot.abouts()):
+        return
+    first = FinishedMessage.objects.order_by("finished_at")[:_COMPARED]
+    ends = set(first.values_list("id", "finished_at"))
+    wanted = Wanted(values={"source": [source], "id": [id_ for id_, _ in ends]})
+    for rows in read(table, wanted.files(snapshot), wanted, ["id", "finished_at"]):
+        if not ends.isdisjoint((row["id"], row["finished_at"]) for row in rows.to_pylist()):
+            return
+    raise LakeUnusable(
+        f"The lake at {table.path} holds messages of another database that is called {source!r}, too: this one has "
+        "never archived, and has none of them. Give it a name of its own with DELAYEDQ['LAKE_SOURCE']."
+    )
 
 
 def is_there(table: LakeTable) -> bool:

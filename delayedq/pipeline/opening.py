@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidOption
 from delayedq.pipeline.address import address_of
 from delayedq.pipeline.lake.table import LakeTable
-from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.connecting import Address
 from delayedq.pipeline.spark.lake import Lake
 from delayedq.pipeline.spark.session import spark_session
@@ -35,7 +35,7 @@ _NO_LAKE = "There is no lake: set DELAYEDQ['LAKE'], or pass --lake."
 class Pipeline:
     """What all steps use. `tell` writes a line for the operator.
 
-    address: the database, as executors reach it. here: the same one, as this process does.
+    address: the database, as executors reach it. here: the same one, as this process does. staging: as Lake has it.
     """
 
     spark: SparkSession
@@ -44,13 +44,14 @@ class Pipeline:
     here: Address
     tell: Callable[[str], object]
     lake_path: str | None = None
+    staging: str | None = None
 
     @property
     def lake(self) -> Lake:
         """Raises InvalidOption if there is none."""
         if self.lake_path is None:
             raise InvalidOption(_NO_LAKE)
-        return Lake(self.spark, self.lake_path)
+        return Lake(self.spark, self.lake_path, self.staging)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,16 @@ def opened(options: Options, tell: Callable[[str], object]) -> Iterator[Pipeline
     master = None if remote else options["master"] or settings.SPARK_MASTER
     where = options["address"] or settings.SPARK_ADDRESS
     progress = {"spark.ui.showConsoleProgress": "true"} if sys.stderr.isatty() and not remote else {}
-    with address_of(store.alias) as here, spark_session(master, remote, progress) as spark:
-        register(spark)
+    with address_of(store.alias) as here, _staging() as staging, spark_session(master, remote, progress) as spark:
         address = Address(where) if where else here
-        yield Pipeline(spark, store, address, here, tell, options["lake"] or settings.LAKE)
+        yield Pipeline(spark, store, address, here, tell, options["lake"] or settings.LAKE, staging)
+
+
+@contextmanager
+def _staging() -> Iterator[str | None]:
+    """A directory that is empty, and gone after the block; None if the settings name no place for it."""
+    if (place := get_settings().LAKE_STAGING) is None:
+        yield None
+        return
+    with TemporaryDirectory(prefix="delayedq-lake-", dir=place) as directory:
+        yield directory

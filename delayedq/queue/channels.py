@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.limiting import Limit
 from delayedq.exceptions import InvalidMessage, InvalidQueue
-from delayedq.store.channels.requests import Rules
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import rules_of_bare, sizes_of
+from delayedq.task_channels import UNLIMITED, rules_of_bare, sizes_of
 
 if TYPE_CHECKING:
     from delayedq.core.sizes import Size
+    from delayedq.store.channels.requests import Rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class QueueChannels:
     def rules(self, queue: str) -> Rules | None:
         """The limits of the messages of the queue with this stored name; None: they wait in no channel."""
         rules = rules_of_bare(queue, self.limit)
-        return rules if self.declared or rules != Rules() else None
+        return rules if self.declared or self.limit is not None or rules.scopes[0][1] != UNLIMITED else None
 
     def terms(self, queue: str, channel: object) -> tuple[str | None, tuple[Size, ...]]:
         """The channel of an offer that asks for this one (None: for none), and its sizes. Raises InvalidMessage."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from django.db import transaction
 
 from delayedq.store.bare_queues import BareQueues
-from delayedq.store.channels.offers import tell_ended, with_channels
+from delayedq.store.channels.offers import told_of, with_channels
 from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
+    from delayedq.store.channels.requests import ChannelClaim, ChannelRequest
     from delayedq.store.database import Database
     from delayedq.store.listener import Listener
     from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Transition
@@ -172,19 +173,34 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
         if not transitions:
             return Settled()
         with self.database.atomic(savepoint=False):
-            settled: set[int] = set()
-            if finishes := _of(Finish, transitions):
-                settled |= self._finish(finishes)
-            if returns := _of(GiveBack, transitions):
-                settled |= self._give_back(returns)
-            if discards := _of(Discard, transitions):
-                settled |= self._discard([discard.claimed for discard in discards])
-            answer = self._settle_rest([t for t in transitions if t.claimed.id not in settled], worker)
+            settled = self._settle(transitions, worker)
             if limited := with_channels(transitions):
-                tell_ended(self, limited, answer)
-            if followed := with_follow_ups(transitions):
-                self._offer_follow_ups(followed, answer)
-            return answer
+                self.tell(told_of(limited, settled))
+            return settled
+
+    @retry_on_deadlock
+    def settle_and_claim_channels(
+        self, transitions: Sequence[Transition], worker: str, request: ChannelRequest
+    ) -> tuple[Settled, ChannelClaim]:
+        """`settle`, then `claim_channels`, in one transaction: it hears at once what the settlement tells."""
+        if not (limited := with_channels(transitions)):
+            return self.settle(transitions, worker), self.claim_channels(*request)
+        with self.database.atomic():
+            settled = self._settle(transitions, worker)
+            return settled, self._claim_channels(request, told_of(limited, settled))
+
+    def _settle(self, transitions: Sequence[Transition], worker: str) -> Settled:
+        ended: set[int] = set()
+        if finishes := _of(Finish, transitions):
+            ended |= self._finish(finishes)
+        if returns := _of(GiveBack, transitions):
+            ended |= self._give_back(returns)
+        if discards := _of(Discard, transitions):
+            ended |= self._discard([discard.claimed for discard in discards])
+        settled = self._settle_rest([t for t in transitions if t.claimed.id not in ended], worker)
+        if followed := with_follow_ups(transitions):
+            self._offer_follow_ups(followed, settled)
+        return settled
 
     def _offer_follow_ups(self, followed: Sequence[Finish | GiveBack], answer: Settled) -> None:
         """Within the transaction that settles them: what follows those that were carried out."""

@@ -45,6 +45,11 @@ class Fleet:
         self._keeper_died = False
 
     @property
+    def leases(self) -> Sequence[SharedLeases]:
+        """Those of all worker processes; those without a process have no pid."""
+        return self._all_leases
+
+    @property
     def is_needed(self) -> bool:
         return any(child.needed for child in self._children)
 

@@ -43,7 +43,8 @@ def follow_ups(attempt: Attempt, decided: Decision) -> tuple[Offer, ...]:
 def _messages(attempt: Attempt, task: Task[..., Any]) -> tuple[Offer, ...]:
     context = current_attempt.set(attempt)  # they are the attempt's, as what its task enqueues
     try:
-        return (task.offer([str(attempt.id)], {}, when=task.run_after),)
+        # An end waits for no producer and is not refused: a follow-up is stored also where its limit is full.
+        return (task.offer([str(attempt.id)], {}, when=task.run_after)._replace(sizes=()),)
     except Exception:
         logger.exception("%r ends without what follows: no message of %s can be made.", attempt, task.name)
         return ()

@@ -31,6 +31,7 @@ from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
 from delayedq.worker.prefetch import BATCH, Prefetch
 from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.store_thread import RoundTrip, StoreThread
+from delayedq.worker.tally import Tally
 from delayedq.worker.transitions import send_signals
 from delayedq.worker.waiter import Waiter
 
@@ -76,12 +77,12 @@ class Loop:
         self._store_thread = StoreThread(
             store, options.lease, name, self._waiter.wake, self._leases.remember_claim, self._serves
         )
-        #: The one in progress.
-        self._round_trip: RoundTrip | None = None
+        self._round_trip: RoundTrip | None = None  #: The one in progress.
         self._busy_until, self._claimed = 0.0, 0
         self._progress = time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
+        self._tally = Tally(options.tallies, store.alias)
 
     def _serves(self, queue: str) -> bool:
         return self._lanes.serves(queue) and (self._options.queues is None or queue in self._options.queues)
@@ -118,6 +119,7 @@ class Loop:
         if self._beat:
             self._beat.stop(max(0.0, give_up_at - time.monotonic()))
         finished = not self._in_flight.held and self._round_trip is None
+        self._tally.write()
         if finished:
             self._leases.farewell()
             self._store_thread.stop()
@@ -142,6 +144,7 @@ class Loop:
             self.stop()
         lost = self._pool.find_lost(get_settings().HUNG_AFTER.total_seconds())
         self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf)
+        self._tally.state(self._pool, self._in_flight.held)
         if not self._stopping and (2 * len(lost) >= self._pool.size or self._in_flight.is_alone(lost)) and lost:
             logger.error(
                 "Worker %s is replaced: %s of its %s threads are lost.", self.name, len(lost), self._pool.size,
@@ -170,8 +173,7 @@ class Loop:
 
     def _left(self) -> int:
         """How many more messages this process may claim; at least BATCH means no limit."""
-        limit = self._options.max_tasks
-        return BATCH if limit is None else limit - self._claimed
+        return BATCH if self._options.max_tasks is None else self._options.max_tasks - self._claimed
 
     def _drained(self) -> bool:
         """True if a scan that began after the last message ended found nothing due.
@@ -239,13 +241,14 @@ class Loop:
         planned, channels = self._lanes.choose() if room else ([], False)
         if planned or channels:
             self._take_ended()
-        if not planned and not channels and not self._should_settle():
+        if not planned and not channels and self._settles_in() != 0.0:
             return None
         results, self._unsettled = self._unsettled, []
         return RoundTrip(results, planned, room, channels, self._leases.may_claim_expired())
 
     def _unpack(self, round_trip: RoundTrip) -> None:
         concluded = round_trip.concluded()
+        self._tally.round_trip(round_trip, concluded)
         for result, _ in concluded:
             self._in_flight.drop(result.attempt)
         in_event_loop = self._pool.in_event_loop
@@ -289,9 +292,6 @@ class Loop:
             end = self._leases.forget_claim if round_trip.error is None else self._leases.give_up_claim
             end(round_trip.token)
 
-    def _should_settle(self) -> bool:
-        return self._settles_in() == 0.0
-
     def _settles_in(self) -> float | None:
         """Seconds until the unsettled results should be sent (again); None if there are none."""
         return max(0.0, self._busy_until - time.monotonic()) if self._unsettled else None
@@ -306,6 +306,7 @@ class Loop:
                     self._unsettled.append(self._deploy_grace.judge(one))
                     continue
                 self._in_flight.drop(one.attempt)  # exactly once: settled in one transaction with what its task did
+                self._tally.committed(one)
                 if one.settled.superseded:
                     self._poller.ask_to_scan()
 
@@ -326,8 +327,6 @@ class Loop:
         ahead = self._prefetch.ahead()
         room = self._pool.size + ahead - self._pool.occupying() - coming
         return min(room, BATCH, self._left()) if room > ahead // 2 else 0
-
-    # Waiting
 
     def _patience(self) -> float:
         """Seconds that the loop may sleep if it is not woken."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from datetime import timedelta
+    from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Options:
     max_tasks: int | None = None
     cron: bool = True
     acknowledge_each: bool = False
+    tallies: Path | None = None  #: Where processes write what they count, for metrics; None: they count nothing.
 
 
 class ExitCode(IntEnum):

@@ -159,6 +159,10 @@ class SharedLeases:
         """Seconds since the loop last gave out work."""
         return (_milliseconds() - self._process[_HEARTBEAT]) / 1000
 
+    def still_for(self) -> float:
+        """Seconds since the loop last turned."""
+        return (_milliseconds() - self._process[_TURNED]) / 1000
+
     @property
     def turned(self) -> int:
         """A number that is another one after each turn of the loop, a millisecond apart."""

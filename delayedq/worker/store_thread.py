@@ -19,6 +19,7 @@ from django.db import DataError, Error, IntegrityError, connections
 from delayedq.limits import rules_for
 from delayedq.store.base import with_follow_ups
 from delayedq.store.channels.offers import with_channels
+from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Settled, SettledAndClaimed
 from delayedq.worker.transitions import decision, transition
@@ -152,35 +153,31 @@ class StoreThread(threading.Thread):
             self._remember_claim(round_trip.token)
         round_trip.sending.set()
         try:
-            round_trip.answer = self._store.settle_and_claim(
-                transitions,
-                round_trip.planned,
-                round_trip.room,
-                self._lease,
-                self._worker,
-                token=round_trip.token,
-                expired=round_trip.expired,
-            )
+            self._settle_and_claim(round_trip, transitions)
         except (DataError, IntegrityError):
             if not transitions:
                 raise
-            round_trip.planned = ()
+            round_trip.planned, round_trip.channels_due_in = (), 0.0 if round_trip.channels else None
             self._settle_singly(round_trip, transitions)
         if transitions:
             self._store.tell_ends()
-        if round_trip.channels and round_trip.error is None:
-            self._claim_channels(round_trip)
-        elif with_channels(transitions):
-            round_trip.channels_due_in = 0.0  # there is room again
         settled = round_trip.answer.settled
         round_trip.answer = round_trip.answer._replace(settled=settled._replace(lost=self._really_lost(settled.lost)))
         if round_trip.error is None:
             self._unsure.clear()
 
-    def _claim_channels(self, round_trip: RoundTrip) -> None:
-        claim = self._store.claim_channels(self._rules, round_trip.room, self._lease, self._worker, round_trip.token)
-        round_trip.answer = round_trip.answer._replace(claimed=claim.claimed)
-        round_trip.channels_due_in = claim.due_in
+    def _settle_and_claim(self, round_trip: RoundTrip, transitions: Sequence[Transition]) -> None:
+        where = (round_trip.room, self._lease, self._worker, round_trip.token)
+        if round_trip.channels:
+            request = ChannelRequest(self._rules, *where)
+            settled, claim = self._store.settle_and_claim_channels(transitions, self._worker, request)
+            round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
+        else:
+            round_trip.answer = self._store.settle_and_claim(
+                transitions, round_trip.planned, *where, expired=round_trip.expired
+            )
+            if with_channels(transitions):
+                round_trip.channels_due_in = 0.0  # there is room again
 
     def _really_lost(self, lost: frozenset[int]) -> frozenset[int]:
         """Without the messages that an earlier round trip has settled, although its answer never came."""

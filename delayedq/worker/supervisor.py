@@ -13,6 +13,8 @@ from django.db import connections
 
 from delayedq.store.wakeup import WakeUpPipe
 from delayedq.worker.child import STOP_SIGNALS
+from delayedq.worker.endpoints import Endpoints
+from delayedq.worker.liveness import Liveness, Reporting
 from delayedq.worker.logs import never_block
 
 if TYPE_CHECKING:
@@ -34,8 +36,16 @@ class Supervisor:
     No fleet waits for another one: a database that is away stops only its own.
     """
 
-    def __init__(self, fleets: Sequence[Fleet], shutdown_timeout: timedelta) -> None:
+    def __init__(
+        self,
+        fleets: Sequence[Fleet],
+        shutdown_timeout: timedelta,
+        endpoints: Endpoints | None = None,
+        reporting: Reporting | None = None,
+    ) -> None:
         self._fleets = fleets
+        self._endpoints = endpoints or Endpoints([])
+        self._reporting = reporting or Reporting(Liveness(fleets))
         self._shutdown_timeout = shutdown_timeout
         self._stop_by: float | None = None
         self._pipe = WakeUpPipe()
@@ -52,16 +62,21 @@ class Supervisor:
         while any(fleet.is_needed for fleet in self._fleets):
             for fleet in self._fleets:
                 fleet.start_due()
+            self._endpoints.start_due()
             self._wait()
+            self._reporting.tell()
             for fleet in self._fleets:
                 fleet.reap()
             self._kill_if_late()
         self._dismiss_keepers()
+        self._endpoints.stop()
+        self._reporting.over()
         return 0
 
     def _wait(self) -> None:
         """Sleep until a child ends, a keeper answers, a signal comes, or a restart is due."""
-        watched = [self._pipe.fileno(), *(one for fleet in self._fleets for one in fleet.watched())]
+        watched = [self._pipe.fileno(), *self._endpoints.watched()]
+        watched += (one for fleet in self._fleets for one in fleet.watched())
         ready = waiting.wait(watched, timeout=min([1.0, *self._pauses()]))
         if self._pipe.fileno() in ready:
             self._pipe.clear()
@@ -92,6 +107,7 @@ class Supervisor:
             self._signal(signal.SIGKILL)
             os._exit(128 + number)
         self._stop_by = time.monotonic() + self._shutdown_timeout.total_seconds() + LAST_MOMENTS
+        self._reporting.stopping()
         for fleet in self._fleets:
             fleet.stop()
 

@@ -160,7 +160,7 @@ POSTS = {
     f"{QUEUES}resume-task/?task=x": ("pause_queue",),
     f"{QUEUES}worker/?name=host:1&ask=stop": ("stop_worker",),
     f"{SCHEDULES}add/": ("edit_schedule",),
-    f"{SCHEDULES}edit/?name=s": ("edit_schedule",),
+    f"{SCHEDULES}edit/?name=s": ("edit_schedule", "view_payload"),
     f"{SCHEDULES}delete/?name=s": ("edit_schedule",),
     f"{SCHEDULES}run/?name=s": ("run_schedule",),
     f"{SCHEDULES}disable/?name=s": ("disable_schedule",),

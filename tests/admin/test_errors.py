@@ -11,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.admin.errors import query_of
-from delayedq.core.fingerprints import as_hex, fingerprint
+from delayedq.admin.group_names import name_of
+from delayedq.core.fingerprints import fingerprint
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import error_groups
 from tests.admin.given import EDITS, HISTORY, confirm, keys_on, offer, said, text_of
@@ -63,7 +64,7 @@ def test_the_list_shows_class_and_first_line_and_is_searched_by_them(operator, s
     text = text_of(operator.get(HISTORY, {"outcome": "failed"}))
     assert "app.Full Seat 7 is <i>taken" in text
     assert keys_on(operator.get(HISTORY, {"outcome": "failed", "error": "seat 7"})) == ["a"]
-    assert keys_on(operator.get(HISTORY, {"group": as_hex(fingerprint("app.Late: UA9"))})) == ["b"]
+    assert keys_on(operator.get(HISTORY, {"group": name_of(fingerprint("app.Late: UA9"))})) == ["b"]
 
 
 def buttons(page):

@@ -6,16 +6,19 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Permission, User
 from django.urls import reverse
 
-from delayedq.models import CronSchedule, Message, PausedQueue
+from delayedq.models import CronSchedule, FinishedMessage, Message, PausedQueue
 from delayedq.operations.pauses import pause
 from delayedq.store import worker_registry
-from tests.admin.given import confirm, offer, text_of
+from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, keys_on, offer, text_of
 from tests.admin.test_errors import dead
+from tests.app import tasks
 from tests.store.test_worker_registry import worker
 
 DASHBOARD = "/admin/delayedq/dashboard/"
+QUEUES = "/admin/delayedq/pausedqueue/"
 
 
 @pytest.fixture
@@ -36,18 +39,45 @@ def test_the_worst_comes_first_with_its_evidence_and_what_can_be_done(operator, 
     assert "manage.py run_workers" in text
 
 
-def test_from_the_first_screen_all_of_an_error_are_retried_in_two_clicks(operator, store, working):
+def test_of_an_error_the_first_screen_shows_the_messages_before_they_are_retried(operator, store, working):
     for number in range(12):
         dead(store, f"{number}", f"app.<Full>: Seat {number} is taken")
+    dead(store, "other", "app.Other: no seat")
     page = operator.get(DASHBOARD)
     step = page.context["verdict"].worst.step
     assert "app.<Full>: 12 messages failed of it for good in the last 10 min." in text_of(page)
 
-    confirmation = operator.post(step.url, step.posted)
-    assert "To be changed: 12 messages ." in text_of(confirmation)
-    where = "/admin/delayedq/finishedmessage/"
-    confirm(operator, confirmation, where, amount=0, unit="minutes", jitter=0)
+    assert step.label == "Look at this error"
+    assert sorted(keys_on(operator.get(step.url)), key=int) == [str(number) for number in range(12)]
+    confirmation = choose_all(operator, "retry", step.url.partition("?")[2], HISTORY)
+    confirm(operator, confirmation, HISTORY, amount=0, unit="minutes", jitter=0)
     assert Message.objects.count() == 12
+
+
+def test_the_message_that_the_evidence_names_is_one_click_away(operator, member, store, working):
+    for number in range(12):
+        dead(store, f"{number}", "app.<Full>: Seat 7 is taken")
+    link = f'<a href="{HISTORY}{FinishedMessage.objects.latest("pk").pk}/change/">#'
+    assert link in operator.get(DASHBOARD).content.decode()
+    assert operator.get(f"{HISTORY}{FinishedMessage.objects.latest('pk').pk}/change/").status_code == 200
+    viewer = member("view_dashboard")
+    User.objects.get(username="bob").user_permissions.remove(Permission.objects.get(codename="view_finishedmessage"))
+    assert link not in viewer.get(DASHBOARD).content.decode()
+
+
+def test_three_pages_agree_that_a_queue_is_late(operator, store, working):
+    id_ = offer(store, seconds=-420, kind=tasks.remind.module_path)
+    assert "The queue mail is late" in text_of(operator.get(DASHBOARD))
+    (row,) = operator.get(QUEUES).context["rows"]
+    assert row.state == "late"
+    page = operator.get(f"{MESSAGES}{id_}/change/")
+    assert "no worker has taken it for 7 min. Look at the workers" in text_of(page)
+
+
+def test_a_queue_whose_first_message_is_due_just_now_is_served(operator, store, working):
+    offer(store, seconds=-1)
+    (row,) = operator.get(QUEUES).context["rows"]
+    assert row.state == "served"
 
 
 def test_a_paused_queue_is_resumed_from_there(operator, store, working):

@@ -130,8 +130,9 @@ def _cpu_seconds():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--millions", type=int, nargs="+", default=[1, 3, 10])
+    parser.add_argument("--millions", type=float, nargs="+", default=[1, 3, 10])
     parser.add_argument("--driver-memory", default="4g")
+    parser.add_argument("--fill", action="store_true", help="Only make the lakes that are missing in --lakes.")
     parser.add_argument("--lakes", type=Path, help="Directory that keeps lakes between runs; default: none.")
     parser.add_argument("--report", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -141,9 +142,11 @@ def main():
     with tempfile.TemporaryDirectory() as directory:
         lakes = options.lakes or Path(directory)
         for millions in options.millions:
-            lake = lakes / f"{millions}-million"
+            lake = lakes / f"{millions:g}-million"
             if not lake.exists():
-                _fill_apart(lake, millions * 1_000_000, options.driver_memory)
+                _fill_apart(lake, round(millions * 1_000_000), options.driver_memory)
+            if options.fill:
+                continue
             again = ["--report", f"{directory}/report", "--lakes", str(lake), "--driver-memory", options.driver_memory]
             subprocess.run([sys.executable, "-m", __spec__.name, *again], check=True, stderr=subprocess.DEVNULL)
 
@@ -151,8 +154,10 @@ def main():
 def _fill_apart(lake, rows, memory):
     from delayedq.pipeline.spark.session import spark_session
 
+    unfinished = lake.with_name(f"{lake.name}.unfinished")
     with spark_session("local[2]", conf={"spark.driver.memory": memory}) as spark:
-        fill(spark, str(lake), rows)
+        fill(spark, str(unfinished), rows)
+    unfinished.rename(lake)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,12 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
+from delayedq import limits
+from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
+from tests.app import tasks
 from tests.browser.conftest import NARROW, PATIENCE, SCREENSHOTS, WIDE, log_in
 from tests.browser.given import a_busy_site
 from tests.missing import missing
@@ -42,6 +45,8 @@ PAGES = {
     "forecast": "dashboard/forecast/",
     "queues": "pausedqueue/",
     "pause": "pausedqueue/pause/?queue=mail",
+    "channels": "pausedqueue/channels/",
+    "limit": "pausedqueue/limit/?scope=tests.app.tasks.deliver&channel=acme",
     "schedules": "cronschedule/",
     "schedule": "cronschedule/schedule/?name=nightly-report",
     "add-schedule": "cronschedule/add/",
@@ -74,6 +79,9 @@ def ids(store, settings):
     registry = worker_registry(store.alias)
     registry.heartbeat([worker("web-1:4711", queues="mail,sms", running=f"[{running[0].id}]", held=2)])
     registry.at(store.now() - timedelta(minutes=11)).heartbeat([worker("web-3:42")])
+    tasks.deliver.enqueue_many([((name,), {}) for name in ("acme", "acme", "paused", "a customer with a long name")])
+    store.claim_channels(rules_for(lambda queue: True), 3, LEASE, "web-1:4711")
+    limits.pause(tasks.deliver.module_path, channel="paused", by="ann", store=store)
     PausedQueue.objects.create(queue="sms", paused_at=late, paused_by="ann")
     live = Message.objects.filter(queue="mail", lease_token=None, key__startswith="UA").first()
     return {"live": live.pk, "dead": FinishedMessage.objects.failed().latest("finished_at").pk}

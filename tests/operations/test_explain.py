@@ -209,6 +209,12 @@ def test_nothing_is_in_its_way(store, served):
     assert one() == (Reason.READY, "Nothing is in its way: a worker is about to take it.")
 
 
+def test_nothing_is_in_its_way_and_yet_nobody_takes_it(store, served):
+    store.at(NOW).offer(due("a", scheduled_at=at(-420)))
+    said = "Nothing that delayedq knows of blocks it, but no worker has taken it for 7 min."
+    assert one() == (Reason.LATE, said)
+
+
 def test_the_answer_takes_few_statements(store, served, connection):
     store.at(NOW).offer_many([due("a", priority=-9), *(due(priority=priority) for priority in range(10))])
     asked = Message.objects.get(key="a")

@@ -6,9 +6,13 @@ from datetime import timedelta
 
 import pytest
 
+from delayedq import Limit, limits
+from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits import rules_for
 from delayedq.models import Message
 from delayedq.operations.explain import explain
+from delayedq.operations.findings import Rule
+from delayedq.operations.verdict import verdict
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Offer
 from tests.app import tasks
@@ -59,3 +63,61 @@ def test_a_message_in_turn_is_ready(store, served):
 def test_what_its_queue_and_its_time_say_comes_first(store):
     (offered,) = offer(store, tasks.deliver, 1, "acme")
     assert why(offered) == ["No live worker serves its queue, webhooks."]
+
+
+# Pauses and limits that are set live
+
+
+def test_a_paused_channel_is_paused_until_it_is_resumed(store, served):
+    offered = offer(store, tasks.deliver, 2, "acme")
+    others = offer(store, tasks.deliver, 1, "other")
+    path = tasks.deliver.module_path
+    assert limits.pause(path, channel="acme", by="ann", store=store.at(NOW))
+    assert not limits.pause(path, channel="acme", store=store.at(NOW))
+
+    assert [one.id for one in claim(store)] == [others[0].id]
+    assert why(offered[1]) == ["Channel acme is paused.", "1 of channel acme wait before it."]
+    assert limits.resume(path, channel="acme", store=store.at(NOW))
+    assert not limits.resume(path, channel="acme", store=store.at(NOW))
+    assert len(claim(store)) == 1
+    assert limits.live(store) == {}
+
+
+def test_a_pause_gives_back_the_limit_that_was_set_before(store, served):
+    path = tasks.deliver.module_path
+    limits.set(path, channel="acme", concurrency=2, store=store.at(NOW))
+    limits.pause(path, channel="acme", store=store.at(NOW))
+    assert limits.live(store)[path, "acme"].is_paused
+    limits.resume(path, channel="acme", store=store.at(NOW))
+    assert limits.live(store) == {(path, "acme"): Limit(concurrency=2)}
+
+
+def test_a_whole_queue_and_a_whole_task_are_limited_live_also_if_the_code_limits_only_channels(store, served):
+    offered = offer(store, tasks.deliver, 1, "a") + offer(store, tasks.deliver, 1, "b")
+    limits.set("webhooks", concurrency=1, store=store.at(NOW))
+    assert len(claim(store)) == 1
+    assert claim(store) == []
+    limits.set("webhooks", concurrency=2, store=store.at(NOW))
+    limits.pause(tasks.deliver.module_path, store=store.at(NOW))
+    assert claim(store) == []
+    assert f"The limit {tasks.deliver.module_path} is paused." in why(offered[0]) + why(offered[1])
+    limits.clear(tasks.deliver.module_path, store=store.at(NOW))
+    assert len(claim(store)) == 1
+
+
+def test_only_what_has_channels_can_be_paused(store):
+    with pytest.raises(InvalidLimit, match="'nowhere' has no channels"):
+        limits.pause("nowhere", store=store.at(NOW))
+    with pytest.raises(InvalidMessage, match="a channel is a text"):
+        limits.pause("webhooks", channel="x" * 201, store=store.at(NOW))
+
+
+# Not late, but limited
+
+
+def test_what_waits_for_a_limit_is_not_late_and_what_waits_for_none_is(store):
+    worker_registry(store.alias).at(at(59)).heartbeat([worker("w:1")])
+    offer(store, tasks.deliver, 2, "acme")
+    assert [one.rule for one in verdict(store, at(59))] == [Rule.LATE]
+    claim(store)
+    assert verdict(store, at(59)) == []

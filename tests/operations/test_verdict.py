@@ -100,8 +100,15 @@ def test_a_queue_is_late(store, works, now):
     finding = only(store, now)
     assert (finding.rule, finding.subject) == (Rule.LATE, "mail")
     assert finding.sentence == "The queue mail is late: its first message has been due for 5 min."
-    assert finding.evidence == ["2 of the 2 threads that serve it were busy."]
+    assert finding.evidence == ["All 2 threads that serve it were busy at the last heartbeat."]
     assert dict(finding.action.about) == {"queue": "mail", "state": "due"}
+
+
+def test_a_queue_is_late_though_threads_are_free(store, works, now):
+    works(threads=12, running="[1, 2]")
+    offer(store, seconds=-300, now=now)
+    free = "10 of the 12 threads that serve it were free at the last heartbeat: capacity is not the cause."
+    assert only(store, now).evidence == [free]
 
 
 def test_a_paused_queue_has_a_backlog_until_it_is_resumed(store, works, now):
@@ -127,7 +134,10 @@ def test_an_error_spikes(store, works):
     assert finding.sentence == "app.Full: 12 messages failed of it for good in the last 10 min."
     assert finding.subject == "app.Full: Seat <n> is taken"
     assert abs(finding.since - store.now()) < MINUTE
-    assert finding.action.verb is Verb.RETRY
+    assert finding.action.verb is Verb.ERRORS
+    newest = FinishedMessage.objects.latest("pk")
+    assert finding.evidence[1] == f"The latest is #{newest.pk}, of {newest.kind}."
+    assert finding.message_id == newest.pk
     assert dict(finding.action.about) == {"fingerprint": fingerprint("app.Full: Seat 1 is taken")}
 
 
@@ -162,6 +172,11 @@ def test_no_worker_knows_a_task(store, works):
     fail(store, 1, "delayedq.exceptions.UnknownTask: gone.task is not registered", kind="gone.task")
     finding = only(store)
     assert (finding.rule, finding.subject) == (Rule.UNKNOWN_TASK, "gone.task")
+    assert finding.evidence[1:] == [
+        f"The latest is #{FinishedMessage.objects.get().pk}, of gone.task.",
+        "Until a worker knows it, what is retried fails again.",
+    ]
+    assert finding.action.verb is Verb.ERRORS
 
 
 def test_what_a_dead_worker_held_is_claimed_by_nobody(store, works):

@@ -32,7 +32,7 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_left(monkeypatch, step):
 def test_a_spoiled_file_is_named(spark, store, address, tmp_path):
     history(3)
     lake = Lake(spark, str(tmp_path / "lake"))
-    list(Archiving(spark, store, address, lake.path).run(NOW))
+    list(Archiving(spark, store, address, lake.path, here=address).run(NOW))
     for file in (tmp_path / "lake" / "messages").rglob("*.parquet"):
         file.write_bytes(b"spoiled")
         file.with_name(f".{file.name}.crc").unlink()

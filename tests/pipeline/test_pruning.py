@@ -91,7 +91,7 @@ def test_a_pruning_that_began_before_the_batch_spoils_no_copy(spark, store, addr
             if batch.state == state:
                 commit()
 
-        [done] = Archiving(spark, store, address, lake.path, tell).run(NOW)
+        [done] = Archiving(spark, store, address, lake.path, tell, address).run(NOW)
 
     copied = {row.id for row in lake.history().select("id").collect()}
     assert copied == set(range(1 if state is ArchiveState.VERIFIED else 4, 11))

@@ -254,3 +254,12 @@ def test_a_channel_keeps_its_tokens_when_it_is_empty(store):
     assert claims(store, rules=rules, now=at(3)) == []
     assert len(claims(store, rules=rules, now=at(60))) == 1
     assert Channel.objects.count() == 1
+
+
+def test_a_channel_that_gets_more_than_its_share_wakes_for_what_is_due_later(store):
+    offer(store, *["large"] * 40, "small")
+    offer(store, "large", scheduled_at=at(5))
+
+    assert len(claims(store, 100)) == 41
+    assert asked(store).due_in == pytest.approx(5, abs=0.01)
+    assert len(claims(store, now=at(5))) == 1

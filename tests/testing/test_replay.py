@@ -134,7 +134,10 @@ def test_what_can_not_run_any_more_is_told(written, change, line):
         ("[]", "line 2: It is no JSON object, but a list."),
         ({"kind": None}, "line 2: Its kind is no text: None."),
         ({"payload": {"args": [7]}}, "line 2: Its payload is no text: {'args': [7]}."),
-        ({"outcome": "lost"}, "line 2: Its outcome is none of succeeded, failed, cancelled, superseded: 'lost'."),
+        (
+            {"outcome": "lost"},
+            "line 2: Its outcome is none of succeeded, failed, cancelled, expired, superseded: 'lost'.",
+        ),
         ({"attempts": "three"}, "line 2: Its attempts is no whole number: 'three'."),
         ({"started_at": "soon"}, "line 2: Its started_at is no time: 'soon'."),
     ],

@@ -10,6 +10,8 @@ from django.db import OperationalError, ProgrammingError
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
+from delayedq.management.limiting import add_channels, run_channels
+from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pausing import pause_others, resume_others
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import check_queues, known_queues, near
@@ -51,6 +53,9 @@ class Command(BaseCommand):
         pruned = subjects.add_parser("prune", help="Delete old history now, also dead letters.")
         add_prune(pruned)
         _add_backend(pruned)
+        subjects.add_parser("metrics", help="What Prometheus would read of the databases.")
+        add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
+        add_channels(subjects.add_parser("channels", help="The channels and limits: list, pause, resume, set, clear."))
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
     def handle(self, *, subject: str, **options: Any) -> None:
@@ -59,6 +64,9 @@ class Command(BaseCommand):
             "pause": self._pause,
             "resume": self._resume,
             "prune": self._prune,
+            "metrics": lambda _: show_metrics(self.stdout),
+            "health": lambda given: run_health(self.stdout, given),
+            "channels": self._channels,
             "cron": CronVerbs(self.stdout).do,
         }
         try:
@@ -111,6 +119,10 @@ class Command(BaseCommand):
             others = ", ".join(sorted(map(printable, store.paused())))
             raise CommandError(f"{queue!r} is not paused; {f'paused: {others}' if others else 'no queue is'}.")
         self.stdout.write(f"{printable(queue)} is resumed.")
+
+    def _channels(self, options: dict[str, Any]) -> None:
+        store, _ = chosen_store(options["backend"])
+        run_channels(store, self.stdout, options)
 
     def _prune(self, options: dict[str, Any]) -> None:
         store, backends = chosen_store(options["backend"])

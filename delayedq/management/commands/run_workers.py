@@ -13,6 +13,7 @@ from django.db import connections
 from delayedq.conf import get_settings
 from delayedq.management.arguments import positive, queue_names, seconds, worker_name
 from delayedq.management.backends import backends, by_database, check_tables
+from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
 from delayedq.store import store_for
 from delayedq.worker.fleet import Fleet
@@ -53,6 +54,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--lease", type=seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
         )
+        add_monitoring(parser)
         parser.add_argument(
             "--shutdown-timeout",
             type=seconds,
@@ -75,8 +77,12 @@ class Command(BaseCommand):
             said = f"{processes} process(es) of {chosen.threads} thread(s) serve {_queues(chosen)}{where}."
             self.stdout.write(f"delayedq: {said}")
         self.stdout.flush()
-        fleets = [Fleet(alias, chosen, processes) for alias in by_alias]
-        if code := Supervisor(fleets, chosen.shutdown_timeout).run():
+        with monitored(options) as monitoring:
+            chosen = replace(chosen, tallies=monitoring.tallies)
+            fleets = [Fleet(alias, chosen, processes) for alias in by_alias]
+            reporting, endpoints = monitoring.of(fleets)
+            code = Supervisor(fleets, chosen.shutdown_timeout, endpoints, reporting).run()
+        if code:
             sys.exit(code)
 
 

@@ -88,6 +88,10 @@ class Snapshot:
         """The files that this attempt wrote, unless a compaction has replaced them."""
         return [file for file in self.files if file.path.startswith(f"{MESSAGES}/{directory}/")]
 
+    def abouts(self) -> list[dict[str, Any]]:
+        """What was kept with each commit, as far as the log goes back."""
+        return [commit["delayedq"] for commit in self.table.history() if "delayedq" in commit]
+
     @property
     def row_count(self) -> int:
         """How many rows there are."""

@@ -12,11 +12,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileInfo
 
 NAME = "delayedq history"
+#: Bytes that are copied at once.
+_PIECE = 2**20
 #: What a version removes stays readable for this long, for readers that have begun.
 RETENTION = timedelta(days=7)
 _VERSION_OF_COLUMNS = "delayedq.schemaVersion"
@@ -171,6 +174,16 @@ class LakeTable:
         additions = [_added(file, changes=False) for file in added]
         commit = CommitProperties(custom_metadata={"delayedq": about}, max_commit_retries=0)
         return self._commit(snapshot, [*removals, *additions], commit)
+
+    def put(self, path: str, source: BinaryIO) -> None:
+        """Write a file, which counts when it is published. Raises LakeUnusable."""
+        # What delta-rs opens takes bytes, which pyarrow gives to it from a buffer of its own only.
+        with (
+            self._named_errors(),
+            self.files().open_output_stream(path) as stream,
+            pa.BufferedOutputStream(stream, _PIECE) as target,
+        ):
+            shutil.copyfileobj(source, target, _PIECE // 4)
 
     def delete(self, paths: list[str]) -> None:
         """Delete files that no version needs."""

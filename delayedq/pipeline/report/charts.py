@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import accumulate
+from math import nan
 from typing import TYPE_CHECKING
 
 from matplotlib.patches import Rectangle
@@ -26,10 +27,11 @@ COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "expired": MUTE
 MOST_KINDS = 12
 #: The fewest points that make a curve.
 CURVE = 3
-_FEW = 30
 _MANY = 1_000
 #: Seconds; on charts what is shorter stands here.
-_SHORTEST = 1e-3
+_SHORTEST = 1e-5
+#: Seconds; whoever waits less than this does not wait.
+_NO_WAIT = 1e-3
 _NEARLY_ALL = 0.9
 _WIDE = 34
 _MOST_ATTEMPTS = 12
@@ -75,18 +77,18 @@ def backlog(figures: Figures, label: str) -> str:
 
 
 def waits(figures: Figures, label: str) -> str:
-    """Percentiles of the wait through time, and the target."""
+    """Percentiles of the wait through time, and the target. Where no wait ended there is no line."""
     chart = Chart()
     axes = chart.axes[0]
-    rows = sorted(figures.rows("by_time", measure="wait"), key=lambda row: row["bucket"])
-    times = _moments([row["bucket"] + figures.window.width / 2 for row in rows])
+    rows = {row["bucket"]: row for row in figures.rows("by_time", measure="wait")}
+    found = [rows.get(bucket) for bucket in figures.window.buckets()]
     for name, colour in _PERCENTILES:
-        values = [_visible(row[name]) for row in rows]
-        dots = "o" if len(rows) <= _FEW else None
-        axes.plot(times, values, color=colour, marker=dots, markersize=3, clip_on=False, label=name)
+        values = [nan if row is None else _visible(row[name]) for row in found]
+        axes.plot(_middles(figures), values, color=colour, marker="o", markersize=3, markevery=_alone(found),
+                  clip_on=False, label=name)  # fmt: skip
     target = f"target {words.duration(figures.target.seconds)}"
     axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)), label=target)
-    values = [_visible(row[name]) for row in rows for name, _ in _PERCENTILES]
+    values = [_visible(row[name]) for row in rows.values() for name, _ in _PERCENTILES]
     plots.duration_axis(axes, "y", min(values), max(*values, figures.target.seconds))
     plots.legend(axes)
     plots.time_axis(axes)
@@ -241,7 +243,7 @@ def falling(figures: Figures, plan: Plan) -> list[tuple[int, float]]:
     Up to the first number at which nobody waits: more of them change nothing.
     """
     points = curve(plan.peak.traffic, figures.target, max(plan.threads, plan.peak_threads))
-    nobody = next((place for place, (_, seconds) in enumerate(points) if seconds < _SHORTEST), len(points))
+    nobody = next((place for place, (_, seconds) in enumerate(points) if seconds < _NO_WAIT), len(points))
     return points[: max(nobody + 1, 2)]
 
 
@@ -262,6 +264,16 @@ def _tail(kind: str) -> str:
 def _visible(seconds: float) -> float:
     """A logarithmic axis has no zero."""
     return max(seconds, _SHORTEST)
+
+
+def _alone(found: Sequence[object | None]) -> list[int]:
+    """The places of what has nothing on either side: it needs a dot, since no line leads to it."""
+    around = [None, *found, None]
+    return [
+        place
+        for place, (before, here, after) in enumerate(zip(around, found, around[2:], strict=False))
+        if here is not None and before is None and after is None
+    ]
 
 
 def _moments(seconds: Sequence[float]) -> list[float]:

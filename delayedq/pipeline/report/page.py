@@ -108,8 +108,8 @@ def _waits(figures: Figures) -> Section | None:
 
 
 def _backlog(figures: Figures) -> Section | None:
-    """Of a queue in which nothing ever waited or ran there is no picture."""
-    if not any(row["waiting_mean"] or row["running_mean"] for row in figures.levels.values()):
+    """Only if there was one: of a queue with less than one message in it at any time there is no picture."""
+    if not any(row["waiting_mean"] + row["running_mean"] >= 1 for row in figures.levels.values()):
         return None
     return _drawn("Backlog", sentences.backlog(figures), charts.backlog, figures)
 
@@ -148,14 +148,19 @@ def _capacity(figures: Figures) -> Section | None:
     if not figures.plans:
         return None
     plan = figures.plans[0]
-    table = _table(
-        figures.plans,
-        _Column("queue", lambda plan: plan.queue, is_number=False),
-        _Column("mean load", lambda plan: words.count(plan.mean_load)),
-        _Column("busiest load", lambda plan: words.count(plan.peak.traffic.load)),
-        _Column("threads", lambda plan: f"{plan.threads:,}"),
-        *([_Column("by chance", _by_chance)] if any(plan.low is not None for plan in figures.plans) else []),
-        _Column("for the busiest period", lambda plan: f"{plan.peak_threads:,}"),
+    trivial = all(plan.peak_threads == 1 for plan in figures.plans)  # the sentence says it all
+    table = (
+        None
+        if trivial
+        else _table(
+            figures.plans,
+            _Column("queue", lambda plan: plan.queue, is_number=False),
+            _Column("mean load", lambda plan: words.count(plan.mean_load)),
+            _Column("busiest load", lambda plan: words.count(plan.peak.traffic.load)),
+            _Column("threads", lambda plan: f"{plan.threads:,}"),
+            *([_Column("by chance", _by_chance)] if any(plan.low is not None for plan in figures.plans) else []),
+            _Column("for the busiest period", lambda plan: f"{plan.peak_threads:,}"),
+        )
     )
     sentence = sentences.capacity(figures)
     section = Section("How many threads it takes", sentence, table=table, notes=sentences.capacity_notes(figures))

@@ -139,13 +139,15 @@ def kinds(figures: Figures) -> Markup:
     heaviest = max(rows, key=lambda row: work[row["kind"]])
     slowest = max(rows, key=lambda row: row["p95"])
     text = _say(
-        "{} took {} of all run time in {}; the slowest was {}, with a p95 of {}.",
+        "{} took {} of all run time in {}",
         heaviest["kind"],
         words.share(work[heaviest["kind"]], sum(work.values())),
         words.several(heaviest["n"], "attempt"),
-        slowest["kind"],
-        words.duration(slowest["p95"]),
     )
+    if slowest is heaviest:
+        text += _say(", with a p95 of {}.", words.duration(slowest["p95"]))
+    else:
+        text += _say("; the slowest was {}, with a p95 of {}.", slowest["kind"], words.duration(slowest["p95"]))
     if len(rows) > charts.MOST_KINDS:
         text += _say(" The chart shows the {} most frequent of {} tasks.", charts.MOST_KINDS, len(rows))
     return text

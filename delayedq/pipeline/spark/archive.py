@@ -23,7 +23,7 @@ from delayedq.pipeline.lake.columns import VERSION
 from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.archive_sql import DELETE
 from delayedq.pipeline.spark.connecting import Address, connect
-from delayedq.pipeline.spark.failures import SPARK_ERRORS, first_line
+from delayedq.pipeline.spark.failures import READ_ERRORS, first_line
 from delayedq.pipeline.spark.lake import Lake, Place, as_in_lake
 from delayedq.pipeline.spark.measuring import Checksums, checksums_of, measured
 from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
@@ -69,7 +69,11 @@ class Copying:
 
     def stored(self) -> DataFrame:
         """What finished before the cutoff, as the table holds it now (LAKE)."""
-        return as_in_lake(history(self, _read_here(self)), self.place.source, self.place.number)
+        return self.stored_as(_read_here(self))
+
+    def stored_as(self, table: pa.Table | None) -> DataFrame:
+        """It, if these are its rows (MESSAGES)."""
+        return as_in_lake(history(self, table), self.place.source, self.place.number)
 
     def before(self) -> DataFrame:
         """What other batches of this database hold (LAKE)."""
@@ -97,11 +101,15 @@ class Verified(NamedTuple):
 def write(copying: Copying) -> None:
     """Copy what finished before the cutoff into its place, as of one moment."""
     table = _read_here(copying)
-    stored = as_in_lake(history(copying, table), copying.place.source, copying.place.number)
+    stored = copying.stored_as(table)
     if copying.known:
         stored = without(stored, copying.before())
-    spread = table is None  # what is little is written by one task
-    copying.lake.write(copying.place.directory, stored if spread else stored.coalesce(1), spread=spread)
+    copying.lake.write(copying.place.directory, _in_one_task(stored, table), spread=table is None)
+
+
+def _in_one_task(rows: DataFrame, table: pa.Table | None) -> DataFrame:
+    """If they are so few that this process has read them: then sums of them need no shuffle."""
+    return rows if table is None else rows.coalesce(1)
 
 
 def without(messages: DataFrame, others: DataFrame) -> DataFrame:
@@ -146,20 +154,22 @@ def verify(copying: Copying) -> Verified | None:
     Both sides are read whole and digested by Spark, so it is the same comparison on every store. Files that can't be
     read are no copy either.
     """
+    table = _read_here(copying)
     try:
-        files, own = measured(copying.lake.read(copying.place))
+        files, own = measured(_in_one_task(copying.lake.read(copying.place), table))
         whole = own.with_(checksums_of(copying.copied_before())) if copying.known else own
-    except SPARK_ERRORS as error:
+    except READ_ERRORS as error:
         logger.warning("The copy at %s can't be read back: %s", copying.place.directory, first_line(error))
         return None
-    return Verified(files, own, whole.row_count) if whole == checksums_of(copying.stored()) else None
+    stored = checksums_of(_in_one_task(copying.stored_as(table), table))
+    return Verified(files, own, whole.row_count) if whole == stored else None
 
 
 def is_intact(lake: Lake, place: Place) -> bool:
     """Can all of its files be read?"""
     try:
         checksums_of(lake.read(place))
-    except SPARK_ERRORS:
+    except READ_ERRORS:
         return False
     return True
 

@@ -11,6 +11,8 @@ from delayedq.exceptions import PipelineError
 
 #: What Spark raises, in this process or over Spark Connect.
 SPARK_ERRORS = (PySparkException, Py4JError)
+#: What a file that can't be read is, whoever reads it.
+READ_ERRORS = (*SPARK_ERRORS, OSError)
 
 #: What an error may say, in any of its lines, and what helps.
 _CURES = {
@@ -19,6 +21,8 @@ _CURES = {
     r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException|No such file or directory": "Make it reachable from here and "
     "from all executors",
     r"FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file|Could not read footer": "The file is spoiled: restore it",
+    r"No FileSystem for scheme|S3AFileSystem not found": "Give Spark the driver of it (hadoop-aws for S3, or set "
+    "DELAYEDQ['LAKE_STAGING'])",
     r"OutOfMemoryError|Java heap space": "Give Spark more memory (spark.driver.memory)",
 }
 _PLACE = re.compile(r"(?:[a-z0-9]+://?|/)[^\s'\"`,;()\[\]]*[^\s'\"`,;.:()\[\]]")

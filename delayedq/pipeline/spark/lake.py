@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION
 from delayedq.pipeline.lake.snapshot import MESSAGES as DIRECTORY
+from delayedq.pipeline.lake.staging import Staging
 from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by
 from delayedq.pipeline.spark.schema import LAKE, MESSAGES
@@ -42,12 +43,18 @@ class Place(NamedTuple):
 
 
 class Lake:
-    """The lake at `path`: see LakeTable."""
+    """The lake at `path`: see LakeTable.
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    staging: an empty directory that Spark and this process share, through which the files of an object store go. None:
+    Spark reaches the object store.
+    """
+
+    def __init__(self, spark: SparkSession, path: str, staging: str | None = None) -> None:
         self._spark = spark
         self.table = LakeTable(path)
         self.path = self.table.path
+        self._staging = Staging(staging) if staging and self.path.startswith("s3://") else None
+        self._root = f"file:{staging}" if self._staging else _called(self.path)
 
     # Reading
 
@@ -112,16 +119,11 @@ class Lake:
         return self.files(f"{DIRECTORY}/{place.directory}")
 
     def _read(self, *paths: str, spoiled: bool = False) -> DataFrame:
+        if self._staging is not None:
+            self._staging.take(self.table, *paths)
         reader = self._spark.read.schema(_IN_FILES).option("recursiveFileLookup", "true")
         reader = reader.option("ignoreCorruptFiles", str(spoiled).lower())
         return reader.parquet(*(f"{self._root}/{path}" for path in paths))
-
-    @property
-    def _root(self) -> str:
-        """As Hadoop calls it."""
-        if "://" not in self.path:
-            return f"file:{self.path}"
-        return f"s3a://{self.path.removeprefix('s3://')}" if self.path.startswith("s3://") else self.path
 
     # Writing
 
@@ -136,6 +138,15 @@ class Lake:
         # A file that says that the others are complete: the table does.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
         writer.parquet(f"{self._root}/{DIRECTORY}/{directory}", mode="error")
+        if self._staging is not None:
+            self._staging.bring(self.table, f"{DIRECTORY}/{directory}")
+
+
+def _called(path: str) -> str:
+    """As Hadoop calls it."""
+    if "://" not in path:
+        return f"file:{path}"
+    return f"s3a://{path.removeprefix('s3://')}" if path.startswith("s3://") else path
 
 
 def as_in_lake(messages: DataFrame, source: str | None = None, batch: int | None = None) -> DataFrame:

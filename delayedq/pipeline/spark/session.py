@@ -6,7 +6,9 @@ import os
 import sys
 import warnings
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
@@ -37,8 +39,16 @@ _LAUNCH = {
     "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={Path(__file__).with_name("log4j2.properties")}"',
 }
 
+#: On this machine alone Java runs for seconds. Most of them would go into compiling: what runs for a short time is
+#: compiled once and fast, and only what runs for much longer than usual is compiled again. With a few cores, collecting
+#: garbage beside the work takes more of them than doing it in between.
+_SHORT = (
+    "-XX:+UseParallelGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 #: For a Spark on this machine alone.
 _LOCAL = {
+    "spark.driver.extraJavaOptions": f"{_LAUNCH['spark.driver.extraJavaOptions']} {_SHORT}",
     # A lake of many days is listed here, and not by a query of its own.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     # Other machines are not asked for this one's name, and reach nothing.
@@ -86,10 +96,16 @@ def start(master: str | None = None, remote: str | None = None, conf: Mapping[st
         builder = builder.config(name, value)
     for name, value in (conf or {}).items():
         builder = builder.config(name, value)
+    # PySpark imports this, and with it pandas, to tell what a literal is: as long as a query, while Java starts.
+    importing = Thread(target=import_module, args=("pyspark.testing.utils",))
+    importing.start()
     with warnings.catch_warnings():
         # A Connect server that starts here starts with its settings; the session warns that it can't change them.
         warnings.filterwarnings("ignore", "Failed to set spark")
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        finally:
+            importing.join()
 
 
 def _defaults(place: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.exceptions import LakeUnusable
 from delayedq.pipeline.opening import opened, opened_without_spark
-from delayedq.pipeline.spark.failures import SPARK_ERRORS, explained
+from delayedq.pipeline.spark.failures import READ_ERRORS, explained
 from delayedq.pipeline.steps.archive import run_archive
 from delayedq.pipeline.steps.lake import run_check, run_compact, run_status, run_vacuum
 from delayedq.pipeline.steps.load import run_load
@@ -28,7 +28,7 @@ def run(step: str, options: Options, tell: Callable[[str], object]) -> None:
         _run(step, options, tell)
     except LakeUnusable as error:
         raise LakeUnusable(f"{error} {SAFE[step]}") from error
-    except (*SPARK_ERRORS, OSError) as error:
+    except READ_ERRORS as error:
         raise explained(error, step, SAFE[step]) from error
 
 

@@ -62,7 +62,8 @@ class Archived:
 class Archiving:
     """Moves history to one lake. `tell` is called with a batch before each step.
 
-    here: the database as this process reaches it, if it may read and delete by itself what is little.
+    here: the database as this process reaches it, if it may read and delete by itself what is little. staging: as Lake
+    has it.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class Archiving:
         path: str,
         tell: Callable[[ArchiveBatch], None] = lambda _: None,
         here: Address | None = None,
+        staging: str | None = None,
     ) -> None:
         self._spark = spark
         self._store = store
         self._address = address
-        self._lake = Lake(spark, path)
+        self._staging = staging
+        self._lake = Lake(spark, path, staging)
         self._tell = tell
         self._here = here
         self._source = books.source_of(store.alias)
@@ -88,7 +91,8 @@ class Archiving:
         Raises ArchiveBusy if another process archives; ArchiveFailed if a batch can't be made to match the table;
         LakeUnusable.
         """
-        there = books.is_there(self._lake.table)
+        if there := books.is_there(self._lake.table):
+            books.check_source(self._lake.table, self._source)
         while self._open(cutoff, batch_rows):
             with self._held() as batch:
                 if batch.lake != self._lake.path:
@@ -109,7 +113,7 @@ class Archiving:
         if not ArchiveBatch.objects.filter(is_open=True).exists():
             return None
         with self._held() as batch:
-            self._withdraw(batch, Lake(self._spark, batch.lake))
+            self._withdraw(batch, Lake(self._spark, batch.lake, self._staging))
             self._record(batch, state=ArchiveState.ABANDONED, is_open=None)
         return batch
 
@@ -280,8 +284,8 @@ def _renewed(store: Store, token: int) -> Iterator[None]:
 
 def run_archive(pipeline: Pipeline, options: Options) -> None:
     """Move all history that is old enough. Raises ArchiveBusy, ArchiveFailed, LakeUnusable, InvalidOption."""
-    path, tell = pipeline.lake.path, partial(_tell, pipeline)
-    archiving = Archiving(pipeline.spark, pipeline.store, pipeline.address, path, tell, pipeline.here)
+    path, places = pipeline.lake.path, (pipeline.here, pipeline.staging)
+    archiving = Archiving(pipeline.spark, pipeline.store, pipeline.address, path, partial(_tell, pipeline), *places)
     if options["abandon"]:
         batch = archiving.abandon()
         pipeline.tell(f"Batch {batch.name} is given up; its rows are in the table." if batch else "No batch is open.")

@@ -12,7 +12,7 @@ from delayedq.exceptions import InvalidOption, LakeDamaged
 from delayedq.pipeline import books
 from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.lake.table import RETENTION
-from delayedq.pipeline.models import ArchiveBatch, ArchiveState
+from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.spark import compacting
 from delayedq.pipeline.spark.measuring import Checksums
 
@@ -122,7 +122,7 @@ def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterato
 
     found: by the number of the batch. last: the last number that the lake has.
     """
-    for batch in ArchiveBatch.objects.filter(state__in=_PUBLISHED, checksums__isnull=False).order_by("number"):
+    for batch in ArchiveBatch.objects.filter(state__in=books.PUBLISHED, checksums__isnull=False).order_by("number"):
         expected = Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
         sums = found.get(batch.number, Checksums())
         if sums == expected or (batch.lake != path and not sums.row_count):
@@ -133,6 +133,3 @@ def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterato
             yield f"batch {batch.number} has {sums.row_count:,} rows, and the books say {expected.row_count:,}"
         else:
             yield f"batch {batch.number} has other values than the books say"
-
-
-_PUBLISHED = (ArchiveState.VERIFIED, ArchiveState.DELETED)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from delayedq.pipeline.models import Load, LoadState
-from delayedq.pipeline.spark import load
+from delayedq.pipeline.spark import load, register
 from delayedq.pipeline.steps.recipe import Mapped, recipe_of
 
 if TYPE_CHECKING:
@@ -99,6 +99,7 @@ def offer(pipeline: Pipeline, offers: DataFrame, load_id: str, source: str, *, o
         "source": source,
         "once": once,
     }
+    register(pipeline.spark)
     offers.write.format("delayedq").mode("append").options(**options).save()
     return Load.objects.get(load_id=load_id)
 

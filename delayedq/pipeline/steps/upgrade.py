@@ -39,7 +39,7 @@ def run_upgrade(pipeline: Pipeline, _: Options) -> None:
         pipeline.tell(f"{lake.path} {there}: there is nothing to convert.")
         return
     lake.table.create()
-    done = {about["former"] for about in _abouts(lake.table) if "former" in about}
+    done = {about["former"] for about in lake.table.snapshot().abouts() if "former" in about}
     for former in _published(lake.table):
         if former.batch not in done:
             pipeline.tell(f"Batch {former.batch}: {_converted(pipeline, former):,} messages are in the table.")
@@ -77,8 +77,3 @@ def _published(table: LakeTable) -> list[Former]:
                     manifest = json.loads(line)
                     latest[manifest["batch"]] = max(manifest["attempt"], latest.get(manifest["batch"], 0))
     return [Former(*entry) for entry in sorted(latest.items())]
-
-
-def _abouts(table: LakeTable) -> list[dict[str, object]]:
-    """What the commits of the table say of themselves."""
-    return [commit["delayedq"] for commit in table.snapshot().table.history() if "delayedq" in commit]

@@ -10,9 +10,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as is usual on Spark
 from pyspark.sql.types import StructType
 
 from delayedq.pipeline import books
+from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.archive import without
 from delayedq.pipeline.spark.lake import as_in_lake
-from delayedq.pipeline.spark.reading import read_here, snapshot
+from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here, snapshot
 from delayedq.pipeline.spark.schema import MESSAGES
 
 if TYPE_CHECKING:
@@ -27,16 +28,18 @@ if TYPE_CHECKING:
 class View:
     """Messages as they are in the lake (LAKE): what is in the database and not in the lake, and what is in the lake.
 
-    `lake` is None without a lake.
+    `lake` is None without a lake. is_small: are they few enough for one task of Spark?
     """
 
     database: DataFrame
     lake: DataFrame | None = None
+    is_small: bool = False
 
     @property
     def messages(self) -> DataFrame:
-        """All of them."""
-        return self.database if self.lake is None else self.lake.unionByName(self.database)
+        """All of them. Those of one task need no shuffle, and a query of them is one job."""
+        every = self.database if self.lake is None else self.lake.unionByName(self.database)
+        return every.coalesce(1) if self.is_small else every
 
 
 @contextmanager
@@ -53,39 +56,41 @@ def viewed(
     rows back meanwhile. Of a lake that several databases share, it is the rows of this one. Raises LakeUnusable.
     """
     settled = books.settled()
-    with _database(pipeline, columns) as database:
+    with _database(pipeline, columns) as (database, is_small):
         lake = pipeline.lake if use_lake and pipeline.lake_path is not None else None
         still = books.still_settled(settled)
         if lake is None or not books.is_there(lake.table):
-            yield View(database)
+            yield View(database, is_small=is_small)
             return
         source, snapshot = books.source_of(pipeline.store.alias), lake.table.snapshot()
         both = books.in_both(snapshot, source, still)
         published = lake.history(snapshot=snapshot, source=source)
         repeated = lake.history(snapshot=snapshot, source=source, batches=both) if both else None
-        yield View(database if repeated is None else without(database, repeated), published)
+        only = database if repeated is None else without(database, repeated)
+        yield View(only, published, is_small and snapshot.row_count <= SMALL_ROWS)
 
 
 @contextmanager
-def _database(pipeline: Pipeline, columns: Sequence[str]) -> Iterator[DataFrame]:
-    """All messages, live or ended, as of one moment. Those of a small queue are read here.
+def _database(pipeline: Pipeline, columns: Sequence[str]) -> Iterator[tuple[DataFrame, bool]]:
+    """All messages, live or ended, as of one moment, and whether it is a small queue, which is read here.
 
     Of a larger one PostgreSQL holds a snapshot; of the others Spark keeps a copy.
     """
     schema = StructType([MESSAGES[name] for name in columns])
     if (table := read_here(pipeline.here, schema)) is not None:
-        yield _filled(pipeline.spark.createDataFrame(table, schema))
+        yield _filled(pipeline.spark.createDataFrame(table, schema)), True
         return
     with snapshot(pipeline.here) as options:
+        register(pipeline.spark)
         options |= {"address": pipeline.address.reference, "columns": ",".join(columns)}
         messages = _filled(pipeline.spark.read.format("delayedq").options(**options).load())
         if "snapshot" in options:
-            yield messages
+            yield messages, False
             return
         kept = messages.persist()
         try:
             kept.count()
-            yield kept
+            yield kept, False
         finally:
             kept.unpersist()
 

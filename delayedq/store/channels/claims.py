@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from delayedq.store.base import Store
-    from delayedq.store.channels.requests import ChannelRequest, Group, Look, Rules
+    from delayedq.store.channels.requests import ChannelRequest, Group, Look, Rules, Surroundings, Told
     from delayedq.store.protocol import Claimed
 
 #: At most so many channels of each group are visited by one claim.
@@ -58,9 +58,10 @@ class ChannelTurn:
         #: Seconds after which it is worth to ask again.
         self._again: list[float] = []
 
-    def take(self) -> ChannelClaim:
-        self._store.hear(self._now)
-        served = self._served()
+    def take(self, told: Told) -> ChannelClaim:
+        around = self._store.hear(self._now, told)
+        self._live = around.scopes
+        served = self._served(around)
         self._count(served)
         random.shuffle(served)
         for group, rules in served:
@@ -68,9 +69,7 @@ class ChannelTurn:
                 self._serve(group, rules)
         return ChannelClaim(self._claimed, self._due_in())
 
-    def _served(self) -> list[tuple[Group, Rules]]:
-        around = self._store.surroundings()
-        self._live = around.scopes
+    def _served(self, around: Surroundings) -> list[tuple[Group, Rules]]:
         groups = [g for g in around.groups if g.queue not in around.queues_paused and g.kind not in around.kinds_paused]
         given = [(group, self._request.rules(group.queue, group.kind)) for group in groups]
         return [(group, rules) for group, rules in given if rules is not None]

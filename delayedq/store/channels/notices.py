@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.store.channels.visits import cost
+from delayedq.store.channels.visits import LEAST_SECONDS, cost
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from datetime import datetime
 
     from delayedq.models import Channel, ChannelNotice
+    from delayedq.store.channels.requests import Notice, Told
     from delayedq.store.channels.verbs import Channels
 
 #: So many notices are taken by one claim, and so many channels are put in turn when their time came.
@@ -39,7 +40,7 @@ class _Heard(NamedTuple):
         return before * kept + self.seconds / self.ended * (1 - kept)
 
 
-def hear(store: Channels, now: datetime) -> None:
+def hear(store: Channels, now: datetime, told: Told) -> None:
     """Read what was told since the last claim, and forget it; those whose time has come are in turn."""
     from delayedq.models import Channel, ChannelNotice
 
@@ -47,13 +48,16 @@ def hear(store: Channels, now: datetime) -> None:
     notices = list(ChannelNotice.objects.using(alias).order_by("id")[:MOST_NOTICES])
     if notices:
         store.forget_notices([one.pk for one in notices])
-        _put_in_turn(store, _by_channel(notices), _groups(alias, notices), now)
+    store.drop_places(told.ended)
+    heard: list[ChannelNotice | Notice] = [*notices, *told.notices]
+    if heard:
+        _put_in_turn(store, _by_channel(heard), _groups(alias, heard), now)
     rested = Channel.objects.using(alias).filter(is_ready=False, ready_at__lte=now)
     if ids := list(rested.order_by("ready_at").values_list("id", flat=True)[:MOST_RISING]):
         Channel.objects.using(alias).filter(id__in=ids).update(is_ready=True)
 
 
-def _groups(alias: str, notices: Iterable[ChannelNotice]) -> dict[int, float]:
+def _groups(alias: str, notices: Iterable[ChannelNotice | Notice]) -> dict[int, float]:
     """Where the turns of these groups are; those that are new begin at 0."""
     from delayedq.models import ChannelGroup
 
@@ -64,7 +68,7 @@ def _groups(alias: str, notices: Iterable[ChannelNotice]) -> dict[int, float]:
     return dict.fromkeys(ids, 0.0) | known
 
 
-def _by_channel(notices: Iterable[ChannelNotice]) -> dict[int, _Heard]:
+def _by_channel(notices: Iterable[ChannelNotice | Notice]) -> dict[int, _Heard]:
     heard: dict[int, _Heard] = {}
     for one in notices:
         first = heard.get(one.channel_id)
@@ -96,7 +100,7 @@ def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: dat
         channel.turn = max(channel.turn, turn)
     if heard.ended:
         charged = heard.ended * cost(channel.seconds)
-        channel.turn += heard.seconds - charged if known else 0.0
+        channel.turn += max(heard.seconds, heard.ended * LEAST_SECONDS) - charged if known else 0.0
         channel.seconds = heard.mean(channel.seconds)
     channel.ready_at = min(channel.ready_at, heard.at)
     channel.is_ready = channel.is_ready or channel.ready_at <= now

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.channels import BOUNDARY, LIMITED, channel_id, channel_of, group_id, is_limited, with_channel
-from delayedq.store.channels.requests import Notice
+from delayedq.store.channels.requests import Notice, Told
 from delayedq.store.protocol import Finish, GiveBack, OfferOutcome
 
 if TYPE_CHECKING:
@@ -83,20 +83,20 @@ def with_channels(transitions: Sequence[Transition]) -> list[Transition]:
     return [one for one in transitions if is_limited(one.claimed.priority)]
 
 
-def tell_ended(store: Channels, limited: Sequence[Transition], settled: Settled) -> None:
-    """Within the transaction that settles them: their places are free, and their channels are to be looked at."""
+def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
+    """What is to be said of these transitions: their places are free, and their channels are to be looked at."""
     not_settled = settled.busy | settled.lost
     carried_out = [one for one in limited if one.claimed.id not in not_settled]
     if not carried_out:
-        return
+        return Told(())
     ended = [
         t.claimed.id for t in carried_out if not isinstance(t, GiveBack) and t.claimed.id not in settled.superseded
     ]
     took: dict[Address, list[float]] = {}
     for one in carried_out:
         took.setdefault(address_of(one.claimed), []).extend(_seconds(one))
-    moment = store.now()
-    store.tell([Notice(*where, moment, len(each), sum(each)) for where, each in took.items()], ended)
+    past = carried_out[0].claimed.scheduled_at  # it was due, so the channels are looked at at once
+    return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)
 
 
 def _seconds(transition: Transition) -> list[float]:
@@ -108,4 +108,4 @@ def _seconds(transition: Transition) -> list[float]:
 
 def tell_channel(store: Channels, queue: str, kind: str, name: str) -> None:
     """Have the next claim look at this channel."""
-    store.tell([address(queue, kind, name).notice(store.now() - timedelta(seconds=1))])
+    store.tell(Told([address(queue, kind, name).notice(store.now() - timedelta(seconds=1))]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.core.limiting import Limit
@@ -63,6 +63,13 @@ class Notice(NamedTuple):
     seconds: float = 0.0
 
 
+class Told(NamedTuple):
+    """What settlements and offers say: the notices, and the messages (ids) that have no place any more."""
+
+    notices: Collection[Notice]
+    ended: Collection[int] = ()
+
+
 class Group(NamedTuple):
     """The channels of one task in one queue. `is_ready`: at least one of them is in turn."""
 
@@ -117,7 +124,8 @@ class Running(NamedTuple):
 class Look(NamedTuple):
     """A channel in turn.
 
-    heads: the ids of the first messages that are due in it, up to `asked`. next_due: when the next of the others is.
+    heads: the ids of the first messages that are due in it, up to `asked`. next_due: if those are all, when the next of
+    the others is.
     ended: messages with a place as if they ran, which do not. definition: the limit that was set live.
     """
 

@@ -8,14 +8,15 @@ SELECT EXISTS (SELECT 1 FROM delayedq_channelnotice), EXISTS (SELECT 1 FROM dela
     (SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE)
 """
 
-# The first one has a type for each column.
+# The first one has a type for each column. {ready}: more groups in which channels are in turn.
 SURROUNDINGS = """
 SELECT 'scope', id, scope, definition, tokens, tokens_at FROM delayedq_limitstate WHERE channel = ''
 UNION ALL SELECT 'queue', NULL, queue, NULL, NULL, NULL FROM delayedq_pausedqueue
 UNION ALL SELECT 'kind', NULL, kind, NULL, NULL, NULL FROM delayedq_pausedtask
 UNION ALL SELECT
-    CASE WHEN EXISTS (SELECT 1 FROM delayedq_channel WHERE group_id = one.id AND is_ready = TRUE)
-        THEN 'ready' ELSE 'group' END,
+    CASE WHEN one.id IN (
+        {ready} SELECT group_id FROM delayedq_channel WHERE group_id = one.id AND is_ready = TRUE
+    ) THEN 'ready' ELSE 'group' END,
     id, queue, kind, turn, NULL
 FROM delayedq_channelgroup AS one
 """

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.core.channels import BOUNDARY
 from delayedq.store.channels import sql
 from delayedq.store.channels.notices import hear, store_channels
 from delayedq.store.channels.places import Places
-from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Group, Held, ScopeState, Surroundings
+from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Group, Held, ScopeState, Surroundings, Told
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 
@@ -19,9 +19,12 @@ if TYPE_CHECKING:
 
     from delayedq.core.limiting import Bucket
     from delayedq.store.channels.offers import Address
-    from delayedq.store.channels.requests import Look, Notice, Rules, Start
+    from delayedq.store.channels.requests import Look, Rules, Start
     from delayedq.store.database import Database
     from delayedq.store.protocol import Claimed
+
+
+NOTHING = Told(())
 
 
 class Coming(NamedTuple):
@@ -56,16 +59,16 @@ class Channels(ABC):
                 return ChannelClaim([], due_in)
         return self._claim_channels(ChannelRequest(rules, limit, lease, worker, token or new_token()))
 
-    def _claim_channels(self, request: ChannelRequest) -> ChannelClaim:
+    def _claim_channels(self, request: ChannelRequest, told: Told = NOTHING) -> ChannelClaim:
+        """`told`: what this transaction has settled before."""
         from delayedq.store.channels.claims import TAKEN, ChannelTurn
 
-        if request.limit <= 0:
-            return ChannelClaim([], 0.0)
-        with self.database.atomic():
-            moment = self.lock_channels()
+        with self.database.atomic(savepoint=False):
+            moment = self.lock_channels() if request.limit > 0 else None
             if moment is None:
+                self.tell(told)
                 return ChannelClaim([], TAKEN)
-            return ChannelTurn(self.at(moment), request).take()  # type: ignore[arg-type]  # this is the store
+            return ChannelTurn(self.at(moment), request).take(told)  # type: ignore[arg-type]  # this is the store
 
     @abstractmethod
     def lock_channels(self) -> datetime | None:
@@ -81,10 +84,17 @@ class Channels(ABC):
         ((notices, ready, until),) = self.database.rows(sql.COMING)
         return Coming(bool(notices or ready), self._moment(until))
 
-    def surroundings(self) -> Surroundings:
-        """The groups, what is paused, and the limits that channels share."""
+    def hear(self, now: datetime, told: Told) -> Surroundings:
+        """Take the notices: their channels are in turn, or rest until that is due. So are those whose time has come.
+
+        `told`: what is to be heard besides. Returns the groups, what is paused, and the limits that channels share.
+        """
+        hear(self, now, told)
+        return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))
+
+    def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> Surroundings:
         around = Surroundings(set(), set(), [], {})
-        for what, id_, name, text, number, moment in self.database.rows(sql.SURROUNDINGS):
+        for what, id_, name, text, number, moment in rows:
             match what:
                 case "scope":
                     around.scopes[name] = ScopeState(text, number, self._moment(moment))
@@ -98,10 +108,6 @@ class Channels(ABC):
 
     def _moment(self, stored: object) -> datetime | None:
         return None if stored is None else self.database.dialect.instant(stored)
-
-    def hear(self, now: datetime) -> None:
-        """Take the notices: their channels are in turn, or rest until that is due. So are those whose time has come."""
-        hear(self, now)
 
     def look(self, group: Group, most: int, room: int, now: datetime) -> list[Look]:
         """The channels of this group that are in turn, up to `most`, in their order; and what is in each.
@@ -184,15 +190,16 @@ class Channels(ABC):
             unique_fields=self.unique("message_id"),
             batch_size=1_000,
         )
-        self.tell([where.notice(at) for where, at in first.items()])
+        self.tell(Told([where.notice(at) for where, at in first.items()]))
 
-    def tell(self, notices: Collection[Notice], ended: Collection[int] = ()) -> None:
-        """Insert these notices. `ended` messages have no place any more."""
+    def tell(self, told: Told) -> None:
+        """Have the next claim hear it."""
         from delayedq.models import ChannelNotice
 
-        self.drop_places(ended)
+        if told.ended:
+            self.drop_places(told.ended)
         ChannelNotice.objects.using(self.database.alias).bulk_create(
-            [ChannelNotice(**one._asdict()) for one in notices], batch_size=1_000
+            [ChannelNotice(**one._asdict()) for one in told.notices], batch_size=1_000
         )
 
     def unique(self, *names: str) -> list[str] | None:

@@ -7,17 +7,19 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from delayedq.core.limiting import Bucket, Limit, after, release_at, startable
+from delayedq.store.channels.requests import ChannelState
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.store.channels.requests import ChannelState, Look
+    from delayedq.store.channels.requests import Look
 
 #: A message that could not be claimed, as another transaction has locked it, is tried again after so long.
 LOCKED = timedelta(seconds=0.05)
 
-#: What a message takes in seconds as long as nothing is known of its channel, and the least that it counts.
-FIRST_SECONDS, LEAST_SECONDS = 0.01, 0.000_1
+#: What a message takes in seconds as long as nothing is known of its channel, and the least that it counts: so shorter
+#: ones count alike, and when they end, nothing is to be put right.
+FIRST_SECONDS, LEAST_SECONDS = 0.01, 0.001
 
 
 class HasTokens(Protocol):
@@ -75,21 +77,21 @@ class Visit:
         if started and self.limit.rate is not None:
             bucket = after(self.limit.rate, bucket, now, started)
         until = self._rests_until(started, bucket, now, lease)
-        if until is None and len(self.heads) <= started:
+        if until is None and self._is_quiet(started):
             return None
         tokens, tokens_at = bucket or (None, None)
-        return channel._replace(
-            is_ready=until is None,
-            ready_at=until or channel.ready_at,
-            turn=channel.turn + started * cost(channel.seconds),
-            tokens=tokens,
-            tokens_at=tokens_at,
-        )
+        turn = channel.turn + started * cost(channel.seconds)
+        rest = channel.seconds, tokens, tokens_at
+        return ChannelState(channel.id, channel.name, until is None, until or channel.ready_at, turn, *rest)
+
+    def _is_quiet(self, started: int) -> bool:
+        """Nothing more is due in it. If more than `asked` were, it stays in turn: the next claim finds out."""
+        return len(self.heads) <= started and len(self.look.heads) < self.look.asked
 
     def _rests_until(self, started: int, bucket: Bucket | None, now: datetime, lease: timedelta) -> datetime | None:
         """None: it is in turn; or, if no message waits, it is not needed any more."""
         running = self.look.running.number + started
-        if len(self.heads) <= started:
+        if self._is_quiet(started):
             return self.look.next_due or (self._ends_at(now, lease) if running else self._full_at(bucket, now))
         if started < self.wanted:
             return now + LOCKED

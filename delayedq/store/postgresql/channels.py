@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.channels.offers import Address
-    from delayedq.store.channels.requests import ChannelRequest, Group, Notice, Start
+    from delayedq.store.channels.requests import ChannelRequest, Group, Notice, Start, Surroundings, Told
     from delayedq.store.postgresql.database import PostgreSQLDatabase
 
 
@@ -30,16 +30,12 @@ class PostgreSQLChannels(Channels):
         homes = numbers(where.id for where in lined.values())
         self.database.batch(sql.LINE_UP, {"ids": numbers(lined), "homes": homes, **_named({*lined.values()})})
 
-    def tell(self, notices: Collection[Notice], ended: Collection[int] = ()) -> None:
-        figures = {
-            "moments": texts([one.at.isoformat() for one in notices]),
-            "ended": numbers(one.ended for one in notices),
-            "seconds": numbers(one.seconds for one in notices),
-        }
-        self.database.batch(sql.TELL, {**_named(notices), **figures, "ended_ids": numbers(ended)})
+    def tell(self, told: Told) -> None:
+        if told.notices:
+            self.database.batch(sql.TELL, _told(told))
 
-    def hear(self, now: datetime) -> None:  # noqa: ARG002 - the store is bound to it
-        self.database.batch(sql.HEAR, {})
+    def hear(self, now: datetime, told: Told) -> Surroundings:  # noqa: ARG002 - the store is bound to it
+        return self._surroundings(self.database.batch(sql.HEAR, _ended(told)))
 
     def look(self, group: Group, most: int, room: int, now: datetime) -> list[Look]:  # noqa: ARG002
         parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
@@ -59,7 +55,11 @@ class PostgreSQLChannels(Channels):
         return [Claimed._make(row) for row in self.database.batch(sql.START, parameters)]
 
     def keep_channels(self, start: Start) -> None:
-        self.database.batch(sql.KEEP, _kept(start))
+        names = {
+            "names": texts([one.name for one in start.channels]),
+            "seconds": numbers(one.seconds for one in start.channels),
+        }
+        self.database.batch(sql.KEEP, {**_kept(start), **names})
 
 
 def _leased(request: ChannelRequest) -> dict[str, Any]:
@@ -77,17 +77,28 @@ def _named(channels: Collection[Address | Notice]) -> dict[str, Any]:
     }
 
 
+def _told(told: Told) -> dict[str, Any]:
+    return {**_ended(told), **_named(told.notices), "moments": texts([one.at.isoformat() for one in told.notices])}
+
+
+def _ended(told: Told) -> dict[str, Any]:
+    return {
+        "channels": numbers(one.channel_id for one in told.notices),
+        "ended": numbers(one.ended for one in told.notices),
+        "took": numbers(one.seconds for one in told.notices),
+        "ended_ids": numbers(told.ended),
+    }
+
+
 def _kept(start: Start) -> dict[str, Any]:
     channels = start.channels
     return {
         "group": start.group.id,
         "turn": start.group.turn,
         "channels": numbers(one.id for one in channels),
-        "names": texts([one.name for one in channels]),
         "ready": numbers(int(one.is_ready) for one in channels),
         "ready_at": texts([one.ready_at.isoformat() for one in channels]),
         "turns": numbers(one.turn for one in channels),
-        "seconds": numbers(one.seconds for one in channels),
         "tokens": numbers(one.tokens for one in channels),
         "tokens_at": texts([None if one.tokens_at is None else one.tokens_at.isoformat() for one in channels]),
         "gone": numbers(start.gone),

@@ -9,25 +9,34 @@ from __future__ import annotations
 
 from delayedq.core.channels import BOUNDARY, LIMITED
 from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
+from delayedq.store.channels.sql import SURROUNDINGS
 from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS
 from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired, unleased
 
 # A number of its own among the advisory locks of the database. The moment is that at which the lock is there.
-LOCK = f"SELECT CASE WHEN pg_try_advisory_xact_lock(4990113571238845) THEN {NOW} END"
+# For the rest of the transaction, indexes are read in their order, and what is dead in them is left out the next time:
+# where the planner takes few channels to be in turn, it would read and sort them all.
+LOCK = f"""
+SELECT CASE WHEN pg_try_advisory_xact_lock(4990113571238845) THEN {NOW} END,
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)
+"""
 
 # What offers and settlements write ----------------------------------------------------------------------------------
 
 _TOLD = "INSERT INTO delayedq_channelnotice (channel_id, group_id, queue, kind, name, at, ended, seconds)"
 
-TELL = f"""
-WITH dropped AS (
+_DROPPED = """
+dropped AS (
     DELETE FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT unnest(%(ended_ids)s::bigint[])))
-),
+)
+"""
+TELL = f"""
+WITH {_DROPPED},
 told AS (
     {_TOLD}
     SELECT * FROM unnest(
         %(channels)s::bigint[], %(groups)s::bigint[], %(queues)s::text[], %(kinds)s::text[], %(names)s::text[],
-        %(moments)s::timestamptz[], %(ended)s::int[], %(seconds)s::float8[]
+        %(moments)s::timestamptz[], %(ended)s::int[], %(took)s::float8[]
     )
 )
 SELECT 1
@@ -65,40 +74,63 @@ SELECT 1
 _COST = f"greatest(CASE WHEN known.seconds > 0 THEN known.seconds ELSE {FIRST_SECONDS} END, {LEAST_SECONDS})"
 _KEPT = f"CASE WHEN known.seconds > 0 THEN power({KEPT}::float8, least(heard.ended, 1000)) ELSE 0 END"
 
-# `notices.hear` in one statement: it says what the expressions mean.
+_RISEN = """
+SELECT group_id FROM heard UNION ALL SELECT group_id FROM changed UNION ALL SELECT group_id FROM rested UNION ALL
+"""
+
+# It is in turn, and its messages took what they were charged with: most rows need not be written.
+_AS_CHARGED = f"""(
+    known.is_ready AND (heard.ended = 0 OR known.seconds > 0) AND known.seconds <= {LEAST_SECONDS}
+    AND heard.seconds <= heard.ended * {LEAST_SECONDS}
+)"""
+
+# `notices.hear` in one statement: it says what the expressions mean. Then it reads `sql.SURROUNDINGS`, which does not
+# see what this statement writes.
 HEAR = f"""
-WITH taken AS (
+WITH {_DROPPED},
+removed AS (
     DELETE FROM delayedq_channelnotice
     WHERE id = ANY(ARRAY(SELECT id FROM delayedq_channelnotice ORDER BY id LIMIT {MOST_NOTICES}))
     RETURNING channel_id, group_id, queue, kind, name, at, ended, seconds
 ),
 heard AS MATERIALIZED (
-    SELECT channel_id, min(group_id) AS group_id, min(name) AS name, min(at) AS at, sum(ended)::float8 AS ended,
-        sum(seconds) AS seconds
-    FROM taken GROUP BY channel_id
+    SELECT channel_id, min(removed.group_id) AS group_id, min(name) AS name, min(at) AS at,
+        sum(ended)::float8 AS ended, sum(seconds) AS seconds
+    FROM (
+        SELECT channel_id, group_id, name, at, ended, seconds FROM removed
+        UNION ALL
+        SELECT channel_id, NULL, NULL, {NOW}, ended, seconds
+        FROM unnest(%(channels)s::bigint[], %(ended)s::int[], %(took)s::float8[]) AS given (channel_id, ended, seconds)
+    ) AS removed
+    GROUP BY channel_id
 ),
 grouped AS (
     INSERT INTO delayedq_channelgroup (id, queue, kind, turn)
-    SELECT DISTINCT group_id, queue, kind, 0::float8 FROM taken
-    WHERE NOT EXISTS (SELECT 1 FROM delayedq_channelgroup AS one WHERE one.id = taken.group_id)
+    SELECT DISTINCT group_id, queue, kind, 0::float8 FROM removed
+    WHERE NOT EXISTS (SELECT 1 FROM delayedq_channelgroup AS one WHERE one.id = removed.group_id)
     ON CONFLICT (id) DO NOTHING
+    RETURNING id, queue, kind, turn
 ),
-stored AS (
+changed AS (
+    UPDATE delayedq_channel AS known SET
+        is_ready = known.is_ready OR least(heard.at, known.ready_at) <= {NOW},
+        ready_at = least(heard.at, known.ready_at),
+        turn = CASE WHEN known.is_ready THEN known.turn ELSE greatest(known.turn, its.turn) END
+            + greatest(heard.seconds, heard.ended * {LEAST_SECONDS}) - heard.ended * {_COST},
+        seconds = CASE WHEN heard.ended > 0
+            THEN known.seconds * {_KEPT} + heard.seconds / heard.ended * (1 - {_KEPT}) ELSE known.seconds END
+    FROM heard, delayedq_channelgroup AS its
+    WHERE known.id = ANY(ARRAY(SELECT channel_id FROM heard)) AND known.id = heard.channel_id
+        AND its.id = known.group_id AND NOT {_AS_CHARGED}
+    RETURNING known.id, known.group_id
+),
+created AS (
     INSERT INTO delayedq_channel (id, group_id, name, is_ready, ready_at, turn, seconds)
-    SELECT
-        heard.channel_id, heard.group_id, heard.name,
-        coalesce(known.is_ready, false) OR least(heard.at, known.ready_at) <= {NOW},
-        least(heard.at, known.ready_at),
-        CASE WHEN known.is_ready THEN known.turn ELSE greatest(known.turn, its.turn, 0) END
-            + CASE WHEN known.id IS NOT NULL THEN heard.seconds - heard.ended * {_COST} ELSE 0 END,
-        CASE WHEN heard.ended > 0
-            THEN coalesce(known.seconds, 0) * {_KEPT} + heard.seconds / heard.ended * (1 - {_KEPT})
-            ELSE coalesce(known.seconds, 0) END
-    FROM heard
-    LEFT JOIN delayedq_channel AS known ON known.id = heard.channel_id
-    LEFT JOIN delayedq_channelgroup AS its ON its.id = heard.group_id
-    ON CONFLICT (id) DO UPDATE SET
-        is_ready = excluded.is_ready, ready_at = excluded.ready_at, turn = excluded.turn, seconds = excluded.seconds
+    SELECT channel_id, group_id, name, at <= {NOW}, at, coalesce(its.turn, 0),
+        CASE WHEN ended > 0 THEN seconds / ended ELSE 0 END
+    FROM heard LEFT JOIN delayedq_channelgroup AS its ON its.id = heard.group_id
+    WHERE heard.group_id IS NOT NULL
+        AND NOT EXISTS (SELECT 1 FROM delayedq_channel AS known WHERE known.id = heard.channel_id)
 ),
 rested AS (
     UPDATE delayedq_channel SET is_ready = true
@@ -106,8 +138,10 @@ rested AS (
         SELECT id FROM delayedq_channel WHERE is_ready = false AND ready_at <= {NOW}
         ORDER BY ready_at LIMIT {MOST_RISING}
     )) AND id NOT IN (SELECT channel_id FROM heard)
+    RETURNING group_id
 )
-SELECT 1
+{SURROUNDINGS.format(ready=_RISEN)}
+UNION ALL SELECT 'ready', id, queue, kind, turn, NULL FROM grouped
 """
 
 # What it reads ------------------------------------------------------------------------------------------------------
@@ -123,8 +157,9 @@ FROM unnest(%(channels)s::bigint[], %(most)s::int[]) AS channel (id, most)
 # What a lease says may be over, and renewed beside its row (see `expired`): then it ends at any moment.
 LOOK = f"""
 SELECT channel.id, channel.name, channel.is_ready, channel.ready_at, channel.turn, channel.seconds, channel.tokens,
-    channel.tokens_at, running.number, running.until, channel.share, ARRAY({_FIRST} LIMIT channel.share),
-    (SELECT min(due_at) {_WAITING} AND due_at > {NOW}), running.ended,
+    channel.tokens_at, running.number, running.until, channel.share, first.ids,
+    CASE WHEN cardinality(first.ids) < channel.share THEN (SELECT min(due_at) {_WAITING} AND due_at > {NOW}) END,
+    running.ended,
     CASE WHEN channel.name <> '' THEN coalesce(
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(kind)s AND channel = channel.name),
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(queue)s AND channel = channel.name)
@@ -134,6 +169,7 @@ FROM (
         SELECT * FROM delayedq_channel WHERE group_id = %(group)s AND is_ready = true ORDER BY turn, id LIMIT %(most)s
     ) AS one
 ) AS channel
+CROSS JOIN LATERAL (SELECT ARRAY({_FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE is_held), min(greatest(leased_until, {NOW})) FILTER (WHERE is_held),
         coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{}}')
@@ -156,19 +192,7 @@ WHERE message.id = {FREE} AND message.priority < {BOUNDARY} AND message.schedule
 RETURNING {CLAIMED}
 """
 
-# A channel that was deleted is inserted again where less was claimed than it was deleted for.
-_KEPT_CHANNELS = """
-kept AS (
-    INSERT INTO delayedq_channel (id, group_id, name, is_ready, ready_at, turn, seconds, tokens, tokens_at)
-    SELECT id, %(group)s, name, is_ready, ready_at, turn, seconds, tokens, tokens_at
-    FROM unnest(
-        %(channels)s::bigint[], %(names)s::text[], %(ready)s::boolean[], %(ready_at)s::timestamptz[],
-        %(turns)s::float8[], %(seconds)s::float8[], %(tokens)s::float8[], %(tokens_at)s::timestamptz[]
-    ) AS given (id, name, is_ready, ready_at, turn, seconds, tokens, tokens_at)
-    ON CONFLICT (id) DO UPDATE SET
-        is_ready = excluded.is_ready, ready_at = excluded.ready_at, turn = excluded.turn, tokens = excluded.tokens,
-        tokens_at = excluded.tokens_at
-),
+_LEFT = """
 gone AS (
     DELETE FROM delayedq_channel WHERE id = ANY(ARRAY(SELECT unnest(%(gone)s::bigint[])))
 ),
@@ -176,7 +200,22 @@ turned AS (
     UPDATE delayedq_channelgroup SET turn = %(turn)s WHERE id = %(group)s AND turn <> %(turn)s
 )
 """
-KEEP = f"WITH {_KEPT_CHANNELS} SELECT 1"
+_STATES = """
+%(channels)s::bigint[], %(ready)s::boolean[], %(ready_at)s::timestamptz[], %(turns)s::float8[],
+%(tokens)s::float8[], %(tokens_at)s::timestamptz[]
+"""
+# A channel that was deleted is inserted again where less was claimed than it was deleted for.
+KEEP = f"""
+WITH kept AS (
+    INSERT INTO delayedq_channel (id, is_ready, ready_at, turn, tokens, tokens_at, name, seconds, group_id)
+    SELECT given.*, %(group)s FROM unnest({_STATES}, %(names)s::text[], %(seconds)s::float8[]) AS given
+    ON CONFLICT (id) DO UPDATE SET
+        is_ready = excluded.is_ready, ready_at = excluded.ready_at, turn = excluded.turn, tokens = excluded.tokens,
+        tokens_at = excluded.tokens_at
+),
+{_LEFT}
+SELECT 1
+"""
 
 START = f"""
 WITH claimed AS ({CLAIM_IDS}),
@@ -184,6 +223,13 @@ taken AS (
     UPDATE delayedq_channelmessage AS place SET lease_token = %(token)s
     FROM claimed WHERE place.message_id = claimed.id AND place.message_id = ANY(ARRAY(SELECT id FROM claimed))
 ),
-{_KEPT_CHANNELS}
+kept AS (
+    UPDATE delayedq_channel AS channel SET
+        is_ready = given.is_ready, ready_at = given.ready_at, turn = given.turn, tokens = given.tokens,
+        tokens_at = given.tokens_at
+    FROM unnest({_STATES}) AS given (id, is_ready, ready_at, turn, tokens, tokens_at)
+    WHERE channel.id = ANY(ARRAY(SELECT unnest(%(channels)s::bigint[]))) AND channel.id = given.id
+),
+{_LEFT}
 SELECT * FROM claimed
 """

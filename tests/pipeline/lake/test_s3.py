@@ -2,69 +2,31 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import sys
 import threading
-import urllib.request
 
 import pytest
 
 from delayedq.exceptions import LakeUnusable
 from delayedq.pipeline.lake.table import LakeTable
-from tests.conftest import SERVERS
 from tests.pipeline.lake.engines import polars
 from tests.pipeline.lake.files import ids, publish, row, write
-
-#: One request at a time: moto looks for an object and writes it in two steps, between which S3 lets nobody else write.
-SERVE = """
-import sys, threading
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-
-serve, one = DomainDispatcherApplication(create_backend_app), threading.Lock()
-
-def in_turn(environ, start_response):
-    with one:
-        return serve(environ, start_response)
-
-make_server("127.0.0.1", int(sys.argv[1]), in_turn, threaded=True, fd=int(sys.argv[2])).serve_forever()
-"""
+from tests.pipeline.lake.s3 import bucket, options_of, serving
 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listening:  # its port is nobody else's from now on
-        port, fd = listening.getsockname()[1], listening.fileno()
-        command = [sys.executable, "-c", SERVE, str(port), str(fd)]
-        server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[fd])
-    SERVERS.add(server.pid)
-    url = f"http://127.0.0.1:{port}"
-    try:
-        urllib.request.urlopen(f"{url}/moto-api/").close()  # waits until it answers
+    with serving() as url:
         yield url
-    finally:
-        server.terminate()
-        server.wait()
-        SERVERS.discard(server.pid)
 
 
 @pytest.fixture
 def options(endpoint):
-    return {
-        "AWS_ENDPOINT_URL": endpoint,
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_REGION": "us-east-1",
-        "AWS_ALLOW_HTTP": "true",
-    }
+    return options_of(endpoint)
 
 
 @pytest.fixture
 def table(endpoint, options, request):
-    bucket = f"b{abs(hash(request.node.name))}"
-    urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{bucket}", method="PUT")).close()
-    return LakeTable(f"s3://{bucket}/lake", options)
+    return LakeTable(f"{bucket(endpoint, f'b{abs(hash(request.node.name))}')}/lake", options)
 
 
 def test_a_lake_is_made_written_read_compacted_and_cleaned(table, options):

@@ -6,6 +6,7 @@ import pytest
 
 from delayedq.pipeline.report.figures import measure, span
 from delayedq.pipeline.report.page import write
+from tests.pipeline.jobs import jobs
 from tests.pipeline.report.histories import NOON, after, ended, frame
 
 #: The largest method that Java compiles; larger ones are interpreted, which is 10 times slower.
@@ -14,12 +15,7 @@ COMPILED = 8_000
 
 @pytest.fixture
 def messages(spark):
-    return frame(spark, *(ended(n, n + 1, due=n, id=n, failures=[(1, n, 1.0)][: n % 2]) for n in range(20)))
-
-
-def jobs(spark):
-    """How many Spark has run."""
-    return spark.sparkContext._jsc.sc().dagScheduler().numTotalJobs()
+    return frame(spark, *(ended(n, n + 1, due=n, id=n, failures=[(1, n, 1.0)][: n % 2]) for n in range(20)), parts=2)
 
 
 def test_a_report_is_three_jobs_however_many_tables_and_charts_it_has(spark, messages, tmp_path):

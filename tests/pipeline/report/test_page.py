@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+from delayedq.pipeline.report import charts
 from delayedq.pipeline.report.figures import measure
 from delayedq.pipeline.report.page import render, write
 from tests.pipeline.report.histories import NOON, after, ended, frame
@@ -33,7 +34,8 @@ def of_eight_days(number):
     if number % 50 == 9:
         metadata = f'{{"cron": {{"schedule": "report", "nominal_at": "{after(at).isoformat()}"}}}}'
         return ended(at + 2, at + 4, due=at, metadata=metadata, **columns)
-    return ended(at + number % 7 / 10, at + 3 + number % 5, due=at, **columns)
+    wait = 900 * (number % 20) if 600 <= number < 620 else number % 7 / 10  # once, a few hours of backlog
+    return ended(at + wait, at + wait + 3 + number % 5, due=at, **columns)
 
 
 def live(number, state, due):
@@ -230,5 +232,26 @@ def test_a_span_of_any_length_has_a_time_axis(spark, seconds):
     rows = [
         ended(seconds * part, seconds * part + 9, due=seconds * part - 1, id=n) for n, part in enumerate((0.1, 0.8))
     ]
+    figures = measure(frame(spark, *rows), NOON, after(seconds))
 
-    assert "Backlog" in render(measure(frame(spark, *rows), NOON, after(seconds)), MADE_AT)
+    assert "What arrived" in render(figures, MADE_AT)
+    assert "<svg" in charts.backlog(figures, "waiting and running")
+
+
+def test_a_queue_in_which_nothing_gathers_has_no_picture_of_its_backlog(spark):
+    rows = [ended(n + 0.001, n + 0.5, due=n, id=n) for n in range(60)]
+    page = render(measure(frame(spark, *rows), NOON, after(60)), MADE_AT)
+
+    assert "What arrived" in page
+    assert "Backlog" not in page
+
+
+def test_waits_have_no_line_where_none_ended_and_a_dot_where_one_ended_alone(spark):
+    ends = (1, 2, 3, 30, 58, 59)
+    figures = measure(frame(spark, *(ended(n + 0.1, n + 0.2, due=n, id=n) for n in ends)), NOON, after(60))
+    chart = charts.waits(figures, "waits")
+
+    dots = re.findall(r'<use xlink:href="#\w+" x="[\d.]+" y="[\d.]+" style="fill: var\(--green\)', chart)
+    assert len(dots) == 2  # the other one is in the legend
+    [p50] = [path for path in re.findall(r'<path d="([^"]+)"[^>]*stroke: var\(--green\)', chart) if path.count("M") > 1]
+    assert p50.count("M") == 3

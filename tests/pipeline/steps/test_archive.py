@@ -22,7 +22,7 @@ from tests.pipeline.given import DAY, NOW, finished, history, ids
 def test_history_before_the_cutoff_moves_and_the_rest_stays(archiving, lake):
     history(90)
 
-    [done] = archiving().run(NOW - DAY)
+    [done] = archiving(here=None).run(NOW - DAY)
 
     assert (done.row_count, done.deleted) == (60, 60)
     assert archived(lake) == list(range(1, 61))
@@ -33,7 +33,7 @@ def test_a_message_in_the_lake_is_the_one_that_was_in_the_table(archiving, lake,
     moment = NOW - DAY - timedelta(microseconds=1)
     finished(7, moment, outcome="failed", key="Zoë 'x'\n", metadata='{"a":"é"}', result=None, errors="[]").save()
 
-    list(archiving().run(NOW))
+    list(archiving(here=None).run(NOW))
 
     [row] = lake.history().selectExpr("*", "unix_micros(finished_at) AS micros", "string(day) AS date").collect()
     assert row.micros == round(moment.timestamp() * 1_000_000)
@@ -56,7 +56,7 @@ def test_much_history_moves_in_batches_and_one_instant_stays_together(archiving,
     for id_ in (21, 22, 23):
         finished(id_, NOW - 2 * DAY).save()
 
-    done = list(archiving().run(NOW, batch_rows=8))
+    done = list(archiving(here=None).run(NOW, batch_rows=8))
 
     assert [batch.row_count for batch in done] == [8, 8, 7]
     assert archived(lake) == list(range(1, 24))
@@ -78,11 +78,11 @@ def test_an_archive_that_was_killed_between_two_steps_is_finished_by_the_next(ar
     history(30)
 
     with pytest.raises(Killed):
-        list(archiving(tell=die_at(state)).run(NOW))
+        list(archiving(here=None, tell=die_at(state)).run(NOW))
     assert ids() == set(range(1, 31))
     assert archived(lake) == (list(range(1, 31)) if state is ArchiveState.VERIFIED else [])
 
-    [done] = archiving().run(NOW)
+    [done] = archiving(here=None).run(NOW)
     assert (done.row_count, done.deleted) == (30, 30)
     assert archived(lake) == list(range(1, 31))
     assert ids() == set()
@@ -103,9 +103,9 @@ def test_an_archive_that_was_killed_after_a_step_and_before_it_was_recorded_is_f
     with monkeypatch.context() as patch:
         patch.setattr(archive, step, then_die)
         with pytest.raises(Killed):
-            list(archiving().run(NOW))
+            list(archiving(here=None).run(NOW))
 
-    [done] = archiving().run(NOW)
+    [done] = archiving(here=None).run(NOW)
     assert done.row_count == 30
     assert archived(lake) == list(range(1, 31))
     assert ids() == set()

@@ -13,7 +13,7 @@ from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
-from tests.pipeline.given import NOW, finished, history, ids
+from tests.pipeline.given import DAY, NOW, finished, history, ids
 
 
 def spoil(lake, batch):
@@ -43,7 +43,7 @@ def test_an_open_batch_can_be_given_up_and_its_rows_go_with_the_next(archiving, 
     assert archiving().abandon() is None
     history(4)
     with pytest.raises(Killed):
-        list(Archiving(spark, store, address, str(tmp_path / "gone"), die_at(ArchiveState.WRITTEN)).run(NOW))
+        list(Archiving(spark, store, address, str(tmp_path / "gone"), die_at(ArchiveState.WRITTEN), address).run(NOW))
     shutil.rmtree(tmp_path / "gone")
     with pytest.raises(ArchiveFailed, match="archive --abandon"):
         list(archiving().run(NOW))
@@ -81,6 +81,24 @@ def test_a_lake_that_is_gone_is_not_begun_anew(archiving, lake):
         list(archiving().run(NOW))
 
     assert ids() == {9, 10}
+
+
+@ONE_STORE
+def test_two_databases_of_one_name_do_not_archive_into_one_lake(archiving, lake, store, settings):
+    history(4)
+    list(archiving().run(NOW))
+    ArchiveBatch.objects.all().delete()  # as if this were another one
+    history(4)
+    FinishedMessage.objects.update(finished_at=NOW - DAY / 2)
+
+    with pytest.raises(LakeUnusable, match="LAKE_SOURCE"):
+        list(archiving().run(NOW))
+    assert ids() == {1, 2, 3, 4}
+    assert not ArchiveBatch.objects.exists()
+
+    settings.DELAYEDQ = {"LAKE_SOURCE": "another"}
+    [done] = archiving().run(NOW)
+    assert (done.deleted, archived(lake)) == (4, [1, 1, 2, 2, 3, 3, 4, 4])
 
 
 @ONE_STORE

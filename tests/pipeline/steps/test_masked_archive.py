@@ -44,7 +44,7 @@ def test_without_the_setting_nothing_is_masked(archiving, lake, two):
 def test_what_was_masked_is_not_sent_again(spark, store, address, tmp_path, settings, two):
     settings.DELAYEDQ = {"ARCHIVE_SENSITIVE": "masked"}
     path = str(tmp_path / "lake")
-    list(Archiving(spark, store, address, path).run(NOW))
+    list(Archiving(spark, store, address, path, here=address).run(NOW))
     replay = ("run_pipeline", "replay", "--lake", path, "--since", str((NOW - DAY).date()), "--send")
 
     with pytest.raises(CommandError, match=r"tests.app.tasks.pay were masked when they were archived"):

@@ -26,10 +26,10 @@ def replay(spark, store, address, tmp_path, capsys):
     for number in range(7 * 24):
         outcome = "succeeded" if number % 5 else "failed"
         finished(number + 1, NOW - 7 * DAY + timedelta(hours=number), outcome=outcome, key=f"k{number}").save()
-    list(Archiving(spark, store, address, lake).run(NOW))
+    list(Archiving(spark, store, address, lake, here=address).run(NOW))
 
     def archive():
-        list(Archiving(spark, store, address, lake).run(NOW))
+        list(Archiving(spark, store, address, lake, here=address).run(NOW))
 
     def run(*arguments):
         capsys.readouterr()

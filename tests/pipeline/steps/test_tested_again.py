@@ -30,7 +30,7 @@ def lake(spark, store, address, tmp_path):
         tasks.fail.using(max_attempts=1).enqueue("no fuel")
         run_due(raise_failures=False)
     lake = Lake(spark, str(tmp_path / "lake"))
-    list(Archiving(spark, store, address, lake.path).run(NOW))
+    list(Archiving(spark, store, address, lake.path, here=address).run(NOW))
     assert not FinishedMessage.objects.exists()
     return lake
 

@@ -27,7 +27,7 @@ def pipeline(spark, store, address, tmp_path):
 @pytest.fixture
 def archiving(spark, store, address, tmp_path):
     """Makes an `Archiving` of this database and lake."""
-    return lambda **changes: Archiving(spark, store, address, str(tmp_path / "lake"), **changes)
+    return lambda **changes: Archiving(spark, store, address, str(tmp_path / "lake"), here=address, **changes)
 
 
 def seen(pipeline):

@@ -1,0 +1,117 @@
+"""`manage.py delayedq channels`: list channels and limits, pause and resume them, set and clear limits live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.core.management.base import CommandError
+
+from delayedq import limits
+from delayedq.core.limiting import Rate
+from delayedq.exceptions import InvalidLimit, InvalidMessage
+from delayedq.management.arguments import age
+from delayedq.operations.channel_list import MOST_COUNTED, page_of_channels, scopes_now
+from delayedq.operations.channels import terms_of
+from delayedq.operations.wording import both, printable
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from django.core.management.base import OutputWrapper
+
+    from delayedq.core.limiting import Limit
+    from delayedq.operations.channel_list import Listed
+    from delayedq.store.base import Store
+
+VERBS = {
+    "list": "What waits and runs, the first 25 channels, and the limits.",
+    "pause": "Let nothing more start in a channel, queue, task or limit.",
+    "resume": "Let it start again.",
+    "set": "Put a limit in the place of the defined one.",
+    "clear": "Let what the code says hold again.",
+}
+
+
+def add_channels(parser: ArgumentParser) -> None:
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    for name, said in VERBS.items():
+        verb = verbs.add_parser(name, help=said)
+        verb.add_argument("--backend", metavar="NAME", help="In the database of this backend of TASKS.")
+        if name != "list":
+            verb.add_argument("scope", metavar="NAME", help="A queue, the path of a task, or a shared limit.")
+        verb.add_argument("--channel", default="", help="Only this channel.")
+        if name == "set":
+            verb.add_argument("--concurrency", type=int, metavar="N", help="How many run at once.")
+            verb.add_argument("--rate", type=int, metavar="N", help="How many start in each --per.")
+            verb.add_argument("--per", type=age, metavar="TIME", help="As 10s, 5m or 1h.")
+            verb.add_argument("--burst", type=int, metavar="N", help="How many start at once; as --rate, if left out.")
+            verb.add_argument("--size", type=int, metavar="N", help="How many wait and run.")
+
+
+def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> None:
+    """Raises CommandError for what is refused."""
+    if options["verb"] == "list":
+        for line in _lines(store, store.now(), options["channel"]):
+            out.write(line)
+        return
+    try:
+        said = _change(store, options)
+    except (InvalidLimit, InvalidMessage) as error:
+        raise CommandError(str(error)) from None
+    out.write(said)
+
+
+def _change(store: Store, options: dict[str, Any]) -> str:
+    scope, channel = options["scope"], options["channel"]
+    name = printable(f"channel {channel} of {scope}" if channel else scope)
+    match options["verb"]:
+        case "pause":
+            did = limits.pause(scope, channel=channel, store=store)
+            return f"{name} {'is paused' if did else 'was already paused'}."
+        case "resume":
+            did = limits.resume(scope, channel=channel, store=store)
+            return f"{name} {'is resumed' if did else 'is not paused'}."
+        case "clear":
+            did = limits.clear(scope, channel=channel, store=store)
+            return f"{name} {'has its limit from the code again' if did else 'has no limit that was set live'}."
+    terms = {"concurrency": options["concurrency"], "size": options["size"], "rate": _rate(options)}
+    return f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}."
+
+
+def _rate(options: dict[str, Any]) -> Rate | None:
+    given = options["rate"], options["per"], options["burst"]
+    if not any(given):
+        return None
+    try:
+        return Rate(*given)
+    except ValueError as error:
+        raise InvalidLimit(f"{error}; --rate and --per go together.") from None
+
+
+def _lines(store: Store, now: datetime, channel: str) -> Iterator[str]:
+    for one in scopes_now(store, now):
+        name = f"channel {one.channel} of {one.scope}" if one.channel else one.scope
+        running = "" if one.running is None else f", {one.running:,} running"
+        yield f"{printable(name)}: {_state(one.limit, one.released_at, now)}{running}{' (set live)' * one.is_live}"
+    page = page_of_channels(store, now, name=channel or None)
+    for each in page.channels:
+        yield _line(each, now)
+    if not page.channels:
+        yield "No channel has messages." if not channel else f"No channel {printable(channel)} has messages."
+    elif page.following:
+        yield "There are more: name one by --channel, or see the admin."
+
+
+def _line(one: Listed, now: datetime) -> str:
+    waiting = f"over {MOST_COUNTED:,}" if one.waiting > MOST_COUNTED else f"{one.waiting:,}"
+    where = printable(f"{one.kind} in {one.queue}, channel {one.name or '(no name)'}")
+    return f"{where}: {waiting} waiting, {one.running:,} running; {_state(one.limit, one.released_at, now)}"
+
+
+def _state(limit: Limit, released_at: datetime | None, now: datetime) -> str:
+    if limit.is_paused:
+        return "paused"
+    release = f", next release {both(released_at, now)}" if released_at else ""
+    return f"{terms_of(limit)}{release}"

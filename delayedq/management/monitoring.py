@@ -1,0 +1,136 @@
+"""The options of `run_workers` for those who monitor it, and `manage.py delayedq metrics` and `health`."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import tempfile
+from argparse import ArgumentTypeError
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import CommandError
+
+from delayedq.management.arguments import age
+from delayedq.operations.databases import all_databases
+from delayedq.operations.health import health
+from delayedq.operations.wording import printable
+from delayedq.worker.endpoints import Answer, Endpoint, Endpoints
+from delayedq.worker.liveness import HealthFile, Liveness, Reporting
+from delayedq.worker.tally import Tallies
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Iterator, Sequence
+
+    from django.core.management.base import OutputWrapper
+
+    from delayedq.worker.fleet import Fleet
+
+#: The highest port.
+LAST_PORT = 65_535
+
+
+def add_monitoring(parser: ArgumentParser) -> None:
+    where = "[ADDRESS:]PORT"
+    parser.add_argument(
+        "--metrics-port", type=listening, metavar=where, help="Answer Prometheus at /metrics (extra prometheus)."
+    )
+    parser.add_argument("--health-port", type=listening, metavar=where, help="Answer probes at /live and /ready.")
+    parser.add_argument("--health-file", type=Path, metavar="FILE", help="Write it each second while workers live.")
+
+
+def listening(text: str) -> tuple[str, int]:
+    """An address ("": all) and a port, for argparse."""
+    address, _, port = text.rpartition(":")
+    if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
+        raise ArgumentTypeError(f"must be PORT or ADDRESS:PORT, as 9100 or 127.0.0.1:9100, not {text!r}")
+    return address, int(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """What was asked for. `tallies`: the directory in which processes count; None if nobody reads it."""
+
+    metrics: tuple[str, int] | None
+    health: tuple[str, int] | None
+    file: Path | None
+    tallies: Path | None
+
+    def of(self, fleets: Sequence[Fleet]) -> tuple[Reporting, Endpoints]:
+        liveness, endpoints = Liveness(fleets), []
+        if self.metrics and self.tallies:
+            endpoints.append(_metrics(*self.metrics, self.tallies))
+        if self.health:
+            endpoints.append(liveness.endpoint(*self.health))
+        return Reporting(liveness, HealthFile(self.file) if self.file else None), Endpoints(endpoints)
+
+
+@contextmanager
+def monitored(options: dict[str, Any]) -> Iterator[Monitoring]:
+    """Raises CommandError for a port that is taken, a file that can't be written, and without the library."""
+    metrics, health, file = options["metrics_port"], options["health_port"], options["health_file"]
+    for option, place in (("--metrics-port", metrics), ("--health-port", health)):
+        if place:
+            _check_port(option, *place)
+    if metrics and health and metrics[1] == health[1]:
+        raise CommandError("--metrics-port and --health-port must be two ports.")
+    if file and not file.parent.is_dir():
+        raise CommandError(f"--health-file: there is no directory {str(file.parent)!r}.")
+    if metrics is None:
+        yield Monitoring(metrics, health, file, None)
+        return
+    _library()
+    with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
+        yield Monitoring(metrics, health, file, Path(directory))
+
+
+def show_metrics(stdout: OutputWrapper) -> None:
+    """Raises CommandError without the library."""
+    _library()
+    from delayedq import metrics
+
+    stdout.write(metrics.exposed()[0].decode(), ending="")
+
+
+def add_health(parser: ArgumentParser) -> None:
+    parser.add_argument("--oldest-due", type=age, metavar="AGE", help="Fail if a message has been due for longer; 60s.")
+    parser.add_argument("--workers-here", action="store_true", help="Fail if no worker of this host lives.")
+
+
+def run_health(stdout: OutputWrapper, options: dict[str, Any]) -> None:
+    """Say what was checked in each database. Exits with 1 if something failed."""
+    asked = {"oldest_due": options["oldest_due"], "workers_here": options["workers_here"]}
+    checks = [check for store in all_databases() for check in health(store, **asked)]
+    for check in checks:
+        stdout.write(f"{'ok' if check.passed else 'FAILED'}: {printable(check.sentence)}")
+    if not all(check.passed for check in checks):
+        sys.exit(1)
+
+
+def _metrics(address: str, port: int, directory: Path) -> Endpoint:
+    from delayedq import metrics
+
+    tallies = Tallies(directory)
+    return Endpoint(address, port, {"/metrics": lambda accept: Answer(*metrics.exposed(accept, tallies))})
+
+
+def _library() -> None:
+    try:
+        import delayedq.metrics  # noqa: F401  the library may be missing
+    except ImproperlyConfigured as error:
+        raise CommandError(str(error)) from None
+
+
+def _check_port(option: str, address: str, port: int) -> None:
+    try:
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind((address, port))
+    except OSError as error:
+        raise CommandError(
+            f"{option}: nothing can listen on port {port} of {address or 'this host'}: {error}"
+        ) from None

@@ -1,0 +1,106 @@
+"""What waits in a database, and for how long, as numbers for monitoring: a bounded read, however much there is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from django.db.models import Min
+
+from delayedq.models import CronSchedule, FinishedMessage, Message, is_free, is_held
+from delayedq.operations.counting import bounded_rows
+from delayedq.operations.state_counts import FEW
+from delayedq.operations.workers import live_workers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from delayedq.store.base import Store
+
+#: Of at most this many queues, by name.
+QUEUES = 200
+
+
+@dataclass(slots=True)
+class Backlog:
+    """Counts by (queue, task), seconds. With more than FEW live messages, or dead letters, they are counted by queue,
+    or not at all by name, up to FEW and estimated beyond; then the names are "".
+
+    `oldest`: by queue that is not paused, for how long its first message has been due.
+    """
+
+    due: Counter[tuple[str, str]] = field(default_factory=Counter)
+    scheduled: Counter[tuple[str, str]] = field(default_factory=Counter)
+    running: Counter[tuple[str, str]] = field(default_factory=Counter)
+    dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    oldest: dict[str, float] = field(default_factory=dict)
+    offered: int = 0  #: The highest id: about how many messages there ever were.
+    workers: int = 0
+    cron_late: float = 0.0  #: For how long the schedule that is due first has been due.
+    history: float = 0.0  #: For how long the oldest row of the history has been there: what archives and prunes lag.
+
+
+def backlog(store: Store) -> Backlog:
+    """Reads at most 2,000 rows one by one, and counts those of at most QUEUES queues. Raises django.db.Error."""
+    now, found = store.now(), Backlog()
+    _count_live(store, now, found)
+    _count_dead(store, found)
+    for head in store.scan():
+        found.oldest[head.queue] = max(0.0, -head.due_in, found.oldest.get(head.queue, 0.0))
+    found.oldest = dict(sorted(found.oldest.items())[:QUEUES])
+    found.workers = len(live_workers(store, now))
+    placed = CronSchedule.objects.using(store.alias).filter(disabled_at=None, retired_at=None)
+    found.cron_late = _age(placed.aggregate(first=Min("next_at"))["first"], now)
+    found.history = _age(_oldest_end(store), now)
+    return found
+
+
+def _count_live(store: Store, now: datetime, found: Backlog) -> None:
+    live = Message.objects.using(store.alias).filter(queue__gt="").annotate(is_held=is_held(now))
+    columns = live.order_by("queue", "priority", "scheduled_at").values_list("queue", "kind", "scheduled_at", "is_held")
+    rows = list(columns[: FEW + 1])
+    found.offered = _highest(store)
+    if len(rows) > FEW:
+        _count_queues(store, now, found)
+        return
+    for queue, kind, scheduled_at, held in rows:
+        state = found.running if held else found.due if scheduled_at <= now else found.scheduled
+        state[queue, kind] += 1
+
+
+def _count_queues(store: Store, now: datetime, found: Backlog) -> None:
+    lanes = store.lanes()
+    for queue in sorted({lane.queue for lane in lanes})[:QUEUES]:
+        priorities = {lane.priority for lane in lanes if lane.queue == queue}
+        rows = Message.objects.using(store.alias).filter(queue=queue, priority__in=priorities)
+        found.due[queue, ""] = bounded_rows(rows.filter(is_free(now), scheduled_at__lte=now), FEW).number
+        found.scheduled[queue, ""] = bounded_rows(rows.filter(scheduled_at__gt=now), FEW).number
+    found.running["", ""] = sum(worker.held for worker in live_workers(store, now))
+
+
+def _count_dead(store: Store, found: Backlog) -> None:
+    dead = FinishedMessage.objects.using(store.alias).failed().order_by("finished_at")
+    rows = list(dead.values_list("queue", "kind")[: FEW + 1])
+    found.dead.update(rows if len(rows) <= FEW else {("", ""): bounded_rows(dead, 10 * FEW).number})
+
+
+def _oldest_end(store: Store) -> datetime | None:
+    """Of the first FEW rows of the history, that which is no dead letter, as these are kept; else the last of them."""
+    first = FinishedMessage.objects.using(store.alias).order_by("finished_at").values_list("outcome", "finished_at")
+    rows = list(first[:FEW])
+    ends = [finished_at for outcome, finished_at in rows if outcome != "failed"]
+    return ends[0] if ends else rows[-1][1] if len(rows) == FEW else None
+
+
+def _highest(store: Store) -> int:
+    ids: Iterable[int | None] = (
+        model.objects.using(store.alias).order_by("-id").values_list("id", flat=True).first()
+        for model in (Message, FinishedMessage)
+    )
+    return max(id_ or 0 for id_ in ids)
+
+
+def _age(since: datetime | None, now: datetime) -> float:
+    return 0.0 if since is None else max(0.0, (now - since).total_seconds())

@@ -1,0 +1,71 @@
+"""Whether one database and its workers do their work, for `manage.py delayedq health`."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import Error, transaction
+
+from delayedq.operations.wording import span
+from delayedq.operations.workers import live_workers
+from delayedq.store.protocol import BARE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delayedq.store.base import Store
+
+#: Of a claim that is rolled back.
+LEASE = timedelta(seconds=10)
+
+
+class Check(NamedTuple):
+    """`passed`, and a sentence that says of what, or what is wrong."""
+
+    passed: bool
+    sentence: str
+
+
+def health(store: Store, *, oldest_due: timedelta | None = None, workers_here: bool = False) -> list[Check]:
+    """What was checked; after a database that does not answer, nothing else."""
+    try:
+        return list(_checks(store, oldest_due, workers_here=workers_here))
+    except Error as error:
+        return [Check(False, f"The database {store.alias!r} does not let a worker claim: {str(error).strip()}")]
+
+
+def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -> Iterator[Check]:
+    try_claim(store)
+    yield Check(True, f"A worker could claim from the database {store.alias!r}.")
+    if workers_here:
+        yield _workers_here(store)
+    if oldest_due is not None:
+        yield _in_time(store, oldest_due)
+
+
+def try_claim(store: Store) -> None:
+    """Claim what is due first, and roll it back; where nothing is due, claim nothing. Raises django.db.Error."""
+    with transaction.atomic(using=store.alias):
+        store.claim(store.lanes()[:1], 1, LEASE, "delayedq health")
+        transaction.set_rollback(True, using=store.alias)
+
+
+def _workers_here(store: Store) -> Check:
+    host = socket.gethostname()
+    names = [worker.name for worker in live_workers(store, store.now()) if worker.host == host]
+    if names:
+        return Check(True, f"These workers of this host live: {', '.join(names)}.")
+    return Check(
+        False, f"No worker of this host ({host}) has a fresh heartbeat. Start run_workers, or look at its log."
+    )
+
+
+def _in_time(store: Store, bound: timedelta) -> Check:
+    waits = {head.queue: -head.due_in for head in store.scan() if BARE not in head.queue and head.due_in < 0}
+    late = {queue: wait for queue, wait in waits.items() if wait > bound.total_seconds()}
+    if not late:
+        return Check(True, f"No message has been due for longer than {span(bound)}.")
+    queue = max(late, key=lambda name: late[name])
+    return Check(False, f"The first message of {queue} has been due for {span(timedelta(seconds=late[queue]))}.")

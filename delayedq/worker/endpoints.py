@@ -1,0 +1,119 @@
+"""The process that answers HTTP for all processes of a supervisor: metrics and health. Without it, nothing listens.
+
+It is forked, so that a slow database or a busy scraper keeps no supervisor from its workers.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import time
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import connections
+
+from delayedq.worker.child import STOP_SIGNALS, fork, leave, reason_of, signals_held_back
+from delayedq.worker.restarts import Restarts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from multiprocessing.context import ForkProcess
+
+logger = logging.getLogger("delayedq")
+
+#: Seconds between two looks whether the supervisor lives.
+LOOK = 1.0
+#: Seconds that a client may take to send its request.
+PATIENCE = 5
+
+
+class Answer(NamedTuple):
+    body: bytes
+    content_type: str = "text/plain; charset=utf-8"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+class Endpoint(NamedTuple):
+    """What is answered at an address and port, by path; each is called with the Accept header of the request."""
+
+    address: str
+    port: int
+    answers: Mapping[str, Callable[[str], Answer]]
+
+
+class Endpoints:
+    """One process for all of them, started again when it dies."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._process: ForkProcess | None = None
+        self._restarts = Restarts()
+
+    def start_due(self) -> None:
+        """Start the process if there is none, and its pause is over."""
+        if self._process is not None and not self._process.is_alive():
+            pause, code = self._restarts.died(), self._process.exitcode or 0
+            logger.error("The process that answers HTTP died (%s); another starts in %.1f s.", reason_of(code), pause)
+            self._process = None
+        if self._process is None and self._endpoints and not self._restarts.due_in():
+            self._restarts.started()
+            with signals_held_back():
+                self._process = fork.Process(target=self._serve, args=(os.getpid(),), name="delayedq-endpoints")
+                self._process.start()
+
+    def watched(self) -> Iterator[int]:
+        """What is ready when the process ends."""
+        if self._process is not None:
+            yield self._process.sentinel
+
+    def stop(self) -> None:
+        """End the process: the supervisor ends."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+
+    def _serve(self, supervisor: int) -> None:
+        signal.set_wakeup_fd(-1)
+        for number in STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)  # it ends with its supervisor
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        try:
+            for endpoint in self._endpoints:
+                server = ThreadingHTTPServer((endpoint.address, endpoint.port), _requests(endpoint.answers))
+                threading.Thread(target=server.serve_forever, daemon=True).start()
+        except OSError:
+            logger.exception("Nothing can listen on port %s of %r.", endpoint.port, endpoint.address)
+            leave(1)
+        while os.getppid() == supervisor:
+            time.sleep(LOOK)
+        leave(0)
+
+
+def _requests(answers: Mapping[str, Callable[[str], Answer]]) -> type[BaseHTTPRequestHandler]:
+    class Requests(BaseHTTPRequestHandler):
+        timeout = PATIENCE
+
+        def do_GET(self) -> None:
+            answer = answers.get(self.path.partition("?")[0])
+            try:
+                found = answer(self.headers.get("Accept", "")) if answer else _unknown(answers)
+            finally:
+                connections.close_all()  # each request has a thread
+            self.send_response(found.status)
+            self.send_header("Content-Type", found.content_type)
+            self.send_header("Content-Length", str(len(found.body)))
+            self.end_headers()
+            self.wfile.write(found.body)
+
+        def log_message(self, *_: object) -> None:
+            """Probes come every few seconds."""
+
+    return Requests
+
+
+def _unknown(answers: Mapping[str, object]) -> Answer:
+    return Answer(f"There are {', '.join(sorted(answers))}.\n".encode(), status=HTTPStatus.NOT_FOUND)

@@ -1,0 +1,197 @@
+"""What worker processes have done, for metrics: each counts, and one process adds up what all have counted.
+
+A worker counts in the loop, a round trip at a time, and writes a file once a second if something has changed. The
+reader keeps what ended processes had counted: their files are removed, and counters never go back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from bisect import bisect_left
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from delayedq.core.lifecycle import FinalOutcome
+from delayedq.store.processes import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from delayedq.core.lifecycle import Decision
+    from delayedq.store.protocol import Claimed
+    from delayedq.worker.executor import AttemptResult
+    from delayedq.worker.pool import Pool
+    from delayedq.worker.store_thread import RoundTrip
+
+#: Upper bounds of the histograms, in seconds; the last bucket has no bound.
+BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
+#: Of this many tasks, and in each of this many queues, a process counts by name; all others share the name OTHERS.
+NAMES = 200
+OTHERS = "(others)"
+#: Seconds between two writes of a file.
+EVERY = 1.0
+
+#: Name and labels of a count.
+Key = tuple[str, ...]
+
+
+class Counts:
+    """Counters by name and labels; a histogram is a list: a count for each bucket, and the sum."""
+
+    def __init__(self) -> None:
+        self.counters: Counter[Key] = Counter()
+        self.histograms: dict[Key, list[float]] = {}
+        self.gauges: Counter[Key] = Counter()
+
+    def observe(self, key: Key, seconds: float) -> None:
+        buckets = self.histograms.setdefault(key, [0.0] * (len(BOUNDS) + 2))
+        buckets[bisect_left(BOUNDS, seconds)] += 1
+        buckets[-1] += seconds
+
+    def add(self, other: Counts, *, gauges: bool = True) -> None:
+        """`gauges` False: the process of the other has ended, so it has no state any more."""
+        self.counters.update(other.counters)
+        for key, buckets in other.histograms.items():
+            mine = self.histograms.setdefault(key, [0.0] * len(buckets))
+            mine[:] = [one + more for one, more in zip(mine, buckets, strict=True)]
+        if gauges:
+            self.gauges.update(other.gauges)
+
+    def dumps(self) -> str:
+        return json.dumps([[[*key, value] for key, value in one.items()] for one in self._parts()])
+
+    @classmethod
+    def loads(cls, text: str) -> Counts:
+        """Raises ValueError."""
+        counts = cls()
+        for part, rows in zip(counts._parts(), json.loads(text), strict=True):
+            part.update({tuple(key): value for *key, value in rows})
+        return counts
+
+    def _parts(self) -> tuple[dict[Key, float] | dict[Key, list[float]], ...]:
+        return self.counters, self.histograms, self.gauges  # type: ignore[return-value]  # a Counter of floats, too
+
+
+class Tally:
+    """Belongs to the loop of one worker process. `directory` is that of all processes of a supervisor; None: nobody
+    reads it, and nothing is counted.
+    """
+
+    def __init__(self, directory: Path | None, database: str) -> None:
+        self._directory = directory
+        self._database = database
+        self._counts = Counts()
+        self._names: dict[Key, Key] = {}
+        self._write_at = 0.0
+        self._written = ""
+
+    def round_trip(self, made: RoundTrip, concluded: Sequence[tuple[AttemptResult, Decision]]) -> None:
+        """Count what came back, and what became of the messages that it settled."""
+        if self._directory is None:
+            return
+        counters, where = self._counts.counters, self._database
+        self._counts.observe(("round_trip_seconds", where), made.ended_at - made.began_at)
+        if made.claims and made.error is None:
+            counters["claims", where] += 1
+            counters["empty_claims", where] += not made.answer.claimed
+            counters["claimed_messages", where] += len(made.answer.claimed)
+        self._deadlines(made.answer.claimed)
+        for result, decided in concluded:
+            lost = result.attempt.id in made.answer.settled.lost
+            self.ended(result, None if decided.outcome is None else str(decided.outcome), lost=lost)
+
+    def committed(self, result: AttemptResult) -> None:
+        """Count an attempt that was settled in one transaction with what its task did."""
+        is_replaced = result.settled is not None and bool(result.settled.superseded)
+        self.ended(result, None if is_replaced else FinalOutcome.SUCCEEDED)
+
+    def ended(self, result: AttemptResult, outcome: str | None, *, lost: bool = False) -> None:
+        """Count an attempt. `outcome` None: its message waits for another one."""
+        if self._directory is None:
+            return
+        counters, names = self._counts.counters, self._named(result.attempt.claimed)
+        if lost:
+            counters["lease_losses", *names] += 1
+        elif outcome is not None:
+            counters["ended", *names, outcome] += 1
+        elif result.started is not None:
+            counters["retries", *names] += 1
+        if result.started is not None:
+            counters["started", *names] += 1
+            self._counts.observe(("run_seconds", *names), result.finished - result.started)
+
+    def state(self, pool: Pool, held: int) -> None:
+        """Set what the process has now, and write the file if that is due. `held`: messages that are not settled."""
+        if self._directory is None or time.monotonic() < self._write_at:
+            return
+        running = min(pool.occupying(), pool.size) + pool.in_event_loop
+        for name, value in (
+            ("threads", pool.size),
+            ("threads_lost", len(pool.lost)),
+            ("running", running),
+            ("held", held),
+        ):
+            self._counts.gauges[name, self._database] = value
+        self.write()
+
+    def write(self) -> None:
+        """Write the file if something has changed. A disk that is full stops no worker."""
+        if self._directory is None:
+            return
+        self._write_at = time.monotonic() + EVERY
+        text = self._counts.dumps()
+        if text != self._written:
+            path = self._directory / f"{os.getpid()}"
+            with suppress(OSError):
+                path.with_suffix(".new").write_text(text)
+                path.with_suffix(".new").replace(path)
+                self._written = text
+
+    def _deadlines(self, claimed: Iterable[Claimed]) -> None:
+        """How late messages were claimed for the first time, by the clock of this host."""
+        now = datetime.now(UTC)
+        for message in claimed:
+            if message.attempt == 1:
+                late = max(0.0, (now - message.scheduled_at).total_seconds())
+                self._counts.observe(("latency_seconds", *self._named(message)[:2]), late)
+
+    def _named(self, claimed: Claimed) -> Key:
+        """The labels of a message: database, queue, task."""
+        full = claimed.queue, claimed.kind
+        found = self._names.get(full)
+        if found is None:
+            known = len(self._names) < NAMES
+            found = self._names[full] = (self._database, *(full if known else (OTHERS, OTHERS)))
+        return found
+
+
+class Tallies:
+    """All processes of a supervisor together."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ended = Counts()
+
+    def total(self) -> Counts:
+        """What those that run have counted, and those that have ended."""
+        total = Counts()
+        for path in sorted(self._directory.glob("[0-9]*")):
+            if path.suffix:
+                continue
+            is_over = find(int(path.name)) is None
+            try:
+                counts = Counts.loads(path.read_text())
+            except (OSError, ValueError):
+                continue
+            if is_over:
+                self._ended.add(counts, gauges=False)
+                path.unlink(missing_ok=True)
+            else:
+                total.add(counts)
+        total.add(self._ended)
+        return total

@@ -1,0 +1,202 @@
+"""The page of channels and limits: what is shown, at which cost, and who may pause and limit."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from delayedq import Limit, Rate, limits
+from delayedq.limits import rules_for
+from delayedq.models import Channel, ChannelGroup
+from delayedq.operations import channel_list
+from tests.admin.given import text_of
+from tests.app import tasks
+
+QUEUES = "/admin/delayedq/pausedqueue/"
+LIST = f"{QUEUES}channels/"
+DELIVER, REPORT = tasks.deliver.module_path, tasks.report.module_path
+ACME = f"?scope={DELIVER}&channel=acme"
+PAUSE, RESUME = f"{QUEUES}pause-channel/{ACME}", f"{QUEUES}resume-channel/{ACME}"
+SET, CLEAR = f"{QUEUES}limit/{ACME}", f"{QUEUES}clear-limit/{ACME}"
+
+
+def claim(store):
+    return store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1").claimed
+
+
+def fill(store, *customers):
+    tasks.deliver.enqueue_many([((one,), {}) for one in customers])
+    return claim(store)
+
+
+def shown(client, query=""):
+    return {row.name: row for row in client.get(LIST + query).context["channels"]}
+
+
+# What is shown
+
+
+def test_a_channel_shows_what_waits_and_runs_and_its_limit(store, operator):
+    fill(store, "acme", "acme", "acme", "other")
+    found = shown(operator)
+    acme = found["acme"]
+    assert (acme.queue, acme.kind, acme.waiting, acme.running) == ("webhooks", DELIVER, "2", "1")
+    assert (acme.state, acme.terms) == ("full", "1 at once")
+    assert found["other"].waiting == "0"
+
+
+def test_the_next_release_is_shown(store, operator):
+    limits.set(DELIVER, channel="acme", rate=Rate(1, per=timedelta(hours=1)), store=store)
+    fill(store, "acme", "acme")
+    page = operator.get(LIST)
+    assert shown(operator)["acme"].state == "full"
+    assert "1 in 1 h" in text_of(page)
+    assert "in 60 min" in text_of(page) or "in 1 h" in text_of(page)
+
+
+def test_limits_of_queues_tasks_and_several_tasks_are_shown(store, operator, settings):
+    settings.DELAYEDQ = {"LIMITS": {"webhooks": {"concurrency": 7, "size": 100}}}
+    fill(store, "acme")
+    found = {row.name: row for row in operator.get(LIST).context["limits"]}
+    assert (found["webhooks"].terms, found["webhooks"].running) == ("7 at once, size 100", "1")
+    assert found["the-press"].terms == "3 at once"
+    assert found[REPORT].terms == "2 in 1 h"
+
+
+def test_a_channel_is_found_by_its_name_queue_and_task(store, operator):
+    fill(store, "acme", "other", "third")
+    assert set(shown(operator, "?q=acme")) == {"acme"}
+    assert set(shown(operator, "?queue=webhooks&kind=" + DELIVER)) == {"acme", "other", "third"}
+    assert shown(operator, "?queue=mail") == {}
+    page = operator.get(LIST + "?q=a%00b")
+    assert "nothing is selected" in text_of(page)
+    assert not page.context["channels"]
+
+
+def test_pages_show_each_channel_once(store, operator, monkeypatch):
+    monkeypatch.setattr(channel_list, "PAGE", 3)
+    fill(store, *"abcdefgh")
+    names, query = [], "?"
+    for _ in range(3):
+        page = operator.get(LIST + query)
+        names += [row.name for row in page.context["channels"]]
+        query = f"?after={page.context['next']}"
+    assert sorted(names) == list("abcdefgh")
+    assert not page.context["next"]
+    assert len(operator.get(LIST + "?after=x").context["channels"]) == 3
+
+
+def test_the_page_costs_the_same_however_many_channels_there_are(store, operator, connection):
+    fill(store, *map(str, range(30)))
+
+    def cost():
+        with CaptureQueriesContext(connection) as captured:
+            operator.get(LIST)
+        return len(captured)
+
+    before = cost()
+    group = ChannelGroup.objects.get()
+    Channel.objects.bulk_create(
+        Channel(id=number, group_id=group.pk, name=f"more {number}", turn=number, ready_at=timezone.now())
+        for number in range(1, 2_000)
+    )
+    assert cost() == before
+    assert len(operator.get(LIST).context["channels"]) == channel_list.PAGE
+
+
+def test_many_waiting_messages_are_counted_up_to_a_bound(store, operator, monkeypatch):
+    monkeypatch.setattr(channel_list, "MOST_COUNTED", 1)
+    monkeypatch.setattr("delayedq.admin.channels.MOST_COUNTED", 1)
+    fill(store, *["acme"] * 4)
+    assert shown(operator)["acme"].waiting == "over 1"
+
+
+def test_hostile_names_are_escaped(store, operator):
+    fill(store, "<script>alert(1)</script>\u202e")
+    page = operator.get(LIST).content.decode()
+    assert "<script>alert" not in page
+    assert "\\u202e" in page
+
+
+def test_the_list_of_queues_links_to_it(operator):
+    assert 'href="/admin/delayedq/pausedqueue/channels/"' in operator.get(f"{QUEUES}").content.decode()
+
+
+# Pauses
+
+
+def test_a_channel_is_paused_and_resumed(store, operator):
+    fill(store, "acme", "acme")
+    assert "Pause channel acme" in text_of(operator.get(PAUSE))
+    assert not limits.live(store)
+    operator.post(PAUSE)
+    assert shown(operator)["acme"].state == "paused"
+    assert "paused by ann" in text_of(operator.get(LIST))
+    operator.post(RESUME)
+    assert not limits.live(store)
+    assert [entry.change_message for entry in LogEntry.objects.order_by("pk")] == [
+        f"channel acme of {DELIVER} is paused.",
+        f"channel acme of {DELIVER} is resumed.",
+    ]
+    assert "is not paused" in text_of(operator.post(RESUME, follow=True))
+
+
+def test_what_has_no_channels_is_refused(store, operator):
+    page = operator.post(f"{QUEUES}pause-channel/?scope=nowhere", follow=True)
+    assert "'nowhere' has no channels" in text_of(page)
+    assert operator.get(f"{QUEUES}pause-channel/?scope=a%00b").status_code == 404
+    assert operator.get(f"{QUEUES}limit/").status_code == 404
+
+
+# Limits
+
+
+def test_a_limit_is_set_and_cleared(store, operator):
+    assert 'value="1"' in operator.get(SET).content.decode()
+    page = operator.post(SET, {"concurrency": "5", "count": "2", "per": "60", "burst": "1"}, follow=True)
+    assert "is set: 5 at once, 2 in 1 min." in text_of(page)
+    rate = Rate(2, per=timedelta(minutes=1), burst=1)
+    assert limits.live(store) == {(DELIVER, "acme"): Limit(concurrency=5, rate=rate)}
+    assert "will hold again" in text_of(operator.get(CLEAR))
+    assert "is cleared; it was: 5 at once, 2 in 1 min." in text_of(operator.post(CLEAR, follow=True))
+    assert not limits.live(store)
+    assert LogEntry.objects.count() == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"concurrency": "0"}, "greater than or equal to 1"),
+        ({"count": "2"}, "per of a Rate is a timedelta over zero"),
+        ({"per": "60"}, "The count of a Rate is a whole number"),
+        ({"per": "soon", "count": "1"}, "This is no duration"),
+        ({"size": "9"}, "A size can be set live only where the code defines one"),
+    ],
+)
+def test_a_wrong_limit_is_named_and_changes_nothing(store, operator, given, said):
+    assert said in text_of(operator.post(SET, given))
+    assert not limits.live(store)
+
+
+# Permissions
+
+
+def test_each_change_needs_its_permission(store, member):
+    fill(store, "acme")
+    looker = member("view_pausedqueue")
+    assert not shown(looker)["acme"].actions
+    pauser, limiter = (
+        member("view_pausedqueue", "pause_queue", name="c"),
+        member("view_pausedqueue", "set_limit", name="d"),
+    )
+    for client, allowed in ((looker, ()), (pauser, (PAUSE, RESUME)), (limiter, (SET, CLEAR))):
+        for url in (PAUSE, RESUME, SET, CLEAR):
+            assert client.get(url).status_code == (200 if url in allowed else 403)
+            if url not in allowed:
+                assert client.post(url).status_code == 403
+    assert member(name="e").get(LIST).status_code == 403
+    assert not limits.live(store)

@@ -1,0 +1,155 @@
+"""docs/operate: the real Prometheus reads the metrics, alert rules fire for what they say, the dashboard is true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry, start_http_server
+
+from delayedq import metrics
+from delayedq.worker.tally import Counts
+from tests.app import tasks
+from tests.missing import missing
+from tests.store.given import message
+from tests.worker.conftest import eventually
+
+OPERATE = Path(__file__).parents[1] / "docs" / "operate"
+RULES = OPERATE / "alerts.yml"
+#: By alert: what makes it fire, as series of Prometheus's own tests, at minute 10 or at what it waits for.
+FIRING = {
+    "DelayedqDatabaseDown": {'delayedq_up{database="d"}': "0x90"},
+    "DelayedqNoWorker": {
+        'delayedq_workers{database="d"}': "0x90",
+        'delayedq_due{database="d",queue="q",task="t"}': "3x90",
+    },
+    "DelayedqQueueLate": {'delayedq_oldest_due_seconds{database="d",queue="q"}': "90x90"},
+    "DelayedqFailures": {
+        'delayedq_messages_ended_total{database="d",queue="q",task="t",outcome="failed",instance="i"}': "0+5x90"
+    },
+    "DelayedqLeasesLost": {'delayedq_lease_losses_total{database="d",queue="q",task="t",instance="i"}': "0+1x90"},
+    "DelayedqThreadsLost": {'delayedq_worker_threads_lost{database="d",instance="i"}': "1x90"},
+    "DelayedqCronLate": {'delayedq_cron_late_seconds{database="d"}': "300x90"},
+    "DelayedqHistoryGrows": {'delayedq_history_oldest_seconds{database="d"}': "3000000x90"},
+}
+
+
+@pytest.fixture
+def promtool():
+    if shutil.which("promtool") is None:
+        missing("prometheus")
+
+    def check(*arguments):
+        return subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, check=False)
+
+    return check
+
+
+def test_every_rule_is_tried(promtool):
+    assert set(re.findall(r"alert: (\w+)", RULES.read_text())) == set(FIRING)
+    assert "SUCCESS: 8 rules found" in promtool("check", "rules", RULES).stdout
+
+
+@pytest.mark.parametrize("alert", FIRING)
+@pytest.mark.parametrize("fires", [True, False], ids=["fires", "silent"])
+def test_a_rule_fires_for_what_it_says_and_not_otherwise(promtool, tmp_path, alert, fires):
+    quiet = {"delayedq_up": "1x90", "delayedq_workers": "1x90"}
+    series = [
+        {"series": name, "values": values if fires else quiet.get(name.partition("{")[0], "0x90")}
+        for name, values in FIRING[alert].items()
+    ]
+    found = promtool("test", "rules", _trial(tmp_path, alert, series))
+
+    assert (alert in found.stdout + found.stderr) == fires, found.stdout + found.stderr
+    assert (found.returncode == 0) != fires
+
+
+def _trial(directory, alert, series):
+    """A file of Prometheus's own tests that expects no alert: its failure prints what fires."""
+    asked = {"eval_time": "80m", "alertname": alert, "exp_alerts": []}
+    path = directory / "trial.json"
+    trial = {"interval": "1m", "input_series": series, "alert_rule_test": [asked]}
+    path.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": [trial]}))
+    return path
+
+
+def test_prometheus_reads_the_metrics_and_its_alerts_fire(store, promtool, tmp_path):
+    """The alerts do not wait here; what they look at is read from the database of the test."""
+    store.offer(message(scheduled_at=store.now() - timedelta(minutes=5), queue="late", kind=tasks.echo.module_path))
+    metrics._cache.clear()
+    registry = CollectorRegistry()
+    registry.register(metrics.Collector())
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    (tmp_path / "alerts.yml").write_text(re.sub(r"for: \w+", "for: 0s", RULES.read_text()))
+    (tmp_path / "prometheus.yml").write_text(f"""
+global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: [{tmp_path}/alerts.yml]
+scrape_configs: [{{job_name: delayedq, static_configs: [{{targets: ["127.0.0.1:{server.server_port}"]}}]}}]
+""")
+    port = _free_port()
+    prometheus = subprocess.Popen(
+        ["prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+         f"--web.listen-address=127.0.0.1:{port}"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        eventually(lambda: {"DelayedqNoWorker", "DelayedqQueueLate"} <= _firing(port))
+        assert _asked(port, 'delayedq_due{queue="late"}')[0]["value"][1] == "1"
+    finally:
+        prometheus.terminate()
+        prometheus.wait()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def _firing(port):
+    return {one["metric"]["alertname"] for one in _asked(port, 'ALERTS{alertstate="firing"}')}
+
+
+def _asked(port, expression):
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={quote(expression)}", timeout=5) as answer:
+            return json.load(answer)["data"]["result"]
+    except OSError:
+        return []
+
+
+def _free_port():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return taken.getsockname()[1]
+
+
+# The dashboard
+
+
+def expressions():
+    panels = json.loads((OPERATE / "grafana.json").read_text())["panels"]
+    return [target["expr"].replace("$__rate_interval", "5m") for panel in panels for target in panel["targets"]]
+
+
+def test_every_expression_of_the_dashboard_is_one_for_prometheus(promtool, tmp_path):
+    rules = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(expressions())]
+    (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
+    found = promtool("check", "rules", tmp_path / "rules.json")
+
+    assert f"SUCCESS: {len(rules)} rules found" in found.stdout, found.stderr
+
+
+def test_dashboard_and_rules_name_only_metrics_that_there_are():
+    known = {f"delayedq_{name}" for name, *_ in metrics.STATES} | {"delayedq_offers_total"}
+    for family in metrics.of_workers(Counts()):
+        ends = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"]}.get(family.type, [""])
+        known |= {family.name + end for end in ends}
+    used = set(re.findall(r"delayedq_\w+", " ".join(expressions()) + RULES.read_text()))
+
+    assert used <= known

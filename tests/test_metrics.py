@@ -1,0 +1,109 @@
+"""Metrics: what the databases hold, and how what workers count is shown."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import call_command
+from django.db import connections
+from django.test import RequestFactory
+
+from delayedq import metrics
+from delayedq.models import FinishedMessage
+from delayedq.operations import backlogs
+from delayedq.store.protocol import Lane
+from delayedq.worker.tally import Counts
+from tests.app import tasks
+from tests.store.given import message
+
+NUMBERS = {"priority": 0, "attempts": 1, "max_attempts": 8}
+ECHO = tasks.echo.module_path
+
+
+@pytest.fixture(autouse=True)
+def _nothing_cached():
+    metrics._cache.clear()
+
+
+def values_of(text):
+    """By name with its labels, as in the text."""
+    found = re.findall(r"^(\w+(?:\{.*\})?) (\S+)$", text, re.MULTILINE)
+    return {name: float(value) for name, value in found}
+
+
+def exposed():
+    metrics._cache.clear()
+    return values_of(metrics.exposed()[0].decode())
+
+
+def test_messages_are_counted_by_state_queue_and_task(store):
+    store.offer_many([message(scheduled_at=None, queue="a", kind=ECHO)] * 3)
+    store.offer(message(scheduled_at=store.now() + timedelta(hours=1), queue="a", kind=ECHO))
+    assert store.claim([Lane("a", 0)], 1, timedelta(minutes=1), "worker")
+    found, where = exposed(), f'database="{store.alias}"'
+    labels = f'{{{where},queue="a",task="{ECHO}"}}'
+
+    states = ("due", "scheduled", "running")
+    assert [found[f"delayedq_{state}{labels}"] for state in states] == [2, 1, 1]
+    assert found[f"delayedq_up{{{where}}}"] == 1
+    assert found[f"delayedq_offers_total{{{where}}}"] >= 4
+    assert found[f'delayedq_oldest_due_seconds{{{where},queue="a"}}'] >= 0
+
+
+def test_more_than_few_are_counted_by_queue_alone(store, monkeypatch):
+    monkeypatch.setattr(backlogs, "FEW", 5)
+    store.offer_many([message(scheduled_at=None, queue="a", kind=ECHO)] * 4)
+    store.offer_many([message(scheduled_at=None, queue="b", kind=ECHO)] * 4)
+    found = exposed()
+
+    for queue in "ab":
+        assert found[f'delayedq_due{{database="{store.alias}",queue="{queue}",task=""}}'] == 4
+    assert not [name for name in found if ECHO in name]
+
+
+def test_dead_letters_and_the_age_of_the_history(store):
+    for outcome, days in (("failed", 9), ("succeeded", 2)):
+        at = store.now() - timedelta(days=days)
+        times = dict.fromkeys(["finished_at", "started_at", "scheduled_at", "scheduled_at_initially", "created_at"], at)
+        FinishedMessage(id=days, kind=ECHO, queue="a", outcome=outcome, payload="{}", **times, **NUMBERS).save()
+    found, where = exposed(), f'database="{store.alias}"'
+
+    assert sum(value for name, value in found.items() if name.startswith("delayedq_dead_letters")) == 1
+    assert found[f"delayedq_history_oldest_seconds{{{where}}}"] == pytest.approx(2 * 86_400, abs=60)
+
+
+def test_a_database_is_read_once_however_often_it_is_asked(store, django_assert_num_queries):
+    metrics.view(RequestFactory().get("/metrics"))
+    with django_assert_num_queries(0, connection=connections[store.alias]):
+        answer = metrics.view(RequestFactory().get("/metrics", headers={"Accept": "application/openmetrics-text"}))
+
+    assert answer["Content-Type"].startswith("application/openmetrics-text")
+    assert answer.content.endswith(b"# EOF\n")
+
+
+def test_what_it_costs_does_not_grow_with_the_number_of_messages(store, django_assert_max_num_queries):
+    store.offer_many([message(scheduled_at=None, queue=f"q{number % 3}", kind=ECHO) for number in range(1_100)])
+    with django_assert_max_num_queries(25, connection=connections[store.alias]):
+        backlogs.backlog(store)
+
+
+def test_the_command_prints_the_same(store):
+    store.offer(message(scheduled_at=None, kind=ECHO))
+    out = StringIO()
+    call_command("delayedq", "metrics", stdout=out)
+
+    assert f'task="{ECHO}"' in out.getvalue()
+
+
+def test_histograms_are_cumulated_and_summed():
+    counts = Counts()
+    for seconds in (0.001, 0.2, 7_200):
+        counts.observe(("run_seconds", "default", "q", ECHO), seconds)
+    (family,) = [one for one in metrics.of_workers(counts) if one.name == "delayedq_run_seconds"]
+    by_bound = {sample.labels.get("le"): sample.value for sample in family.samples if sample.name.endswith("bucket")}
+
+    assert (by_bound["0.005"], by_bound["0.25"], by_bound["3600.0"], by_bound["+Inf"]) == (1, 2, 2, 3)
+    assert [sample.value for sample in family.samples if sample.name.endswith("_sum")] == [pytest.approx(7_200.201)]

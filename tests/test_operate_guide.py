@@ -1,0 +1,60 @@
+"""docs/operate.md names every metric, and what it shows works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from django.core.management import get_commands, load_command_class
+from django.test import Client
+
+from delayedq import metrics
+from delayedq.worker.tally import Counts
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "operate.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_guide_names_every_metric_and_no_other():
+    families = [*metrics.of_workers(Counts()), *metrics._of_databases({})]
+    known = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+
+    assert set(re.findall(r"`(delayedq_\w+)`", GUIDE)) == known
+
+
+def test_the_view_of_the_guide_answers(store, settings):
+    (urls,) = blocks("python")
+    exec(urls, given := {})
+    settings.ROOT_URLCONF = tuple(given["urlpatterns"])
+
+    assert b"delayedq_up" in Client().get("/metrics").content
+
+
+def commands():
+    lines = [line for block in blocks("sh") for line in block.splitlines()]
+    return [line.split("#")[0].split()[1:] for line in lines if "manage.py" in line]
+
+
+@pytest.mark.parametrize("words", commands(), ids=shlex.join)
+def test_every_command_of_the_guide_is_one(words):
+    """It is only parsed here; what commands do is tested with them."""
+    _, name, *arguments = words
+    command = load_command_class(get_commands()[name], name)
+    command.create_parser("manage.py", name).parse_args(arguments)
+
+
+def test_the_probe_of_a_file_says_whether_it_is_new(tmp_path):
+    probe = re.search(r"`(find .*?)`", GUIDE)[1].replace("\\|", "|")
+    path = tmp_path / "worker"
+    path.touch()
+    tried = [subprocess.run(["sh", "-c", probe.replace("/run/worker", str(path))], check=False).returncode]
+    subprocess.run(["touch", "-d", "-1 minute", path], check=True)
+    tried += [subprocess.run(["sh", "-c", probe.replace("/run/worker", str(path))], check=False).returncode]
+
+    assert tried == [0, 1]

@@ -1,0 +1,122 @@
+"""What worker processes count for metrics: nothing if nobody reads it; what ended processes have counted stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from delayedq import Cancel, Retry
+from delayedq.worker.loop import Loop
+from delayedq.worker.tally import BOUNDS, NAMES, OTHERS, Counts, Tallies, Tally
+from tests.app import tasks
+from tests.worker.attempts import playing, run
+
+ECHO = tasks.echo.module_path
+
+
+@pytest.fixture
+def tallied(store, options, tmp_path):
+    """Run what is due, and add up what was counted."""
+
+    def drain():
+        Loop(store, replace(options, tallies=tmp_path), "test").run()
+        return Tallies(tmp_path).total()
+
+    return drain
+
+
+def test_ends_starts_and_durations_are_counted_by_queue_and_task(store, tallied):
+    tasks.echo.enqueue_many([((number,), {}) for number in range(3)])
+    counts = tallied()
+    names = (store.alias, "default", ECHO)
+
+    assert counts.counters["ended", *names, "succeeded"] == counts.counters["started", *names] == 3
+    assert counts.counters["claimed_messages", store.alias] == 3
+    assert sum(counts.histograms["run_seconds", *names][:-1]) == 3
+    assert sum(counts.histograms["latency_seconds", store.alias, "default"][:-1]) == 3
+    assert sum(counts.histograms["round_trip_seconds", store.alias][:-1]) >= counts.counters["claims", store.alias] > 0
+    assert counts.gauges["threads", store.alias] == 2
+
+
+@pytest.mark.parametrize(
+    ("body", "name", "labels"),
+    [
+        (Retry("again"), "retries", ()),
+        (Cancel("no"), "ended", ("cancelled",)),
+        (ValueError("no fuel"), "ended", ("failed",)),
+    ],
+)
+def test_retries_and_other_ends(tmp_path, body, name, labels):
+    def raise_it():
+        raise body
+
+    tally = Tally(tmp_path, "default")
+    result = run(playing(raise_it, max_attempts=1 if isinstance(body, ValueError) else 8))
+    tally.ended(result, labels[0] if labels else None)
+    tally.write()
+    attempt = result.attempt
+    counted = Tallies(tmp_path).total().counters
+
+    assert counted[name, "default", attempt.queue, attempt.kind, *labels] == 1
+
+
+def test_a_lost_lease_is_no_end(tmp_path):
+    tally = Tally(tmp_path, "default")
+    tally.ended(run(playing(lambda: None)), "succeeded", lost=True)
+    tally.write()
+
+    assert {key[0] for key in Tallies(tmp_path).total().counters} == {"lease_losses", "started"}
+
+
+def test_without_a_reader_nothing_is_counted_nor_written(tmp_path):
+    tally = Tally(None, "default")
+    tally.ended(run(playing(lambda: None)), "succeeded")
+    tally.write()
+
+    assert not tally._counts.counters
+    assert not tally._counts.histograms
+
+
+def test_many_tasks_share_a_name(tmp_path):
+    tally = Tally(tmp_path, "default")
+    for number in range(NAMES + 10):
+        tally.ended(run(playing(lambda: None, queue=f"q{number}")), "succeeded")
+    tally.write()
+    counters = Tallies(tmp_path).total().counters
+
+    assert len({key for key in counters if key[0] == "ended"}) == NAMES + 1
+    assert counters["ended", "default", OTHERS, OTHERS, "succeeded"] == 10
+
+
+def test_what_a_process_counted_that_has_ended_is_counted_once_and_its_state_not(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    counts = Counts()
+    counts.counters["claims", "default"] = 7
+    counts.gauges["threads", "default"] = 4
+    (tmp_path / str(ended.pid)).write_text(counts.dumps())
+    (tmp_path / str(os.getpid())).write_text(counts.dumps())
+    tallies = Tallies(tmp_path)
+    totals = [tallies.total() for _ in range(2)]
+
+    assert [total.counters["claims", "default"] for total in totals] == [14, 14]
+    assert [total.gauges["threads", "default"] for total in totals] == [4, 4]
+
+
+def test_a_file_that_is_half_written_is_left_out(tmp_path):
+    (tmp_path / str(os.getpid())).write_text("[[")
+
+    assert not Tallies(tmp_path).total().counters
+
+
+def test_a_histogram_has_a_bucket_beyond_its_last_bound():
+    counts = Counts()
+    counts.observe(("run_seconds",), BOUNDS[0])
+    counts.observe(("run_seconds",), 2 * BOUNDS[-1])
+    buckets = counts.histograms["run_seconds",]
+
+    assert (buckets[0], buckets[-2], buckets[-1]) == (1, 1, BOUNDS[0] + 2 * BOUNDS[-1])
