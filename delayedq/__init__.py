@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from delayedq.scheduling import Scheduled
     from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Task, current_message, task
+    from delayedq.tracking import track
     from delayedq.waiting import as_completed, as_completed_async, await_all, wait_all
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "cancel_all",
     "current_message",
     "task",
+    "track",
     "wait_all",
 ]
 __version__ = "0.1.0"
@@ -52,6 +54,7 @@ _HOMES = {
     "delayedq.scheduling": {"Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},
     "delayedq.tasks": {"Task", "current_message", "task"},
+    "delayedq.tracking": {"track"},
     "delayedq.waiting": {"as_completed", "as_completed_async", "await_all", "wait_all"},
 }
 

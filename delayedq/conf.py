@@ -60,6 +60,9 @@ class Settings:
     #: Decides, for each argument, result and text of an error, what is shown of it: a callable, or its dotted path. See
     #: `delayedq.masking`. None: only what tasks name as sensitive is masked.
     REDACT: str | Callable[[str, str, Any], Any] | None = None
+    #: Decides who may see how far a message has come in `delayedq.views.status`: a callable that takes the request and
+    #: the result, or its dotted path. None: who has its signed id.
+    STATUS_PERMISSION: str | Callable[[Any, Any], bool] | None = None
     #: What the archive writes of the arguments and results of sensitive tasks: "plain", as they are, or "masked". What
     #: was masked can't be sent again.
     ARCHIVE_SENSITIVE: str = "plain"
@@ -85,6 +88,7 @@ class Settings:
         _one_of("ACKNOWLEDGE", self.ACKNOWLEDGE, "batched", "each")
         _one_of("ARCHIVE_SENSITIVE", self.ARCHIVE_SENSITIVE, "plain", "masked")
         _callable_or_path("REDACT", self.REDACT)
+        _callable_or_path("STATUS_PERMISSION", self.STATUS_PERMISSION)
         for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):

@@ -5,19 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+from django.core import signing
+
 from delayedq.cancelling import Cancellation, cancel
 from delayedq.compat import TaskError, TaskResult, task_backends
+from delayedq.store.progress import read_progress
 from delayedq.waiting import await_all, wait_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime, timedelta
 
+    from delayedq.core.progress import Progress
     from delayedq.store.base import Store
 
     AnyResult = TaskResult[..., Any]
 else:
     AnyResult = TaskResult
+
+SALT = "delayedq.status"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)  # equal as Django says
@@ -56,6 +62,17 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
         """The async version of `wait`."""
         await await_all([self], timeout)
         return self
+
+    @property
+    def progress(self) -> Progress | None:
+        """How far the last attempt has come, read from the database; None if it has not reported anything."""
+        store = getattr(self.task.get_backend(), "store", None)
+        return None if store is None else read_progress(store, int(self.id))
+
+    @property
+    def signed_id(self) -> str:
+        """The id as a text for URLs that nobody can guess; see `delayedq.views.status`."""
+        return signing.dumps([self.backend, self.id], salt=SALT)
 
     def cancel(self) -> Cancellation:
         """Cancel the message, and refresh this result; the answer says whether it waited, ran, or had ended before.

@@ -12,12 +12,15 @@ from delayedq.masking import masking_of, shown
 from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
+from delayedq.operations.wording import grouped, span
+from delayedq.store.progress import read_progress
 from delayedq.store.protocol import BARE
 from delayedq.tasks import parameters_of, registered
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from delayedq.core.progress import Progress
     from delayedq.models import FinishedMessage, Message
     from delayedq.store.base import Store
 
@@ -106,12 +109,23 @@ def schedule_of(metadata: str | None) -> str:
     return visible(name) if isinstance(name, str) else ""
 
 
+def progress_text(progress: Progress) -> str:
+    """How far a message has come, and how long the rest will take."""
+    numbers = {"done": grouped(progress.done), "total": grouped(progress.total or 0)}
+    text = _("%(done)s of %(total)s done") % numbers if progress.total else _("%(done)s done") % numbers
+    if progress.left:
+        text += ", " + _("about %(span)s left") % {"span": span(progress.left)}
+    return f"{text}: {visible(progress.note)}" if progress.note else text
+
+
 def about(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool) -> dict[str, Any]:
     """The context that the pages of live and ended messages share. `payload` False: the reader may not see it."""
     events = timeline(store, message, now, payload=payload)
+    progress = read_progress(store, message.pk)
     message = shown(message, payload=payload)
     return {
         "message": message,
+        "progress": progress and progress_text(progress),
         "call": call_of(message.kind, message.payload),
         "payload": pretty(message.payload),
         "metadata": pretty(message.metadata),

@@ -41,6 +41,18 @@ class Migration(migrations.Migration):
             options={"default_permissions": ()},
         ),
         migrations.CreateModel(
+            name="MessageProgress",
+            fields=[
+                ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("done", models.FloatField()),
+                ("total", models.FloatField(null=True)),
+                ("note", models.CharField(blank=True, max_length=200)),
+                ("began_at", models.DateTimeField(help_text="When the attempt first reported.")),
+                ("written_at", models.DateTimeField()),
+            ],
+            options={"default_permissions": ()},
+        ),
+        migrations.CreateModel(
             name="PausedQueue",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

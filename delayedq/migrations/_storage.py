@@ -75,6 +75,7 @@ TABLES_WITH_NAMES = (
     "delayedq_channelnotice",
     "delayedq_channelsize",
     "delayedq_limitstate",
+    "delayedq_messageprogress",
 )
 
 

@@ -23,6 +23,7 @@ from delayedq.models.message import (
     with_renewals,
 )
 from delayedq.models.operations import Edit, EditedMessage, PausedQueue, PausedTask, Worker
+from delayedq.models.progress import MessageProgress
 
 __all__ = [
     "HASH_LENGTH",
@@ -43,6 +44,7 @@ __all__ = [
     "LimitState",
     "LockedRenewal",
     "Message",
+    "MessageProgress",
     "MessageQuerySet",
     "Now",
     "Outcome",

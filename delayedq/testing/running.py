@@ -29,6 +29,7 @@ from delayedq.tasks import task_at
 from delayedq.testing.moving import Clock, moment_of
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import AttemptResult, aexecute, execute, execute_exactly_once
+from delayedq.worker.reporting import flush
 from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.transitions import decision, send_signals, transition, vanished
 
@@ -240,6 +241,7 @@ class _Runner:
         try:
             with as_committed():
                 ended = _executed(attempt)
+            flush(attempt)
         except Exception as error:
             if ended is None:
                 raise

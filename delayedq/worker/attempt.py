@@ -13,10 +13,15 @@ from delayedq import clock
 from delayedq.core.backoff import as_backoff
 from delayedq.core.channels import channel_of
 from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, own, stored_duration
+from delayedq.core.progress import checked
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
+from delayedq.worker.reporting import report_now
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from delayedq.core.progress import Report
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.shared_leases import SharedLeases
@@ -32,6 +37,11 @@ class Attempt:
     """
 
     task: Task[..., Any]
+    #: Who writes what it reports; see `worker.reporting`.
+    reporter: Callable[[Attempt], None] = staticmethod(report_now)
+    reported: Report | None = None
+    first_reported_at: datetime | None = None
+    written_at = -inf
 
     def __init__(
         self, claimed: Claimed, task: Task[..., Any] | None, worker: str, leases: SharedLeases, slot: int
@@ -52,6 +62,18 @@ class Attempt:
         return as_backoff(self.task.backoff)(attempt)
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing limits its time, nor interrupts it, nor says anything else of this message: most are."""
+        task = self.task
+        return (
+            self.claimed.metadata is None
+            and task.timeout is None
+            and task.deadline is None
+            and task.expires is None
+            and not task.interruptible
+        )
+
+    @property
     def expires(self) -> timedelta | None:
         """How long after it was due it may start for the first time."""
         return stored_duration(self.claimed.metadata, EXPIRES, self.task.expires)
@@ -64,10 +86,7 @@ class Attempt:
     @property
     def is_limited(self) -> bool:
         """Whether the time of this attempt is limited."""
-        task = self.task
-        if task.timeout is None and task.deadline is None and self.claimed.metadata is None:
-            return False
-        return task.timeout is not None or self.deadline is not None
+        return self.task.timeout is not None or self.deadline is not None
 
     @property
     def may_be_interrupted(self) -> bool:
@@ -196,6 +215,17 @@ class Attempt:
         """Raise TaskCancelled if the message was cancelled."""
         if self.lease_lost:
             raise TaskCancelled("Its message was cancelled, or another worker may run it.")
+
+    def progress(self, done: float, total: float | None = None, note: str = "") -> None:
+        """Say how far it has come: `done` of `total` (None: unknown), and what it does (at most 200 characters).
+
+        It may be called as often as you like: it is written at most once a second, and not by this thread. Results
+        have it as `progress`. Raises ValueError for negative numbers and what is no number.
+
+            current_message().progress(300, 1000, "importing")
+        """
+        self.reported = checked(done, total, note)
+        self.reporter(self)
 
     def start(self) -> bool:
         """Record that it starts; False if it must not, because its lease was lost while it waited for a thread."""

@@ -184,7 +184,8 @@ class _Run:
 
     def must_ask(self) -> bool:
         """Whether it may have to wait, or come too late."""
-        return must_ask(self.attempt.claimed) or may_be_late(self.attempt)
+        attempt = self.attempt
+        return not attempt.is_plain and (must_ask(attempt.claimed) or may_be_late(attempt))
 
     def _ask_whether_to_start(self) -> None:
         try:

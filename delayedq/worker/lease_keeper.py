@@ -20,6 +20,7 @@ from django.db import Error, connections
 
 from delayedq.conf import get_settings
 from delayedq.store.channels.counters import forget_unused
+from delayedq.store.progress import forget_progress
 from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
 from delayedq.worker.registration import Registration
@@ -242,6 +243,7 @@ class LeaseKeeper:
             while retention is not None and self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
+            forget_progress(self._store)
         except Error as error:
             connection = connections[self._store.alias]
             if connection.connection is None or not connection.is_usable():

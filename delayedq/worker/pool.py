@@ -18,6 +18,7 @@ from django.db import InterfaceError, OperationalError, close_old_connections, c
 from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.worker.deadlines import Deadlines
 from delayedq.worker.executor import AttemptResult, aexecute, execute, not_begun
+from delayedq.worker.reporting import ProgressWriter
 from delayedq.worker.sessions import observe, observed, restore
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ class Pool:
         ]
         self._coroutines: Coroutines | None = None
         self._deadlines = Deadlines(wake)
+        self._progress = ProgressWriter()
+        self._report = self._progress.report
         self.size = threads
         #: Attempts that were submitted and not yet taken back, for threads and for the event loop.
         self.in_threads = 0
@@ -75,6 +78,7 @@ class Pool:
 
     def submit(self, attempt: Attempt) -> None:
         """Run it as soon as a thread is free; async ones at once in the event loop."""
+        attempt.reporter = self._report
         if attempt.threaded:
             self.in_threads += 1
             self._waiting.put(attempt)
@@ -153,6 +157,7 @@ class Pool:
         self._deadlines.close()
         if self._coroutines is not None:
             self._coroutines.stop()
+        self._progress.stop()
 
     # The threads' side
 
@@ -173,7 +178,9 @@ class Pool:
             return _not_started(attempt)
         if attempt.task.exactly_once:
             return self._deadlines.execute_exactly_once(attempt)
-        return self._deadlines.execute(attempt) if attempt.may_be_interrupted else execute(attempt)
+        if attempt.is_plain or not attempt.may_be_interrupted:
+            return execute(attempt)
+        return self._deadlines.execute(attempt)
 
     def _next(self) -> Attempt | None:
         try:

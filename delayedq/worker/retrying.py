@@ -24,9 +24,6 @@ logger = logging.getLogger("delayedq")
 
 def may_be_late(attempt: Attempt) -> bool:
     """Whether `check_in_time` has anything to check; it may ask the database then."""
-    task = attempt.task
-    if task.expires is None and task.deadline is None and attempt.claimed.metadata is None:
-        return False
     return attempt.expires is not None or attempt.deadline is not None
 
 

@@ -1,9 +1,9 @@
-from datetime import timedelta
+from datetime import date, timedelta
 
 from django.db import transaction
 from django.utils import timezone
 
-from delayedq import Limit, current_message, task
+from delayedq import Limit, current_message, task, track
 from delayedq.models import Message
 from example_project.flights.models import Delivery, Flight, Report
 
@@ -27,7 +27,19 @@ def report() -> None:
     The day comes from the tick's scheduled time: a missed or retried tick may run on a later day.
     """
     message = current_message()
-    day = timezone.localdate(message.nominal_at or message.scheduled_at_initially) - timedelta(days=1)
+    _report(timezone.localdate(message.nominal_at or message.scheduled_at_initially) - timedelta(days=1))
+
+
+@task(interruptible=True)
+def report_all() -> int:
+    """Write the reports of all days again; returns how many. The page `reports/` shows how far it has come."""
+    days = list(Flight.objects.days())
+    for day in track(days, "writing reports"):
+        _report(day)
+    return len(days)
+
+
+def _report(day: date) -> None:
     flights, deliveries = Flight.objects.leaving_on(day), Delivery.objects.filter(flight__day=day)
     counts = {
         "flights": flights.count(),

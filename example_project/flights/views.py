@@ -10,7 +10,8 @@ from django.utils import timezone
 from django.utils.formats import date_format
 from django.views.decorators.http import require_http_methods, require_safe
 
-from example_project.flights import departures
+from delayedq.compat import default_task_backend
+from example_project.flights import departures, tasks
 from example_project.flights.forms import CancelForm, DelayForm, FlightForm
 from example_project.flights.models import LEAD, Flight
 
@@ -43,6 +44,24 @@ def board(request: HttpRequest, day: date) -> HttpResponse:
             "next_day": days.filter(day__gt=day).first(),
         },
     )
+
+
+@form_view
+def report_all(request: HttpRequest) -> HttpResponse:
+    """POST: write all reports again, unless somebody else has just asked for it; then show how far that has come."""
+    if request.method != "POST":
+        return render(request, "flights/progress.html")
+    scheduled = tasks.report_all.schedule_at(timezone.now(), key="all", on_conflict="keep")
+    if scheduled.id is None:  # it ended at this moment
+        return redirect("flights:report_all")
+    result: Any = default_task_backend.get_result(scheduled.id)
+    return redirect("flights:progress", result.signed_id)
+
+
+@require_safe
+def progress(request: HttpRequest, token: str) -> HttpResponse:
+    """A page that draws a bar: it asks `delayedq.views.status` once a second."""
+    return render(request, "flights/progress.html", {"token": token})
 
 
 @form_view

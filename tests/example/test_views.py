@@ -8,8 +8,9 @@ from django.test import Client
 from django.utils import timezone
 
 from delayedq.models import Message
+from delayedq.testing import run_due
 from example_project.flights import departures
-from example_project.flights.models import Flight
+from example_project.flights.models import Flight, Report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,3 +181,17 @@ def test_the_admin_shows_flights_and_changes_none(admin_client: Client, flight: 
 
 def test_the_form_of_a_delay_begins_with_the_expected_departure(client: Client, flight: Flight) -> None:
     assert f'value="{typed(flight.scheduled_departure)}"' in client.get(f"/{flight.pk}/delay/").text
+
+
+def test_all_reports_are_written_again_and_a_page_shows_how_far_that_is(client: Client, flight: Flight) -> None:
+    assert "Write them again" in client.get("/reports/").text
+    shown, again = (client.post("/reports/").headers["Location"] for _ in range(2))
+    assert Message.objects.keyed("example_project.flights.tasks.report_all", "all").count() == 1
+    token = shown.split("/")[-2]
+    assert f"/status/{token}/" in client.get(shown).text
+    assert client.get(f"/status/{token}/").json()["state"] == "ready"
+    run_due("default")
+    for page in (shown, again):
+        told = client.get(page.replace("/reports/", "/status/")).json()
+        assert (told["state"], told["progress"]["done"], told["progress"]["share"]) == ("succeeded", 1, 1.0)
+    assert Report.objects.filter(day=flight.day).exists()

@@ -1,0 +1,51 @@
+"""Progress in the database: one statement for all that several messages have reported."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.db.models import Exists, OuterRef
+
+from delayedq.core.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from delayedq.store.base import Store
+
+_REPORTED = ("done", "total", "note", "began_at", "written_at")
+#: What nobody has reported again for this long may go with its message.
+OLD = timedelta(hours=1)
+
+
+def write_progress(store: Store, reported: Mapping[int, Progress]) -> None:
+    """Store what these messages (by id) have reported. Raises django.db.Error."""
+    from delayedq.models import MessageProgress  # stores are imported before the models are loaded
+
+    rows = [MessageProgress(message_id=id_, **reported[id_]._asdict()) for id_ in sorted(reported)]
+    unique = None if store.database.connection.vendor == "mysql" else ["message_id"]
+    MessageProgress.objects.using(store.alias).bulk_create(
+        rows, update_conflicts=True, update_fields=_REPORTED, unique_fields=unique, batch_size=100
+    )
+
+
+def read_progress(store: Store, id_: int) -> Progress | None:
+    """None if the message has reported nothing."""
+    from delayedq.models import MessageProgress
+
+    row = MessageProgress.objects.using(store.alias).filter(message_id=id_).values_list(*_REPORTED).first()
+    return None if row is None else Progress(*row)
+
+
+def forget_progress(store: Store) -> int:
+    """Delete that of messages that are neither live nor in the history; returns how many."""
+    from delayedq.models import FinishedMessage, Message, MessageProgress
+
+    messages, history = (model.objects.using(store.alias).filter(id=OuterRef("message_id")) for model in (
+        Message, FinishedMessage
+    ))  # fmt: skip
+    old = MessageProgress.objects.using(store.alias).filter(written_at__lt=store.now() - OLD)
+    if not old.exists():
+        return 0
+    return old.filter(~Exists(messages), ~Exists(history)).delete()[0]
