@@ -12,6 +12,8 @@ from django.core.management import get_commands, load_command_class
 from django.test import Client
 
 from delayedq import metrics
+from delayedq.operations import doctor
+from delayedq.operations.findings import Rule
 from delayedq.worker.tally import Counts
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "operate.md").read_text()
@@ -34,6 +36,14 @@ def test_the_view_of_the_guide_answers(store, settings):
     settings.ROOT_URLCONF = tuple(given["urlpatterns"])
 
     assert b"delayedq_up" in Client().get("/metrics").content
+
+
+def test_the_guide_names_every_condition_of_the_doctor():
+    table = GUIDE.split("| Condition |")[1].split("\n\n")[0]
+    source = Path(doctor.__file__).read_text()
+    known = set(re.findall(r'Diagnosis\(\s*"(.*?)"', source)) | {str(rule) for rule in Rule}
+
+    assert {word for row in table.splitlines() for word in re.findall(r"`(.*?)`", row.split("|")[1])} == known
 
 
 def commands():

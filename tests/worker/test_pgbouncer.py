@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -74,6 +75,15 @@ def test_a_deaf_listener_is_reported_and_messages_do_not_wait_for_long(workers, 
     assert output.count("The listener is deaf") == 1
     assert "LISTENER_DSN" in output
     assert FinishedMessage.objects.succeeded().count() == 5
+
+
+def test_the_doctor_says_so_with_the_cure(environment, pooler):
+    command = [sys.executable, "-m", "django", "delayedq", "doctor", "--json"]
+    told = subprocess.run(command, env={**environment, "POOLER": pooler}, capture_output=True, text=True, check=False)
+    (deaf,) = json.loads(told.stdout)
+
+    assert (told.returncode, deaf["condition"]) == (1, "deaf listener")
+    assert "LISTENER_DSN" in deaf["cure"]
 
 
 def test_with_a_direct_address_it_hears(workers, pooler):

@@ -10,6 +10,7 @@ from django.db import OperationalError, ProgrammingError
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
+from delayedq.management.doctor import add_json, run_check_pending, run_doctor
 from delayedq.management.limiting import add_channels, run_channels
 from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pausing import pause_others, resume_others
@@ -55,6 +56,8 @@ class Command(BaseCommand):
         _add_backend(pruned)
         subjects.add_parser("metrics", help="What Prometheus would read of the databases.")
         add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
+        add_json(subjects.add_parser("doctor", help="What is wrong, and the cure; exit code 1 if anything is."))
+        add_json(subjects.add_parser("check-pending", help="Whether this version of the code can run all that waits."))
         add_channels(subjects.add_parser("channels", help="The channels and limits: list, pause, resume, set, clear."))
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
@@ -66,6 +69,8 @@ class Command(BaseCommand):
             "prune": self._prune,
             "metrics": lambda _: show_metrics(self.stdout),
             "health": lambda given: run_health(self.stdout, given),
+            "doctor": lambda given: run_doctor(self.stdout, given),
+            "check-pending": lambda given: run_check_pending(self.stdout, given),
             "channels": self._channels,
             "cron": CronVerbs(self.stdout).do,
         }

@@ -1,0 +1,47 @@
+"""`manage.py delayedq doctor` and `check-pending`: say what is wrong, and the cure; exit code 1 if something is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from delayedq.operations.databases import all_databases
+from delayedq.operations.doctor import diagnose
+from delayedq.operations.pending import check_pending
+from delayedq.operations.wording import printable
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
+    from django.core.management.base import OutputWrapper
+
+
+def add_json(parser: ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="For programs: a list of objects.")
+
+
+def run_doctor(out: OutputWrapper, options: dict[str, Any]) -> None:
+    found = [{"database": store.alias, **one._asdict()} for store in all_databases() for one in diagnose(store)]
+    lines = [f"{one['database']}: {one['sentence']}\n  Cure: {one['cure']}" for one in found]
+    _tell(out, found, lines or ["Nothing is wrong."], as_json=options["json"])
+
+
+def run_check_pending(out: OutputWrapper, options: dict[str, Any]) -> None:
+    found, checked = [], 0
+    for store in all_databases():
+        number, unrunnable = check_pending(store)
+        checked += number
+        found += [{"database": store.alias, **one._asdict()} for one in unrunnable]
+    lines = [f"{one['number']:,} of {one['kind']}, as #{one['id']}: {one['reason']}" for one in found]
+    _tell(out, found, lines or [f"This version can run all {checked:,} messages that wait."], as_json=options["json"])
+
+
+def _tell(out: OutputWrapper, found: list[dict[str, Any]], lines: list[str], *, as_json: bool) -> None:
+    out.write(json.dumps(found, indent=1) if as_json else "\n".join(map(_line, lines)))
+    if found:
+        sys.exit(1)
+
+
+def _line(text: str) -> str:
+    return "\n".join(map(printable, text.splitlines()))
