@@ -115,7 +115,9 @@ def test_a_schedule_that_is_run_by_hand_is_told(store):
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, "2", True])
 def test_a_wrong_size_is_refused(size):
-    with pytest.raises(ValueError, match="size of a Limit is a whole number of at least 1 and at most 2,147,483,647, not"):
+    with pytest.raises(
+        ValueError, match="size of a Limit is a whole number of at least 1 and at most 2,147,483,647, not"
+    ):
         Limit(size=size)
 
 

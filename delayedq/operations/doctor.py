@@ -74,9 +74,7 @@ def indexes(store: Store) -> Iterator[Diagnosis]:
     for model in apps.get_app_config("delayedq").get_models():
         options = model._meta  # noqa: SLF001
         wanted = {index.name for index in options.indexes if connection.features.supports_partial_indexes}
-        with connection.cursor() as cursor:
-            there = set(connection.introspection.get_constraints(cursor, options.db_table))
-        for name in sorted(wanted - there):
+        for name in sorted(wanted - store.database.constraints(options.db_table)):
             said = f"The index {name} of {options.db_table} is missing: statements read the whole table."
             yield Diagnosis("missing index", said, f"Create it as manage.py sqlmigrate delayedq shows: {name}")
 
@@ -146,10 +144,10 @@ def _table(table: TableState) -> Iterator[Diagnosis]:
     fillfactor = int(table.option("fillfactor") or 100)
     if fillfactor > FILLFACTOR:
         said = f"delayedq_message has a fillfactor of {fillfactor}: claims find no room for a heap-only update."
-        yield Diagnosis("fillfactor", said, "ALTER TABLE delayedq_message SET (fillfactor = 45)")
+        yield Diagnosis("fillfactor", said, "In SQL: ALTER TABLE delayedq_message SET (fillfactor = 45)")
     if not table.autovacuum or table.option("autovacuum_enabled") in {"false", "off", "0"}:
         said = "Autovacuum is off for delayedq_message: dead rows stay, and each scan reads them."
-        cure = "ALTER TABLE delayedq_message RESET (autovacuum_enabled), and autovacuum = on in the server."
+        cure = "In SQL: ALTER TABLE delayedq_message RESET (autovacuum_enabled); and autovacuum = on in the server."
         yield Diagnosis("autovacuum", said, cure)
     if table.updated >= UPDATES and table.heap_only < HEAP_ONLY * table.updated:
         said = f"Only {table.heap_only / table.updated:.0%} of the updates of delayedq_message are heap-only."

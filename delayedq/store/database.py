@@ -67,6 +67,11 @@ class Database(ABC):
         """The connection of the current thread."""
         return connections[self.alias]
 
+    def constraints(self, table: str) -> set[str]:
+        """The names of the indexes and constraints of a table."""
+        with self.connection.cursor() as cursor:
+            return set(self.connection.introspection.get_constraints(cursor, table))
+
     @property
     def in_transaction(self) -> bool:
         """Is there a transaction of the caller's, who decides when it ends?"""
