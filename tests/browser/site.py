@@ -70,7 +70,7 @@ class DashboardPage(Page):
     def total(self, label):
         """The number of a total, without its rate."""
         row = self.page.locator(".dq-totals div", has=self.page.get_by_text(label, exact=True))
-        return row.locator("dd").inner_text().partition(" ")[0]
+        return row.locator("dd").inner_text().split()[0]
 
     def charts(self):
         """The number of charts that are drawn."""

@@ -116,7 +116,7 @@ def verbs(store, batch=5):
             {DUE, PRIMARY},
         ),
         "renew": (partial(store.at(NOW).renew, held, LEASE), {PRIMARY}),
-        "release": (partial(store.release, held), {PRIMARY}),
+        "release": (partial(store.release, held), {PRIMARY, "delayedq_channelmessage_pkey"}),
         "unschedule": (partial(store.at(NOW).unschedule, KIND, "key--3"), {KEY}),
     }
 

@@ -50,13 +50,15 @@ WITH released AS (
 ),
 -- The channels of those that have one are to be looked at: there is room.
 freed AS (
-    SELECT channel_id FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT id FROM released))
+    SELECT DISTINCT channel_id FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT id FROM released))
 ),
+-- LIMIT keeps the planner from joining them otherwise than by their keys.
 told AS (
     INSERT INTO delayedq_channelnotice (channel_id, group_id, queue, kind, name, at, ended, seconds)
     SELECT channel.id, channel.group_id, its.queue, its.kind, channel.name, {NOW}, 0, 0
-    FROM delayedq_channel AS channel JOIN delayedq_channelgroup AS its ON its.id = channel.group_id
-    WHERE channel.id = ANY(ARRAY(SELECT channel_id FROM freed))
+    FROM freed
+    CROSS JOIN LATERAL (SELECT * FROM delayedq_channel WHERE id = freed.channel_id LIMIT 1) AS channel
+    CROSS JOIN LATERAL (SELECT * FROM delayedq_channelgroup WHERE id = channel.group_id LIMIT 1) AS its
 )
 SELECT id, token, coalesce({PRESENT} = held.token, false)
 FROM {HELD} WHERE (id, token) NOT IN (SELECT id, token FROM released)
