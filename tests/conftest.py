@@ -23,6 +23,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 from django.db.utils import load_backend
 from django.test.utils import setup_databases, teardown_databases
+from django.utils import translation
 
 from tests.missing import missing, summary
 from tests.router import ChosenDatabase
@@ -162,6 +163,13 @@ def _no_flood(monkeypatch):
 
 
 # What a test must not leave behind
+
+
+@pytest.fixture(autouse=True)
+def _own_language():
+    """A request leaves the language of its reader in the thread: the next test speaks that of the settings."""
+    yield
+    translation.deactivate()
 
 
 @pytest.fixture(autouse=True)
