@@ -161,7 +161,7 @@ def test_without_a_lake_the_database_is_replayed(spark, store, tmp_path, capsys)
 
 @ONE_DATABASE
 def test_what_has_channels_or_limits_is_left_out_and_told(replay, store, settings):
-    settings.DELAYEDQ = {**settings.DELAYEDQ, "LIMITS": {"contacts": {"concurrency": 1}}}
+    settings.DELAYEDQ = {"LIMITS": {"contacts": {"concurrency": 1}}}
     for number, kind in enumerate(("tests.app.tasks.deliver", "contacts|json"), 501):
         finished(number, NOW - DAY + timedelta(minutes=1), outcome="failed", kind=kind).save()
 
