@@ -122,7 +122,8 @@ def test_the_page_takes_as_many_statements_for_any_number_of_errors(operator, st
         with CaptureQueriesContext(connection) as captured:
             page = operator.get(ERRORS)
         counts.append(sum("fingerprint" in query["sql"] for query in captured))
-    assert counts[0] == counts[1] == 4
+    by_fingerprint = connection.vendor == "mysql"  # so the dead letters of the tab are counted there
+    assert counts[0] == counts[1] == 4 + by_fingerprint
     assert len(page.context["rows"]) == 5
     assert "3 more errors are not shown." in text_of(page)
 
