@@ -15,10 +15,12 @@ from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired, un
 
 # A number of its own among the advisory locks of the database. The moment is that at which the lock is there.
 # For the rest of the transaction, indexes are read in their order, and what is dead in them is left out the next time:
-# where the planner takes few channels to be in turn, it would read and sort them all.
+# where the planner takes few channels to be in turn, it would read and sort them all. Before PostgreSQL 18, what is off
+# has a cost beyond all others, for which each statement would be compiled: that takes longer than running it.
 LOCK = f"""
 SELECT CASE WHEN pg_try_advisory_xact_lock(4990113571238845) THEN {NOW} END,
-    set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true)
+    set_config('enable_bitmapscan', 'off', true), set_config('enable_seqscan', 'off', true),
+    set_config('jit', 'off', true)
 """
 
 # What offers and settlements write ----------------------------------------------------------------------------------
