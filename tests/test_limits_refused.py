@@ -88,7 +88,7 @@ def test_a_channel_that_is_none(store, name):
 @pytest.mark.parametrize(
     "call",
     [
-        lambda name: tasks.deliver.enqueue(name),
+        tasks.deliver.enqueue,
         lambda name: tasks.deliver.schedule_in(SECOND, name, key="k"),
         lambda name: tasks.deliver.enqueue_many([(("acme",), {}), ((name,), {})]),
         lambda name: tasks.deliver.enqueue_bulk([(("acme",), {}), ((name,), {})]),
