@@ -17,6 +17,9 @@ from delayedq.core.channels import channel_of
 from delayedq.core.limiting import Rate
 from delayedq.core.sizes import OnFull, Size
 from delayedq.models import ChannelMessage, FinishedMessage, Message
+from delayedq.store import operator_store
+from delayedq.store.channels.places import Places
+from delayedq.store.operator import Revival, Seen
 from tests.store.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import LEASE, NOTHING_AMISS, NOW, at, message, retry, settle, succeed
 
@@ -166,3 +169,36 @@ def test_d31_what_is_cleared_holds_no_more_whatever_still_waits(store, monkeypat
     assert len(claims(store)) == 7
     assert limits.live(store) == {}
     assert store.at(NOW).offer(message(channel="acme")).outcome == "created"
+
+
+# What was cancelled
+
+
+def test_what_was_cancelled_is_not_in_the_way_of_its_channel(store):
+    """However many there are, and though nobody has told the channel."""
+    offer(store, *["acme"] * 300)
+    last = offer(store, "acme")[0].id
+    operator = operator_store(store.alias).at(NOW)
+    rows = Message.objects.exclude(pk=last)
+    assert len(operator.cancel([Seen._make(getattr(row, name) for name in Seen._fields) for row in rows])) == 300
+
+    answers = [asked(store, 1, rules=one_by_one()) for _ in range(3)]
+    assert [one.id for answer in answers for one in answer.claimed] == [last]
+    assert answers[0].due_in == 0.0
+
+
+def test_a_cancelled_message_that_is_brought_back_while_its_place_is_taken_away_has_one(store, monkeypatch):
+    offer(store, "acme", key="a")
+    message_ = Message.objects.get()
+    operator = operator_store(store.alias).at(NOW)
+    operator.cancel([Seen._make(getattr(message_, name) for name in Seen._fields)])
+    drop = type(store).drop_places
+
+    def bring_back_first(self, ids):
+        operator.revive([Revival(message_.pk)], "cancelled")
+        drop(self, ids)
+
+    monkeypatch.setattr(type(store), "drop_places", bring_back_first)
+    Places(store.at(NOW), NOW).put_right([message_.pk])
+    assert ChannelMessage.objects.count() == 1
+    assert len(claims(store)) == 1
