@@ -13,31 +13,11 @@ from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
-    from django.db.backends.base.base import BaseDatabaseWrapper
 
 
-#: A database without partial indexes, or without columns that are no part of the order: so it is meant.
+#: Checks that complain of databases without partial indexes, or without columns in an index that are no part of its
+#: order. MySQL has a plain index instead of a partial one, unless migration 0001 leaves it out.
 _MEANT = {"models.W037", "models.W040"}
-
-
-class PartialIndex(models.Index):
-    """An index of some rows. MySQL has no partial index: it has a plain one, unless migration 0001 leaves it out.
-
-    Only PostgreSQL has columns in it that are no part of its order.
-    """
-
-    def check(self, model: type[models.Model], connection: BaseDatabaseWrapper) -> list[CheckMessage]:
-        return [message for message in super().check(model, connection) if message.id not in _MEANT]
-
-    def deconstruct(self) -> tuple[str, Any, dict[str, Any]]:
-        """In migrations it is a plain Index."""
-        _, arguments, options = super().deconstruct()
-        return "django.db.models.Index", arguments, options
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, models.Index) and self.deconstruct() == other.deconstruct()
-
-    __hash__ = None  # type: ignore[assignment]  # as in Index
 
 
 class Outcome(models.TextChoices):
@@ -111,13 +91,13 @@ class FinishedMessage(models.Model):
         # The dead letters are few; what succeeds does not pay for it.
         indexes: ClassVar = [
             # On PostgreSQL it also has what dead letters are filtered by, so that no row is read to decide.
-            PartialIndex(
+            models.Index(
                 fields=["finished_at"],
                 include=["id", "kind", "queue"],
                 condition=Q(outcome="failed"),
                 name="delayedq_dead",
             ),
-            PartialIndex(
+            models.Index(
                 fields=["fingerprint", "finished_at", "id"],
                 condition=Q(fingerprint__isnull=False),
                 name="delayedq_fingerprint",
@@ -129,5 +109,5 @@ class FinishedMessage(models.Model):
 
     @classmethod
     def check(cls, **options: Any) -> list[CheckMessage]:
-        """Before Django 6 it is the model that checks its indexes."""
+        """As Django does, without what is meant: see `_MEANT`."""
         return [message for message in super().check(**options) if message.id not in _MEANT]
