@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from datetime import UTC, datetime, timedelta
-
-import pytest
 
 from delayedq import current_message
 from delayedq.compat import task_backends
@@ -95,6 +94,7 @@ def test_async_tasks_have_steps_and_sleep(alias):
     play(fail, task=tasks.aplay)
     run_due(limit=1, raise_failures=False)
     assert marks() == ["w"]
+    gc.collect()  # asgiref ends its thread when nothing refers to it; the traceback of an error does
 
 
 def test_without_a_database_steps_are_kept_in_memory(settings):
@@ -113,18 +113,3 @@ def test_without_a_database_steps_are_kept_in_memory(settings):
     result = tasks.play.enqueue("in memory")
     assert (result.return_value, calls) == ([None, 2], ["a"])
     assert task_backends["default"].results == [result]
-
-
-@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
-def test_in_a_test_case_steps_work_in_the_transaction_of_the_test(alias):
-    from django.test import TestCase
-
-    class Case(TestCase):
-        databases = frozenset({alias})
-
-        def test(self):
-            play(lambda: current_message().step("a", write, "a"))
-            assert [one.outcome for one in run_due()] == ["succeeded"]
-
-    assert Case("test").run().wasSuccessful()
-    assert marks() == []
