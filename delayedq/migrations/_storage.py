@@ -82,6 +82,7 @@ TABLES_WITH_NAMES = (
     "delayedq_flow",
     "delayedq_flowstep",
     "delayedq_flowmember",
+    "delayedq_recordedstep",
 )
 
 

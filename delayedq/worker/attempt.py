@@ -235,6 +235,7 @@ class Attempt:
 
     @cached_property
     def steps(self) -> Steps:
+        """What `step` and `sleep` have to do with; made by the first of them."""
         return Steps(self.task, self.records or StoredRecords(self.claimed))
 
     @overload

@@ -30,12 +30,16 @@ def report() -> None:
     _report(timezone.localdate(message.nominal_at or message.scheduled_at_initially) - timedelta(days=1))
 
 
-@task(interruptible=True)
+@task(interruptible=True, steps=["days", "report"])
 def report_all() -> int:
-    """Write the reports of all days again; returns how many. The page `reports/` shows how far it has come."""
-    days = list(Flight.objects.days())
+    """Write the reports of all days again; returns how many. The page `reports/` shows how far it has come.
+
+    Each report is a step: if its worker is killed, another one goes on with the day at which it stopped.
+    """
+    message = current_message()
+    days = message.step("days", lambda: list(Flight.objects.days()))
     for day in track(days, "writing reports"):
-        _report(day)
+        message.step("report", _report, day)
     return len(days)
 
 
