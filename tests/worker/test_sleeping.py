@@ -6,6 +6,8 @@ import asyncio
 import gc
 from datetime import UTC, datetime, timedelta
 
+import pytest
+
 from delayedq import current_message
 from delayedq.compat import task_backends
 from delayedq.models import FinishedMessage, Message, RecordedStep
@@ -61,6 +63,14 @@ def test_who_runs_it_too_early_does_not_wake_it_and_a_later_attempt_does_not_mov
         assert [one.outcome for one in run_due()] == ["succeeded"]
 
 
+@pytest.fixture
+def _collected():
+    """asgiref ends the thread of an event loop when nothing refers to it; the traceback of a logged error does."""
+    yield
+    gc.collect()
+
+
+@pytest.mark.usefixtures("_collected")
 def test_async_tasks_have_steps_and_sleep(alias, caplog):
     async def fetch(name):
         await asyncio.sleep(0)
@@ -94,8 +104,7 @@ def test_async_tasks_have_steps_and_sleep(alias, caplog):
     play(fail, task=tasks.aplay)
     run_due(limit=1, raise_failures=False)
     assert marks() == ["w"]
-    caplog.clear()  # asgiref ends its thread when nothing refers to it: neither the traceback of an error
-    gc.collect()
+    caplog.clear()
 
 
 def test_without_a_database_steps_are_kept_in_memory(settings):
