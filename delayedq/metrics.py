@@ -47,6 +47,7 @@ STATES = (
     ("workers", "Worker processes whose heartbeat is fresh.", ("database",)),
     ("cron_late_seconds", "For how long a schedule has been due that no worker has visited.", ("database",)),
     ("history_oldest_seconds", "Age of the oldest row of the history: archives and prunes lag by it.", ("database",)),
+    ("archive_open_seconds", "For how long a batch of the archive has been open.", ("database",)),
     ("up", "1 if the database answered.", ("database",)),
 )
 #: Of the worker processes of one supervisor: what they count.
@@ -148,6 +149,7 @@ def _values(found: Backlog) -> Iterator[tuple[str, Iterable[str], float]]:
     yield "workers", (), found.workers
     yield "cron_late_seconds", (), found.cron_late
     yield "history_oldest_seconds", (), found.history
+    yield "archive_open_seconds", (), found.archive
 
 
 class _Cache:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from django.db.models import Min
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, is_free, is_held
+from delayedq.operations.archived import archive_open_since
 from delayedq.operations.counting import bounded_rows
 from delayedq.operations.state_counts import FEW
 from delayedq.operations.workers import live_workers
@@ -40,6 +41,7 @@ class Backlog:
     workers: int = 0
     cron_late: float = 0.0  #: For how long the schedule that is due first has been due.
     history: float = 0.0  #: For how long the oldest row of the history has been there: what archives and prunes lag.
+    archive: float = 0.0  #: For how long a batch of the archive has been open.
 
 
 def backlog(store: Store) -> Backlog:
@@ -54,6 +56,7 @@ def backlog(store: Store) -> Backlog:
     placed = CronSchedule.objects.using(store.alias).filter(disabled_at=None, retired_at=None)
     found.cron_late = _age(placed.aggregate(first=Min("next_at"))["first"], now)
     found.history = _age(_oldest_end(store), now)
+    found.archive = _age(archive_open_since(store), now)
     return found
 
 
