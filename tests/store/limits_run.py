@@ -185,6 +185,8 @@ class Run:
         id_, one = self._chosen(which, held=True)
         if one is None or (how == "release" and one.is_replaced):
             return
+        if how == "renew" and not one.holds(self.now):
+            return  # who froze for longer than its lease runs beside others
         if how == "renew":
             assert not self.here.renew([(id_, one.claimed.token)], LEASE).lost
             one.held_until = self.now + SECONDS
