@@ -89,7 +89,7 @@ class DummyBackend(OfferingBackend):
         checked = list(offers)
         for offer in checked:
             check(offer)
-        return [Scheduled(OfferOutcome.CREATED, self._keep(task, offer).id) for offer in checked]
+        return [DummyBackend._offer(self, task, offer, OnConflict.REPLACE) for offer in checked]
 
     def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:  # noqa: ARG002 - all at once
         return len(self._offer_many(task, offers))
@@ -122,7 +122,7 @@ class DummyBackend(OfferingBackend):
         return results.make(task, id_, ready, *load_call(offer.payload), self.alias, enqueued_at=enqueued_at)
 
     def _replace(self, id_: str, kept: _Kept, task: AnyTask, offer: Offer, policy: OnConflict) -> OfferOutcome:
-        new, old = cast("datetime", offer.scheduled_at), kept.at
+        new, old = offer.scheduled_at or clock.now(), kept.at
         times = {
             OnConflict.REPLACE: new,
             OnConflict.KEEP: old,
