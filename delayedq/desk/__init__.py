@@ -1,7 +1,7 @@
 """The desk: messages that people decide, until a machine can. See docs/desk.md.
 
-Start with `declaring.py` (`desk_task`); `visiting.py` is what a worker does with a message of it, `verbs.py` what people
-do with the item that it opens, and `agreement.py` how much of it a machine may decide.
+Start with `declaring.py` (`desk_task`); `visiting.py` is what a worker does with a message of it, `verbs.py` what
+people do with the item that it opens, and `agreement.py` how much of it a machine may decide.
 """
 
 from __future__ import annotations

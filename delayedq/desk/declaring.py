@@ -62,7 +62,7 @@ class Share(NamedTuple):
 class Desk:
     """The options of `desk_task` that are not those of a task.
 
-    handler: the function itself. form: a Django form, whose `cleaned_data` is the result of a person (or what its method
+    handler: the function itself. form: a Django form, whose `cleaned_data` is a person's result (or what its method
     `result()` returns). review: how many decisions are reviewed; None: none, but the handler's in the mode "reviewed",
     which all are. due_in: how long after it was opened an item is due (timedelta). warn_before: how long before that
     `signals.item_due_soon` is sent. hold: how long an assignment lasts that is not renewed. mode: who decides, until

@@ -149,7 +149,7 @@ class Item(models.Model):
         """The id of the user who holds it at this moment; None: nobody does."""
         return self.holder_id if self.state in HELD and self.until is not None and self.until > now else None
 
-    from delayedq.desk.verbs import assign, finish, postpone, renew, send_back, take, unassign, approve  # noqa: I001, PLC0415
+    from delayedq.desk.verbs import assign, finish, postpone, renew, send_back, take, unassign, approve  # noqa: I001
 
 
 class DeskQueue(models.Model):
@@ -192,7 +192,7 @@ class Skill(models.Model):
     class Meta:
         verbose_name = _("skill")
         verbose_name_plural = _("skills")
-        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "name"], name="delayedq_desk_skill")]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "name"], name="delayedq_desk_one_skill")]
 
     def __str__(self) -> str:
         return f"{self.user}: {self.name}"

@@ -1,4 +1,4 @@
-"""The record of decisions: each one is a message, which is in the history and in the lake when a worker has ended it."""
+"""The record of decisions: each is a message, in the history and in the lake when a worker has ended it."""
 
 from __future__ import annotations
 

@@ -42,9 +42,9 @@ def test_what_follows_is_stored_with_the_decision_and_the_decision_is_in_the_his
     ann = person("ann", *ALL)
     item = opened()
     item.take(ann)
-    with pytest.raises(ZeroDivisionError), transaction.atomic(using=item._state.db):
+    with transaction.atomic(using=item._state.db):
         item.finish(PAID, by=ann)
-        raise ZeroDivisionError
+        transaction.set_rollback(True, using=item._state.db)
     assert not Message.objects.filter(kind=told.module_path).exists()
     item.refresh_from_db()
     assert item.is_open

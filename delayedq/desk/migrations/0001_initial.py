@@ -130,6 +130,6 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='skill',
-            constraint=models.UniqueConstraint(fields=('user', 'name'), name='delayedq_desk_skill'),
+            constraint=models.UniqueConstraint(fields=('user', 'name'), name='delayedq_desk_one_skill'),
         ),
     ]
