@@ -10,6 +10,9 @@ from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 if TYPE_CHECKING:
     from delayedq.cancelling import Cancellation
     from delayedq.core.limiting import Limit, Rate
+    from delayedq.flows.graph import Flow
+    from delayedq.flows.parts import chain, group, map_
+    from delayedq.flows.result import FlowResult, get_flow
     from delayedq.message_result import cancel_all
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
     from delayedq.scheduling import Scheduled
@@ -26,6 +29,8 @@ __all__ = [
     "DelayedQueue",
     "Envelope",
     "Fail",
+    "Flow",
+    "FlowResult",
     "History",
     "Limit",
     "OfferOutcome",
@@ -39,7 +44,11 @@ __all__ = [
     "as_completed_async",
     "await_all",
     "cancel_all",
+    "chain",
     "current_message",
+    "get_flow",
+    "group",
+    "map_",
     "task",
     "track",
     "wait_all",
@@ -48,6 +57,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "delayedq.cancelling": {"Cancellation"},
+    "delayedq.flows.graph": {"Flow"},
+    "delayedq.flows.parts": {"chain", "group", "map_"},
+    "delayedq.flows.result": {"FlowResult", "get_flow"},
     "delayedq.core.limiting": {"Limit", "Rate"},
     "delayedq.message_result": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},

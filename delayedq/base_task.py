@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delayedq.compat import Task as DjangoTask
+from delayedq.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -77,6 +78,19 @@ class BaseTask(AnyTask):
     channel: ChannelOption = None
     limit: Limit | Sequence[Limit] | None = None
     channel_name: str | None = None
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature:
+        """A call of the task as a part of a flow. In a chain, the result of what comes before is its first argument.
+
+        Raises NotStorable, naming the argument, if one can't be stored.
+
+            chain(fetch.s(url), resize.s(width=200)).enqueue()
+        """
+        return Signature.of(self, args, kwargs)
+
+    def si(self, *args: Any, **kwargs: Any) -> Signature:
+        """The same, but it gets these arguments and no result (an immutable signature)."""
+        return Signature.of(self, args, kwargs, takes_result=False)
 
 
 #: Options that a backend may have defaults for.

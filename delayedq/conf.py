@@ -13,7 +13,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from delayedq.core.limiting import Limit
-from delayedq.core.limits import MAX_PAYLOAD_BYTES
+from delayedq.core.limits import MAX_PAYLOAD_BYTES, NAME_LENGTH, is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,13 +126,24 @@ def _limits(given: object) -> dict[str, Limit]:
     limits = {}
     for name, terms in given.items():
         try:
-            limits[name] = terms if isinstance(terms, Limit) else Limit(**terms)
+            limits[name] = _limit(name, terms)
         except (TypeError, ValueError) as error:
             problem = str(error).removeprefix("Limit.__init__() ").removesuffix(".")
             raise ImproperlyConfigured(
                 f"DELAYEDQ['LIMITS'][{name!r}]: {problem}; it has concurrency, rate, size and on_full."
             ) from None
     return limits
+
+
+def _limit(name: object, terms: Any) -> Limit:
+    if not isinstance(name, str) or not name.strip() or len(name) > NAME_LENGTH or not is_storable(name):
+        raise ValueError(
+            f"the name of a queue, a task or a shared limit is a text of 1 to {NAME_LENGTH} characters, not {name!r}"
+        )
+    limit = terms if isinstance(terms, Limit) else Limit(**terms)
+    if limit.name not in {None, name}:
+        raise ValueError(f"this Limit has another name, {limit.name!r}")
+    return limit
 
 
 def _positive_duration(name: str, value: object) -> None:

@@ -13,6 +13,7 @@
     │   ├── QueueClosed                       a bare queue or its envelope was used after the queue was closed
     │   ├── LeaseLost                         a transaction lasted longer than its lease and was rolled back
     │   ├── InvalidSchedule (ValueError)      a wrong cron expression, time zone, period or name of a schedule
+    │   ├── InvalidFlow (ValueError)          a cycle, an unknown predecessor, too many steps, ...
     │   ├── CannotRun                         a stored message that can't be run by any attempt
     │   │   ├── UnknownTask                   its task is not registered here
     │   │   ├── ArgumentsMismatch             its payload can't be read, or does not fit the task's signature
@@ -94,6 +95,10 @@ class LeaseLost(DelayedQError):
 
 class InvalidSchedule(DelayedQError, ValueError):
     """A wrong cron expression, time zone, period or name of a schedule; the message says which, and why."""
+
+
+class InvalidFlow(DelayedQError, ValueError):
+    """A flow that can't be: the message says why. Nothing was stored."""
 
 
 class CannotRun(DelayedQError):

@@ -65,7 +65,11 @@ def set(  # noqa: A001 - limits.set() reads well
 
 
 def clear(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
-    """Take back what `set` has put there; False if it had not. Takes part in the caller's transaction."""
+    """Take back what `set` has put there; False if it had not. Takes part in the caller's transaction.
+
+    Raises InvalidMessage for what is no name of a channel.
+    """
+    check_channel_name(channel)
     store = store or default_store()
     found = _states(store).filter(scope=scope, channel=channel, definition__isnull=False)
     cleared = bool(found.delete()[0]) if channel else bool(found.update(definition=None))
@@ -93,7 +97,11 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
 
 
 def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
-    """End a pause: the limit from before it holds again. False if it was not paused."""
+    """End a pause: the limit from before it holds again. False if it was not paused.
+
+    Raises InvalidMessage for what is no name of a channel.
+    """
+    check_channel_name(channel)
     store = store or default_store()
     found = _states(store).filter(scope=scope, channel=channel)
     definition = found.values_list("definition", flat=True).first()

@@ -70,7 +70,8 @@ def rules_of(task: Task[..., Any], queue: str) -> Rules:
     """The limits of the messages that this task has in this queue."""
     limits = limits_in(task.limit)
     own = next((one for one in limits if one.name is None), None)
-    scopes = [(one.name, one) for one in limits if one.name is not None]
+    said = get_settings().LIMITS
+    scopes = [(one.name, said.get(one.name, one)) for one in limits if one.name is not None]
     scopes += [(name, limit) for name, limit in configured(queue, task.module_path)]
     if own is not None and task.channel is None:
         scopes.append((task.module_path, own))

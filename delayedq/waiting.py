@@ -94,8 +94,7 @@ class _Waiting:
     """What has not ended yet, of some results, and how to sleep until some of it may have."""
 
     def __init__(self, results: Iterable[AnyResult], timeout: timedelta | None) -> None:
-        if timeout is not None and not isinstance(timeout, timedelta):
-            raise TypeError(f"A timeout is a timedelta or None, not {timeout!r}.")
+        check_timeout(timeout)
         self.left: dict[str, dict[int, list[AnyResult]]] = {}
         for result in results:
             self.left.setdefault(result.backend, {}).setdefault(int(result.id), []).append(result)
@@ -138,7 +137,7 @@ class _Waiting:
             raise TimeoutError(f"{count} of the messages had not ended in time.")
         stores = [_store(backend) for backend in self.left]
         for store in stores:
-            _check_outside_of_transactions(store)
+            check_outside_of_transactions(store)
         if time.monotonic() < self._ask_at:
             return
         self._ask_at = time.monotonic() + ASK_EVERY
@@ -212,7 +211,13 @@ def _store(backend: str) -> Store:
     return store
 
 
-def _check_outside_of_transactions(store: Store) -> None:
+def check_timeout(timeout: object) -> None:
+    """Raises TypeError for what is no timeout."""
+    if timeout is not None and not isinstance(timeout, timedelta):
+        raise TypeError(f"A timeout is a timedelta or None, not {timeout!r}.")
+
+
+def check_outside_of_transactions(store: Store) -> None:
     if connections[store.alias].in_atomic_block:
         raise RuntimeError(
             f"The end of a message may not be seen in a transaction on {store.alias!r}: wait after it. "

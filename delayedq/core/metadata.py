@@ -15,6 +15,9 @@ EXPIRES, DEADLINE = f"{PREFIX}expires", f"{PREFIX}deadline"
 #: The message whose attempt has made this one, and the first one of that line.
 PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"
 
+#: The flow and the number of the step whose message it is; see `core.flows`.
+FLOW, STEP = f"{PREFIX}flow", f"{PREFIX}step"
+
 _MARK = f'"{PREFIX}'
 
 
@@ -34,6 +37,15 @@ def own(metadata: str | None, name: str) -> Any:
     if not metadata or name not in metadata:
         return None
     return json.loads(metadata).get(name)
+
+
+def step_of(metadata: str | None) -> tuple[int, int] | None:
+    """The flow and the number of the step of a message; None if it is in none."""
+    if not metadata or FLOW not in metadata:
+        return None
+    loaded = json.loads(metadata)
+    place = loaded.get(FLOW), loaded.get(STEP)
+    return place if all(type(part) is int for part in place) else None
 
 
 def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None) -> timedelta | None:

@@ -41,6 +41,57 @@ class Migration(migrations.Migration):
             options={"default_permissions": ()},
         ),
         migrations.CreateModel(
+            name="Flow",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("name", models.CharField(max_length=200)),
+                ("policy", models.CharField(default="stop", max_length=10)),
+                ("created_at", models.DateTimeField(verbose_name="created")),
+                ("deadline_at", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
+                ("stopped_at", models.DateTimeField(blank=True, null=True, verbose_name="cancelled")),
+                ("ended_at", models.DateTimeField(blank=True, db_index=True, null=True, verbose_name="ended")),
+                ("outcome", models.CharField(blank=True, help_text="How it ended; empty: it has not.", max_length=10)),
+                (
+                    "on_failure",
+                    models.TextField(blank=True, help_text="JSON: what is enqueued if it fails.", null=True),
+                ),
+            ],
+            options={"verbose_name": "flow", "verbose_name_plural": "flows", "default_permissions": ("view",)},
+        ),
+        migrations.CreateModel(
+            name="FlowMember",
+            fields=[
+                ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("step_id", models.BigIntegerField()),
+                ("outcome", models.CharField(blank=True, max_length=10, null=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["step_id", "message_id"], name="delayedq_member")],
+            },
+        ),
+        migrations.CreateModel(
+            name="FlowStep",
+            fields=[
+                ("id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("flow_id", models.BigIntegerField(db_index=True)),
+                ("name", models.CharField(max_length=200)),
+                ("state", models.CharField(default="waiting", max_length=10)),
+                ("after", models.TextField(default="[]", help_text="JSON: the numbers of the steps that come before.")),
+                ("runs_when", models.CharField(default="succeeded", max_length=20)),
+                ("kind", models.CharField(help_text="The task; that of the first member.", max_length=200)),
+                ("is_group", models.BooleanField(default=False)),
+                ("size", models.IntegerField(default=0, help_text="How many messages it has, or will have.")),
+                (
+                    "calls",
+                    models.TextField(blank=True, help_text="JSON: the messages to store when released.", null=True),
+                ),
+                ("released_at", models.DateTimeField(blank=True, null=True)),
+                ("ended_at", models.DateTimeField(blank=True, null=True)),
+            ],
+            options={"default_permissions": ()},
+        ),
+        migrations.CreateModel(
             name="MessageProgress",
             fields=[
                 ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),

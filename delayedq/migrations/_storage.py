@@ -45,6 +45,9 @@ ALTER TABLE {} SET (
 """
 TABLES_OF_CHANNELS = ("delayedq_channel", "delayedq_channelmessage", "delayedq_channelnotice")
 
+# The end of a message is written into the row of its member, beside which there is room: no index is written.
+MEMBERS = "ALTER TABLE delayedq_flowmember SET (fillfactor = 50)"
+
 # Keys that begin alike stand together in their index only if it is sorted by code points, as on the other databases.
 KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'
 
@@ -76,6 +79,9 @@ TABLES_WITH_NAMES = (
     "delayedq_channelsize",
     "delayedq_limitstate",
     "delayedq_messageprogress",
+    "delayedq_flow",
+    "delayedq_flowstep",
+    "delayedq_flowmember",
 )
 
 
@@ -83,7 +89,7 @@ def set_storage(apps: object, schema_editor: Any) -> None:
     connection = schema_editor.connection
     if connection.vendor == "postgresql":
         of_channels = map(CHANNEL_STORAGE.format, TABLES_OF_CHANNELS)
-        for statement in (STORAGE, *DUE_INDEX, KEY, *CHANNEL_INDEXES, *of_channels):
+        for statement in (STORAGE, *DUE_INDEX, KEY, MEMBERS, *CHANNEL_INDEXES, *of_channels):
             schema_editor.execute(statement)
     if connection.vendor in PARENT_OF:
         words = {"parent_of": PARENT_OF[connection.vendor], "has_parent": HAS_PARENT.replace("%%", "%")}

@@ -19,6 +19,7 @@ from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.ends import Ends
+from delayedq.store.flows.ending import end_members, in_flows
 from delayedq.store.offering import Offering
 from delayedq.store.offers import check_key, may_be_due_soon
 from delayedq.store.protocol import (
@@ -200,6 +201,8 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
         settled = self._settle_rest([t for t in transitions if t.claimed.id not in ended], worker)
         if followed := with_follow_ups(transitions):
             self._offer_follow_ups(followed, settled)
+        if members := in_flows(transitions):
+            end_members(self, members, settled)
         return settled
 
     def _offer_follow_ups(self, followed: Sequence[Finish | GiveBack], answer: Settled) -> None:

@@ -60,7 +60,10 @@ class Offering(ABC):
                 sized = any(offer.sizes for offer in chunk)
                 outcomes = offer_sized(self.database, chunk, on_conflict, store) if sized else store(chunk)
                 offered.update(zip(positions, outcomes, strict=True))
-                self.notify_after_commit([offer.scheduled_at for offer in chunk])
+                stored = zip(chunk, outcomes, strict=True)
+                self.notify_after_commit(
+                    [offer.scheduled_at for offer, one in stored if one.outcome is not OfferOutcome.DROPPED]
+                )
         return [offered[position] for position in range(len(offers))]
 
     def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:

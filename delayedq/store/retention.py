@@ -1,4 +1,4 @@
-"""What pruning must keep, besides what is younger than RETENTION.
+"""What pruning must keep, besides what is younger than RETENTION: the messages of flows that have not ended, and more.
 
 An app that moves history registers here from when on it does not need it any more. Its query becomes a part of the
 statement that deletes: nothing can change between asking and deleting.
@@ -11,10 +11,12 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from django.db import router
-from django.db.models import Q, Subquery, Value
+from django.db.models import Exists, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from delayedq.core.limits import EARLIEST
+from delayedq.core.metadata import FLOW
+from delayedq.store.flows import keeping_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,11 +44,11 @@ def keep_history(needed: Needed) -> None:
 
 
 def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
-    """What pruning adds to the WHERE of its statement, and the parameters of that; empty if nothing is registered.
+    """What pruning adds to the WHERE of its statement, and the parameters of that.
 
     condition: that of one query in the SQL of the database, with `{needed}` for the subselect.
     """
-    sql = ""
+    sql = keeping_sql.UNNEEDED if _are_flows_open(alias) else ""
     parameters: dict[str, Any] = {}
     for query in _needed(alias):
         subselect, values = query.query.get_compiler(using=alias).as_sql()
@@ -55,6 +57,22 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
         sql += condition.format(needed=named)
         parameters |= dict(zip(names, values, strict=True))
     return sql, parameters
+
+
+def _are_flows_open(alias: str) -> bool:
+    from delayedq.models import Flow  # it is registered before the models are loaded
+
+    return Flow.objects.using(alias).filter(ended_at=None).exists()
+
+
+def of_open_flows(alias: str) -> Q:
+    """The condition of the rows of `FinishedMessage` that are those of flows which have not ended."""
+    from delayedq.models import Flow, FlowMember, FlowStep
+
+    flows = Flow.objects.using(alias).filter(ended_at=None).values("id")
+    steps = FlowStep.objects.using(alias).filter(flow_id__in=flows).values("id")
+    members = FlowMember.objects.using(alias).filter(message_id=OuterRef("id"), step_id__in=steps)
+    return Q(metadata__contains=f'"{FLOW}":') & Q(Exists(members))
 
 
 def unneeded_condition(alias: str) -> Q | None:

@@ -21,6 +21,7 @@ from delayedq.core.serialization import load_call
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import CannotRun, UnknownTask, WorkerVanished
+from delayedq.flows.sweeping import flow_deadlines, forget_flows, sweep
 from delayedq.limits import rules_for
 from delayedq.management.backends import all_stores
 from delayedq.store import serving, store_for
@@ -166,17 +167,21 @@ class _Runner:
 
     def due_times(self) -> list[datetime]:
         """Those of the first messages of all lanes, when `run` had nothing more to do."""
-        return [head.first_at for _, head in self._heads] + self._channels_due
+        deadlines = [at for store in self.stores for at in flow_deadlines(store)]
+        return [head.first_at for _, head in self._heads] + self._channels_due + deadlines
 
     def prune(self) -> None:
         retention = get_settings().RETENTION
         if retention is not None:
             for store in self.stores:
                 store.prune(retention, MOST)
+                forget_flows(store, retention)
 
     def run(self, limit: int | None, *, follow: bool) -> list[AttemptReport]:
         attempts: list[AttemptReport] = []
         most = MOST if limit is None else limit
+        for store in self.stores:
+            sweep(store)
         while len(attempts) < most and (claims := self._claim(1 if follow else most)):
             attempts += [self.attempt(store, claimed) for store, claimed in claims]
             if not follow:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
+from delayedq.flows.sweeping import forget_flows, sweep
 from delayedq.store.channels.counters import forget_unused
 from delayedq.store.progress import forget_progress
 from delayedq.worker.hung import HungWorkers
@@ -50,6 +51,8 @@ PRUNE_EVERY = 60.0
 PRUNE_ROWS = 1_000
 #: Pruning pauses for the leases after 1 s.
 PRUNE_FOR = 1.0
+#: Seconds between two sweeps of the flows that have not ended; they take at most a tenth of the keeper's time.
+SWEEP_EVERY, SWEEP_SHARE = 10.0, 10.0
 
 
 class WorkerExit(NamedTuple):
@@ -94,6 +97,7 @@ class LeaseKeeper:
         self._worker_exits: list[WorkerExit] = []
         self._orphaned = self._ended = False
         self._prune_at = 0.0
+        self._sweep_at = 0.0
 
     def run(self) -> None:
         """Serve until the supervisor says farewell; without one, until all workers have ended."""
@@ -128,6 +132,7 @@ class LeaseKeeper:
             self._releases.go_on()
             self._registration.update()
             self._prune()
+            self._sweep()
         except Error as error:
             self._outage.begin(error)
             connections[self._store.alias].close()
@@ -244,6 +249,8 @@ class LeaseKeeper:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
             forget_progress(self._store)
+            if retention is not None:
+                forget_flows(self._store, retention)
         except Error as error:
             connection = connections[self._store.alias]
             if connection.connection is None or not connection.is_usable():
@@ -254,3 +261,11 @@ class LeaseKeeper:
                 extra={"pid": os.getpid()},
             )  # fmt: skip
         self._prune_at = time.monotonic() + PRUNE_EVERY
+
+    def _sweep(self) -> None:
+        began = time.monotonic()
+        if began < self._sweep_at:
+            return
+        sweep(self._store)
+        ended = time.monotonic()
+        self._sweep_at = ended + max(SWEEP_EVERY, SWEEP_SHARE * (ended - began))

@@ -21,6 +21,7 @@ from delayedq.store.base import with_follow_ups
 from delayedq.store.channels.offers import with_channels
 from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
+from delayedq.store.flows.ending import in_flows
 from delayedq.store.protocol import Settled, SettledAndClaimed
 from delayedq.worker.transitions import decision, transition
 
@@ -64,7 +65,7 @@ class RoundTrip:
     answer: SettledAndClaimed = NOTHING
     #: Ids of messages whose end the database refuses: they are left to their leases.
     unstorable: set[int] = field(default_factory=set)
-    #: Has it offered messages that follow others?
+    #: Has it offered messages that follow others, or may it have?
     followed: bool = False
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
@@ -148,7 +149,7 @@ class StoreThread(threading.Thread):
             transition(result, decided, round_trip.began_at)
             for result, decided in zip(round_trip.results, round_trip.decisions, strict=True)
         ]
-        round_trip.followed = bool(with_follow_ups(transitions))
+        round_trip.followed = bool(with_follow_ups(transitions) or in_flows(transitions))
         if round_trip.claims:
             self._remember_claim(round_trip.token)
         round_trip.sending.set()

@@ -138,8 +138,10 @@ def test_what_is_registered_twice_is_asked_once(store, connection, registered):
         assert len(re.findall(r"FROM .?delayedq_message\b", statement)) <= 1
 
 
-def test_pruning_reads_history_only_if_nothing_is_registered(store, connection, registered):
-    for statement in statements(connection, store):
+def test_pruning_reads_history_only_if_nothing_is_registered_and_no_flow_is_open(store, connection, registered):
+    asked, *pruned = statements(connection, store)
+    assert set(re.findall(r"delayedq_\w+", asked)) == {"delayedq_flow"}
+    for statement in pruned:
         assert set(re.findall(r"delayedq_\w+", statement)) <= {"delayedq_finishedmessage"}
 
 

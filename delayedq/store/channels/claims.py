@@ -26,7 +26,7 @@ from delayedq.store.channels.requests import ChannelClaim, Elsewhere, ScopeState
 from delayedq.store.channels.visits import Room, Visit, bucket_of, room_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from delayedq.store.base import Store
     from delayedq.store.channels.requests import ChannelRequest, Group, Look, Rules, Surroundings, Told
@@ -172,13 +172,21 @@ class ChannelTurn:
         start = self._left(group._replace(turn=turn), visits, started)
         claimed = self._store.start(start._replace(ids=list(home)), self._request)
         if missed := home.keys() - {one.id for one in claimed}:
-            self._places.put_right(missed)
+            self._pass_over(self._places.put_right(missed), home)
             started = Counter(home[one.id].look.channel.id for one in claimed)
             start = self._left(group._replace(turn=turn), visits, started)
             self._store.keep_channels(start)
         order = {id_: rank for rank, id_ in enumerate(home)}
         self._claimed += sorted(claimed, key=lambda one: order[one.id])
         return len(claimed), any(one.is_ready for one in start.channels)
+
+    def _pass_over(self, gone: Collection[int], home: Mapping[int, Visit]) -> None:
+        """Their messages were cancelled: no one else has them, so those behind them may start at once."""
+        for id_ in gone:
+            home[id_].heads.remove(id_)
+            home[id_].wanted -= 1
+        for channel in {home[id_].look.channel.id for id_ in gone}:
+            self._places.sweep(channel)
 
     def _left(self, group: Group, visits: Sequence[Visit], started: Counter[int]) -> Start:
         """The channels when so many of their messages have started."""

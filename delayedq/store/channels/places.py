@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from django.db.models import OuterRef, Subquery
 
 from delayedq.core.channels import BOUNDARY
+from delayedq.store.channels.offers import line_up_again
 from delayedq.store.channels.requests import ChannelState, Look, Running
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from delayedq.store.channels.verbs import Channels
 
     Row = tuple[int, int, int, int]
+
+#: Where a message was cancelled, so many others of its channel are looked at.
+SWEPT = 1_000
 
 
 class Places:
@@ -66,18 +70,34 @@ class Places:
         tokens = {id_: token for id_, _, _, token in taken}
         return {id_: max(one.until or self._now, self._now) for id_, one in held.items() if one.token == tokens[id_]}
 
-    def put_right(self, ids: Collection[int]) -> None:
-        """Have these wait, as their messages say; those without a message in a limited lane have no place any more."""
+    def put_right(self, ids: Collection[int]) -> set[int]:
+        """Have these wait, as their messages say; those without a message in a limited lane have no place any more.
+
+        Returns those. What an operator brings back at this moment keeps its place.
+        """
         if not ids:
-            return
+            return set()
         from delayedq.models import Message
 
         messages = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
         due = dict(messages.values_list("id", "scheduled_at"))
-        self._store.drop_places([id_ for id_ in ids if id_ not in due])
+        gone = {id_ for id_ in ids if id_ not in due}
+        if gone:
+            self._store.drop_places(gone)
+            line_up_again(self._store, gone)
         for place in self._all.filter(message_id__in=list(due)):
             place.lease_token, place.due_at = 0, due[place.message_id]
             place.save(using=self._alias, update_fields=["lease_token", "due_at"])
+        return gone
+
+    def sweep(self, channel: int) -> None:
+        """Of the first SWEPT that wait in a channel, those whose messages have ended have no place any more."""
+        from delayedq.models import Message
+
+        first = self._all.filter(channel_id=channel, lease_token=0).order_by("urgency", "due_at", "message_id")
+        ids = set(first.values_list("message_id", flat=True)[:SWEPT])
+        live = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
+        self.put_right(ids - set(live.values_list("id", flat=True)))
 
     def look(self, group: Group, most: int, room: int) -> list[Look]:
         """As SQLite, MariaDB and MySQL do it. PostgreSQL does the same in one statement."""

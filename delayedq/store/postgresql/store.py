@@ -13,6 +13,7 @@ from delayedq.store import retention
 from delayedq.store.base import Store, with_follow_ups
 from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import in_lane_order
+from delayedq.store.flows.ending import in_flows
 from delayedq.store.offers import offered
 from delayedq.store.postgresql import bare_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
@@ -152,7 +153,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         nothing = not transitions or not request.lanes or request.limit <= 0
         if nothing or not all(type(t) is Finish for t in transitions):
             return super()._settle_and_claim(transitions, request)
-        if with_channels(transitions) or with_follow_ups(transitions):
+        if with_channels(transitions) or with_follow_ups(transitions) or in_flows(transitions):
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
         rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)

@@ -1,0 +1,181 @@
+"""Flows as values: the states of steps, and what becomes of the steps that wait when others have ended.
+
+A flow is a graph of *steps*. A step is one call of a task, or a group of calls, its *members*. It waits until all steps
+after which it comes have ended; then it is released, which stores its messages, or skipped. Steps are numbered, and
+come after steps with lower numbers only: there is no cycle.
+
+a waiting step that comes     whose predecessors                        otherwise
+when                          are such is released
+──────────────────────────    ──────────────────────────────────────    ─────────
+"succeeded"                   have all succeeded                        skipped
+"result:N"                    likewise, and that of N is true           skipped
+"failed"                      one of them has not succeeded             skipped
+                              (failed or cancelled)
+"ended"                       have ended, however                       (never)
+
+If the flow is stopped (cancelled, or its deadline is over), all that waits is skipped at once. If its policy is "stop"
+and a step has failed, all that waits for success is.
+"""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+#: The id of a step is that of its flow, shifted by this many bits, plus its number.
+NUMBER_BITS = 20
+#: Steps of one flow; a group of any number of members is one step.
+MAX_STEPS = 1_000
+#: How deep chains and groups may contain each other.
+MAX_NESTING = 20
+#: Members of a group that waits for another step: their calls are kept in the row of the step until then.
+MAX_WAITING = 1_000
+
+
+class StepState(StrEnum):
+    """What a step of a flow does."""
+
+    WAITING = "waiting"  #: for other steps
+    FILLING = "filling"  #: its members are being stored, chunk by chunk
+    RUNNING = "running"  #: its messages live
+    SUCCEEDED = "succeeded"  #: all of them have
+    FAILED = "failed"  #: one of them failed, or expired
+    CANCELLED = "cancelled"  #: one of them was cancelled, and none failed
+    SKIPPED = "skipped"  #: it will not run
+
+
+class Policy(StrEnum):
+    """What a flow does when a step has failed."""
+
+    STOP = "stop"  #: nothing is released any more that waits for success
+    CONTINUE = "continue"  #: steps that do not come after it go on
+
+
+class FlowState(StrEnum):
+    """What a flow does, or how it ended."""
+
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class When(StrEnum):
+    """Of steps that come after others: when they run."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    ENDED = "ended"
+
+
+#: Comes before the number of a step whose result decides.
+RESULT = "result:"
+
+OPEN = {StepState.WAITING, StepState.FILLING, StepState.RUNNING}
+_BAD = {StepState.FAILED, StepState.CANCELLED}
+
+
+class Step(NamedTuple):
+    """A step as it is judged. `after`: the numbers of its predecessors, all lower than its own."""
+
+    number: int
+    state: StepState
+    after: tuple[int, ...] = ()
+    when: str = When.SUCCEEDED
+
+
+class Verdict(NamedTuple):
+    """The steps (numbers) to release and to skip, and the state of the flow then."""
+
+    released: list[int]
+    skipped: list[int]
+    flow: FlowState
+
+
+class Stop(NamedTuple):
+    """Whether a flow was cancelled, and whether its deadline is over."""
+
+    cancelled: bool = False
+    late: bool = False
+
+
+GOING = Stop()
+
+
+def judge(
+    steps: Iterable[Step], policy: str, stop: Stop = GOING, is_true: Callable[[int], bool] = lambda _: True
+) -> Verdict:
+    """What becomes of the steps that wait. `is_true`: whether the result of this step is.
+
+    >>> judge([Step(0, StepState.SUCCEEDED), Step(1, StepState.WAITING, (0,))], "stop")
+    Verdict(released=[1], skipped=[], flow=<FlowState.RUNNING: 'running'>)
+    """
+    ordered = sorted(steps)
+    states = {step.number: step.state for step in ordered}
+    has_failed = any(state in _BAD for state in states.values())
+    released: list[int] = []
+    skipped: list[int] = []
+    for step in ordered:
+        if step.state is not StepState.WAITING:
+            continue
+        needs_success = step.when not in {When.FAILED, When.ENDED}
+        if any(stop) or (needs_success and has_failed and policy == Policy.STOP):
+            goes = False
+        elif any(states[number] in OPEN for number in step.after):
+            continue
+        else:
+            goes = _goes(step.when, {states[number] for number in step.after}, is_true)
+        states[step.number] = StepState.RUNNING if goes else StepState.SKIPPED
+        (released if goes else skipped).append(step.number)
+    return Verdict(released, skipped, _flow_state(set(states.values()), stop))
+
+
+def _goes(when: str, before: set[StepState], is_true: Callable[[int], bool]) -> bool:
+    if when == When.ENDED:
+        return True
+    if when == When.FAILED:
+        return bool(before & _BAD)
+    if before - {StepState.SUCCEEDED}:
+        return False
+    return is_true(int(when.removeprefix(RESULT))) if when.startswith(RESULT) else True
+
+
+def _flow_state(states: set[StepState], stop: Stop) -> FlowState:
+    if states & OPEN:
+        return FlowState.RUNNING
+    if stop.cancelled:
+        return FlowState.CANCELLED
+    if stop.late or StepState.FAILED in states:
+        return FlowState.FAILED
+    return FlowState.CANCELLED if StepState.CANCELLED in states else FlowState.SUCCEEDED
+
+
+def ended_as(outcomes: set[str]) -> StepState:
+    """The state of a step whose members have all ended with these outcomes."""
+    if outcomes <= {"succeeded"}:
+        return StepState.SUCCEEDED
+    return StepState.FAILED if outcomes & {"failed", "expired"} else StepState.CANCELLED
+
+
+def step_id(flow: int, number: int) -> int:
+    """The id of a step."""
+    return (flow << NUMBER_BITS) + number
+
+
+def flow_of(step: int) -> int:
+    """The id of the flow of a step (by its id)."""
+    return step >> NUMBER_BITS
+
+
+def number_of(step: int) -> int:
+    """The number of a step (by its id) within its flow."""
+    return step & ((1 << NUMBER_BITS) - 1)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """The predecessors of a step, as its row has them."""
+    return tuple(json.loads(text))

@@ -1,0 +1,113 @@
+"""What workers do for flows besides ending their messages: find what ended elsewhere, and stop what is to be stopped.
+
+The end of a message is told to its flow by the transaction that ends it. Not so if an operator cancels it, or somebody
+deletes it: the lease keeper finds that its row is gone. It also cancels the messages of flows that were cancelled or
+are over their deadline, if whoever began that has died, and judges flows whose row was locked when they ended. Each of
+these may happen twice, or in two processes at once: the second one finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+from itertools import batched
+from typing import TYPE_CHECKING
+
+from django.db.models import Exists, OuterRef, Q
+
+from delayedq.cancelling import cancel
+from delayedq.core.flows import FlowState, StepState, step_id
+from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
+from delayedq.store.flows.ending import advance, end, lock_flows
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from datetime import datetime, timedelta
+
+    from delayedq.store.base import Store
+
+#: Messages in one transaction.
+CHUNK = 1_000
+#: Flows in one transaction.
+FLOWS = 100
+
+
+def sweep(store: Store) -> int:
+    """Look at all flows that have not ended; returns how many there were. One query if there are none."""
+    rows = Flow.objects.using(store.alias).filter(ended_at=None).order_by("id")
+    flows = dict(rows.values_list("id", "stopped_at"))
+    if flows:
+        late = set(rows.filter(deadline_at__lte=store.now()).values_list("id", flat=True))
+        sweep_flows(store, flows, [id_ for id_, stopped_at in flows.items() if stopped_at or id_ in late])
+    return len(flows)
+
+
+def flow_deadlines(store: Store) -> list[datetime]:
+    """When the flows that have not ended are to be stopped."""
+    rows = Flow.objects.using(store.alias).filter(ended_at=None, deadline_at__isnull=False)
+    return list(rows.values_list("deadline_at", flat=True))  # type: ignore[arg-type]  # none is None
+
+
+def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int]) -> None:
+    """Look at these flows; `stopped`: those of them of which no message shall run any more."""
+    for id_ in stopped:
+        _stop(store, id_)
+    for some in batched(sorted(flows), FLOWS):
+        _end_vanished(store, some)
+        _judge(store, some, stopped)
+
+
+def _stop(store: Store, flow: int) -> None:
+    """Cancel what lives of a flow. Nothing is added to a group of it any more."""
+    steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
+    steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
+    running = list(steps.filter(state=StepState.RUNNING).values_list("id", flat=True))
+    members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None)
+    for ids in batched(members.order_by("message_id").values_list("message_id", flat=True), CHUNK):
+        cancel(store, ids)
+
+
+def _end_vanished(store: Store, flows: Collection[int]) -> None:
+    """Messages that live no more, and whose flow was not told: by an operator, or a deletion."""
+    running = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.RUNNING).values("id")
+    living = Message.objects.using(store.alias).filter(id=OuterRef("message_id"))
+    members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None).filter(~Exists(living))
+    while vanished := dict(members.values_list("message_id", "step_id")[:CHUNK]):
+        with store.database.atomic():
+            history = FinishedMessage.objects.using(store.alias).filter(id__in=vanished)
+            outcomes = dict(history.values_list("id", "outcome"))
+            end(store, set(vanished.values()), {id_: outcomes.get(id_, "cancelled") for id_ in vanished})
+
+
+def _judge(store: Store, flows: Collection[int], stopped: Collection[int]) -> None:
+    """Flows of which nothing runs, that are stopped, or of which a step has ended unseen."""
+    steps = FlowStep.objects.using(store.alias)
+    members = FlowMember.objects.using(store.alias).filter(step_id=OuterRef("id"), outcome=None)
+    running = steps.filter(flow_id__in=flows, state=StepState.RUNNING)
+    over = dict(running.filter(~Exists(members)).values_list("id", "flow_id"))
+    going = steps.filter(flow_id=OuterRef("id"), state__in=[StepState.RUNNING, StepState.FILLING])
+    open_flows = Flow.objects.using(store.alias).filter(id__in=flows, ended_at=None)
+    judged = set(open_flows.filter(Q(id__in=stopped) | ~Exists(going)).values_list("id", flat=True))
+    if over or judged:
+        with store.database.atomic():
+            lock_flows(store, {*over.values(), *judged})
+            advance(store, list(over), judged)
+
+
+def forget_flows(store: Store, older_than: timedelta) -> int:
+    """Delete flows that ended longer ago, with their steps; returns how many. Their messages go with the history.
+
+    A flow that failed stays as long as one of its messages is a dead letter.
+    """
+    rows = Flow.objects.using(store.alias).filter(ended_at__lt=store.now() - older_than)
+    dead = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
+    members, steps = FlowMember.objects.using(store.alias), FlowStep.objects.using(store.alias)
+    forgotten = 0
+    for id_, outcome in rows.order_by("ended_at").values_list("id", "outcome")[:FLOWS]:
+        of_flow = members.filter(step_id__gte=step_id(id_, 0), step_id__lt=step_id(id_ + 1, 0))
+        if outcome != FlowState.SUCCEEDED and of_flow.filter(~Q(outcome="succeeded"), Exists(dead)).exists():
+            continue
+        with store.database.atomic():
+            of_flow.delete()
+            steps.filter(flow_id=id_).delete()
+            rows.filter(id=id_).delete()
+        forgotten += 1
+    return forgotten

@@ -1,0 +1,225 @@
+"""Messages of flows end: which of their steps have ended with them, and what becomes of the steps that wait."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import OuterRef, Subquery
+
+from delayedq.core.flows import (
+    FlowState,
+    StepState,
+    Stop,
+    Verdict,
+    ended_as,
+    flow_of,
+    judge,
+    number_of,
+    numbers,
+    step_id,
+)
+from delayedq.core.flows import Step as Judged
+from delayedq.core.metadata import FLOW, step_of
+from delayedq.store.flows.calls import load_calls, until
+from delayedq.store.flows.results import is_true
+from delayedq.store.protocol import Finish
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from delayedq.models import Flow, FlowStep
+    from delayedq.store.base import Store
+    from delayedq.store.protocol import Offer, Settled, Transition
+
+#: Rows in one statement.
+CHUNK = 1_000
+#: States of steps of which no message lives, and that no end of a message changes.
+_UNTOUCHED = (StepState.WAITING, StepState.FILLING, StepState.SKIPPED)
+
+
+def in_flows(transitions: Sequence[Transition]) -> list[Finish]:
+    """Those that end messages of flows."""
+    return [
+        one
+        for one in transitions
+        if one.claimed.metadata is not None and FLOW in one.claimed.metadata and isinstance(one, Finish)
+    ]
+
+
+def end_members(store: Store, finishes: Sequence[Finish], settled: Settled) -> None:
+    """Within the transaction that settles them."""
+    untouched = settled.lost | settled.busy | settled.superseded
+    places = {one: step_of(one.claimed.metadata) for one in finishes if one.claimed.id not in untouched}
+    ended = {one.claimed.id: one.outcome for one, place in places.items() if place}
+    if ended:
+        end(store, {step_id(*place) for place in places.values() if place}, ended)
+
+
+def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> None:
+    """Record how these messages (by id) of these steps ended, and release what waits for the steps."""
+    from delayedq.models import FlowMember  # stores are imported before the models are loaded
+
+    lock_flows(store, map(flow_of, steps))
+    by_outcome: defaultdict[str, list[int]] = defaultdict(list)
+    for id_, outcome in ended.items():
+        by_outcome[outcome].append(id_)
+    for outcome, ids in sorted(by_outcome.items()):
+        FlowMember.objects.using(store.alias).filter(message_id__in=ids).update(outcome=str(outcome))
+    advance(store, steps)
+
+
+def lock_flows(store: Store, flows: Iterable[int]) -> None:
+    """Until the transaction ends: nobody else ends or releases steps of these flows."""
+    from delayedq.models import FlowStep
+
+    first = {step_id(flow, 0) for flow in flows}
+    list(FlowStep.objects.using(store.alias).filter(id__in=first).order_by("id").select_for_update().values_list("id"))
+
+
+def advance(store: Store, steps: Collection[int], flows: Collection[int] = ()) -> None:
+    """End those of these steps whose members have all ended; judge their flows, and these.
+
+    The flows are locked. A group that is released without members has ended at once, so it may take several rounds.
+    """
+    while steps or flows:
+        ended = _ended(store, steps) if steps else {}
+        flows = {*flows, *(flow_of(step) for step in ended)}
+        steps = Judging(store, flows, ended).carry_out() if flows else ()
+        flows = ()
+
+
+def _ended(store: Store, steps: Collection[int]) -> dict[int, StepState]:
+    """Those of these steps that have no member which has not ended, and how they ended.
+
+    The last member is looked at first: members end about in the order of their ids, so it is mostly the one that is
+    asked for, and a group of any size costs one row.
+    """
+    from delayedq.models import FlowMember, FlowStep
+
+    members = FlowMember.objects.using(store.alias)
+    living = members.filter(step_id=OuterRef("id"), outcome=None).order_by("-message_id").values("message_id")[:1]
+    rows = FlowStep.objects.using(store.alias).filter(id__in=steps).exclude(state__in=_UNTOUCHED)
+    over = list(rows.alias(living=Subquery(living)).filter(living=None).values_list("id", flat=True))
+    outcomes: defaultdict[int, set[str]] = defaultdict(set)
+    if over:
+        for step, outcome in members.filter(step_id__in=over).values_list("step_id", "outcome").distinct():
+            outcomes[step].add(outcome or "")
+    return {step: ended_as(outcomes[step]) for step in over}
+
+
+class Judging:
+    """One look at flows in which something has ended."""
+
+    def __init__(self, store: Store, flows: Collection[int], ended: Mapping[int, StepState]) -> None:
+        from delayedq.models import Flow, FlowStep
+
+        self._store = store
+        self._now = store.now()
+        self._flows: dict[int, Flow] = Flow.objects.using(store.alias).in_bulk(list(flows))
+        rows = FlowStep.objects.using(store.alias).filter(flow_id__in=list(self._flows)).defer("calls").order_by("id")
+        self._rows: dict[int, FlowStep] = {row.pk: row for row in rows}
+        self._changed: dict[int, StepState] = {}
+        reopened = {self._rows[id_].flow_id for id_, state in ended.items() if self._end(id_, state)}
+        self._reopen(reopened)
+
+    def _end(self, id_: int, state: StepState) -> bool:
+        """Whether it had ended in another way before: its message was run once more."""
+        row = self._rows.get(id_)
+        if row is None or row.state == state:
+            return False
+        had_ended = row.state != StepState.RUNNING
+        self._set(row, state)
+        return had_ended
+
+    def _set(self, row: FlowStep, state: StepState) -> None:
+        row.state = state
+        self._changed[row.pk] = state
+
+    def _reopen(self, flows: Collection[int]) -> None:
+        """What was skipped waits again: it is judged once more, by how its predecessors ended now."""
+        for row in self._rows.values():
+            if row.flow_id in flows and row.state == StepState.SKIPPED:
+                self._set(row, StepState.WAITING)
+
+    def carry_out(self) -> list[int]:
+        """Release, skip and end. Returns the steps that were released without any message."""
+        released: list[int] = []
+        states = {}
+        for id_, flow in self._flows.items():
+            verdict = self._judged(flow)
+            for number in verdict.skipped:
+                self._set(self._rows[step_id(id_, number)], StepState.SKIPPED)
+            released += [step_id(id_, number) for number in verdict.released]
+            states[id_] = verdict.flow
+        empty = self._release(released)
+        self._write()
+        self._end_flows({id_: state for id_, state in states.items() if state != self._flows[id_].state})
+        return empty
+
+    def _judged(self, flow: Flow) -> Verdict:
+        steps = [
+            Judged(number_of(row.pk), StepState(row.state), numbers(row.after), row.runs_when)
+            for row in self._rows.values()
+            if row.flow_id == flow.pk
+        ]
+        stop = Stop(flow.stopped_at is not None, flow.deadline_at is not None and flow.deadline_at <= self._now)
+        return judge(steps, flow.policy, stop, lambda number: is_true(step_id(flow.pk, number), self._store.alias))
+
+    def _release(self, ids: Collection[int]) -> list[int]:
+        from delayedq.models import FlowStep
+
+        if not ids:
+            return []
+        rows = FlowStep.objects.using(self._store.alias)
+        calls = dict(rows.filter(id__in=ids).values_list("id", "calls"))
+        offers = [
+            (id_, until(offer, self._flows[flow_of(id_)].deadline_at, self._now))
+            for id_ in ids
+            for offer in load_calls(calls[id_] or "[]")
+        ]
+        store_members(self._store, offers)
+        for id_ in ids:
+            self._changed.pop(id_, None)
+        rows.filter(id__in=ids).update(state=StepState.RUNNING, released_at=self._now, ended_at=None)
+        return sorted(set(ids) - {id_ for id_, _ in offers})
+
+    def _write(self) -> None:
+        from delayedq.models import FlowStep
+
+        rows = FlowStep.objects.using(self._store.alias)
+        for state in sorted(set(self._changed.values())):
+            ids = [id_ for id_, changed in self._changed.items() if changed == state]
+            has_ended = state not in {StepState.WAITING, StepState.SKIPPED}
+            rows.filter(id__in=ids).update(state=state, ended_at=self._now if has_ended else None)
+
+    def _end_flows(self, states: Mapping[int, FlowState]) -> None:
+        """What another transaction has locked, say to cancel it, is ended by the next sweep."""
+        from delayedq.models import Flow
+
+        for id_, state in sorted(states.items()):
+            rows = Flow.objects.using(self._store.alias).filter(id=id_)
+            if not _unlocked(self._store, rows):
+                continue
+            ended = {"ended_at": self._now, "outcome": state} if state != FlowState.RUNNING else _OPEN
+            rows.update(**ended)
+            if state == FlowState.FAILED and (text := self._flows[id_].on_failure):
+                self._store.offer_many(load_calls(text))
+
+
+_OPEN: dict[str, Any] = {"ended_at": None, "outcome": ""}
+
+
+def _unlocked(store: Store, rows: Any) -> bool:
+    """Lock these rows, unless somebody else has."""
+    skip = store.database.connection.features.has_select_for_update_skip_locked
+    return bool(rows.select_for_update(skip_locked=skip).values_list("id"))
+
+
+def store_members(store: Store, offers: Sequence[tuple[int, Offer]]) -> None:
+    """Offer the messages of these steps (by id), and store whose they are."""
+    from delayedq.models import FlowMember
+
+    offered = store.offer_many([offer for _, offer in offers])
+    members = [FlowMember(message_id=one.id or 0, step_id=step) for one, (step, _) in zip(offered, offers, strict=True)]
+    FlowMember.objects.using(store.alias).bulk_create(members, batch_size=CHUNK)

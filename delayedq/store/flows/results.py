@@ -1,0 +1,81 @@
+"""Results by reference: an argument that stands for the result of another step, which is read when its task starts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from delayedq.core import serialization
+from delayedq.core.serialization import loads
+from delayedq.exceptions import CannotRun, ReferenceGone
+from delayedq.store import served_store, store_for
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: The tag of an argument that is the result of a step.
+TAG = "step"
+#: Messages in one question.
+CHUNK = 5_000
+
+
+class StepResult:
+    """Stands for the result of a step in the arguments of another: its return value, or a list of those of a group."""
+
+    def reference(self) -> list[Any]:
+        """The id of the step, whether it is a group, and the database."""
+        raise NotImplementedError
+
+
+def _load(reference: list[Any]) -> Any:
+    step, is_group, alias = reference
+    if type(step) is not int:
+        raise TypeError("the id of a step is an integer")
+    values = results_of(step, alias)
+    if is_group:
+        return values
+    if len(values) != 1:
+        raise ReferenceGone(f"Step {step} is in the database no more.")
+    return values[0]
+
+
+def results_of(step: int, alias: str | None = None) -> list[Any]:
+    """The return values of the members of a step (by its id), in their order; None for those that did not succeed.
+
+    Raises ReferenceGone if the history of a member that succeeded was deleted or archived.
+    """
+    from delayedq.models import FlowMember  # stores are imported before the models are loaded
+
+    alias = (store_for(alias) if alias else served_store()).alias
+    members = FlowMember.objects.using(alias).filter(step_id=step).order_by("message_id")
+    outcomes = dict(members.values_list("message_id", "outcome"))
+    succeeded = [id_ for id_, outcome in outcomes.items() if outcome == "succeeded"]
+    texts = _texts(alias, succeeded)
+    if missing := len(succeeded) - len(texts):
+        raise ReferenceGone(f"The results of {missing} messages of step {step} are not in the history any more.")
+    return [loads(text) if (text := texts.get(id_)) else None for id_ in outcomes]
+
+
+def _texts(alias: str, ids: Sequence[int]) -> dict[int, str | None]:
+    from delayedq.models import FinishedMessage
+
+    texts: dict[int, str | None] = {}
+    history = FinishedMessage.objects.using(alias)
+    for first in range(0, len(ids), CHUNK):
+        texts.update(history.filter(id__in=ids[first : first + CHUNK]).values_list("id", "result"))
+    return texts
+
+
+def is_true(step: int, alias: str) -> bool:
+    """Whether the result of a step of one member is; one that can't be read is not."""
+    try:
+        (value,) = results_of(step, alias)
+        return bool(value)
+    except (CannotRun, ValueError):
+        return False
+
+
+def _refer(result: StepResult) -> list[Any]:
+    return result.reference()
+
+
+serialization.register(TAG, lambda value: isinstance(value, StepResult), _refer, _load)

@@ -1,0 +1,171 @@
+"""What is refused of channels and limits: where they are defined, at the call, live, and by `manage.py check`.
+
+Each refusal names what was given, and stores nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from delayedq import Limit, Rate, limits, task
+from delayedq.checks import check_settings
+from delayedq.compat import InvalidTask
+from delayedq.conf import get_settings
+from delayedq.exceptions import InvalidLimit, InvalidMessage
+from delayedq.models import ChannelMessage, ChannelNotice, LimitState, Message
+from delayedq.task_channels import rules_of
+from delayedq.tasks import registered
+from tests.app import tasks
+
+SECOND = timedelta(seconds=1)
+LONG, NUL = "x" * 201, "a\0b"
+
+
+def send(customer, url=None):
+    """The function of the tasks that are defined here."""
+
+
+def other(customer):
+    """That of another task."""
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    before = dict(registered)
+    yield
+    registered.clear()
+    registered.update(before)
+
+
+def nothing_is_stored():
+    return not any(model.objects.exists() for model in (Message, ChannelMessage, ChannelNotice, LimitState))
+
+
+# Where they are defined
+
+
+@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2"])
+@pytest.mark.parametrize("what", ["concurrency", "size"])
+def test_a_number_that_is_none(what, number):
+    with pytest.raises(ValueError, match=f"{what} of a Limit is a whole number of at least 1"):
+        Limit(**{what: number})
+
+
+@pytest.mark.parametrize("terms", [(0, SECOND), (-1, SECOND), (1, timedelta()), (1, -SECOND), (1, SECOND, 0)])
+def test_a_rate_that_is_none(terms):
+    with pytest.raises(ValueError, match="a Rate"):
+        Rate(*terms)
+
+
+def test_an_argument_that_the_function_lacks_registers_no_task():
+    before = dict(registered)
+    with pytest.raises(InvalidTask, match=r"\(customer, url\) or a function of them, not 'nobody'"):
+        task(channel="nobody")(send)
+    assert registered == before
+
+
+@pytest.mark.parametrize("second", [{"concurrency": 3}, {"rate": Rate(5, 2 * SECOND)}, {"size": 1}, {}])
+def test_two_definitions_of_one_shared_limit_that_differ(second):
+    task(limit=Limit(name="the-mill", rate=Rate(5, SECOND)))(send)
+    with pytest.raises(InvalidTask, match=r"the shared limit 'the-mill' is another one in send: Limit\("):
+        task(limit=Limit(name="the-mill", **second))(other)
+    assert [one.func for one in registered.values() if "the-mill" in repr(one.limit)] == [send]
+
+
+# At the call
+
+
+@pytest.mark.parametrize("name", [LONG, NUL, 7])
+def test_a_channel_that_is_none(store, name):
+    with pytest.raises((InvalidMessage, InvalidTask), match="channel"):
+        tasks.deliver.using(channel=name).enqueue("acme")
+    assert nothing_is_stored()
+
+
+@pytest.mark.parametrize("name", [LONG, NUL])
+@pytest.mark.parametrize(
+    "call",
+    [
+        tasks.deliver.enqueue,
+        lambda name: tasks.deliver.schedule_in(SECOND, name, key="k"),
+        lambda name: tasks.deliver.enqueue_many([(("acme",), {}), ((name,), {})]),
+        lambda name: tasks.deliver.enqueue_bulk([(("acme",), {}), ((name,), {})]),
+    ],
+    ids=["enqueue", "schedule_in", "enqueue_many", "enqueue_bulk"],
+)
+def test_an_argument_that_makes_no_channel(store, call, name):
+    with pytest.raises(InvalidMessage, match="a channel is a text of at most 200 characters"):
+        call(name)
+    assert nothing_is_stored()
+
+
+def test_a_call_without_the_argument_that_names_its_channel(store):
+    with pytest.raises(Exception, match="customer"):
+        tasks.deliver.enqueue()
+    assert nothing_is_stored()
+
+
+# Live
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"concurrency": 0}, "concurrency of a Limit is a whole number of at least 1"),
+        ({"concurrency": -3}, "concurrency of a Limit is a whole number of at least 1"),
+        ({"size": 0}, "size of a Limit is a whole number of at least 1"),
+        ({"rate": 5}, "rate of a Limit is a Rate, not 5"),
+    ],
+)
+def test_a_live_limit_that_is_none(store, given, said):
+    with pytest.raises(InvalidLimit, match=said):
+        limits.set("webhooks", **given)
+    assert nothing_is_stored()
+
+
+@pytest.mark.parametrize("verb", [limits.set, limits.pause, limits.resume, limits.clear])
+@pytest.mark.parametrize("name", [LONG, NUL])
+def test_a_live_limit_of_a_channel_that_is_none(store, verb, name):
+    terms = {"concurrency": 1} if verb is limits.set else {}
+    with pytest.raises(InvalidMessage, match="a channel is a text"):
+        verb("webhooks", channel=name, **terms)
+    assert nothing_is_stored()
+
+
+# In the settings
+
+
+@pytest.mark.parametrize(
+    ("name", "terms"),
+    [
+        ("webhooks", {"concurrency": 0}),
+        ("webhooks", {"size": -1}),
+        ("webhooks", {"rate": 5}),
+        ("webhooks", {"sizes": 1}),
+        ("webhooks", {"size": 1, "on_full": "wait"}),
+        ("webhooks", 7),
+        ("webhooks", Limit(name="other", concurrency=1)),
+        (LONG, {"concurrency": 1}),
+        (NUL, {"concurrency": 1}),
+        ("", {"concurrency": 1}),
+        (7, {"concurrency": 1}),
+    ],
+)
+def test_a_wrong_definition_in_the_settings_is_an_error_of_the_check(settings, name, terms):
+    settings.DELAYEDQ = {"LIMITS": {name: terms}}
+    (error,) = check_settings()
+    assert error.id == "delayedq.E001"
+    assert error.msg.startswith(f"DELAYEDQ['LIMITS'][{name!r}]: ")
+
+
+def test_right_definitions_in_the_settings_are_none(settings):
+    named = Limit(name="the-press", concurrency=1)
+    settings.DELAYEDQ = {"LIMITS": {"webhooks": {"concurrency": 1}, "the-press": named, "a.b": Limit(size=2)}}
+    assert check_settings() == []
+
+
+def test_the_settings_say_more_than_the_definition_of_a_shared_limit(settings):
+    settings.DELAYEDQ = {"LIMITS": {"the-press": {"concurrency": 9}}}
+    assert dict(rules_of(tasks.report, "mail").scopes)["the-press"] == get_settings().LIMITS["the-press"]
