@@ -10,6 +10,7 @@ from django.db.models import F, Q
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.desk import verbs
 from delayedq.desk.declaring import Mode
 from delayedq.models.message import Now
 
@@ -149,7 +150,8 @@ class Item(models.Model):
         """The id of the user who holds it at this moment; None: nobody does."""
         return self.holder_id if self.state in HELD and self.until is not None and self.until > now else None
 
-    from delayedq.desk.verbs import assign, finish, postpone, renew, send_back, take, unassign, approve  # noqa: I001
+    take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
+    postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
 
 
 class DeskQueue(models.Model):

@@ -63,7 +63,7 @@ def measured(kind: str, using: str | None = None) -> Agreement:
     """How often handler and people decided alike of late, where people did not see what the handler had decided."""
     rows = Item.objects.using(using).filter(kind=kind, agreed__isnull=False, decided_at__isnull=False)
     last = list(rows.order_by("-decided_at").values_list("agreed", flat=True)[:WINDOW])
-    return Agreement(sum(last), len(last))
+    return Agreement(last.count(True), len(last))
 
 
 def _opened(
