@@ -125,7 +125,7 @@ def test_a_function_gives_its_name_and_a_name_that_is_used_again_is_numbered(ali
 
 def test_names_that_differ_a_little_are_different(alias):
     names = ["a", "A", "a ", "\u00e4", "\U0001f6eb"]
-    play(lambda: [current_message().step(name, write, name) for name in names])
+    play(lambda: [current_message().step(name, str, name) for name in names])
     run_due()
     assert [name for name, _ in recorded()] == names
 
