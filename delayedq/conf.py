@@ -16,7 +16,8 @@ from delayedq.core.limiting import Limit
 from delayedq.core.limits import MAX_PAYLOAD_BYTES, NAME_LENGTH, is_storable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +64,12 @@ class Settings:
     #: Decides who may see how far a message has come in `delayedq.views.status`: a callable that takes the request and
     #: the result, or its dotted path. None: who has its signed id.
     STATUS_PERMISSION: str | Callable[[Any, Any], bool] | None = None
+    #: Within this time messages are to start, as `delayedq_threads_needed` of the metrics takes it.
+    TARGET_LATENCY: timedelta = timedelta(seconds=30)
+    #: Functions, or their dotted paths, that take a task and return what is added to the metadata of its messages; and
+    #: those that take an attempt and return a context manager around it: see `delayedq.hooks`.
+    METADATA_FROM: Sequence[str | Callable[[Any], dict[str, Any]]] = ()
+    AROUND_ATTEMPTS: Sequence[str | Callable[[Any], AbstractContextManager[object]]] = ()
     #: What the archive writes of the arguments and results of sensitive tasks: "plain", as they are, or "masked". What
     #: was masked can't be sent again.
     ARCHIVE_SENSITIVE: str = "plain"
@@ -75,7 +82,7 @@ class Settings:
     LIMITS: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("LEASE", "POLL_INTERVAL", "HUNG_AFTER", "ARCHIVE_AFTER", "CRON_GRACE"):
+        for name in ("LEASE", "POLL_INTERVAL", "HUNG_AFTER", "ARCHIVE_AFTER", "CRON_GRACE", "TARGET_LATENCY"):
             _positive_duration(name, getattr(self, name))
         if not isinstance(self.DEPLOY_GRACE, timedelta) or timedelta() > self.DEPLOY_GRACE:
             raise ImproperlyConfigured(_problem("DEPLOY_GRACE", "a timedelta, not below zero", self.DEPLOY_GRACE))
@@ -89,6 +96,8 @@ class Settings:
         _one_of("ARCHIVE_SENSITIVE", self.ARCHIVE_SENSITIVE, "plain", "masked")
         _callable_or_path("REDACT", self.REDACT)
         _callable_or_path("STATUS_PERMISSION", self.STATUS_PERMISSION)
+        _callables("METADATA_FROM", self.METADATA_FROM)
+        _callables("AROUND_ATTEMPTS", self.AROUND_ATTEMPTS)
         for name in _TEXTS:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
@@ -159,6 +168,15 @@ def _one_of(name: str, value: object, *choices: str) -> None:
 def _callable_or_path(name: str, value: object) -> None:
     if not (value is None or callable(value) or (isinstance(value, str) and "." in value)):
         raise ImproperlyConfigured(_problem(name, "a callable, its dotted path, or None", value))
+
+
+def _callables(name: str, value: object) -> None:
+    if not isinstance(value, list | tuple):
+        raise ImproperlyConfigured(_problem(name, "a list of callables, or of their dotted paths", value))
+    for one in value:
+        if one is None:
+            raise ImproperlyConfigured(_problem(name, "a list without None", value))
+        _callable_or_path(f"{name}[...]", one)
 
 
 def _problem(name: str, wanted: str, value: object) -> str:

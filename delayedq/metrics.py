@@ -46,6 +46,7 @@ STATES = (
     ("oldest_due_seconds", "For how long the first message of a queue has been due that waits for no limit.", _QUEUE),
     ("oldest_limited_seconds", "For how long the first message has been due that waits for a limit.", _QUEUE),
     ("workers", "Worker processes whose heartbeat is fresh.", ("database",)),
+    ("threads_needed", "Threads with which messages start within DELAYEDQ['TARGET_LATENCY'].", ("database",)),
     ("cron_late_seconds", "For how long a schedule has been due that no worker has visited.", ("database",)),
     ("history_oldest_seconds", "Age of the oldest row of the history: archives and prunes lag by it.", ("database",)),
     ("archive_open_seconds", "For how long a batch of the archive has been open.", ("database",)),
@@ -150,6 +151,7 @@ def _values(found: Backlog) -> Iterator[tuple[str, Iterable[str], float]]:
     yield from (("oldest_due_seconds", (queue,), seconds) for queue, seconds in found.oldest.items())
     yield from (("oldest_limited_seconds", (queue,), seconds) for queue, seconds in found.limited.items())
     yield "workers", (), found.workers
+    yield "threads_needed", (), found.threads_needed
     yield "cron_late_seconds", (), found.cron_late
     yield "history_oldest_seconds", (), found.history
     yield "archive_open_seconds", (), found.archive

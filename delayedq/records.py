@@ -24,6 +24,11 @@ def leave_failures_to_us(record: logging.LogRecord) -> bool:
     return not (record.funcName == "log_task_finished" and record.levelno >= logging.ERROR)
 
 
+def leave_tasks_to_us(record: logging.LogRecord) -> bool:
+    """A filter for the same logger: each attempt has one line of ours (`worker.lines`), and failures a traceback."""
+    return record.funcName not in {"log_task_started", "log_task_finished"}
+
+
 def is_written(logger: logging.Logger, level: int) -> bool:
     """False if no handler would write a record of this logger and level. What is not known for certain is True."""
     if not logger.isEnabledFor(level):

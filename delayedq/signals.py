@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 from django.dispatch import Signal, receiver
 
 from delayedq.compat import TASKS_LOGGER, task_finished
-from delayedq.records import is_written, leave_failures_to_us
+from delayedq.records import is_written, leave_failures_to_us, leave_tasks_to_us
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -64,7 +64,7 @@ def wanted(signal: Signal, level: int) -> bool:
         return True
     if level >= logging.ERROR and signal is task_finished and _django_logger.filters == [leave_failures_to_us]:
         return False
-    return is_written(_django_logger, level)
+    return leave_tasks_to_us not in _django_logger.filters and is_written(_django_logger, level)
 
 
 class Floods:

@@ -19,6 +19,7 @@ from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, st
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
+from delayedq.hooks import enqueue_hooks, with_added
 from delayedq.scheduling import Call
 from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
@@ -226,6 +227,8 @@ class Task[**P, R](BaseTask):
             warn_naive(self, payload)
             channel = channel_for(self, args, kwargs) if limited else None
             metadata = with_parent if own_key is None else without
+            if enqueue_hooks() and own_key is None:
+                metadata = with_added(metadata, self)
             yield Offer(queue, kind, payload, own_key, at or when, priority, max_attempts, metadata, channel, sizes)
 
     def _own_metadata(self, key: str | None) -> dict[str, Any]:

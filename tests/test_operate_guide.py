@@ -12,7 +12,7 @@ from django.core.management import get_commands, load_command_class
 from django.test import Client
 
 from delayedq import metrics
-from delayedq.operations import doctor
+from delayedq.operations import doctor, doctor_features
 from delayedq.operations.findings import Rule
 from delayedq.worker.tally import Counts
 
@@ -31,7 +31,7 @@ def test_the_guide_names_every_metric_and_no_other():
 
 
 def test_the_view_of_the_guide_answers(store, settings):
-    (urls,) = blocks("python")
+    urls, *_ = blocks("python")
     exec(urls, given := {})
     settings.ROOT_URLCONF = tuple(given["urlpatterns"])
 
@@ -40,7 +40,7 @@ def test_the_view_of_the_guide_answers(store, settings):
 
 def test_the_guide_names_every_condition_of_the_doctor():
     table = GUIDE.split("| Condition |")[1].split("\n\n")[0]
-    source = Path(doctor.__file__).read_text()
+    source = "".join(Path(one.__file__).read_text() for one in (doctor, doctor_features))
     known = set(re.findall(r'Diagnosis\(\s*"(.*?)"', source)) | {str(rule) for rule in Rule}
 
     assert {word for row in table.splitlines() for word in re.findall(r"`(.*?)`", row.split("|")[1])} == known
@@ -48,7 +48,7 @@ def test_the_guide_names_every_condition_of_the_doctor():
 
 def commands():
     lines = [line for block in blocks("sh") for line in block.splitlines()]
-    return [line.split("#")[0].split()[1:] for line in lines if "manage.py" in line]
+    return [shlex.split(line.split("#")[0])[1:] for line in lines if "manage.py" in line]
 
 
 @pytest.mark.parametrize("words", commands(), ids=shlex.join)

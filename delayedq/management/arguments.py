@@ -18,6 +18,25 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def processes(text: str) -> tuple[int, int]:
+    """A number of processes, or the fewest and the most, as in 1-8. Raises ArgumentTypeError."""
+    fewest, _, most = text.partition("-")
+    bounds = positive(fewest), positive(most or fewest)
+    if bounds[0] > bounds[1]:
+        raise ArgumentTypeError(f"{text!r} are no bounds: write the fewest first, as in 1-8")
+    return bounds
+
+
+def scale_on(text: str) -> dict[str, float]:
+    """latency=30s, and maybe patience=60s, with a comma between; in seconds. Raises ArgumentTypeError."""
+    given = {name: age(value).total_seconds() for name, _, value in (one.partition("=") for one in text.split(","))}
+    if unknown := given.keys() - {"latency", "patience"}:
+        raise ArgumentTypeError(f"{unknown.pop()!r} is unknown: write latency=30s, or latency=30s,patience=60s")
+    if not given.get("latency"):
+        raise ArgumentTypeError("name the latency that messages may have, over 0: latency=30s")
+    return given
+
+
 def seconds(text: str) -> timedelta:
     """A number of seconds over 0, as in 2.5. Raises ArgumentTypeError for anything else."""
     try:

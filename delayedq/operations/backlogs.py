@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Min
 
+from delayedq.conf import get_settings
+from delayedq.core.scaling import threads_needed
 from delayedq.models import CronSchedule, FinishedMessage, Message, is_free, is_held
 from delayedq.operations.archived import archive_open_since
 from delayedq.operations.counting import bounded_rows
 from delayedq.operations.limited_waits import waits
+from delayedq.operations.scaling import demand_of
 from delayedq.operations.state_counts import FEW
 from delayedq.operations.workers import live_workers
 
@@ -42,6 +45,7 @@ class Backlog:
     limited: dict[str, float] = field(default_factory=dict)
     offered: int = 0  #: The highest id: about how many messages there ever were.
     workers: int = 0
+    threads_needed: int = 0  #: For messages to start within DELAYEDQ["TARGET_LATENCY"].
     cron_late: float = 0.0  #: For how long the schedule that is due first has been due.
     history: float = 0.0  #: For how long the oldest row of the history has been there: what archives and prunes lag.
     archive: float = 0.0  #: For how long a batch of the archive has been open.
@@ -52,10 +56,13 @@ def backlog(store: Store) -> Backlog:
     now, found = store.now(), Backlog()
     _count_live(store, now, found)
     _count_dead(store, found)
-    waiting = sorted(waits(store, store.scan(), now).items())[:QUEUES]
+    heads, workers = store.scan(), live_workers(store, now)
+    waiting = sorted(waits(store, heads, now).items())[:QUEUES]
     found.oldest = {queue: wait.late for queue, wait in waiting}
     found.limited = {queue: wait.limited for queue, wait in waiting if wait.limited}
-    found.workers = len(live_workers(store, now))
+    found.workers = len(workers)
+    asked = demand_of(store, heads, sum(worker.held for worker in workers), now)
+    found.threads_needed = threads_needed(asked, get_settings().TARGET_LATENCY.total_seconds())
     placed = CronSchedule.objects.using(store.alias).filter(disabled_at=None, retired_at=None)
     found.cron_late = _age(placed.aggregate(first=Min("next_at"))["first"], now)
     found.history = _age(_oldest_end(store), now)

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from django.apps import apps
 from django.db import Error, connections
 from django.db.migrations.executor import MigrationExecutor
 
+from delayedq.operations.diagnosis import Diagnosis
+from delayedq.operations.doctor_features import archives, schedules
 from delayedq.operations.findings import Rule
 from delayedq.operations.health import try_claim
 from delayedq.operations.verdict import verdict
@@ -36,14 +38,6 @@ UPDATES, HEAP_ONLY = 1_000, 0.5
 DEAD, DEAD_TIMES = 20_000, 5
 #: Half of each page of the live table is left free for claims.
 FILLFACTOR = 50
-
-
-class Diagnosis(NamedTuple):
-    """`condition`: a word for programs, which does not change. `cure`: what to do; "" if it says so itself."""
-
-    condition: str
-    sentence: str
-    cure: str = ""
 
 
 def diagnose(store: Store) -> list[Diagnosis]:
@@ -162,4 +156,5 @@ OURS = "delayedq"
 CHECKS: tuple[Callable[[Store], Iterator[Diagnosis]], ...] = (
     *(migrations, indexes, claims, findings),
     *(clocks, listener, postgresql),
+    *(schedules, archives),
 )

@@ -35,6 +35,9 @@ logger = logging.getLogger("delayedq")
 SWITCH_INTERVAL = 0.001
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+#: Tells a process to end when what it runs has ended.
+RETIRE = signal.SIGUSR1
+A_YEAR = 365 * 86_400.0  #: In seconds: that it may take.
 fork = multiprocessing.get_context("fork")
 
 
@@ -54,15 +57,24 @@ class Child:
         self._stopped = False
         self.process: ForkProcess | None = None
         self.needed = True
+        #: An elastic fleet has enough without it: it starts no process until it is enlisted again.
+        self.retired = False
+        self._leaves = False  #: Its process was told to end when what it runs has ended.
 
     def start_if_due(self) -> None:
         """Start a process if there is none, shared leases are free, and the pause is over."""
         with signals_held_back():  # a stop comes before the start, or reaches the child; never in between
-            if self.process is None and self._free and self.needed and not self.restarts.due_in():
+            if self.process is None and self._free and self.is_wanted and not self.restarts.due_in():
                 self._start()
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether it is to have a process."""
+        return self.needed and not self.retired
 
     def _start(self) -> None:
         self.restarts.started()
+        self._leaves = False
         self._number = self._free.popleft()
         self.process = fork.Process(
             target=work,
@@ -78,6 +90,11 @@ class Child:
         if self.process is None:
             self.needed = False
 
+    def retire(self) -> None:
+        """Let the process end when what it runs has ended, however long that takes."""
+        self.retired = self._leaves = True
+        self.signal(RETIRE)
+
     def signal(self, number: int) -> None:
         """Send a signal to the process, if it runs."""
         if self.process is not None and self.process.pid is not None and self.process.is_alive():
@@ -92,7 +109,7 @@ class Child:
         self.process = None
         asked = self._all_leases[self._number].asked
         self._stopped = self._stopped or asked is Request.STOP
-        if asked is not Request.RESTART:
+        if asked is not Request.RESTART and not self._leaves:
             self._judge(code, pid)
         self.needed = not self._stopped
         reason = f"Worker process {pid} was replaced: its thread was lost." if code == ExitCode.LOST_THREADS else ""
@@ -130,6 +147,7 @@ def work(alias: str, options: Options, leases: SharedLeases, parent: int) -> Non
     leases.register(os.getpid())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
+    signal.signal(RETIRE, lambda *_: loop.stop(within=A_YEAR))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     try:
         code: int = loop.run(supervisor=parent)

@@ -45,6 +45,7 @@ from delayedq.exceptions import (
     Steering,
     TaskTimeout,
 )
+from delayedq.hooks import Around, attempt_hooks
 from delayedq.signals import wanted
 from delayedq.tasks import current_attempt, parameters_of
 from delayedq.worker.exactly_once import exactly_once
@@ -52,6 +53,7 @@ from delayedq.worker.retrying import check_in_time, may_be_late, retried
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from types import TracebackType
 
     from delayedq.store.protocol import Settled
     from delayedq.worker.attempt import Attempt
@@ -137,7 +139,8 @@ class _Run:
     """One attempt from its start to its end: the steps that sync and async tasks share. Its body runs in `with run`."""
 
     __slots__ = (
-        "_began", "_context", "_may_not_start", "_pid", "_result", "_returned", "args", "attempt", "kwargs", "started",
+        "_around", "_began", "_context", "_may_not_start", "_pid", "_result", "_returned", "args", "attempt",
+        "kwargs", "started",
     )  # fmt: skip
 
     def __init__(self, attempt: Attempt) -> None:
@@ -150,18 +153,26 @@ class _Run:
         self._began = self._returned = False
         self._pid = os.getpid()
         self._context = current_attempt.set(attempt)
+        self._around: Around | None = None
 
     def __enter__(self) -> None:
         self._began = True
+        if attempt_hooks():
+            self._around = Around(self.attempt)
 
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         """A process that the task has forked ends here: it must not settle, nor run other messages."""
-        if os.getpid() != self._pid:
+        if os.getpid() == self._pid:
+            if self._around is not None:
+                self._around.leave(kind, error, trace)
+        else:
             if not isinstance(error, SystemExit):
-                trace = results.masked_trace(self.attempt.claimed, error)
+                masked = results.masked_trace(self.attempt.claimed, error)
                 logger.error(
-                    "%r returned in a process that it had forked; that process ends. %s", self.attempt, trace,
-                    exc_info=None if trace else error, extra={"pid": os.getpid(), "message_id": self.attempt.id},
+                    "%r returned in a process that it had forked; that process ends. %s", self.attempt, masked,
+                    exc_info=None if masked else error, extra={"pid": os.getpid(), "message_id": self.attempt.id},
                 )  # fmt: skip
             os._exit(error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else bool(error))
 

@@ -18,6 +18,7 @@ from delayedq.worker.shared_releases import SharedReleases
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from delayedq.worker.elastic import Elastic
     from delayedq.worker.options import Options
 
 logger = logging.getLogger("delayedq")
@@ -27,9 +28,9 @@ BUFFERS = 2
 
 
 class Fleet:
-    """The `processes` workers of one database, and their lease keeper."""
+    """The `processes` workers of one database, and their lease keeper; an `elastic` fleet runs as many as it wants."""
 
-    def __init__(self, alias: str, options: Options, processes: int) -> None:
+    def __init__(self, alias: str, options: Options, processes: int, elastic: Elastic | None = None) -> None:
         self._alias = alias
         self._options = options
         self._processes = processes
@@ -38,6 +39,7 @@ class Fleet:
         self._shared_releases = SharedReleases()
         #: What the keeper was asked to release and has not answered yet, by the number of the shared leases.
         self._unreleased: dict[int, WorkerExit] = {}
+        self._elastic = elastic
         self._children = [Child(index, alias, self._all_leases, self._free, options) for index in range(processes)]
         # Without a keeper, leases run out.
         self._keeper_restarts = Restarts(longest_pause=options.lease.total_seconds() / 10)
@@ -54,9 +56,18 @@ class Fleet:
         return any(child.needed for child in self._children)
 
     def start_due(self) -> None:
-        """Start the workers that are due."""
+        """Start the workers that are due, and retire those that an elastic fleet does not want any more."""
+        if self._elastic is not None:
+            self._follow(self._elastic.look())
         for child in self._children:
             child.start_if_due()
+
+    def _follow(self, wanted: int) -> None:
+        for child in self._children[:wanted]:
+            child.retired = False
+        for child in self._children[wanted:]:
+            if not child.retired:
+                child.retire()
 
     def reap(self) -> None:
         """Ask the keeper to release what workers that ended held."""
@@ -67,6 +78,8 @@ class Fleet:
 
     def stop(self) -> None:
         """Tell the workers to stop."""
+        if self._elastic is not None:
+            self._elastic.stop()
         for child in self._children:
             child.stop()
 
@@ -88,7 +101,7 @@ class Fleet:
         if self._keeper_died:
             yield self._keeper_restarts.due_in()
         for child in self._children:
-            if child.process is None and child.needed and self._free:
+            if child.process is None and child.is_wanted and self._free:
                 yield child.restarts.due_in()
 
     # The lease keeper

@@ -24,6 +24,7 @@ from delayedq.worker.cron_beat import CronBeat
 from delayedq.worker.deploys import DeployGrace
 from delayedq.worker.in_flight import InFlight
 from delayedq.worker.lanes import Lanes
+from delayedq.worker.lines import TaskLines
 from delayedq.worker.options import ExitCode
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Poller
@@ -78,19 +79,18 @@ class Loop:
             store, options.lease, name, self._waiter.wake, self._leases.remember_claim, self._serves
         )
         self._round_trip: RoundTrip | None = None  #: The one in progress.
-        self._busy_until, self._claimed = 0.0, 0
-        self._progress = time.monotonic()
+        self._busy_until, self._claimed, self._progress = 0.0, 0, time.monotonic()
         self._scans_when_quiet: int | None = None
         self._stop_by = float("inf")
-        self._tally = Tally(options.tallies, store.alias)
+        self._tally, self._lines = Tally(options.tallies, store.alias), TaskLines(wanted=options.lines)
 
     def _serves(self, queue: str) -> bool:
         return self._lanes.serves(queue) and (self._options.queues is None or queue in self._options.queues)
 
-    def stop(self) -> None:
-        """Claim no more, and let what runs finish. Safe in a signal handler."""
-        if not self._stopping:
-            self._stop_by = time.monotonic() + self._options.shutdown_timeout.total_seconds()
+    def stop(self, within: float | None = None) -> None:
+        """Claim no more, and let what runs finish, in the shutdown timeout or so many seconds. For signal handlers."""
+        seconds = self._options.shutdown_timeout.total_seconds() if within is None else within
+        self._stop_by = min(self._stop_by, time.monotonic() + seconds)
         self._waiter.wake()
 
     def run(self, supervisor: int | None = None) -> ExitCode:
@@ -249,6 +249,7 @@ class Loop:
     def _unpack(self, round_trip: RoundTrip) -> None:
         concluded = round_trip.concluded()
         self._tally.round_trip(round_trip, concluded)
+        self._lines.tell(concluded)
         for result, _ in concluded:
             self._in_flight.drop(result.attempt)
         in_event_loop = self._pool.in_event_loop
@@ -307,6 +308,7 @@ class Loop:
                     continue
                 self._in_flight.drop(one.attempt)  # exactly once: settled in one transaction with what its task did
                 self._tally.committed(one)
+                self._lines.tell([(one, None)])
                 if one.settled.superseded:
                     self._poller.ask_to_scan()
 

@@ -26,7 +26,12 @@ class Options:
     max_tasks: int | None = None
     cron: bool = True
     acknowledge_each: bool = False
+    lines: bool = False  #: Write a line for each attempt that ended.
     tallies: Path | None = None  #: Where processes write what they count, for metrics; None: they count nothing.
+
+    def serves(self, queue: str) -> bool:
+        """Whether workers with these options claim from this queue."""
+        return queue not in self.excluded and (self.queues is None or queue in self.queues)
 
 
 class ExitCode(IntEnum):

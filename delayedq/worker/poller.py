@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from django.db import Error, connections
 
 from delayedq.store.wakeup import NOTIFY_WAIT, WakeUpPipe
+from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -98,6 +99,7 @@ class Poller(threading.Thread):
             self._pipe.close()
 
     def run(self) -> None:
+        keep_no_query_log(self._store.alias)
         while not self._stopping:
             try:
                 self._watch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from contextlib import suppress
@@ -29,6 +30,15 @@ _REPORTED = (
     b"TimeZone", b"DateStyle", b"IntervalStyle", b"client_encoding", b"application_name", b"is_superuser",
     b"session_authorization", b"default_transaction_read_only", b"search_path",
 )  # fmt: skip
+
+
+def keep_no_query_log(alias: str) -> None:
+    """For a thread of ours: with DEBUG, Django would write out each statement with its values, and keep them.
+
+    Unless `django.db.backends` is to log them.
+    """
+    if not logging.getLogger("django.db.backends").isEnabledFor(logging.DEBUG):
+        connections[alias].make_debug_cursor = connections[alias].make_cursor  # type: ignore[method-assign,assignment]
 
 
 class _Session:

@@ -23,6 +23,7 @@ from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
 from delayedq.store.flows.ending import in_flows
 from delayedq.store.protocol import Settled, SettledAndClaimed
+from delayedq.worker.sessions import keep_no_query_log
 from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ class StoreThread(threading.Thread):
         self.join()
 
     def run(self) -> None:
+        keep_no_query_log(self._store.alias)
         while (round_trip := self._round_trips.get()) is not None:
             try:
                 self._make(round_trip)

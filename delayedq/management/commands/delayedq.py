@@ -10,6 +10,7 @@ from django.db import OperationalError, ProgrammingError
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
+from delayedq.management.development import add_dev, run_dev
 from delayedq.management.doctor import add_json, run_check_pending, run_doctor
 from delayedq.management.importing import add_import_from, run_import_from
 from delayedq.management.limiting import add_channels, run_channels
@@ -17,6 +18,7 @@ from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pausing import pause_others, resume_others
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import check_queues, known_queues, near
+from delayedq.management.scaling import add_needed, run_needed
 from delayedq.operations.browsing import PAGE, by_key, find_ended, find_live
 from delayedq.operations.explain import explain
 from delayedq.operations.pauses import check_name, pause, resume
@@ -59,6 +61,10 @@ class Command(BaseCommand):
         add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
         add_json(subjects.add_parser("doctor", help="What is wrong, and the cure; exit code 1 if anything is."))
         add_json(subjects.add_parser("check-pending", help="Whether this version of the code can run all that waits."))
+        add_dev(subjects.add_parser("dev", help="While developing: runserver and run_workers --reload together."))
+        needed = subjects.add_parser("workers-needed", help="How many worker processes messages need to start in time.")
+        add_needed(needed)
+        _add_backend(needed)
         add_channels(subjects.add_parser("channels", help="The channels and limits: list, pause, resume, set, clear."))
         moved = subjects.add_parser("import-from", help="Move what waits in another framework, and copy its schedules.")
         add_import_from(moved)
@@ -74,6 +80,8 @@ class Command(BaseCommand):
             "health": lambda given: run_health(self.stdout, given),
             "doctor": lambda given: run_doctor(self.stdout, given),
             "check-pending": lambda given: run_check_pending(self.stdout, given),
+            "workers-needed": lambda given: run_needed(self.stdout, given),
+            "dev": run_dev,
             "channels": self._channels,
             "import-from": lambda given: run_import_from(self.stdout, given),
             "cron": CronVerbs(self.stdout).do,

@@ -11,12 +11,16 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
 from delayedq.conf import get_settings
-from delayedq.management.arguments import positive, queue_names, seconds, worker_name
+from delayedq.core.scaling import Scaling
+from delayedq.management.arguments import positive, processes, queue_names, scale_on, seconds, worker_name
 from delayedq.management.backends import backends, by_database, check_tables
+from delayedq.management.development import run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
 from delayedq.store import store_for
+from delayedq.worker.elastic import Elastic
 from delayedq.worker.fleet import Fleet
+from delayedq.worker.lines import wanted_by_default
 from delayedq.worker.options import Options
 from delayedq.worker.supervisor import Supervisor
 
@@ -45,7 +49,10 @@ class Command(BaseCommand):
             "--name", type=worker_name, help="A name for these workers in the admin, the logs and leases."
         )
         parser.add_argument(
-            "--processes", type=positive, default=1, metavar="N", help="Worker processes, for each database (1)."
+            "--processes", type=processes, default=(1, 1), metavar="N|MIN-MAX", help="For each database (1)."
+        )
+        parser.add_argument(
+            "--scale-on", type=scale_on, metavar="latency=30s", help="Run as many as messages start within that time."
         )
         parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Threads in each process (4).")
         parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
@@ -53,6 +60,10 @@ class Command(BaseCommand):
         parser.add_argument("--no-cron", action="store_false", dest="cron", help="Leave DELAYEDQ['CRON'] to others.")
         parser.add_argument(
             "--lease", type=seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
+        )
+        parser.add_argument("--reload", action="store_true", help="While developing: start anew when code changes.")
+        parser.add_argument(
+            "--lines", action="store_true", help="Write a line per task (as with DEBUG and no LOGGING of yours)."
         )
         add_monitoring(parser)
         parser.add_argument(
@@ -64,6 +75,8 @@ class Command(BaseCommand):
         )
 
     def handle(self, **options: Any) -> None:
+        if options["reload"]:
+            sys.exit(run_reloading(self.stdout))
         served = backends(options["backend"])
         by_alias = by_database(served)
         for alias in by_alias:
@@ -71,15 +84,15 @@ class Command(BaseCommand):
         chosen = _options(options)
         check_queues([*(chosen.queues or ()), *chosen.excluded], served, self.stderr)
         chosen = _without_excluded(chosen)
-        processes: int = options["processes"]
+        scaling = _scaling(options)
         for alias, ours in by_alias.items():
             where = f" of {', '.join(one.alias for one in ours)} in {alias!r}" if len(by_alias) > 1 else ""
-            said = f"{processes} process(es) of {chosen.threads} thread(s) serve {_queues(chosen)}{where}."
+            said = f"{_processes(options)} process(es) of {chosen.threads} thread(s) serve {_queues(chosen)}{where}."
             self.stdout.write(f"delayedq: {said}")
         self.stdout.flush()
         with monitored(options) as monitoring:
             chosen = replace(chosen, tallies=monitoring.tallies)
-            fleets = [Fleet(alias, chosen, processes) for alias in by_alias]
+            fleets = [_fleet(alias, chosen, options["processes"][1], scaling) for alias in by_alias]
             reporting, endpoints = monitoring.of(fleets)
             code = Supervisor(fleets, chosen.shutdown_timeout, endpoints, reporting).run()
         if code:
@@ -101,8 +114,31 @@ def _options(given: dict[str, Any]) -> Options:
         drain=given["drain"],
         max_tasks=given["max_tasks"],
         cron=given["cron"],
+        lines=given["lines"] or wanted_by_default(),
         acknowledge_each=settings.ACKNOWLEDGE == "each",
     )
+
+
+def _scaling(given: dict[str, Any]) -> Scaling | None:
+    """None: the number of processes is fixed. Raises CommandError for what belongs together and is not."""
+    (fewest, most), scale = given["processes"], given["scale_on"]
+    if (fewest == most) != (scale is None):
+        raise CommandError("An elastic fleet has both: --processes 1-8 --scale-on latency=30s.")
+    if scale is None:
+        return None
+    if given["drain"]:
+        raise CommandError("--scale-on and --drain do not go together: a drain runs a fixed number of processes.")
+    patience = {"patience": scale["patience"]} if "patience" in scale else {}
+    return Scaling(lowest=fewest, highest=most, target=scale["latency"], threads=given["threads"], **patience)
+
+
+def _fleet(alias: str, options: Options, processes: int, scaling: Scaling | None) -> Fleet:
+    return Fleet(alias, options, processes, Elastic(alias, options, scaling) if scaling else None)
+
+
+def _processes(given: dict[str, Any]) -> str:
+    fewest, most = given["processes"]
+    return f"{fewest}" if fewest == most else f"{fewest} to {most}"
 
 
 def _without_excluded(options: Options) -> Options:

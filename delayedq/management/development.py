@@ -1,0 +1,118 @@
+"""While developing: workers that start anew when code changes, and the site and its workers in one command."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from django.apps import apps
+from django.utils.autoreload import StatReloader, get_child_arguments
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+    from collections.abc import Sequence
+    from os import PathLike
+    from types import FrameType
+
+    from django.core.management.base import OutputWrapper
+
+#: Seconds that processes have to end, beyond their own shutdown timeout.
+PATIENCE = 60.0
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Changes(StatReloader):
+    """The first file that changed: a module that is loaded here, or one in the folder of an app of the project."""
+
+    changed: Path | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        for config in apps.get_app_configs():
+            if "site-packages" not in config.path:
+                self.watch_dir(config.path, "**/*.py")
+        self._looks = self.tick()
+
+    def look(self) -> Path | None:
+        """Look, and rest a second."""
+        self.changed = None
+        next(self._looks)
+        return self.changed
+
+    def notify_file_changed(self, path: str | PathLike[str]) -> None:
+        self.changed = self.changed or Path(path)
+
+
+class Together:
+    """Processes that end together: when one of them ends by itself, or at a signal. A second signal kills them."""
+
+    def __init__(self, commands: Sequence[Sequence[str]]) -> None:
+        self._commands = commands
+        self._running: list[subprocess.Popen[bytes]] = []
+        self.stopping = False
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._stop)
+
+    def start(self) -> None:
+        self._running = [subprocess.Popen(command) for command in self._commands]  # noqa: S603 - our own commands
+
+    def end(self) -> int:
+        """End all; returns the first exit code that is not 0."""
+        if not self.stopping:  # a second signal would kill them
+            self._signal(signal.SIGTERM)
+        patience = time.monotonic() + PATIENCE
+        for one in self._running:
+            try:
+                one.wait(timeout=max(0.0, patience - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                one.kill()
+        return next((code for one in self._running if (code := one.wait())), 0)
+
+    def codes(self) -> list[int | None]:
+        """Of those that run: None."""
+        return [one.poll() for one in self._running]
+
+    def _stop(self, number: int, _frame: FrameType | None) -> None:
+        self._signal(signal.SIGKILL if self.stopping else number)
+        self.stopping = True
+
+    def _signal(self, number: int) -> None:
+        for one in self._running:
+            if one.poll() is None:
+                one.send_signal(number)
+
+
+def run_reloading(out: OutputWrapper) -> int:
+    """Run the same without --reload, anew after each change; what fails waits for the next change."""
+    words = [*(word for word in get_child_arguments() if word != "--reload"), "--lines"]
+    workers, changes = Together([[*map(str, words)]]), Changes()
+    workers.start()
+    while not workers.stopping:
+        path = changes.look()
+        if path is not None:
+            out.write(f"{path.name} has changed: the workers start anew.")
+            workers.end()
+            workers.start()
+        elif workers.codes() == [0]:
+            break
+    return workers.end()
+
+
+def add_dev(parser: ArgumentParser) -> None:
+    parser.add_argument("address", nargs="?", metavar="[ADDRESS:]PORT", help="Of the site, as runserver has it (8000).")
+    parser.add_argument("--workers", default="", metavar="FLAGS", help="For run_workers: '--threads 2 --queues mail'.")
+
+
+def run_dev(options: dict[str, Any]) -> None:
+    """The site and its workers, until one of them ends, or Ctrl-C."""
+    django = list(map(str, get_child_arguments()))[: -len(sys.argv[1:])]
+    site = [*django, "runserver", *filter(None, [options["address"]])]
+    both = Together([site, [*django, "run_workers", "--reload", *options["workers"].split()]])
+    both.start()
+    while not both.stopping and both.codes() == [None, None]:
+        time.sleep(0.2)
+    sys.exit(both.end())
