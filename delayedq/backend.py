@@ -24,7 +24,9 @@ from delayedq.core.other_names import hint
 from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
+from delayedq.store.channels.offers import unschedule_and_tell
 from delayedq.store.protocol import OfferOutcome
+from delayedq.task_channels import is_strict
 from delayedq.task_defaults import read_options
 from delayedq.tasks import Task
 
@@ -181,6 +183,8 @@ class DelayedQBackend(OfferingBackend):
             return sum(one.outcome is not OfferOutcome.DROPPED for one in offered)
 
     def _unschedule(self, task: AnyTask, key: str) -> bool:
+        if is_strict(task):
+            return unschedule_and_tell(self.store, task.module_path, key)
         return self.store.unschedule(task.module_path, key)
 
     # Results

@@ -152,6 +152,8 @@ def _limit(name: object, terms: Any) -> Limit:
     limit = terms if isinstance(terms, Limit) else Limit(**terms)
     if limit.name not in {None, name}:
         raise ValueError(f"this Limit has another name, {limit.name!r}")
+    if limit.is_of_channels:
+        raise ValueError("weight, share and order are those of channels by themselves")
     return limit
 
 

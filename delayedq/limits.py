@@ -9,8 +9,9 @@ limits.pause("shop.tasks.deliver", channel="acme")            # until limits.res
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from delayedq.core.channels import channel_id
 from delayedq.core.limiting import Limit, Rate
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidLimit
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from delayedq.models import ChannelGroup, LimitState
     from delayedq.store.base import Store
 
-__all__ = ["Limit", "Rate", "clear", "holding", "live", "pause", "resume", "rules_for", "set"]
+__all__ = ["Limit", "Rate", "clear", "holding", "live", "pause", "resume", "rules_for", "set", "skip"]
 
 
 def set(  # noqa: A001 - limits.set() reads well
@@ -40,6 +41,8 @@ def set(  # noqa: A001 - limits.set() reads well
     concurrency: int | None = None,
     rate: Rate | None = None,
     size: int | None = None,
+    weight: float | None = None,
+    share: int | None = None,
     store: Store | None = None,
 ) -> Limit:
     """Put a limit in the place of the defined one of a queue, a task (its path) or a shared limit (its name).
@@ -47,21 +50,44 @@ def set(  # noqa: A001 - limits.set() reads well
     A bare queue has its stored name, with the type of its payloads: "contacts|json".
 
     channel: only of this channel, of each task in the queue, or of the task. concurrency, rate, size: as in `Limit`;
-    None: no limit. store: where the messages are; None: in the default database. Part of the caller's transaction.
+    None: no limit. weight, share: those of a channel; None: as they are. If nothing else is given, the rest stays as it
+    is, too. store: where the messages are; None: in the default database. Part of the caller's transaction.
     Raises InvalidLimit for a wrong value, for a scope whose messages wait in no channel, and for a size where the code
     defines none: offers look for one only there.
     """
-    try:
-        limit = Limit(concurrency=concurrency, rate=rate, size=size)
-    except ValueError as error:
-        raise InvalidLimit(f"{error}.") from None
     store = store or default_store()
     _check_scope(scope, channel)
+    if not channel and not (weight is None and share is None):
+        raise InvalidLimit(f"weight and share are those of one channel: name one of {scope!r} by channel=.")
+    limit = _of(scope, channel, store, {"concurrency": concurrency, "rate": rate, "size": size}, weight, share)
     if size is not None:
         _check_sized(scope, channel)
-    _states(store).update_or_create(scope=scope, channel=channel, defaults={"definition": json.dumps(limit.as_json())})
+    _keep(store, scope, channel, limit.as_json())
     _tell(store, scope, channel)
     return limit
+
+
+def _of(
+    scope: str, channel: str, store: Store, terms: dict[str, Any], weight: float | None, share: int | None
+) -> Limit:
+    now = holding(scope, channel, store)
+    is_whole = any(one is not None for one in terms.values()) or (weight is None and share is None)
+    kept: dict[str, Any] = (
+        terms if is_whole else {"concurrency": now.concurrency or None, "rate": now.rate, "size": now.size}
+    )
+    turns: dict[str, Any] = {
+        "weight": now.weight if weight is None else weight,
+        "share": now.share if share is None else share,
+    }
+    try:
+        return Limit(**kept, **(turns if channel else {}))
+    except ValueError as error:
+        raise InvalidLimit(f"{error}.") from None
+
+
+def _keep(store: Store, scope: str, channel: str, definition: dict[str, Any]) -> None:
+    stored = {"definition": json.dumps(definition), "share": definition["share"] if channel else None}
+    _states(store).update_or_create(scope=scope, channel=channel, defaults=stored)
 
 
 def clear(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
@@ -91,7 +117,7 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
         return False
     limit = Limit.from_json(json.loads(before)) if before else _defined(scope, channel)
     paused = {**limit.as_json(), "paused": {"by": by, "at": store.now().isoformat()}, "before": before}
-    _states(store).update_or_create(scope=scope, channel=channel, defaults={"definition": json.dumps(paused)})
+    _keep(store, scope, channel, paused)
     _tell(store, scope, channel)
     return True
 
@@ -113,6 +139,25 @@ def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool
     found.update(definition=before)
     _tell(store, scope, channel)
     return True
+
+
+def skip(scope: str, *, channel: str, store: Store | None = None) -> bool:
+    """Let the messages behind the one that blocks a channel (`order="strict"`) start before it; False: none does.
+
+    scope: the queue or the task. The message keeps its due time and its attempts. To end it, cancel it. Takes part in
+    the caller's transaction. Raises InvalidLimit.
+    """
+    from delayedq.store.channels.places import unblock
+
+    store = store or default_store()
+    _check_scope(scope, channel)
+    groups = _groups(store, scope)
+    skipped = unblock(store, [channel_id(group.queue, group.kind, channel) for group in groups])
+    if skipped:
+        for group in groups:
+            tell_channel(store, group.queue, group.kind, channel)
+        store.notify_after_commit()
+    return skipped
 
 
 def _is_paused(definition: str | None) -> bool:
@@ -205,12 +250,12 @@ def _scopes() -> Iterator[str]:
 
 def _tell(store: Store, scope: str, channel: str) -> None:
     """Workers ask again after the commit; the channel itself is looked at then."""
+    for group in _groups(store, scope) if channel else ():
+        tell_channel(store, group.queue, group.kind, channel)
+    store.notify_after_commit()
+
+
+def _groups(store: Store, scope: str) -> list[ChannelGroup]:
     from delayedq.models import ChannelGroup
 
-    if channel:
-        groups: list[ChannelGroup] = [
-            one for one in ChannelGroup.objects.using(store.alias) if scope in {one.queue, one.kind}
-        ]
-        for group in groups:
-            tell_channel(store, group.queue, group.kind, channel)
-    store.notify_after_commit()
+    return [one for one in ChannelGroup.objects.using(store.alias) if scope in {one.queue, one.kind}]

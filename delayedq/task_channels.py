@@ -38,6 +38,10 @@ type ChannelOption = str | Callable[..., object] | None
 def check_limited(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> None:
     """Check the options of a task that are about channels. Raises ValueError."""
     _check_channel(task)
+    if task.channel is None and any(one.is_of_channels for one in limits_in(task.limit)):
+        raise ValueError(
+            "weight, share and order of a Limit are those of channels, and the task has none: see channel="
+        )
     check_channel(task.channel_name or "")
     own = {one.name: one for one in limits_in(task.limit) if one.name}
     for other in others if own else ():
@@ -105,6 +109,11 @@ def sizes_of(rules: Rules) -> tuple[Size, ...]:
     return tuple(
         Size(scope, limit.size, OnFull(limit.on_full)) for scope, limit in limits if limit is not None and limit.size
     )
+
+
+def is_strict(task: Task[..., Any]) -> bool:
+    """Whether a message of it that is to be tried again blocks its channel."""
+    return any(one.is_strict for one in limits_in(task.limit))
 
 
 def lines_up(task: Task[..., Any]) -> bool:

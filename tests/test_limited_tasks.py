@@ -126,13 +126,22 @@ def test_two_limits_of_its_own_are_refused():
         defined(limit=[Limit(concurrency=1), Limit(concurrency=2)])
 
 
+@pytest.mark.parametrize("terms", [{"weight": 2}, {"share": 1}, {"order": "strict"}])
+def test_what_only_channels_have_needs_channels(terms):
+    with pytest.raises(InvalidTask, match="the task has none"):
+        defined(limit=Limit(**terms))
+    assert defined(limit=Limit(**terms), channel="customer").limit == Limit(**terms)
+
+
 def test_two_definitions_of_one_shared_limit_that_differ_are_refused():
     with pytest.raises(InvalidTask, match="the shared limit 'the-press' is another one in report"):
         defined(limit=Limit(name="the-press", concurrency=4))
     defined(limit=Limit(name="the-press", concurrency=3))
 
 
-@pytest.mark.parametrize("given", [{"mail": {"concurrency": 0}}, {"mail": {"sizes": 1}}, {"mail": 7}, [], 7])
+@pytest.mark.parametrize(
+    "given", [{"mail": {"concurrency": 0}}, {"mail": {"sizes": 1}}, {"mail": {"weight": 2}}, {"mail": 7}, [], 7]
+)
 def test_wrong_limits_in_the_settings_are_named(settings, given):
     settings.DELAYEDQ = {"LIMITS": given}
     with pytest.raises(ImproperlyConfigured, match=r"DELAYEDQ\['LIMITS'\]"):

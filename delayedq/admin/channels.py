@@ -50,7 +50,23 @@ class LimitForm(forms.Form):
     burst = forms.IntegerField(
         label=gettext_lazy("Starts at once"), required=False, min_value=1, help_text=gettext_lazy("Empty: all of them.")
     )
+    window = forms.BooleanField(label=gettext_lazy("In windows by the clock, not spread"), required=False)
+    first_only = forms.BooleanField(label=gettext_lazy("Retries do not count"), required=False)
     size = forms.IntegerField(label=gettext_lazy("Messages, waiting and running"), required=False, min_value=1)
+    weight = forms.FloatField(
+        label=gettext_lazy("Weight"), required=False, help_text=gettext_lazy("2: twice the work of a channel with 1.")
+    )
+    share = forms.IntegerField(
+        label=gettext_lazy("Share"),
+        required=False,
+        min_value=1,
+        help_text=gettext_lazy("So many may run before other channels get more."),
+    )
+
+    def __init__(self, *given: Any, channel: str = "", **options: Any) -> None:
+        super().__init__(*given, **options)
+        if not channel:
+            del self.fields["weight"], self.fields["share"]
 
     def terms(self) -> dict[str, Any]:
         """For `limits.set`. Raises InvalidLimit."""
@@ -58,10 +74,12 @@ class LimitForm(forms.Form):
         rate = None
         if given["count"] or given["per"] or given["burst"]:
             try:
-                rate = Rate(given["count"], given["per"], given["burst"])
+                how = {"window": given["window"], "retries": not given["first_only"]}
+                rate = Rate(given["count"], given["per"], given["burst"], **how)
             except ValueError as error:
                 raise InvalidLimit(str(error)) from None
-        return {"concurrency": given["concurrency"], "rate": rate, "size": given["size"]}
+        turns = {name: given.get(name) for name in ("weight", "share")}
+        return {"concurrency": given["concurrency"], "rate": rate, "size": given["size"], **turns}
 
 
 class Row(NamedTuple):
@@ -87,6 +105,7 @@ class ChannelPages(ReadOnlyAdmin):
             "channels": self.channels_view,
             "pause-channel": self.pause_channel_view,
             "resume-channel": self.resume_channel_view,
+            "skip-head": self.skip_view,
             "limit": self.limit_view,
             "clear-limit": self.clear_limit_view,
         }
@@ -137,12 +156,21 @@ class ChannelPages(ReadOnlyAdmin):
         did = self._try(request, lambda: limits.resume(scope, channel=channel, store=self.store))
         return self._said(request, _("%s is resumed.") % name, _("%s is not paused.") % name, did=did)
 
+    def skip_view(self, request: HttpRequest) -> HttpResponse:
+        """GET: ask for confirmation. POST: let the others start before the message that blocks the channel."""
+        scope, channel, name = self._named(request, "pause_queue")
+        if request.method != "POST":
+            said = _("The messages behind the one that blocks %(name)s may start before it. It keeps its time.")
+            return self._confirm_one(request, _("Skip"), _("Skip the head of %s?") % name, said % {"name": name})
+        did = self._try(request, lambda: limits.skip(scope, channel=channel, store=self.store))
+        return self._said(request, _("%s is not blocked any more.") % name, _("No message blocks %s.") % name, did=did)
+
     # To limit
 
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """GET: the limit that holds. POST: set another one."""
         scope, channel, name = self._named(request, "set_limit")
-        form = LimitForm(request.POST or _initial(limits.holding(scope, channel, self.store)))
+        form = LimitForm(request.POST or _initial(limits.holding(scope, channel, self.store), channel), channel=channel)
         if request.method == "POST" and form.is_valid():
             try:
                 limit = limits.set(scope, channel=channel, store=self.store, **form.terms())
@@ -207,10 +235,14 @@ def _name(scope: str, channel: str) -> str:
     return _("channel %(channel)s of %(scope)s") % {"channel": visible(channel), "scope": visible(scope)}
 
 
-def _initial(limit: Limit) -> dict[str, Any] | None:
+def _initial(limit: Limit, channel: str) -> dict[str, Any]:
     rate = limit.rate
-    given = {"concurrency": limit.concurrency or None, "size": limit.size}
-    return given | ({"count": rate.count, "per": str(rate.per.total_seconds()), "burst": rate.burst} if rate else {})
+    given: dict[str, Any] = {"concurrency": limit.concurrency or None, "size": limit.size, "share": limit.share}
+    given["weight"] = limit.weight_of(channel)
+    if rate is None:
+        return given
+    how = {"window": rate.window, "first_only": not rate.retries}
+    return given | how | {"count": rate.count, "per": str(rate.per.total_seconds()), "burst": rate.burst}
 
 
 def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> Row:
@@ -235,13 +267,13 @@ def _channel_row(request: HttpRequest, one: Listed, now: datetime) -> Row:
         name=visible(one.name) or _("(no name)"),
         queue=visible(one.queue),
         kind=visible(one.kind),
-        state=_state(one.limit, one.running, one.released_at),
-        remark="",
+        state="blocked" if one.blocked_by else _state(one.limit, one.running, one.released_at),
+        remark=_("by message %s") % one.blocked_by if one.blocked_by else "",
         waiting=waiting,
         running=grouped(one.running),
         terms=terms_of(one.limit),
-        released=when(one.released_at, now),
-        actions=_actions(request, one.kind, one.name, one.limit, is_live=False) if one.name else [],
+        released=when(one.blocked_until or one.released_at, now),
+        actions=_actions(request, one.kind, one.name, one.limit, is_blocked=bool(one.blocked_by)) if one.name else [],
     )
 
 
@@ -252,9 +284,12 @@ def _state(limit: Limit, running: int, released_at: datetime | None) -> str:
     return "full" if is_full or released_at is not None else "has room"
 
 
-def _actions(request: HttpRequest, scope: str, channel: str, limit: Limit, *, is_live: bool) -> list[tuple[str, str]]:
+def _actions(
+    request: HttpRequest, scope: str, channel: str, limit: Limit, *, is_live: bool = False, is_blocked: bool = False
+) -> list[tuple[str, str]]:
     query = urlencode({"scope": scope, "channel": channel})
     offered = [
+        ("pause_queue", is_blocked, _("Skip"), "skip_head"),
         ("pause_queue", limit.is_paused, _("Resume"), "resume_channel"),
         ("pause_queue", not limit.is_paused, _("Pause"), "pause_channel"),
         ("set_limit", not limit.is_paused, _("Set limit"), "limit"),

@@ -18,6 +18,9 @@ LIMITED = 1_000
 #: Stored priorities below this are those of limited lanes.
 BOUNDARY = -LIMITED // 2
 
+#: The urgency (negated priority) of a message that was claimed and has not ended, if its channel has a strict order.
+HEAD = -10_000
+
 METADATA_KEY = f"{PREFIX}channel"
 #: How metadata begin that name a channel and nothing else.
 _ALONE, _QUOTES = '{"' + METADATA_KEY + '":"', 4

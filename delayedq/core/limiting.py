@@ -1,22 +1,25 @@
-"""What a limit is, and its arithmetic: token buckets and fair turns. Pure functions on values.
+"""What a limit is, and the arithmetic of rates. Pure functions on values.
 
 A *token bucket* holds `burst` tokens and gains `count` of them in each `per`. Each start takes one; without one, a
 message waits. What is stored of it is how many tokens it had when: a rate that is changed counts from then on, at once.
+
+In a *window*, `count` messages may start, whenever: windows are as long as `per`, and one begins at 1970-01-01 UTC.
+What is stored is how many have started, as a negative number of tokens: so a count that is changed holds at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from delayedq.core.sizes import OnFull, on_full
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: What rounding may take from a token.
 _GRAIN = 1e-12
 #: The same, in microseconds: an instant that is whole but for rounding is itself.
@@ -25,6 +28,15 @@ _ROUNDED = 1e-3
 MOST = 2**31 - 1
 #: The longest time of a rate, and the latest that a release is told ahead: what is then not there yet is told again.
 FARTHEST = timedelta(days=36_500)
+#: The least and the largest weight of a channel.
+LIGHTEST, HEAVIEST = 0.001, 1_000
+
+
+class Order(StrEnum):
+    """Within a channel: messages that wait to be tried again let others pass ("fair"), or block them ("strict")."""
+
+    FAIR = "fair"
+    STRICT = "strict"
 
 
 def _check_number(name: str, value: object) -> None:
@@ -36,14 +48,19 @@ def _check_number(name: str, value: object) -> None:
 class Rate:
     """`count` starts in each `per` (timedelta), and up to `burst` of them at once (None: `count`; 1: evenly spaced).
 
-    Every start counts, also of a retry. Raises ValueError.
+    window: not spread over `per`, but in windows of that length by the clock (UTC): `count` in each, at any moment of
+    it. It has no burst. retries: False: only first attempts count; a retry waits for room too, but takes none.
+    Raises ValueError.
 
         Rate(5, per=timedelta(seconds=1))
+        Rate(1_000, per=timedelta(hours=1), window=True)
     """
 
     count: int
     per: timedelta
     burst: int | None = None
+    window: bool = field(default=False, kw_only=True)
+    retries: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         _check_number("The count of a Rate", self.count)
@@ -53,6 +70,11 @@ class Rate:
             )
         if self.burst is not None:
             _check_number("burst of a Rate", self.burst)
+            if self.window:
+                raise ValueError("a Rate with a window has no burst: all of its starts may come at once")
+        for name in ("window", "retries"):
+            if type(getattr(self, name)) is not bool:
+                raise ValueError(f"{name} of a Rate is True or False, not {getattr(self, name)!r}")
 
     @property
     def size(self) -> int:
@@ -71,10 +93,16 @@ class Limit:
 
     size: how many there may be, waiting and in flight together. on_full: what becomes of an offer beyond that: "drop"
     (its outcome is DROPPED), "raise" (QueueFull) or "drop_oldest" (what has been due the longest is cancelled).
-    name: that of a limit which several tasks share; None: it is the task's own. Raises ValueError.
+    name: that of a limit which several tasks share; None: it is the task's own.
+
+    Of the channels of a task or queue by themselves, and so without a name: weight: how many seconds of work a channel
+    gets for each second of one with weight 1; or a dict of weights by the names of channels (others: 1). share: so
+    many may run before other channels get more than theirs. order: "strict": one at a time, and one that is to be tried
+    again blocks its channel until it has ended. Raises ValueError.
 
         Limit(concurrency=2, rate=Rate(5, per=timedelta(seconds=1)))
         Limit(name="the-api", rate=Rate(5, per=timedelta(seconds=1)))
+        Limit(order="strict", weight={"acme": 3})
     """
 
     concurrency: int | None = None
@@ -82,29 +110,70 @@ class Limit:
     name: str | None = None
     size: int | None = None
     on_full: OnFull | str = OnFull.DROP
+    weight: float | Mapping[str, float] = field(default=1, hash=False)
+    share: int | None = None
+    order: Order | str = Order.FAIR
 
     def __post_init__(self) -> None:
-        for what, number in (("concurrency", self.concurrency), ("size", self.size)):
+        for what, number in (("concurrency", self.concurrency), ("size", self.size), ("share", self.share)):
             if number is not None:
                 _check_number(f"{what} of a Limit", number)
+        self._check_turns()
         object.__setattr__(self, "on_full", on_full(self.on_full))
         if self.rate is not None and not isinstance(self.rate, Rate):
             raise ValueError(f"rate of a Limit is a Rate, not {self.rate!r}")
         if self.name is not None and (not isinstance(self.name, str) or not self.name.strip()):
             raise ValueError(f"the name of a shared Limit is a text, not {self.name!r}")
 
+        if self.name is not None and self.is_of_channels:
+            raise ValueError(f"weight, share and order are those of channels: the shared Limit {self.name!r} has none")
+
+    def _check_turns(self) -> None:
+        weights = dict(self.weight) if isinstance(self.weight, Mapping) else {"": self.weight}
+        for weight in weights.values():
+            if type(weight) not in {int, float} or not LIGHTEST <= weight <= HEAVIEST:
+                raise ValueError(f"weight of a Limit is from {LIGHTEST} to {HEAVIEST:,}, not {weight!r}")
+        if isinstance(self.weight, Mapping):
+            object.__setattr__(self, "weight", weights)
+        if self.order not in list(Order):
+            raise ValueError(f"order of a Limit is one of {', '.join(Order)}, not {self.order!r}")
+        object.__setattr__(self, "order", Order(self.order))
+        if self.is_strict:
+            if self.concurrency not in {None, 1}:
+                raise ValueError(f"a Limit with order='strict' has a concurrency of 1, not {self.concurrency}")
+            object.__setattr__(self, "concurrency", 1)
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether a message that is to be tried again blocks its channel."""
+        return self.order is Order.STRICT
+
+    @property
+    def is_of_channels(self) -> bool:
+        """Whether it says something that only holds for channels by themselves."""
+        return self.weight != 1 or self.share is not None or self.is_strict
+
+    def weight_of(self, channel: str) -> float:
+        """The weight of this channel."""
+        return self.weight.get(channel, 1) if isinstance(self.weight, Mapping) else self.weight
+
     def as_json(self) -> dict[str, Any]:
-        """What is stored of a limit that was set live."""
-        rate = self.rate
-        terms = None if rate is None else [rate.count, rate.per.total_seconds(), rate.burst]
-        return {"concurrency": self.concurrency, "rate": terms, "size": self.size}
+        """What is stored of a limit that was set live. Its order is what the code says."""
+        rate, weight = self.rate, self.weight
+        terms = None if rate is None else [rate.count, rate.per.total_seconds(), rate.burst, rate.window, rate.retries]
+        return {
+            "concurrency": self.concurrency, "rate": terms, "size": self.size, "weight": weight, "share": self.share,
+        }  # fmt: skip
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
         """The reverse."""
-        terms = stored.get("rate")
-        rate = None if terms is None else Rate(terms[0], timedelta(seconds=terms[1]), terms[2])
-        limit = cls(concurrency=stored.get("concurrency"), rate=rate, size=stored.get("size"))
+        rate = None
+        given: dict[str, Any] = {name: stored.get(name) for name in ("concurrency", "size", "share")}
+        if terms := stored.get("rate"):
+            count, per, burst, window, retries = terms
+            rate = Rate(count, timedelta(seconds=per), burst, window=window, retries=retries)
+        limit = cls(rate=rate, weight=stored.get("weight", 1), **given)
         if stored.get("paused"):
             object.__setattr__(limit, "concurrency", 0)  # as no task can define it
         return limit
@@ -113,6 +182,17 @@ class Limit:
     def is_paused(self) -> bool:
         """Whether an operator has paused what it limits."""
         return self.concurrency == 0
+
+
+@lru_cache(maxsize=1_000)
+def in_order(limit: Limit, order: Order) -> Limit:
+    """A limit that was set live for a channel, in the order that the code says."""
+    if order is limit.order:
+        return limit
+    ordered = replace(limit, concurrency=1, order=order)
+    if limit.is_paused:
+        object.__setattr__(ordered, "concurrency", 0)
+    return ordered
 
 
 class Bucket(NamedTuple):
@@ -126,8 +206,15 @@ def tokens(rate: Rate, bucket: Bucket | None, now: datetime) -> float:
     """How many tokens there are now; a bucket that was never used (None) is full."""
     if bucket is None:
         return rate.size
+    if rate.window:
+        is_over = _window(rate, now) > _window(rate, bucket.at)
+        return rate.count if is_over else rate.count + min(0.0, bucket.tokens)
     gained = max(0.0, (now - bucket.at).total_seconds() / rate.interval)
-    return min(rate.size, bucket.tokens + gained)
+    return min(rate.size, max(0.0, bucket.tokens) + gained)
+
+
+def _window(rate: Rate, moment: datetime) -> int:
+    return (moment - _EPOCH) // rate.per
 
 
 def startable(rate: Rate, bucket: Bucket | None, now: datetime) -> int:
@@ -138,7 +225,7 @@ def startable(rate: Rate, bucket: Bucket | None, now: datetime) -> int:
 def after(rate: Rate, bucket: Bucket | None, now: datetime, started: int) -> Bucket:
     """The bucket after so many starts."""
     moment = now if bucket is None else max(now, bucket.at)
-    return Bucket(tokens(rate, bucket, now) - started, moment)
+    return Bucket(tokens(rate, bucket, now) - started - (rate.count if rate.window else 0), moment)
 
 
 def release_at(rate: Rate, bucket: Bucket | None, now: datetime, wanted: float = 1.0) -> datetime:
@@ -147,25 +234,9 @@ def release_at(rate: Rate, bucket: Bucket | None, now: datetime, wanted: float =
     missing = wanted - tokens(rate, bucket, now) - _GRAIN
     if missing <= 0:
         return moment
+    if rate.window:
+        return _EPOCH + (_window(rate, moment) + 1) * rate.per
     seconds = missing * rate.interval
     if seconds >= FARTHEST.total_seconds():
         return moment + FARTHEST
     return moment + timedelta(microseconds=ceil(seconds * 1e6 - _ROUNDED))
-
-
-def in_turns(room: int, most: Mapping[int, int]) -> dict[int, int]:
-    """Deal `room` places, one to each in order, again and again; each takes at most what `most` allows it.
-
-    >>> in_turns(5, {1: 3, 2: 1, 3: 9})
-    {1: 2, 2: 1, 3: 2}
-    """
-    dealt = dict.fromkeys(most, 0)
-    open_ = [name for name, bound in most.items() if bound > 0]
-    while room > 0 and open_:
-        share = max(1, min(room // len(open_), *(most[name] - dealt[name] for name in open_)))
-        for name in open_:
-            if room > 0:
-                dealt[name] += share
-                room -= share
-        open_ = [name for name in open_ if dealt[name] < most[name]]
-    return dealt

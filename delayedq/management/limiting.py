@@ -30,6 +30,7 @@ VERBS = {
     "pause": "Let nothing more start in a channel, queue, task or limit.",
     "resume": "Let it start again.",
     "set": "Put a limit in the place of the defined one.",
+    "skip": "Let the others of a channel start before the message that blocks it.",
     "clear": "Let what the code says hold again.",
 }
 
@@ -47,7 +48,11 @@ def add_channels(parser: ArgumentParser) -> None:
             verb.add_argument("--rate", type=int, metavar="N", help="How many start in each --per.")
             verb.add_argument("--per", type=age, metavar="TIME", help="As 10s, 5m or 1h.")
             verb.add_argument("--burst", type=int, metavar="N", help="How many start at once; as --rate, if left out.")
+            verb.add_argument("--window", action="store_true", help="Not spread over --per, but in windows of it.")
+            verb.add_argument("--first-only", action="store_true", help="Retries do not count for --rate.")
             verb.add_argument("--size", type=int, metavar="N", help="How many wait and run.")
+            verb.add_argument("--weight", type=float, metavar="W", help="Of a channel: its part of the work, by 1.")
+            verb.add_argument("--share", type=int, metavar="N", help="Of a channel: so many come before others.")
 
 
 def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> None:
@@ -73,10 +78,13 @@ def _change(store: Store, options: dict[str, Any]) -> str:
         case "resume":
             did = limits.resume(scope, channel=channel, store=store)
             return f"{name} {'is resumed' if did else 'is not paused'}."
+        case "skip":
+            did = limits.skip(scope, channel=channel, store=store)
+            return f"{name} {'is not blocked any more' if did else 'is blocked by no message'}."
         case "clear":
             did = limits.clear(scope, channel=channel, store=store)
             return f"{name} {'has its limit from the code again' if did else 'has no limit that was set live'}."
-    terms = {"concurrency": options["concurrency"], "size": options["size"], "rate": _rate(options)}
+    terms = {name: options[name] for name in ("concurrency", "size", "weight", "share")} | {"rate": _rate(options)}
     return f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}."
 
 
@@ -85,7 +93,7 @@ def _rate(options: dict[str, Any]) -> Rate | None:
     if not any(given):
         return None
     try:
-        return Rate(*given)
+        return Rate(*given, window=options["window"], retries=not options["first_only"])
     except ValueError as error:
         raise InvalidLimit(f"{error}; --rate and --per go together.") from None
 
@@ -107,7 +115,8 @@ def _lines(store: Store, now: datetime, channel: str) -> Iterator[str]:
 def _line(one: Listed, now: datetime) -> str:
     waiting = f"over {MOST_COUNTED:,}" if one.waiting > MOST_COUNTED else f"{one.waiting:,}"
     where = printable(f"{one.kind} in {one.queue}, channel {one.name or '(no name)'}")
-    return f"{where}: {waiting} waiting, {one.running:,} running; {_state(one.limit, one.released_at, now)}"
+    blocked = f", blocked by message {one.blocked_by} until {both(one.blocked_until, now)}" if one.blocked_until else ""
+    return f"{where}: {waiting} waiting, {one.running:,} running; {_state(one.limit, one.released_at, now)}{blocked}"
 
 
 def _state(limit: Limit, released_at: datetime | None, now: datetime) -> str:

@@ -497,6 +497,7 @@ class Migration(migrations.Migration):
                     models.FloatField(help_text="Seconds of work it had, by its weight; the lowest is served first."),
                 ),
                 ("seconds", models.FloatField(default=0.0, help_text="Mean of its messages.")),
+                ("weight", models.FloatField(db_default=1.0, default=1.0, help_text="As a claim found it.")),
                 ("tokens", models.FloatField(blank=True, null=True)),
                 ("tokens_at", models.DateTimeField(blank=True, null=True)),
             ],
@@ -508,7 +509,15 @@ class Migration(migrations.Migration):
                 ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),
                 ("channel_id", models.BigIntegerField()),
                 ("group_id", models.BigIntegerField()),
-                ("urgency", models.SmallIntegerField(help_text="The priority, negated: the lowest comes first.")),
+                (
+                    "urgency",
+                    models.SmallIntegerField(
+                        help_text=(
+                            "The priority, negated: the lowest comes first. HEAD: it began, in a channel with a strict "
+                            "order."
+                        )
+                    ),
+                ),
                 ("due_at", models.DateTimeField()),
                 ("lease_token", models.BigIntegerField(default=0)),
             ],
@@ -523,6 +532,7 @@ class Migration(migrations.Migration):
                 ("definition", models.TextField(blank=True, help_text="JSON; null: it is not set live.", null=True)),
                 ("tokens", models.FloatField(blank=True, null=True)),
                 ("tokens_at", models.DateTimeField(blank=True, null=True)),
+                ("share", models.IntegerField(blank=True, db_index=True, help_text="That of a channel.", null=True)),
             ],
             options={
                 "default_permissions": (),

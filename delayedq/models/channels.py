@@ -38,6 +38,7 @@ class Channel(models.Model):
     ready_at = models.DateTimeField(help_text="When it is looked at again, unless something happens in it before.")
     turn = models.FloatField(help_text="Seconds of work it had, by its weight; the lowest is served first.")
     seconds = models.FloatField(default=0.0, help_text="Mean of its messages.")
+    weight = models.FloatField(default=1.0, db_default=1.0, help_text="As a claim found it.")
     tokens = models.FloatField(null=True, blank=True)
     tokens_at = models.DateTimeField(null=True, blank=True)
 
@@ -61,7 +62,9 @@ class ChannelMessage(models.Model):
     message_id = models.BigIntegerField(primary_key=True)
     channel_id = models.BigIntegerField()
     group_id = models.BigIntegerField()
-    urgency = models.SmallIntegerField(help_text="The priority, negated: the lowest comes first.")
+    urgency = models.SmallIntegerField(
+        help_text="The priority, negated: the lowest comes first. HEAD: it began, in a channel with a strict order."
+    )
     due_at = models.DateTimeField()
     lease_token = models.BigIntegerField(default=0)
 
@@ -107,6 +110,7 @@ class LimitState(models.Model):
     definition = models.TextField(null=True, blank=True, help_text="JSON; null: it is not set live.")
     tokens = models.FloatField(null=True, blank=True)
     tokens_at = models.DateTimeField(null=True, blank=True)
+    share = models.IntegerField(null=True, blank=True, db_index=True, help_text="That of a channel.")
 
     class Meta:
         default_permissions = ()

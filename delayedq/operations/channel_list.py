@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Q
 
 from delayedq.core.channels import channel_id
-from delayedq.core.limiting import Limit
+from delayedq.core.limiting import Limit, in_order
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
-from delayedq.operations.channels import rules_here
+from delayedq.operations.channels import order_of, rules_here
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.task_channels import UNLIMITED, lines_up
@@ -37,7 +37,8 @@ MOST = 1_000
 class Listed(NamedTuple):
     """A channel. `waiting`: how many messages are due in it, up to MOST_COUNTED + 1. `limit`: its own.
 
-    released_at: when the next of them may start by its rate; None: one may now.
+    released_at: when the next of them may start by its rate; None: one may now. blocked_by: the id of the message that
+    blocks it, until it is tried again at `blocked_until`.
     """
 
     queue: str
@@ -47,6 +48,8 @@ class Listed(NamedTuple):
     running: int
     limit: Limit
     released_at: datetime | None
+    blocked_by: int | None = None
+    blocked_until: datetime | None = None
 
     @property
     def has_room(self) -> bool:
@@ -120,16 +123,25 @@ def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels
     by_id = {group.pk: group for group in groups}
     running, _ = Places(store, now).running([one.pk for one in channels])
     live = _live_of(store, [one.name for one in channels if one.name])
+    heads = {head.channel_id: head for head in Places(store, now).heads([one.pk for one in channels]).reverse()}
     found = []
     for one in channels:
         group = by_id[one.group_id]
         limit = live.get((group.kind, one.name)) or live.get((group.queue, one.name))
-        limit = limit or rules_here(group.queue, group.kind).channel or UNLIMITED
+        rules = rules_here(group.queue, group.kind)
+        limit = (rules.channel or UNLIMITED) if limit is None else in_order(limit, order_of(rules))
         places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
         waiting = places[: MOST_COUNTED + 1].count()
         numbers = waiting, running[one.pk].number
-        found.append(Listed(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now)))
+        listed = Listed(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
+        found.append(listed._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
     return found
+
+
+def _blocked(head: ChannelMessage | None, now: datetime) -> dict[str, Any]:
+    if head is None or head.due_at <= now:
+        return {}
+    return {"blocked_by": head.message_id, "blocked_until": head.due_at}
 
 
 def _live_of(store: Store, names: Sequence[str]) -> dict[tuple[str, str], Limit]:

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from delayedq.core.channels import channel_id
-from delayedq.core.limiting import Limit
+from delayedq.core.limiting import Limit, Order, in_order
 from delayedq.limits import live
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
 from delayedq.operations.wording import both, grouped, span
@@ -74,7 +74,8 @@ def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) ->
     """The limits of a channel: its own, then those that it shares with others."""
     rules, set_live, places = rules_here(queue, kind), live(store), Places(store, now)
     own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
-    if limit := own or rules.channel:
+    limit = rules.channel if own is None else in_order(own, order_of(rules))
+    if limit is not None:
         id_ = channel_id(queue, kind, name)
         running, _ = places.running([id_])
         yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
@@ -101,6 +102,11 @@ def rules_here(queue: str, kind: str) -> Rules:
     return Rules() if task is None else rules_of(task, queue)
 
 
+def order_of(rules: Rules) -> Order:
+    """In which order the messages of each of its channels start."""
+    return Order.STRICT if rules.is_strict else Order.FAIR
+
+
 def _scopes(group: ChannelGroup) -> list[str]:
     return [scope for scope, _ in rules_here(group.queue, group.kind).scopes]
 
@@ -117,14 +123,35 @@ def why_limited(store: Store, message: Message, name: str, now: datetime) -> Ite
             yield f"{subject} has {one.running:,} of {one.limit.concurrency:,} running."
         elif one.released_at is not None:
             yield f"{subject} has its next release {both(one.released_at, now)}."
+    if (head := _head(store, message, name)) is not None and head.due_at > now:
+        yield (
+            f"{whose[0].upper()}{whose[1:]} is blocked by message {head.message_id}, which is tried again "
+            f"{both(head.due_at, now)}; `channels skip` lets the others start."
+        )
     if before := _before(store, message, name, now):
         more = "More than " if before > MOST_WAITING else ""
         yield f"{more}{min(before, MOST_WAITING):,} of {whose} wait before it."
 
 
+def _head(store: Store, message: Message, name: str) -> ChannelMessage | None:
+    """The message that blocks its channel until it has ended; None: none, or it itself."""
+    if not _is_strict(message.queue, message.kind):
+        return None
+    id_ = channel_id(message.queue, message.kind, name)
+    head = Places(store, store.now()).heads([id_]).first()
+    return None if head is None or head.message_id == message.pk else head
+
+
+def _is_strict(queue: str, kind: str) -> bool:
+    return rules_here(queue, kind).is_strict
+
+
 def waits_for_limit(store: Store, message: Message, name: str, now: datetime) -> bool:
     """Whether a due message with this channel waits for a limit, or is in a channel that does: it is not late then."""
-    return any(one.is_in_the_way for one in limits_now(store, message.queue, message.kind, name, now))
+    if any(one.is_in_the_way for one in limits_now(store, message.queue, message.kind, name, now)):
+        return True
+    head = _head(store, message, name)
+    return head is not None and head.due_at > now
 
 
 def _before(store: Store, message: Message, name: str, now: datetime) -> int:
@@ -146,7 +173,15 @@ def terms_of(limit: Limit) -> str:
     if limit.concurrency:
         said.append(_("%s at once") % grouped(limit.concurrency))
     if limit.rate is not None:
-        said.append(_("%(count)s in %(span)s") % {"count": grouped(limit.rate.count), "span": span(limit.rate.per)})
+        terms = {"count": grouped(limit.rate.count), "span": span(limit.rate.per)}
+        shown = _("%(count)s in each window of %(span)s") if limit.rate.window else _("%(count)s in %(span)s")
+        said.append(shown % terms)
     if limit.size is not None:
         said.append(_("size %s") % grouped(limit.size))
+    if limit.share is not None:
+        said.append(_("share %s") % grouped(limit.share))
+    if isinstance(limit.weight, int | float) and limit.weight != 1:
+        said.append(_("weight %s") % f"{limit.weight:g}")
+    if limit.is_strict:
+        said.append(_("in order"))
     return ", ".join(said) or "-"

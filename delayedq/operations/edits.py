@@ -131,6 +131,7 @@ def cancel(
 
     def write(seen: Sequence[Seen], _: Counter[str]) -> list[Record]:
         ended = operator_store(store.alias).cancel(seen)
+        store.tell_freed(ended)
         return [_cancelled(one) for one in seen if one.id in ended]
 
     return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write), most)

@@ -15,12 +15,14 @@ from delayedq.models import Channel, ChannelGroup
 from delayedq.operations import channel_list
 from tests.admin.given import text_of
 from tests.app import tasks
+from tests.store.given import retry
 
 QUEUES = "/admin/delayedq/pausedqueue/"
 LIST = f"{QUEUES}channels/"
 DELIVER, REPORT = tasks.deliver.module_path, tasks.report.module_path
 ACME = f"?scope={DELIVER}&channel=acme"
 PAUSE, RESUME = f"{QUEUES}pause-channel/{ACME}", f"{QUEUES}resume-channel/{ACME}"
+SKIP = f"{QUEUES}skip-head/{ACME}"
 SET, CLEAR = f"{QUEUES}limit/{ACME}", f"{QUEUES}clear-limit/{ACME}"
 
 
@@ -182,6 +184,40 @@ def test_a_wrong_limit_is_named_and_changes_nothing(store, operator, given, said
     assert not limits.live(store)
 
 
+def test_a_weight_and_a_share_are_set_for_a_channel_and_not_for_a_queue(store, operator):
+    page = operator.post(SET, {"concurrency": "5", "weight": "2", "share": "3"}, follow=True)
+    assert "is set: 5 at once, share 3, weight 2." in text_of(page)
+    assert limits.live(store) == {(DELIVER, "acme"): Limit(concurrency=5, weight=2, share=3)}
+    assert 'name="weight"' in operator.get(SET).content.decode()
+    assert 'name="weight"' not in operator.get(f"{QUEUES}limit/?scope=webhooks").content.decode()
+
+
+def test_a_rate_is_set_in_windows(store, operator):
+    given = {"count": "5", "per": "60", "window": "on", "first_only": "on", "weight": "1"}
+    assert "is set: 5 in each window of 1 min." in text_of(operator.post(SET, given, follow=True))
+    rate = Rate(5, per=timedelta(minutes=1), window=True, retries=False)
+    assert limits.live(store) == {(DELIVER, "acme"): Limit(rate=rate)}
+    assert operator.get(SET).content.decode().count(" checked") == 2
+
+
+# A strict order
+
+
+def test_a_channel_that_a_message_blocks_is_shown_and_the_message_skipped(store, operator):
+    tasks.notify.enqueue_many([(("acme", 1), {}), (("acme", 2), {})])
+    (first,) = claim(store)
+    store.settle([retry(first, delay=3_600.0)], "w:1")
+    assert claim(store) == []
+    row = shown(operator)["acme"]
+    assert (row.state, row.remark, row.waiting) == ("blocked", f"by message {first.id}", "1")
+    (skip,) = [url for label, url in row.actions if label == "Skip"]
+    assert "Skip the head of channel acme" in text_of(operator.get(skip))
+    assert "is not blocked any more." in text_of(operator.post(skip, follow=True))
+    assert "No message blocks channel acme" in text_of(operator.post(skip, follow=True))
+    (second,) = claim(store)
+    assert second.id != first.id
+
+
 # Permissions
 
 
@@ -193,8 +229,8 @@ def test_each_change_needs_its_permission(store, member):
         member("view_pausedqueue", "pause_queue", name="c"),
         member("view_pausedqueue", "set_limit", name="d"),
     )
-    for client, allowed in ((looker, ()), (pauser, (PAUSE, RESUME)), (limiter, (SET, CLEAR))):
-        for url in (PAUSE, RESUME, SET, CLEAR):
+    for client, allowed in ((looker, ()), (pauser, (PAUSE, RESUME, SKIP)), (limiter, (SET, CLEAR))):
+        for url in (PAUSE, RESUME, SKIP, SET, CLEAR):
             assert client.get(url).status_code == (200 if url in allowed else 403)
             if url not in allowed:
                 assert client.post(url).status_code == 403

@@ -124,6 +124,11 @@ def write_down(customer, path, seconds=0.05):
     os.close(file)
 
 
+@task(queue_name="webhooks", channel="customer", limit=Limit(order="strict"))
+def notify(customer, number):
+    """Does nothing, one after the other for each customer."""
+
+
 @task(channel="customer", limit=Limit(concurrency=2))
 def call(customer):
     """Does nothing, at most twice at once for each customer."""

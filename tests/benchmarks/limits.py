@@ -41,6 +41,9 @@ def main() -> None:
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
     given = arguments.parse_args()
     with migrated():
+        from delayedq.worker.child import SWITCH_INTERVAL
+
+        sys.setswitchinterval(SWITCH_INTERVAL)  # as worker processes do
         measure(given.messages, given.rounds)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limiting import Bucket, Limit, Rate, after, in_turns, release_at, startable
+from delayedq.core.limiting import Bucket, Limit, Order, Rate, after, in_order, release_at, startable
 
 NOW = datetime(2026, 3, 8, 7, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -19,6 +21,7 @@ RATES = st.builds(
     st.integers(1, 9),
     st.timedeltas(timedelta(milliseconds=10), timedelta(hours=2)),
     st.none() | st.integers(1, 9),
+    retries=st.booleans(),
 )
 PAUSES = st.lists(st.timedeltas(timedelta(), timedelta(minutes=3)), min_size=1, max_size=20)
 
@@ -55,8 +58,89 @@ def test_what_is_no_rate_and_no_name_is_refused(terms):
 @settings(deadline=None)
 @given(st.none() | RATES, st.none() | st.integers(1, 10**6))
 def test_what_is_stored_of_a_limit_is_read_back(rate, concurrency):
-    limit = Limit(concurrency=concurrency, rate=rate)
-    assert Limit.from_json(limit.as_json()) == limit
+    limit = Limit(concurrency=concurrency, rate=rate, weight=2.5, share=3)
+    assert Limit.from_json(json.loads(json.dumps(limit.as_json()))) == limit
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ({"weight": 0}, "weight of a Limit is from"),
+        ({"weight": True}, "weight of a Limit is from"),
+        ({"weight": {"acme": -1}}, "weight of a Limit is from"),
+        ({"weight": float("nan")}, "weight of a Limit is from"),
+        ({"share": 0}, "share of a Limit is a whole number"),
+        ({"order": "random"}, "order of a Limit is one of fair, strict"),
+        ({"order": "strict", "concurrency": 2}, "has a concurrency of 1"),
+        ({"name": "the-api", "weight": 2}, "are those of channels"),
+        ({"name": "the-api", "order": "strict"}, "are those of channels"),
+    ],
+)
+def test_what_channels_can_not_have_is_refused(terms, problem):
+    with pytest.raises(ValueError, match=problem):
+        Limit(**terms)
+
+
+def test_a_window_is_that_of_the_clock_and_has_no_burst():
+    with pytest.raises(ValueError, match="has no burst"):
+        Rate(1, SECOND, 2, window=True)
+    with pytest.raises(ValueError, match="retries of a Rate is True or False"):
+        Rate(1, SECOND, retries=None)
+
+
+def test_a_weight_is_that_of_all_channels_or_of_named_ones():
+    assert Limit(weight=2).weight_of("acme") == 2
+    assert [Limit(weight={"acme": 2}).weight_of(name) for name in ("acme", "other")] == [2, 1]
+    assert hash(Limit(weight={"acme": 2})) == hash(Limit())
+
+
+def test_a_strict_order_runs_one_at_a_time_also_where_a_limit_is_set_live():
+    assert Limit(order="strict").concurrency == 1
+    assert in_order(Limit(concurrency=5, weight=3), Order.STRICT) == Limit(order="strict", weight=3)
+    assert in_order(Limit(concurrency=5), Order.FAIR) == Limit(concurrency=5)
+
+
+# Windows
+
+
+WINDOW = Rate(3, timedelta(minutes=1), window=True)
+
+
+def test_a_window_is_over_with_the_minute_and_all_may_start_again():
+    used = after(WINDOW, None, at(59), 2)
+    assert [startable(WINDOW, used, at(seconds)) for seconds in (59, 59.9, 60, 61)] == [1, 1, 3, 3]
+    used = after(WINDOW, used, at(59.5), 1)
+    assert (startable(WINDOW, used, at(59.9)), release_at(WINDOW, used, at(59.9))) == (0, at(60))
+    assert release_at(WINDOW, used, at(61)) == at(61)
+
+
+def test_a_window_that_is_changed_knows_what_has_started_in_it():
+    used = after(WINDOW, None, NOW, 3)
+    assert startable(Rate(5, timedelta(minutes=1), window=True), used, at(1)) == 2
+    assert startable(Rate(2, timedelta(minutes=1), window=True), used, at(1)) == 0
+    assert startable(Rate(3, SECOND), used, at(1)) == 3
+    bucket = after(Rate(3, SECOND), None, NOW, 2)
+    assert startable(WINDOW, bucket, at(1)) == 3
+
+
+def test_a_clock_that_goes_back_opens_no_window_again():
+    used = after(WINDOW, None, at(61), 3)
+    assert startable(WINDOW, used, at(59)) == 0
+    assert startable(WINDOW, after(WINDOW, used, at(59), 0), at(62)) == 0
+
+
+@settings(deadline=None)
+@given(st.integers(1, 9), st.timedeltas(timedelta(milliseconds=10), timedelta(hours=2)), PAUSES)
+def test_in_no_window_more_start_than_its_count(count, per, pauses):
+    rate, moment, bucket = Rate(count, per, window=True), NOW, None
+    starts = Counter()
+    for pause in pauses:
+        moment += pause
+        number = startable(rate, bucket, moment)
+        bucket = after(rate, bucket, moment, number)
+        starts[(moment - datetime(1970, 1, 1, tzinfo=UTC)) // per] += number
+        assert startable(rate, bucket, release_at(rate, bucket, moment)) == count
+    assert set(starts.values()) == {count}
 
 
 # Token buckets
@@ -116,18 +200,3 @@ def test_a_release_that_is_longer_ahead_than_times_go_is_told_again_later():
     rate = Rate(1, timedelta(days=36_500), burst=1_000_000)
     bucket = Bucket(0.0, NOW)
     assert NOW + timedelta(days=36_500) == release_at(rate, bucket, NOW, rate.size)
-
-
-# Turns
-
-
-@settings(deadline=None)
-@given(st.integers(0, 200), st.dictionaries(st.integers(0, 30), st.integers(0, 40)))
-def test_places_are_dealt_one_by_one_and_none_is_left_that_somebody_may_take(room, most):
-    dealt = in_turns(room, most)
-
-    assert all(0 <= dealt[name] <= most[name] for name in most)
-    assert sum(dealt.values()) == min(room, sum(most.values()))
-    hungry = [dealt[name] for name in most if dealt[name] < most[name]]
-    assert not hungry or max(hungry) - min(hungry) <= 1
-    assert not hungry or all(number <= max(hungry) + 1 or number == most[name] for name, number in dealt.items())

@@ -7,9 +7,12 @@ from io import StringIO
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from delayedq import Limit, Rate, limits
+from delayedq.core.channels import HEAD
 from delayedq.limits import rules_for
+from delayedq.models import ChannelMessage, Message
 from delayedq.operations import channel_list
 from tests.app import tasks
 
@@ -59,12 +62,45 @@ def test_a_limit_is_set_and_cleared(store):
     assert run("clear", "webhooks") == "webhooks has no limit that was set live.\n"
 
 
+def test_a_weight_and_a_share_of_a_channel_are_set_and_leave_the_rest_of_its_limit(store):
+    said = run("set", DELIVER, "--channel", "acme", "--weight", "2", "--share", "1")
+    assert said == f"channel acme of {DELIVER}: 1 at once, share 1, weight 2.\n"
+    assert limits.live(store) == {(DELIVER, "acme"): Limit(concurrency=1, share=1, weight=2)}
+
+
+def test_a_rate_is_set_in_windows_and_without_retries(store):
+    said = run("set", "webhooks", "--rate", "100", "--per", "1h", "--window", "--first-only")
+    assert said == "webhooks: 100 in each window of 1 h.\n"
+    rate = Rate(100, per=timedelta(hours=1), window=True, retries=False)
+    assert limits.live(store) == {("webhooks", ""): Limit(rate=rate)}
+
+
+def test_what_blocks_a_channel_is_listed_and_skipped(store):
+    first, _ = tasks.notify.enqueue_many([(("acme", 1), {}), (("acme", 2), {})])
+    store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
+    (one,) = Message.objects.filter(kind=tasks.notify.module_path, lease_token__isnull=False)
+    Message.objects.filter(pk=one.pk).update(leased_until=None, lease_token=None, scheduled_at=in_an_hour())
+    ChannelMessage.objects.filter(message_id=one.pk).update(lease_token=0, urgency=HEAD, due_at=in_an_hour())
+    (said,) = [line for line in run("list").splitlines() if "notify in" in line and "acme" in line]
+    assert f"1 waiting, 0 running; 1 at once, in order, blocked by message {first.id} until " in said
+    path = tasks.notify.module_path
+    assert run("skip", path, "--channel", "acme") == f"channel acme of {path} is not blocked any more.\n"
+    assert run("skip", path, "--channel", "acme") == f"channel acme of {path} is blocked by no message.\n"
+    assert "blocked by" not in run("list")
+
+
+def in_an_hour():
+    return timezone.now() + timedelta(hours=1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("pause", "nowhere"), "'nowhere' has no channels"),
         (("set", "webhooks", "--rate", "5"), "--rate and --per go together"),
         (("set", "webhooks", "--concurrency", "0"), "concurrency of a Limit is a whole number of at least 1"),
+        (("set", "webhooks", "--weight", "2"), "name one of 'webhooks' by channel="),
+        (("set", DELIVER, "--channel", "acme", "--weight", "0"), "weight of a Limit is from"),
         (("set", "webhooks", "--size", "5"), "A size can be set live only where the code defines one"),
     ],
 )

@@ -9,14 +9,14 @@ import pytest
 from delayedq import Limit, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits import rules_for
-from delayedq.models import Message
+from delayedq.models import ChannelNotice, Message
 from delayedq.operations.explain import explain
 from delayedq.operations.findings import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Offer
 from tests.app import tasks
-from tests.store.given import NOW, at
+from tests.store.given import NOW, at, retry, settle
 from tests.store.test_worker_registry import worker
 
 
@@ -121,3 +121,39 @@ def test_what_waits_for_a_limit_is_not_late_and_what_waits_for_none_is(store):
     assert [one.rule for one in verdict(store, at(59))] == [Rule.LATE]
     claim(store)
     assert verdict(store, at(59)) == []
+
+
+# What blocks a channel
+
+
+def blocked(store):
+    """Two messages of a channel with a strict order: the first is to be tried again in half a minute."""
+    offered = offer(store, tasks.notify, 2, "acme")
+    (first,) = claim(store)
+    settle(store, retry(first, delay=30.0))
+    assert claim(store) == []
+    return offered
+
+
+def test_what_blocks_a_channel_is_named_and_until_when(store, served):
+    first, second = blocked(store)
+
+    (said,) = why(second)
+    assert said.startswith(f"Channel acme is blocked by message {first.id}, which is tried again in 30 s, ")
+    assert said.endswith("; `channels skip` lets the others start.")
+
+
+def test_the_channel_of_a_message_that_is_unscheduled_is_looked_at(store, served):
+    tasks.notify.schedule_at(at(-9), "acme", 1, key="first")
+    (first,) = claim(store)
+    settle(store, retry(first, delay=30.0))
+    assert claim(store) == []
+    assert tasks.notify.unschedule(key="first")
+
+    assert ChannelNotice.objects.get().name == "acme"
+
+
+def test_what_waits_behind_a_message_that_blocks_it_is_not_late(store):
+    blocked(store)
+    worker_registry(store.alias).at(at(20)).heartbeat([worker("w:1")])
+    assert verdict(store, at(20)) == []

@@ -20,16 +20,19 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from delayedq.core.limiting import Limit, after, in_turns
+from delayedq.core.channels import channel_id
+from delayedq.core.limiting import Limit, Order, after, in_order
+from delayedq.core.turns import deal
 from delayedq.store.channels.places import Places
-from delayedq.store.channels.requests import ChannelClaim, Elsewhere, ScopeState, Start
+from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, ScopeState, Start
 from delayedq.store.channels.visits import Room, Visit, bucket_of, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
+    from delayedq.core.limiting import Rate
     from delayedq.store.base import Store
-    from delayedq.store.channels.requests import ChannelRequest, Group, Look, Rules, Surroundings, Told
+    from delayedq.store.channels.requests import ChannelRequest, ChannelState, Group, Look, Rules, Surroundings, Told
     from delayedq.store.protocol import Claimed
 
 #: At most so many channels of each group are visited by one claim.
@@ -54,6 +57,7 @@ class ChannelTurn:
         self._places = Places(store, self._now)
         self._groups: list[Group] = []
         self._live: dict[str, ScopeState] = {}
+        self._shares: Sequence[tuple[str, str]] = ()
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
         #: Seconds after which it is worth to ask again.
@@ -61,7 +65,7 @@ class ChannelTurn:
 
     def take(self, told: Told) -> ChannelClaim:
         around = self._store.hear(self._now, told)
-        self._live = around.scopes
+        self._live, self._shares = around.scopes, around.shares
         served = self._served(around)
         self._count(served)
         random.shuffle(served)
@@ -110,12 +114,12 @@ class ChannelTurn:
             room = min(room, room_of(limit, self._running[scope], bucket, room.places, self._now), key=_places)
         return room
 
-    def _take_shared(self, rules: Rules, started: int) -> None:
+    def _take_shared(self, rules: Rules, claimed: Sequence[Claimed]) -> None:
         for scope, defined in rules.scopes:
-            self._running[scope] += started
+            self._running[scope] += len(claimed)
             if (rate := self._of(scope, defined).rate) is not None:
                 state = self._live.get(scope, ScopeState())
-                bucket = after(rate, bucket_of(state), self._now, started)
+                bucket = after(rate, bucket_of(state), self._now, sum(counts(rate, one) for one in claimed))
                 self._live[scope] = state._replace(tokens=bucket.tokens, tokens_at=bucket.at)
                 self._store.keep_tokens(scope, bucket)
 
@@ -123,8 +127,8 @@ class ChannelTurn:
 
     def _serve(self, group: Group, rules: Rules) -> None:
         room = self._shared_room(rules)
-        most = _visited(room.places) if room.places > 0 else 1
-        looks = self._look(group, most, room.places)
+        asked = self._asked(group, rules, room.places)
+        looks = self._look(asked)
         if not looks:
             return
         if room.places <= 0:
@@ -133,28 +137,38 @@ class ChannelTurn:
             return
         visits = [Visit(one, _limit(one, rules), one.heads) for one in looks]
         self._choose(visits, room.places)
-        started, is_ready = self._start(group, visits)
-        self._take_shared(rules, started)
-        if len(visits) == most or started >= room.places or is_ready:
+        claimed, is_ready = self._start(group, visits)
+        self._take_shared(rules, claimed)
+        if len(visits) >= asked.most or len(claimed) >= room.places or is_ready:
             self._again.append(0.0)
 
-    def _look(self, group: Group, most: int, room: int) -> list[Look]:
-        looks = self._store.look(group, most, room, self._now)
+    def _asked(self, group: Group, rules: Rules, places: int) -> Asked:
+        """Which channels to visit: for a share, also those that are far behind in turn."""
+        is_strict = rules.is_strict
+        if places <= 0:
+            return Asked(group, 1, places, is_strict)
+        has_share = rules.channel is not None and rules.channel.share is not None
+        names = {name for scope, name in self._shares if scope in {group.queue, group.kind}}
+        others = [channel_id(group.queue, group.kind, name) for name in names]
+        return Asked(group, MOST_VISITED if has_share else _visited(places), places, is_strict, others)
+
+    def _look(self, asked: Asked) -> list[Look]:
+        looks = self._store.look(asked, self._now)
         if ended := [id_ for one in looks for id_ in one.ended]:
-            self._places.put_right(ended)
-            looks = self._store.look(group, most, room, self._now)
+            self._places.put_right(ended, is_strict=asked.is_strict)
+            looks = self._store.look(asked, self._now)
         return looks
 
     def _choose(self, visits: Sequence[Visit], places: int) -> None:
         """Deal the places to the channels in turn, as far as their limits have room and messages are due in them."""
         by_id = {one.look.channel.id: one for one in visits}
-        most = {id_: one.room(places, self._now) for id_, one in by_id.items()}
+        waiting = {id_: one.waiting(places, self._now) for id_, one in by_id.items()}
         known = {id_: one.look.asked for id_, one in by_id.items()}
         for _ in range(ROUNDS):
             for id_, one in by_id.items():
                 if len(one.heads) < known[id_]:
-                    most[id_] = min(most[id_], len(one.heads))
-            dealt = in_turns(places, most)
+                    waiting[id_] = waiting[id_]._replace(most=min(waiting[id_].most, len(one.heads)))
+            dealt = deal(places, waiting)
             more = {id_: number + 1 for id_, number in dealt.items() if len(by_id[id_].heads) == known[id_] <= number}
             if not more:
                 break
@@ -164,21 +178,24 @@ class ChannelTurn:
         for id_, one in by_id.items():
             one.wanted = min(dealt[id_], len(one.heads))
 
-    def _start(self, group: Group, visits: Sequence[Visit]) -> tuple[int, bool]:
-        """Claim what was chosen; says how many messages that were, and whether a channel stays in turn."""
+    def _start(self, group: Group, visits: Sequence[Visit]) -> tuple[list[Claimed], bool]:
+        """Claim what was chosen; says what that was, and whether a channel stays in turn."""
         home = {id_: visit for visit in visits for id_ in visit.heads[: visit.wanted]}
         turn = max([group.turn, *(one.look.channel.turn for one in visits if one.wanted)])
         started = Counter({one.look.channel.id: one.wanted for one in visits})
-        start = self._left(group._replace(turn=turn), visits, started)
-        claimed = self._store.start(start._replace(ids=list(home)), self._request)
-        if missed := home.keys() - {one.id for one in claimed}:
-            self._pass_over(self._places.put_right(missed), home)
+        start = self._left(group._replace(turn=turn), visits, started, started)
+        claimed = self._store.start(start._replace(ids=list(home), channels=_changed(start, visits)), self._request)
+        missed = home.keys() - {one.id for one in claimed}
+        free = [one for one in claimed if not counts(home[one.id].limit.rate, one)]
+        self._pass_over(self._places.put_right(missed), home)
+        if missed or free:
             started = Counter(home[one.id].look.channel.id for one in claimed)
-            start = self._left(group._replace(turn=turn), visits, started)
+            counted = started - Counter(home[one.id].look.channel.id for one in free)
+            start = self._left(group._replace(turn=turn), visits, started, counted)
             self._store.keep_channels(start)
         order = {id_: rank for rank, id_ in enumerate(home)}
         self._claimed += sorted(claimed, key=lambda one: order[one.id])
-        return len(claimed), any(one.is_ready for one in start.channels)
+        return claimed, any(one.is_ready for one in start.channels)
 
     def _pass_over(self, gone: Collection[int], home: Mapping[int, Visit]) -> None:
         """Their messages were cancelled: no one else has them, so those behind them may start at once."""
@@ -188,12 +205,19 @@ class ChannelTurn:
         for channel in {home[id_].look.channel.id for id_ in gone}:
             self._places.sweep(channel)
 
-    def _left(self, group: Group, visits: Sequence[Visit], started: Counter[int]) -> Start:
-        """The channels when so many of their messages have started."""
+    def _left(self, group: Group, visits: Sequence[Visit], started: Counter[int], counted: Counter[int]) -> Start:
+        """The channels when so many of their messages have started, of which so many count for their rates."""
         lease, now = self._request.lease, self._now
-        states = {one.look.channel.id: one.after(started[one.look.channel.id], now, lease) for one in visits}
+        numbers = {one.look.channel.id: (one, started[one.look.channel.id]) for one in visits}
+        states = {id_: one.after(number, counted[id_], now, lease) for id_, (one, number) in numbers.items()}
         gone = [id_ for id_, state in states.items() if state is None]
         return Start([], [state for state in states.values() if state is not None], gone, group)
+
+
+def _changed(start: Start, visits: Sequence[Visit]) -> list[ChannelState]:
+    """Those that are not left as they were."""
+    before = {one.look.channel for one in visits}
+    return [state for state in start.channels if state not in before]
 
 
 @lru_cache(maxsize=1_000)
@@ -203,7 +227,13 @@ def limit_in(definition: str) -> Limit:
 
 
 def _limit(look: Look, rules: Rules) -> Limit:
-    return (rules.channel or UNLIMITED) if look.definition is None else limit_in(look.definition)
+    defined = rules.channel or UNLIMITED
+    return defined if look.definition is None else in_order(limit_in(look.definition), Order(defined.order))
+
+
+def counts(rate: Rate | None, claimed: Claimed) -> bool:
+    """Whether the start of this attempt counts for the rate."""
+    return rate is None or rate.retries or claimed.attempt <= 1
 
 
 def _places(room: Room) -> int:

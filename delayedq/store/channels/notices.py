@@ -100,14 +100,15 @@ def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: dat
         channel.turn = max(channel.turn, turn)
     if heard.ended:
         charged = heard.ended * cost(channel.seconds)
-        channel.turn += max(heard.seconds, heard.ended * LEAST_SECONDS) - charged if known else 0.0
+        took = max(heard.seconds, heard.ended * LEAST_SECONDS)
+        channel.turn += (took - charged) / channel.weight if known else 0.0
         channel.seconds = heard.mean(channel.seconds)
     channel.ready_at = min(channel.ready_at, heard.at)
     channel.is_ready = channel.is_ready or channel.ready_at <= now
     return channel
 
 
-_FIELDS = ["is_ready", "ready_at", "turn", "seconds", "tokens", "tokens_at"]
+_FIELDS = ["is_ready", "ready_at", "turn", "seconds", "weight", "tokens", "tokens_at"]
 
 
 def store_channels(store: Channels, channels: Collection[Channel]) -> None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
+    from delayedq.store.base import Store
     from delayedq.store.channels.verbs import Channels
     from delayedq.store.protocol import Claimed, Offer, Offered, Settled, Transition
 
@@ -68,7 +69,10 @@ def line_up_offered(store: Channels, offers: Iterable[Offer], offered: Iterable[
 
 
 def line_up_again(store: Channels, ids: Collection[int]) -> None:
-    """The same for live messages by what their rows say; those without a channel have no place."""
+    """The same for live messages by what their rows say; those without a channel have no place.
+
+    Their channels are looked at, as they may have blocked them.
+    """
     from delayedq.models import Message  # stores are imported before the models are loaded
 
     rows = Message.objects.using(store.database.alias).filter(id__in=ids, priority__lt=BOUNDARY)
@@ -76,6 +80,20 @@ def line_up_again(store: Channels, ids: Collection[int]) -> None:
     lined = {id_: address(queue, kind, channel_of(metadata) or "") for id_, queue, kind, metadata in named}
     if lined:
         store.line_up(lined)
+        now = store.now()
+        store.tell(Told([where.notice(now) for where in {*lined.values()}]))
+
+
+def unschedule_and_tell(store: Store, kind: str, key: str) -> bool:
+    """`store.unschedule`, where the message may block its channel."""
+    from delayedq.models import Message
+
+    with store.database.atomic():
+        ids = list(Message.objects.using(store.alias).filter(kind=kind, key=key).values_list("id", flat=True))
+        ended = store.unschedule(kind, key)
+        store.tell_freed(ids)
+        store.notify_after_commit()
+    return ended
 
 
 def with_channels(transitions: Sequence[Transition]) -> list[Transition]:

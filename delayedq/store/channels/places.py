@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import Exists, Min, OuterRef, Subquery
 
-from delayedq.core.channels import BOUNDARY
+from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
 from delayedq.store.channels.requests import ChannelState, Look, Running
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.models import ChannelMessage
-    from delayedq.store.channels.requests import Group
+    from delayedq.store.channels.requests import Asked, Group
     from delayedq.store.channels.verbs import Channels
 
     Row = tuple[int, int, int, int]
@@ -70,10 +70,11 @@ class Places:
         tokens = {id_: token for id_, _, _, token in taken}
         return {id_: max(one.until or self._now, self._now) for id_, one in held.items() if one.token == tokens[id_]}
 
-    def put_right(self, ids: Collection[int]) -> set[int]:
+    def put_right(self, ids: Collection[int], *, is_strict: bool = False) -> set[int]:
         """Have these wait, as their messages say; those without a message in a limited lane have no place any more.
 
-        Returns those. What an operator brings back at this moment keeps its place.
+        is_strict: those that were claimed are first in their channels, and block them. Returns those that have no
+        place any more. What an operator brings back at this moment keeps its place.
         """
         if not ids:
             return set()
@@ -86,8 +87,10 @@ class Places:
             self._store.drop_places(gone)
             line_up_again(self._store, gone)
         for place in self._all.filter(message_id__in=list(due)):
+            if is_strict and place.lease_token:
+                place.urgency = HEAD
             place.lease_token, place.due_at = 0, due[place.message_id]
-            place.save(using=self._alias, update_fields=["lease_token", "due_at"])
+            place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency"])
         return gone
 
     def sweep(self, channel: int) -> None:
@@ -99,24 +102,46 @@ class Places:
         live = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
         self.put_right(ids - set(live.values_list("id", flat=True)))
 
-    def look(self, group: Group, most: int, room: int) -> list[Look]:
+    def look(self, asked: Asked) -> list[Look]:
         """As SQLite, MariaDB and MySQL do it. PostgreSQL does the same in one statement."""
-        channels = self._in_turn(group, most)
+        channels = self._in_turn(asked)
         ids = [one.id for one in channels]
-        asked = share_of(room, len(ids))
+        share = share_of(asked.room, len(ids))
         running, ended = self.running(ids)
-        heads, due = self._store.heads(dict.fromkeys(ids, asked), self._now), self._next_due(ids)
-        definitions = self._definitions(group, channels)
+        heads, due = self._store.heads(dict.fromkeys(ids, share), self._now), self._next_due(ids)
+        definitions = self._definitions(asked.group, channels)
+        blocked = self.blocked(ids) if asked.is_strict else {}
         return [
-            Look(one, running[one.id], asked, heads[one.id], due.get(one.id), ended[one.id], definitions.get(one.name))
+            Look(
+                one, running[one.id], share, heads[one.id], due.get(one.id), ended[one.id], definitions.get(one.name),
+                blocked.get(one.id),
+            )
             for one in channels
-        ]
+        ]  # fmt: skip
 
-    def _in_turn(self, group: Group, most: int) -> list[ChannelState]:
+    def _in_turn(self, asked: Asked) -> list[ChannelState]:
         from delayedq.models import Channel
 
-        ready = Channel.objects.using(self._alias).filter(group_id=group.id, is_ready=True)
-        return [ChannelState(*row) for row in ready.order_by("turn", "id").values_list(*ChannelState._fields)[:most]]
+        ready = Channel.objects.using(self._alias).filter(group_id=asked.group.id, is_ready=True)
+        rows = list(ready.order_by("turn", "id").values_list(*ChannelState._fields)[: asked.most])
+        if others := {*asked.others} - {row[0] for row in rows}:
+            rows += ready.filter(id__in=others).order_by("turn", "id").values_list(*ChannelState._fields)
+        return [ChannelState(*row) for row in rows]
+
+    def blocked(self, channels: Collection[int]) -> dict[int, datetime]:
+        """Those that a message blocks, until it is due."""
+        rows = (
+            self.heads(channels).order_by().values("channel_id").annotate(due=Min("due_at")).filter(due__gt=self._now)
+        )
+        return dict(rows.values_list("channel_id", "due"))
+
+    def heads(self, channels: Collection[int]) -> QuerySet[ChannelMessage]:
+        """The messages that were claimed in channels with a strict order, and wait to be tried again."""
+        from delayedq.models import Message
+
+        live = Message.objects.filter(id=OuterRef("message_id"))
+        heads = self._all.filter(Exists(live), channel_id__in=channels, lease_token=0, urgency=HEAD)
+        return heads.order_by("due_at", "message_id")
 
     def _next_due(self, channels: Collection[int]) -> dict[int, datetime]:
         from delayedq.models import Channel
@@ -140,3 +165,17 @@ class Places:
 def share_of(room: int, channels: int) -> int:
     """How many messages of each channel to look at: its share of the room, and one more to know whether more wait."""
     return -(-max(room, 0) // max(channels, 1)) + 1
+
+
+def unblock(store: Channels, channels: Collection[int]) -> bool:
+    """Have the messages that block these channels wait as all others do; says whether there were any."""
+    from delayedq.models import ChannelMessage, Message
+
+    alias = store.database.alias
+    heads = ChannelMessage.objects.using(alias).filter(channel_id__in=channels, lease_token=0, urgency=HEAD)
+    priorities = dict(
+        Message.objects.using(alias).filter(id__in=heads.values("message_id")).values_list("id", "priority")
+    )
+    for id_, priority in priorities.items():
+        heads.filter(message_id=id_).update(urgency=-priority)
+    return bool(priorities)

@@ -22,6 +22,11 @@ class Rules(NamedTuple):
     scopes: Sequence[tuple[str, Limit]] = ()
     channel: Limit | None = None
 
+    @property
+    def is_strict(self) -> bool:
+        """Whether a message that is to be tried again blocks its channel."""
+        return self.channel is not None and self.channel.is_strict
+
 
 class Elsewhere(Rules):
     """Those of messages that only other workers claim: what runs of them counts in the limits that they share."""
@@ -99,6 +104,8 @@ class Surroundings(NamedTuple):
     kinds_paused: set[str]
     groups: list[Group]
     scopes: dict[str, ScopeState]
+    #: Channels for which a share was set live, as scope and name.
+    shares: list[tuple[str, str]]
 
 
 class ChannelState(NamedTuple):
@@ -112,6 +119,20 @@ class ChannelState(NamedTuple):
     seconds: float
     tokens: float | None
     tokens_at: datetime | None
+    weight: float = 1.0
+
+
+class Asked(NamedTuple):
+    """Which channels of a group a claim visits: the first `most` in turn, and `others` (ids) as far as they are.
+
+    room: how many messages it may start. is_strict: messages that are to be tried again block their channels.
+    """
+
+    group: Group
+    most: int
+    room: int
+    is_strict: bool = False
+    others: Collection[int] = ()
 
 
 class Running(NamedTuple):
@@ -131,6 +152,7 @@ class Look(NamedTuple):
     heads: the ids of the first messages that are due in it, up to `asked`. next_due: if those are all, when the next of
     the others is.
     ended: messages with a place as if they ran, which do not. definition: the limit that was set live.
+    blocked_until: when its first message, which blocks it, is due again; None: it is not blocked.
     """
 
     channel: ChannelState
@@ -140,6 +162,7 @@ class Look(NamedTuple):
     next_due: datetime | None
     ended: list[int]
     definition: str | None = None
+    blocked_until: datetime | None = None
 
 
 class Start(NamedTuple):

@@ -13,6 +13,7 @@ SURROUNDINGS = """
 SELECT 'scope', id, scope, definition, tokens, tokens_at FROM delayedq_limitstate WHERE channel = ''
 UNION ALL SELECT 'queue', NULL, queue, NULL, NULL, NULL FROM delayedq_pausedqueue
 UNION ALL SELECT 'kind', NULL, kind, NULL, NULL, NULL FROM delayedq_pausedtask
+UNION ALL SELECT 'share', NULL, scope, channel, NULL, NULL FROM delayedq_limitstate WHERE share > 0
 UNION ALL SELECT
     CASE WHEN one.id IN (
         {ready} SELECT group_id FROM delayedq_channel WHERE group_id = one.id AND is_ready = TRUE

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from delayedq.core.limiting import Bucket
     from delayedq.store.channels.offers import Address
-    from delayedq.store.channels.requests import Look, Rules, Start
+    from delayedq.store.channels.requests import Asked, Look, Rules, Start
     from delayedq.store.database import Database
     from delayedq.store.protocol import Claimed
 
@@ -102,7 +102,7 @@ class Channels(ABC):
         return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))
 
     def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> Surroundings:
-        around = Surroundings(set(), set(), [], {})
+        around = Surroundings(set(), set(), [], {}, [])
         for what, id_, name, text, number, moment in rows:
             match what:
                 case "scope":
@@ -111,6 +111,8 @@ class Channels(ABC):
                     around.queues_paused.add(name)
                 case "kind":
                     around.kinds_paused.add(name)
+                case "share":
+                    around.shares.append((name, text))
                 case _:
                     around.groups.append(Group(id_, name, text, number, what == "ready"))
         return around
@@ -118,12 +120,12 @@ class Channels(ABC):
     def _moment(self, stored: object) -> datetime | None:
         return None if stored is None else self.database.dialect.instant(stored)
 
-    def look(self, group: Group, most: int, room: int, now: datetime) -> list[Look]:
-        """The channels of this group that are in turn, up to `most`, in their order; and what is in each.
+    def look(self, asked: Asked, now: datetime) -> list[Look]:
+        """The channels of a group that are in turn, in their order; and what is in each.
 
-        Of the messages that are due, so many are named as its share of `room` is.
+        Of the messages that are due, so many are named as the room divided by the channels gives.
         """
-        return Places(self, now).look(group, most, room)
+        return Places(self, now).look(asked)
 
     def heads(self, most: Mapping[int, int], now: datetime) -> dict[int, list[int]]:
         """The ids of the first messages that are due in each of these channels, up to so many."""

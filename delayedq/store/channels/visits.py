@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from delayedq.core.limiting import Bucket, Limit, after, release_at, startable
+from delayedq.core.turns import Waiting
 from delayedq.store.channels.requests import ChannelState
 
 if TYPE_CHECKING:
@@ -66,22 +67,34 @@ class Visit:
     heads: list[int]
     wanted: int = 0
 
-    def room(self, most: int, now: datetime) -> int:
-        """How many of its messages may start."""
-        return room_of(self.limit, self.look.running.number, bucket_of(self.look.channel), most, now).places
+    @property
+    def weight(self) -> float:
+        return self.limit.weight_of(self.look.channel.name)
 
-    def after(self, started: int, now: datetime, lease: timedelta) -> ChannelState | None:
-        """The channel after so many were claimed: it stays in turn, or rests; None: nothing is left of it."""
+    def waiting(self, most: int, now: datetime) -> Waiting:
+        """How many of its messages may start, and how far that takes its turn."""
+        channel, running = self.look.channel, self.look.running.number
+        if self.look.blocked_until is None:
+            most = room_of(self.limit, running, bucket_of(channel), most, now).places
+        else:
+            most = 0
+        return Waiting(most, channel.turn, cost(channel.seconds) / self.weight, (self.limit.share or 0) - running)
+
+    def after(self, started: int, counted: int, now: datetime, lease: timedelta) -> ChannelState | None:
+        """The channel after so many were claimed: it stays in turn, or rests; None: nothing is left of it.
+
+        counted: how many of them count for its rate.
+        """
         channel = self.look.channel
         bucket = bucket_of(channel)
-        if started and self.limit.rate is not None:
-            bucket = after(self.limit.rate, bucket, now, started)
+        if counted and self.limit.rate is not None:
+            bucket = after(self.limit.rate, bucket, now, counted)
         until = self._rests_until(started, bucket, now, lease)
         if until is None and self._is_quiet(started):
             return None
         tokens, tokens_at = bucket or (None, None)
-        turn = channel.turn + started * cost(channel.seconds)
-        rest = channel.seconds, tokens, tokens_at
+        turn = channel.turn + started * cost(channel.seconds) / self.weight
+        rest = channel.seconds, tokens, tokens_at, self.weight
         return ChannelState(channel.id, channel.name, until is None, until or channel.ready_at, turn, *rest)
 
     def _is_quiet(self, started: int) -> bool:
@@ -91,6 +104,8 @@ class Visit:
     def _rests_until(self, started: int, bucket: Bucket | None, now: datetime, lease: timedelta) -> datetime | None:
         """None: it is in turn; or, if no message waits, it is not needed any more."""
         running = self.look.running.number + started
+        if self.look.blocked_until is not None:
+            return min(self.look.blocked_until, self._ends_at(now, lease)) if running else self.look.blocked_until
         if self._is_quiet(started):
             moments = (self.look.next_due, self._ends_at(now, lease) if running else None)
             return min((one for one in moments if one is not None), default=None) or self._full_at(bucket, now)

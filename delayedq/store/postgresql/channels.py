@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.channels.offers import Address
-    from delayedq.store.channels.requests import ChannelRequest, Group, Notice, Start, Surroundings, Told
+    from delayedq.store.channels.requests import Asked, ChannelRequest, Notice, Start, Surroundings, Told
     from delayedq.store.postgresql.database import PostgreSQLDatabase
 
 
@@ -37,10 +37,12 @@ class PostgreSQLChannels(Channels):
     def hear(self, now: datetime, told: Told) -> Surroundings:  # noqa: ARG002 - the store is bound to it
         return self._surroundings(self.database.batch(sql.HEAR, _ended(told)))
 
-    def look(self, group: Group, most: int, room: int, now: datetime) -> list[Look]:  # noqa: ARG002
+    def look(self, asked: Asked, now: datetime) -> list[Look]:  # noqa: ARG002
+        group, most, room, *_ = asked
         parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
-        rows = self.database.batch(sql.LOOK, parameters)
-        return [Look(ChannelState(*row[:8]), Running(*row[8:10]), *row[10:]) for row in rows]
+        statement = sql.look(is_strict=asked.is_strict, with_others=bool(asked.others))
+        rows = self.database.batch(statement, {**parameters, "others": numbers(asked.others)})
+        return [Look(ChannelState(*row[:9]), Running(*row[9:11]), *row[11:]) for row in rows]
 
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
         parameters = {"channels": numbers(most), "most": numbers(most.values())}
@@ -99,6 +101,7 @@ def _kept(start: Start) -> dict[str, Any]:
         "ready": numbers(int(one.is_ready) for one in channels),
         "ready_at": texts([one.ready_at.isoformat() for one in channels]),
         "turns": numbers(one.turn for one in channels),
+        "weights": numbers(one.weight for one in channels),
         "tokens": numbers(one.tokens for one in channels),
         "tokens_at": texts([None if one.tokens_at is None else one.tokens_at.isoformat() for one in channels]),
         "gone": numbers(start.gone),

@@ -7,7 +7,9 @@ each step took half of the time.
 
 from __future__ import annotations
 
-from delayedq.core.channels import BOUNDARY, LIMITED
+from functools import cache
+
+from delayedq.core.channels import BOUNDARY, HEAD, LIMITED
 from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
 from delayedq.store.channels.sql import SURROUNDINGS
 from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS
@@ -118,7 +120,7 @@ changed AS (
         is_ready = known.is_ready OR least(heard.at, known.ready_at) <= {NOW},
         ready_at = least(heard.at, known.ready_at),
         turn = CASE WHEN known.is_ready THEN known.turn ELSE greatest(known.turn, its.turn) END
-            + greatest(heard.seconds, heard.ended * {LEAST_SECONDS}) - heard.ended * {_COST},
+            + (greatest(heard.seconds, heard.ended * {LEAST_SECONDS}) - heard.ended * {_COST}) / known.weight,
         seconds = CASE WHEN heard.ended > 0
             THEN known.seconds * {_KEPT} + heard.seconds / heard.ended * (1 - {_KEPT}) ELSE known.seconds END
     FROM heard, delayedq_channelgroup AS its
@@ -127,9 +129,9 @@ changed AS (
     RETURNING known.id, known.group_id
 ),
 created AS (
-    INSERT INTO delayedq_channel (id, group_id, name, is_ready, ready_at, turn, seconds)
+    INSERT INTO delayedq_channel (id, group_id, name, is_ready, ready_at, turn, seconds, weight)
     SELECT channel_id, group_id, name, at <= {NOW}, at, coalesce(its.turn, 0),
-        CASE WHEN ended > 0 THEN seconds / ended ELSE 0 END
+        CASE WHEN ended > 0 THEN seconds / ended ELSE 0 END, 1
     FROM heard LEFT JOIN delayedq_channelgroup AS its ON its.id = heard.group_id
     WHERE heard.group_id IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM delayedq_channel AS known WHERE known.id = heard.channel_id)
@@ -157,24 +159,24 @@ FROM unnest(%(channels)s::bigint[], %(most)s::int[]) AS channel (id, most)
 """
 
 # What a lease says may be over, and renewed beside its row (see `expired`): then it ends at any moment.
-LOOK = f"""
+_LOOK = f"""
 SELECT channel.id, channel.name, channel.is_ready, channel.ready_at, channel.turn, channel.seconds, channel.tokens,
-    channel.tokens_at, running.number, running.until, channel.share, first.ids,
+    channel.tokens_at, channel.weight, running.number, running.until, channel.share, first.ids,
     CASE WHEN cardinality(first.ids) < channel.share THEN (SELECT min(due_at) {_WAITING} AND due_at > {NOW}) END,
     running.ended,
     CASE WHEN channel.name <> '' THEN coalesce(
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(kind)s AND channel = channel.name),
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(queue)s AND channel = channel.name)
-    ) END
+    ) END{{blocked}}
 FROM (
     SELECT one.*, ((%(room)s + count(*) OVER () - 1) / count(*) OVER ())::int + 1 AS share FROM (
-        SELECT * FROM delayedq_channel WHERE group_id = %(group)s AND is_ready = true ORDER BY turn, id LIMIT %(most)s
+        (SELECT * FROM {{ready}} ORDER BY turn, id LIMIT %(most)s){{others}}
     ) AS one
 ) AS channel
 CROSS JOIN LATERAL (SELECT ARRAY({_FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE is_held), min(greatest(leased_until, {NOW})) FILTER (WHERE is_held),
-        coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{}}')
+        coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{{{}}}}')
     FROM (
         SELECT place.message_id, message.leased_until, message.id IS NOT NULL AND NOT ({expired("message")}) AS is_held
         FROM delayedq_channelmessage AS place
@@ -185,6 +187,22 @@ CROSS JOIN LATERAL (
 ) AS running (number, until, ended)
 ORDER BY channel.turn, channel.id
 """
+
+_READY = "delayedq_channel WHERE group_id = %(group)s AND is_ready = true"
+_OTHERS = f" UNION SELECT * FROM {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigint[])))"
+_BLOCKED = f""", (
+    SELECT CASE WHEN min(due_at) > {NOW} THEN min(due_at) END {_WAITING} AND urgency = {HEAD}
+        AND EXISTS (SELECT FROM delayedq_message AS message WHERE message.id = message_id)
+)"""
+
+
+@cache
+def look(*, is_strict: bool, with_others: bool) -> str:
+    """The channels in turn, in which those that are to be tried again block others or not; with named ones, or not."""
+    return _LOOK.format(
+        ready=_READY, others=_OTHERS if with_others else "", blocked=_BLOCKED if is_strict else ", NULL::timestamptz"
+    )
+
 
 # What it writes -----------------------------------------------------------------------------------------------------
 
@@ -204,16 +222,16 @@ turned AS (
 """
 _STATES = """
 %(channels)s::bigint[], %(ready)s::boolean[], %(ready_at)s::timestamptz[], %(turns)s::float8[],
-%(tokens)s::float8[], %(tokens_at)s::timestamptz[]
+%(tokens)s::float8[], %(tokens_at)s::timestamptz[], %(weights)s::float8[]
 """
 # A channel that was deleted is inserted again where less was claimed than it was deleted for.
 KEEP = f"""
 WITH kept AS (
-    INSERT INTO delayedq_channel (id, is_ready, ready_at, turn, tokens, tokens_at, name, seconds, group_id)
+    INSERT INTO delayedq_channel (id, is_ready, ready_at, turn, tokens, tokens_at, weight, name, seconds, group_id)
     SELECT given.*, %(group)s FROM unnest({_STATES}, %(names)s::text[], %(seconds)s::float8[]) AS given
     ON CONFLICT (id) DO UPDATE SET
         is_ready = excluded.is_ready, ready_at = excluded.ready_at, turn = excluded.turn, tokens = excluded.tokens,
-        tokens_at = excluded.tokens_at
+        tokens_at = excluded.tokens_at, weight = excluded.weight
 ),
 {_LEFT}
 SELECT 1
@@ -228,8 +246,8 @@ taken AS (
 kept AS (
     UPDATE delayedq_channel AS channel SET
         is_ready = given.is_ready, ready_at = given.ready_at, turn = given.turn, tokens = given.tokens,
-        tokens_at = given.tokens_at
-    FROM unnest({_STATES}) AS given (id, is_ready, ready_at, turn, tokens, tokens_at)
+        tokens_at = given.tokens_at, weight = given.weight
+    FROM unnest({_STATES}) AS given (id, is_ready, ready_at, turn, tokens, tokens_at, weight)
     WHERE channel.id = ANY(ARRAY(SELECT unnest(%(channels)s::bigint[]))) AND channel.id = given.id
 ),
 {_LEFT}
