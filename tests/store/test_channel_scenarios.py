@@ -36,15 +36,16 @@ def test_e1_one_by_one_a_channel_keeps_its_order_also_after_lost_leases_and_retu
 
 
 def test_e6_beside_a_large_backlog_small_channels_are_done_first(store):
-    offer(store, *["large"] * 3_000)
-    offer(store, *[f"small {number}" for number in range(10) for _ in range(10)])
+    """As one of 100,000 and a hundred of 10, which `tests.benchmarks.limits --messages 101000` measures: 1 of 101."""
+    large = offer(store, *["large"] * 5_000)
+    offered = offer(store, *[f"small {number}" for number in range(5) for _ in range(10)])
     small, taken = 0, 0
-    while small < 100:
+    while small < len(offered):
         claimed = claims(store, 50)
         taken += len(claimed)
         small += sum(channel_of(one.metadata) != "large" for one in claimed)
         finish(store, *claimed, seconds=0.01)
-    assert taken <= 500
+    assert taken <= 0.05 * (len(large) + len(offered))
 
 
 def test_e9_a_message_that_is_put_back_keeps_its_attempts_and_does_not_beat_the_rate(store):
