@@ -35,6 +35,29 @@ def test_however_often_workers_are_killed_no_more_run_than_the_limit_allows(work
     assert most_at_once(log.read_text().splitlines(), killed) == 2
 
 
+def test_however_often_workers_are_killed_no_more_start_than_the_rate_allows(workers, tmp_path):
+    """4 in a second, and 2 at once: each attempt counts, also that of a message whose worker was killed."""
+    log, each, began = tmp_path / "log", 24, time.monotonic_ns()
+    names = [f"tenant {number}" for number in range(CHANNELS)]
+    tasks.write_down_at_a_rate.enqueue_many(((name, str(log)), {}) for _ in range(each) for name in names)
+    one = workers("--lease", "5", "--threads", "8", "--processes", "2", poll=0.5)
+    for goal in (20, 40):
+        eventually(lambda goal=goal: FinishedMessage.objects.count() >= goal)
+        os.kill(random.choice(children(one)[1:]), signal.SIGKILL)
+    eventually(lambda: not Message.objects.exists(), timeout=100)
+    one.send(signal.SIGTERM)
+    one.finish()
+
+    lines = [line.split() for line in log.read_text().splitlines()]
+    starts = defaultdict(list)
+    for moment, what, _, _, number, _ in lines:
+        if what == "began":
+            starts[number].append((int(moment) - began) / 1e9)
+    assert FinishedMessage.objects.filter(outcome="succeeded").count() == CHANNELS * each
+    for moments in starts.values():
+        assert all(count <= 2 + 4 * seconds for count, seconds in enumerate(sorted(moments), 1))
+
+
 def kill(process):
     """Returns when: after all that it has begun, and before others are given what it held."""
     os.kill(process, signal.SIGSTOP)
