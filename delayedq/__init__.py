@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from delayedq.flows.result import FlowResult, get_flow
     from delayedq.message_result import cancel_all
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
-    from delayedq.scheduling import Scheduled
+    from delayedq.scheduling import Call, Scheduled
     from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Task, current_message, task
     from delayedq.tracking import track
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Acknowledgement",
     "BatchedMessage",
+    "Call",
     "Cancel",
     "Cancellation",
     "DelayedQueue",
@@ -63,7 +64,7 @@ _HOMES = {
     "delayedq.core.limiting": {"Limit", "Rate"},
     "delayedq.message_result": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
-    "delayedq.scheduling": {"Scheduled"},
+    "delayedq.scheduling": {"Call", "Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},
     "delayedq.tasks": {"Task", "current_message", "task"},
     "delayedq.tracking": {"track"},

@@ -12,7 +12,15 @@ from django.core.checks import Error
 from django.db import transaction
 
 from delayedq import results
-from delayedq.compat import BaseTaskBackend, TaskResult, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
+from delayedq.compat import (
+    BaseTaskBackend,
+    InvalidTask,
+    TaskResult,
+    TaskResultDoesNotExist,
+    TaskResultStatus,
+    task_enqueued,
+)
+from delayedq.core.other_names import hint
 from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
@@ -26,7 +34,7 @@ if TYPE_CHECKING:
 
     from django.core.checks import CheckMessage
 
-    from delayedq.scheduling import Call
+    from delayedq.scheduling import AnyCall
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer, Offered, OnConflict
 
@@ -49,6 +57,16 @@ class OfferingBackend(BaseTaskBackend):
         super().__init__(alias, params)
         self.defaults, self._problems = read_options(alias, self.options)
 
+    def validate_task(self, task: Any) -> None:
+        """Raises InvalidTask, which names the queues that there are."""
+        if self.queues and task.queue_name not in self.queues:
+            raise InvalidTask(
+                f"Queue {task.queue_name!r} is not valid for backend {self.alias!r}."
+                f"{hint(str(task.queue_name), {}, map(str, self.queues))} Its queues are "
+                f"{', '.join(sorted(map(str, self.queues)))}: add it to TASKS[{self.alias!r}]['QUEUES']."
+            )
+        super().validate_task(task)
+
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """See `Task.enqueue`."""
         self.validate_task(task)
@@ -70,12 +88,12 @@ class OfferingBackend(BaseTaskBackend):
         self.validate_task(task)
         return self._offer(task, task.offer(args, kwargs, when=when, key=key), on_conflict)
 
-    def enqueue_many(self, task: AnyTask, calls: Iterable[Call]) -> list[Scheduled]:
+    def enqueue_many(self, task: AnyTask, calls: Iterable[AnyCall]) -> list[Scheduled]:
         """See `Task.enqueue_many`."""
         self.validate_task(task)
         return self._offer_many(task, task.offers(calls, task.run_after))
 
-    def enqueue_bulk(self, task: AnyTask, calls: Iterable[Call], chunk_size: int) -> int:
+    def enqueue_bulk(self, task: AnyTask, calls: Iterable[AnyCall], chunk_size: int) -> int:
         """See `Task.enqueue_bulk`. Raises ValueError for a chunk size below 1."""
         self.validate_task(task)
         if chunk_size < 1:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delayedq.compat import Task as DjangoTask
+from delayedq.core.other_names import VERBS, hint
 from delayedq.signature import Signature
 
 if TYPE_CHECKING:
@@ -53,8 +54,13 @@ class BaseTask(AnyTask):
     sensitive: names of arguments that are masked wherever they would be shown or logged ("return": the result); True:
         all of them and the result. Django's `sensitive_variables` on the function adds its names. See
         `delayedq.masking`.
+    steps: the names of the steps that its function may call, without their numbers. Then it may call no other, and
+        `manage.py delayedq check-pending` can say whether the recorded steps of what waits are known to this version.
+        None: any.
 
     channel, limit: see `delayedq.task_channels`.
+    aliases: paths that the task had before it was moved or renamed: messages that were stored under one of them run.
+        Keys are unique per stored path, so a new message does not replace one of an old path.
 
     Those in DEFAULTED are those of the backend's OPTIONS, for its queue or for all, if they are None (without OPTIONS:
     8 attempts, an exponential backoff from 5 s to 1 h, and nothing else). Messages store their own max_attempts, and
@@ -75,9 +81,15 @@ class BaseTask(AnyTask):
     exactly_once: bool = False
     interruptible: bool = False
     sensitive: bool | Collection[str] = False
+    steps: Collection[str] | None = None
     channel: ChannelOption = None
     limit: Limit | Sequence[Limit] | None = None
     channel_name: str | None = None
+    aliases: Collection[str] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Names what does here what a verb of another framework does there."""
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, VERBS)}")
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """A call of the task as a part of a flow. In a chain, the result of what comes before is its first argument.

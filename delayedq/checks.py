@@ -15,6 +15,7 @@
 - delayedq.W007  the messages of a task are in another database than the models of its app
 - delayedq.W008  a schedule in DELAYEDQ["CRON"] has six fields that look like those of Quartz, seconds first
 - delayedq.W010  no backend in TASKS is delayedq's
+- delayedq.W011  two tasks have the same path
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from delayedq.cron.definitions import read
 from delayedq.masking import redact
 from delayedq.models import Message
 from delayedq.store import store_for
+from delayedq.task_options import doubled
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -109,6 +111,20 @@ def check_tasks(**_: Any) -> list[CheckMessage]:
         'SILENCED_SYSTEM_CHECKS = ["delayedq.W010"].'
     )
     return [Warning(problem, hint=hint, id="delayedq.W010")]
+
+
+@register
+def check_paths(**_: Any) -> list[CheckMessage]:
+    """Messages have only the path of their task: of two functions with the same one, one never runs."""
+    return [
+        Warning(
+            f"Two tasks have the path {path!r}: {before} and {after}. Workers run the second only.",
+            hint="Rename one of them, or remove the path from the aliases of one.",
+            id="delayedq.W011",
+        )
+        for path, (before, after) in doubled.items()
+        if path in registered
+    ]
 
 
 @register("database")

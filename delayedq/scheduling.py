@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -11,7 +12,23 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
     from delayedq.tasks import Task
 
-    Call = tuple[Iterable[Any], Mapping[str, Any]]
+    type AnyCall = tuple[Iterable[Any], Mapping[str, Any]] | Call
+    ConflictName = Literal["replace", "keep", "preserve_time", "earliest", "latest"]
+
+
+class Call(NamedTuple):
+    """A call of a task for `enqueue_many` and `enqueue_bulk`, which may have a time and a key of its own.
+
+    at: when it is due (aware datetime); None: as without it, now or at the `run_after` of the task.
+    key: see `Task.schedule_at`; a live message with this key is replaced.
+
+        remind.enqueue_bulk(Call((flight.id,), at=flight.departure, key=flight.code) for flight in flights)
+    """
+
+    args: Iterable[Any] = ()
+    kwargs: Mapping[str, Any] = MappingProxyType({})
+    at: datetime | None = None
+    key: str | None = None
 
 
 class Scheduler(Protocol):
@@ -27,9 +44,9 @@ class Scheduler(Protocol):
         on_conflict: OnConflict,
     ) -> Scheduled: ...
 
-    def enqueue_many(self, task: Task[..., Any], calls: Iterable[Call]) -> list[Scheduled]: ...
+    def enqueue_many(self, task: Task[..., Any], calls: Iterable[AnyCall]) -> list[Scheduled]: ...
 
-    def enqueue_bulk(self, task: Task[..., Any], calls: Iterable[Call], chunk_size: int) -> int: ...
+    def enqueue_bulk(self, task: Task[..., Any], calls: Iterable[AnyCall], chunk_size: int) -> int: ...
 
     def unschedule(self, task: Task[..., Any], key: str) -> bool: ...
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import re
+import warnings
+from collections.abc import Collection
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,23 +14,84 @@ from delayedq.base_task import BaseTask
 from delayedq.compat import InvalidTask
 from delayedq.core.error_choice import check_error_choice
 from delayedq.core.metadata import PREFIX
+from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dumps
 from delayedq.core.signatures import check_fit
+from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
 from delayedq.store.protocol import BARE
 from delayedq.task_channels import check_limited
 from delayedq.task_defaults import check_backoff, check_max_attempts, check_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from delayedq.tasks import Task
 
 
+#: Two functions that were registered under one path, the later one last: where each is defined.
+doubled: dict[str, tuple[str, str]] = {}
+
+_NAIVE = re.compile(r'"\$":"datetime","v":"\d{4}-\d\d-\d\dT[\d:.]+(?:\[_fold=1\])?"')
+
+
+def check_naming(options: Mapping[str, Any]) -> None:
+    """Raises TypeError for what is no option of `@task`, with the option that is meant where that is known."""
+    if "run_after" in options:
+        raise TypeError("run_after cannot be defined statically with the @task decorator. Use .using(run_after=...).")
+    known = {field.name for field in fields(BaseTask)} - {"func", "run_after", "channel_name"}
+    if unknown := [name for name in options if name not in known]:
+        name = unknown[0]
+        raise TypeError(
+            f"@task has no option {name!r}.{hint(name, OPTIONS, known)} Its options are {', '.join(sorted(known))}."
+        )
+
+
+def check_place(func: Any) -> None:
+    """Raises InvalidTask for a function that has no path under which a worker finds it."""
+    name = getattr(func, "__qualname__", None)
+    if not inspect.isfunction(func) or not str(name).isidentifier():
+        named = name or repr(func)
+        raise InvalidTask(
+            f"{named} can't be a task, which is a function that is defined with `def` at module level, where workers "
+            "import it by its path. Move it there, and pass what it needs as arguments."
+        )
+
+
+def check_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raises TypeError for arguments that do not fit, with the verb that takes what is no argument."""
+    try:
+        check_fit(task.func, task.takes_context, args, kwargs)
+    except TypeError as error:
+        hints = [hint(name, CALLS) for name in kwargs if f"keyword argument '{name}'" in str(error)]
+        raise TypeError(f"{task.name}: {error}{'.' if any(hints) else ''}{''.join(hints[:1])}") from None
+
+
+def warn_naive(task: Task[..., Any], payload: str) -> None:
+    """A naive datetime means another moment where the worker has another time zone."""
+    if '"datetime"' in payload and _NAIVE.search(payload):
+        problem = f"{task.name} was given a naive datetime, which is another moment in another time zone."
+        warnings.warn(f"{problem} See django.utils.timezone.make_aware().", RuntimeWarning, stacklevel=5)
+
+
+def enter(task: Task[..., Any], registered: dict[str, Task[..., Any]]) -> None:
+    """Register it under its path and aliases. Another function that was there is noted in `doubled`."""
+    for path in (task.module_path, *task.aliases):
+        known = registered.get(path)
+        if known is not None and known.func is task.func:
+            continue
+        if known is not None and _place(known) != _place(task):
+            doubled[path] = _place(known), _place(task)
+        registered[path] = task
+
+
+def _place(task: BaseTask) -> str:
+    code = inspect.unwrap(task.func).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
 def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> None:
     """Raises InvalidTask for what no task can have; `others` are those that are registered."""
-    if not task.func.__qualname__.isidentifier():
-        raise InvalidTask(f"{task.func.__qualname__} must be defined at module level.")
     if BARE in str(task.queue_name):
         raise InvalidTask(f"{task.name}: a task's queue has no {BARE!r} in its name: {task.queue_name!r}.")
     if task.exactly_once and inspect.iscoroutinefunction(task.func):
@@ -38,11 +103,13 @@ def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> Non
         ("expires ", partial(check_timeout, task.expires)),
         ("retry_on ", partial(check_error_choice, task.retry_on)),
         ("give_up_on ", partial(check_error_choice, task.give_up_on)),
+        ("steps ", partial(_check_steps, task.steps)),
         ("on_success ", partial(_check_follow_up, task, task.on_success)),
         ("on_failure ", partial(_check_follow_up, task, task.on_failure)),
         ("on_retry ", partial(_check_follow_up, task, task.on_retry)),
         ("", partial(check_backoff, task.backoff)),
         ("", partial(_check_metadata, task.metadata)),
+        ("aliases ", partial(_check_aliases, task.aliases)),
         ("", partial(check_limited, task, others)),
     ):
         try:
@@ -51,10 +118,25 @@ def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> Non
             raise InvalidTask(f"{task.name}: {name}{str(error).removesuffix('.')}.") from None
 
 
+def _check_aliases(aliases: Any) -> None:
+    if isinstance(aliases, str) or not all(isinstance(one, str) and "." in one for one in aliases):
+        raise TypeError(f'are paths that the task had before, such as ["old.tasks.name"], not {aliases!r}')
+
+
 def _check_metadata(metadata: Any) -> None:
     dumps(metadata)
     if taken := [name for name in metadata or {} if str(name).startswith(PREFIX)]:
         raise ValueError(f"metadata has no {taken[0]!r}: names that begin with {PREFIX!r} are those of delayedq")
+
+
+def _check_steps(names: object) -> None:
+    """Raises TypeError or ValueError for what are no names of steps."""
+    if names is None:
+        return
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise TypeError(f"must be names of steps, not {names!r}")
+    for name in names:
+        check_name(name)
 
 
 def _check_follow_up(task: Task[..., Any], other: object) -> None:

@@ -17,15 +17,16 @@ from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, D
 from delayedq.core.channels import channel_of, shown_priority
 from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, stored_duration, with_own
 from delayedq.core.serialization import dump_call, dumps, loads
-from delayedq.core.signatures import check_fit, parameter_names, signature_of
+from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
+from delayedq.scheduling import Call
 from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
-from delayedq.task_options import check_options, database_of
+from delayedq.task_options import check_call, check_naming, check_options, check_place, database_of, enter, warn_naive
 
 if TYPE_CHECKING:
     import inspect
@@ -36,11 +37,9 @@ if TYPE_CHECKING:
     from delayedq.core.backoff import Backoff
     from delayedq.core.error_choice import ErrorChoice
     from delayedq.core.limiting import Limit
-    from delayedq.scheduling import Scheduled, Scheduler, StoredOptions
+    from delayedq.scheduling import AnyCall, ConflictName, Scheduled, Scheduler, StoredOptions
     from delayedq.task_channels import ChannelOption
     from delayedq.worker.attempt import Attempt
-
-    Call = tuple[Iterable[Any], Mapping[str, Any]]
 
 
 registered: dict[str, Task[..., Any]] = {}
@@ -59,6 +58,7 @@ class Task[**P, R](BaseTask):
     """
 
     def __post_init__(self) -> None:
+        check_place(self.func)
         BaseTask.__post_init__(self)
         object.__setattr__(self, "sensitive", sensitive_names(self.func, self.takes_context, self.sensitive))
         defaults = getattr(self.get_backend(), "defaults", DEFAULTS).of(self.queue_name)
@@ -66,9 +66,7 @@ class Task[**P, R](BaseTask):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(defaults, name.upper()))
         check_options(self, registered.values())
-        known = registered.get(self.module_path)
-        if known is None or known.func is not self.func:
-            registered[self.module_path] = self
+        enter(self, registered)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, in this process and without the queue; returns what it returns."""
@@ -105,16 +103,17 @@ class Task[**P, R](BaseTask):
         """The async version of `enqueue`."""
         return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
 
-    def enqueue_many(self, calls: Iterable[Call]) -> list[Scheduled]:
+    def enqueue_many(self, calls: Iterable[AnyCall]) -> list[Scheduled]:
         """Store one message per pair of (args, kwargs), all or none, and return their outcomes in the same order.
 
-        Raises what `enqueue` raises. For more calls than fit into memory use `enqueue_bulk`.
+        A `delayedq.Call` also has a time (`at`) and a `key` of its own; a live message with that key is replaced.
+        Raises what `enqueue` and `schedule_at` raise. For more calls than fit into memory use `enqueue_bulk`.
 
-            remind.enqueue_many([((7,), {}), ((8,), {})])
+            remind.enqueue_many([((7,), {}), Call((8,), at=departure, key="UA1545")])
         """
         return self._scheduler().enqueue_many(self, calls)
 
-    def enqueue_bulk(self, calls: Iterable[Call], *, chunk_size: int = CHUNK) -> int:
+    def enqueue_bulk(self, calls: Iterable[AnyCall], *, chunk_size: int = CHUNK) -> int:
         """Like `enqueue_many`, for any number of calls in constant memory. Returns how many messages were stored.
 
         `calls` is read once, in chunks of `chunk_size` (at least 1); all chunks are stored in one transaction.
@@ -127,7 +126,7 @@ class Task[**P, R](BaseTask):
         /,
         *args: Any,
         key: str | None = None,
-        on_conflict: OnConflict | str = OnConflict.REPLACE,
+        on_conflict: OnConflict | ConflictName = OnConflict.REPLACE,
         **kwargs: Any,
     ) -> Scheduled:
         """Store a message that is due at `when`, an aware datetime. A past time is due now, and still orders messages.
@@ -209,21 +208,25 @@ class Task[**P, R](BaseTask):
         (offer,) = self.offers([(args, kwargs)], when, key)
         return offer
 
-    def offers(self, calls: Iterable[Call], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
+    def offers(self, calls: Iterable[AnyCall], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
         """The messages that these calls would store, one at a time. Raises what `offer` raises."""
         if self.func.__module__ == "__main__":
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
-        metadata = with_own(None if self.metadata is None else dumps(self.metadata), self._own_metadata(key))
+        given_metadata = None if self.metadata is None else dumps(self.metadata)
+        with_parent, without = (with_own(given_metadata, self._own_metadata(one)) for one in (None, ""))
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
         sizes = sizes_of(rules_of(self, queue)) if limited else ()
-        for given, kwargs in calls:
-            args = tuple(given)
-            _check_fit(self, args, kwargs)
+        for call in calls:
+            given, kwargs, at, own_key = Call(*call)
+            args, own_key = tuple(given), key if own_key is None else own_key
+            check_call(self, args, kwargs)
             payload = dump_call(args, kwargs, names)
+            warn_naive(self, payload)
             channel = channel_for(self, args, kwargs) if limited else None
-            yield Offer(queue, kind, payload, key, when, priority, max_attempts, metadata, channel, sizes)
+            metadata = with_parent if own_key is None else without
+            yield Offer(queue, kind, payload, own_key, at or when, priority, max_attempts, metadata, channel, sizes)
 
     def _own_metadata(self, key: str | None) -> dict[str, Any]:
         """What its messages must say of it, as it differs from the task that workers know; and who makes them.
@@ -268,8 +271,10 @@ def task[**P, R](
     exactly_once: bool = ...,
     interruptible: bool = ...,
     sensitive: bool | Collection[str] = ...,
+    steps: Collection[str] | None = ...,
     channel: ChannelOption = ...,
     limit: Limit | Sequence[Limit] | None = ...,
+    aliases: Collection[str] = ...,
 ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
 def task(
     function: Callable[..., Any] | None = None,
@@ -289,8 +294,7 @@ def task(
         @task(queue_name="mail", priority=10)
         async def greet(name: str) -> str: ...
     """
-    if "run_after" in options:
-        raise TypeError("run_after cannot be defined statically with the @task decorator. Use .using(run_after=...).")
+    check_naming(options)
 
     def make(func: Callable[..., Any]) -> Task[..., Any]:
         return Task(
@@ -338,10 +342,3 @@ def _lineage(task: Task[..., Any]) -> dict[str, Any]:
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:
     """The signature of the function as callers see it, without the context."""
     return signature_of(task.func, task.takes_context)
-
-
-def _check_fit(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-    try:
-        check_fit(task.func, task.takes_context, args, kwargs)
-    except TypeError as error:
-        raise TypeError(f"{task.name}: {error}") from None

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.fingerprints import LINE_LENGTH
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.models.calls import StoredCall
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -56,7 +57,7 @@ class FinishedMessageQuerySet(models.QuerySet["FinishedMessage"]):
         return self.filter(outcome=Outcome.SUPERSEDED)
 
 
-class FinishedMessage(models.Model):
+class FinishedMessage(StoredCall, models.Model):
     """History: one row per ended message, with the id that it had as a live message."""
 
     id = models.BigIntegerField(primary_key=True)

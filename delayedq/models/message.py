@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from delayedq import clock
 from delayedq.core.channels import shown_priority
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.models.calls import StoredCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -139,7 +140,7 @@ class MessageQuerySet(models.QuerySet["Message"]):
         return self.filter(kind=kind, key=key)
 
 
-class Message(models.Model):
+class Message(StoredCall, models.Model):
     """A live message: scheduled, due, or leased by a worker."""
 
     id = models.BigAutoField(primary_key=True)
@@ -188,6 +189,11 @@ class Message(models.Model):
 
     def __str__(self) -> str:
         return f"{self.kind} {self.key or self.pk}"
+
+    @property
+    def attempts(self) -> int:
+        """How often it was started: `attempt`, under the name that an ended message has for it."""
+        return self.attempt
 
 
 class LockedRenewal(models.Model):

@@ -131,7 +131,7 @@ def check_time(when: object) -> None:
 def time_in(now: datetime, delay: object) -> datetime:
     """The time that is `delay` after now. Refuse with InvalidTime what is no timedelta, or leads beyond all times."""
     if not isinstance(delay, timedelta):
-        raise InvalidTime(f"A delay is a timedelta, not {delay!r}.")
+        raise InvalidTime(f"A delay is a timedelta, such as timedelta(minutes=5), not {delay!r}.")
     try:
         return now + delay
     except OverflowError:

@@ -31,7 +31,7 @@ operator.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Never
 
 from delayedq.core.fingerprints import last_error
 from delayedq.core.lifecycle import FinalOutcome
@@ -57,6 +57,10 @@ class OnConflict(StrEnum):
     PRESERVE_TIME = "preserve_time"  #: payload only: a throttle
     EARLIEST = "earliest"  #: payload, and the earlier of both times
     LATEST = "latest"  #: payload, and the later of both times
+
+    @classmethod
+    def _missing_(cls, value: object) -> Never:
+        raise ValueError(f"on_conflict is one of {', '.join(map(repr, map(str, cls)))}, not {value!r}.")
 
 
 class OfferOutcome(StrEnum):

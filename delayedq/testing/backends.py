@@ -21,6 +21,7 @@ from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute
 from delayedq.worker.follow_ups import follow_up_of, follow_ups
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.steps import RecordsInMemory
 from delayedq.worker.transitions import decision
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class DummyBackend(OfferingBackend):
         checked = list(offers)
         for offer in checked:
             check(offer)
-        return [Scheduled(OfferOutcome.CREATED, self._keep(task, offer).id) for offer in checked]
+        return [DummyBackend._offer(self, task, offer, OnConflict.REPLACE) for offer in checked]
 
     def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:  # noqa: ARG002 - all at once
         return len(self._offer_many(task, offers))
@@ -122,7 +123,7 @@ class DummyBackend(OfferingBackend):
         return results.make(task, id_, ready, *load_call(offer.payload), self.alias, enqueued_at=enqueued_at)
 
     def _replace(self, id_: str, kept: _Kept, task: AnyTask, offer: Offer, policy: OnConflict) -> OfferOutcome:
-        new, old = cast("datetime", offer.scheduled_at), kept.at
+        new, old = offer.scheduled_at or clock.now(), kept.at
         times = {
             OnConflict.REPLACE: new,
             OnConflict.KEEP: old,
@@ -152,6 +153,7 @@ class ImmediateBackend(DummyBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self._shared_leases = SharedLeases(64)
+        self._records: dict[str, RecordsInMemory] = {}
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Run the task, unless it is due later; returns its result, which has then ended."""
@@ -203,6 +205,7 @@ class ImmediateBackend(DummyBackend):
         )  # fmt: skip
         slot = self._shared_leases.hold(claimed.id, claimed.token)
         attempt = Attempt(claimed, kept.task, "immediate", self._shared_leases, slot)
+        attempt.records = self._records.setdefault(kept.result.id, RecordsInMemory())
         try:
             if not attempt.threaded:
                 return async_to_sync(aexecute)(attempt)
