@@ -1,5 +1,5 @@
 """The pages of the admin, one module for each. Whatever they change goes through `delayedq.operations`."""
 
-from delayedq.admin import dashboard, edits, finished, messages, queues, schedules
+from delayedq.admin import dashboard, edits, finished, flows, messages, queues, schedules
 
-__all__ = ["dashboard", "edits", "finished", "messages", "queues", "schedules"]
+__all__ = ["dashboard", "edits", "finished", "flows", "messages", "queues", "schedules"]

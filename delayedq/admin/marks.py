@@ -34,6 +34,9 @@ STATES = {
     "silent": pgettext_lazy("state", "silent"),
     "ended": pgettext_lazy("state", "ended"),
     "unknown": pgettext_lazy("state", "unknown"),
+    "waiting": pgettext_lazy("state", "waiting"),
+    "filling": pgettext_lazy("state", "filling"),
+    "skipped": pgettext_lazy("state", "skipped"),
     "undone": pgettext_lazy("state", "undone"),
     "full": pgettext_lazy("state", "full"),
     "has room": pgettext_lazy("state", "has room"),
@@ -54,6 +57,9 @@ _LOOKS = {
     "can't be read here": "lost",
     "ended": "cancelled",
     "unknown": "cancelled",
+    "waiting": "scheduled",
+    "filling": "running",
+    "skipped": "cancelled",
     "undone": "cancelled",
     "late": "lost",
     "full": "retrying",
@@ -69,6 +75,11 @@ def pill(state: str) -> SafeString:
     """The state as a word with a shape and a colour, so that it is seen at a glance by everybody."""
     look = _LOOKS.get(state, state) if state in STATES else "scheduled"
     return format_html('<span class="dq-pill dq-pill-{}">{}</span>', look, STATES.get(state, state))
+
+
+def state_word(state: str) -> str:
+    """The state as a word alone."""
+    return str(STATES.get(state, state))
 
 
 def task(path: str) -> SafeString:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any
 
 PREFIX = "delayedq."
@@ -39,6 +40,7 @@ def own(metadata: str | None, name: str) -> Any:
     return json.loads(metadata).get(name)
 
 
+@lru_cache(maxsize=1_000)  # that of all members of a group is the same
 def step_of(metadata: str | None) -> tuple[int, int] | None:
     """The flow and the number of the step of a message; None if it is in none."""
     if not metadata or FLOW not in metadata:

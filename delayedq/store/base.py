@@ -202,7 +202,7 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
         if followed := with_follow_ups(transitions):
             self._offer_follow_ups(followed, settled)
         if members := in_flows(transitions):
-            end_members(self, members, settled)
+            settled = settled._replace(offered=end_members(self, members, settled))
         return settled
 
     def _offer_follow_ups(self, followed: Sequence[Finish | GiveBack], answer: Settled) -> None:

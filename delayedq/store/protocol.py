@@ -218,11 +218,19 @@ class Settled(NamedTuple):
     `superseded`: the message was replaced while the attempt ran; it was given back to run once more, and the ended
     attempt has a history row of its own if it had started and the transition is no Discard.
     `busy`: another open transaction has locked the message; nothing was changed, and it is to be settled later.
+
+    `offered`: steps of flows were released, so there are new messages.
     """
 
     lost: frozenset[int] = frozenset()
     superseded: frozenset[int] = frozenset()
     busy: frozenset[int] = frozenset()
+    offered: bool = False
+
+    def with_(self, other: Settled) -> Settled:
+        """Both together."""
+        lost, superseded, busy = self.lost | other.lost, self.superseded | other.superseded, self.busy | other.busy
+        return Settled(lost, superseded, busy, self.offered or other.offered)
 
 
 class Renewed(NamedTuple):

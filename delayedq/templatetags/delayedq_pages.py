@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 register = template.Library()
 register.filter("count", count)
 register.filter("pill", marks.pill)
+register.filter("state_word", marks.state_word)
 register.filter("task", marks.task)
 register.filter("full_task", marks.full_task)
 register.simple_tag(script_words)

@@ -21,7 +21,6 @@ from delayedq.store.base import with_follow_ups
 from delayedq.store.channels.offers import with_channels
 from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
-from delayedq.store.flows.ending import in_flows
 from delayedq.store.protocol import Settled, SettledAndClaimed
 from delayedq.worker.sessions import keep_no_query_log
 from delayedq.worker.transitions import decision, transition
@@ -66,7 +65,7 @@ class RoundTrip:
     answer: SettledAndClaimed = NOTHING
     #: Ids of messages whose end the database refuses: they are left to their leases.
     unstorable: set[int] = field(default_factory=set)
-    #: Has it offered messages that follow others, or may it have?
+    #: Has it offered messages that follow others?
     followed: bool = False
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
@@ -79,7 +78,8 @@ class RoundTrip:
 
     def brings_work(self) -> bool:
         """Whether something that it settled is due again, now or soon, or has made messages that follow it."""
-        return bool(self.answer.settled.superseded or self.followed) or any(
+        settled = self.answer.settled
+        return bool(settled.superseded or settled.offered or self.followed) or any(
             decided.outcome is None for _, decided in self.concluded()
         )
 
@@ -151,7 +151,7 @@ class StoreThread(threading.Thread):
             transition(result, decided, round_trip.began_at)
             for result, decided in zip(round_trip.results, round_trip.decisions, strict=True)
         ]
-        round_trip.followed = bool(with_follow_ups(transitions) or in_flows(transitions))
+        round_trip.followed = bool(with_follow_ups(transitions))
         if round_trip.claims:
             self._remember_claim(round_trip.token)
         round_trip.sending.set()
@@ -202,5 +202,4 @@ class StoreThread(threading.Thread):
                 self._fail(round_trip, error, [later.claimed.id for later in transitions[position:]])
                 return
             else:
-                settled = (before | now for before, now in zip(round_trip.answer.settled, answer, strict=True))
-                round_trip.answer = SettledAndClaimed([], Settled(*settled))
+                round_trip.answer = SettledAndClaimed([], round_trip.answer.settled.with_(answer))

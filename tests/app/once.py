@@ -92,3 +92,8 @@ def kill_when_settled():
 def mark_and_kill():
     Mark.objects.create(name="killed")
     kill()
+
+
+@task(exactly_once=True, max_attempts=1_000)
+def leave_mark(name):
+    Mark.objects.create(name=name)

@@ -151,11 +151,11 @@ def map_succeed(claims):
 
 
 @pytest.mark.parametrize("size", [20, 100])
-def test_members_of_a_group_take_as_many_statements_for_any_batch(store, connection, size):
+def test_members_of_a_group_take_as_many_statements_for_any_batch(store, connection, alias, size):
     group(tasks.nothing.s() for _ in range(3 * size)).then(tasks.nothing.s()).enqueue()
     claims = claim(store, size)
     asked = statements(connection, lambda: store.settle(map_succeed(claims), "first"))
-    assert len([one for one in asked if "delayedq_flow" in one]) == 3
+    assert len([one for one in asked if "delayedq_flow" in one]) == (2 if alias == "default" else 3)
     assert FlowMember.objects.filter(outcome="succeeded").count() == size
 
 

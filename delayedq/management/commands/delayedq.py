@@ -19,8 +19,9 @@ from delayedq.management.pausing import pause_others, resume_others
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import check_queues, known_queues, near
 from delayedq.management.scaling import add_needed, run_needed
-from delayedq.operations.browsing import PAGE, by_key, find_ended, find_live
+from delayedq.operations.browsing import PAGE, by_key, find_ended, find_live, id_in
 from delayedq.operations.explain import explain
+from delayedq.operations.flows import explain_step, steps_of
 from delayedq.operations.pauses import check_name, pause, resume
 from delayedq.operations.selecting import Selection
 from delayedq.operations.wording import printable
@@ -36,14 +37,18 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
 
 
+#: What the name of a flow begins with.
+FLOW = "flow:"
+
+
 class Command(BaseCommand):
     help = "Explains why a message does not run, pauses and resumes queues, prunes history, shows and runs schedules."
     requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         subjects = parser.add_subparsers(dest="subject", required=True)
-        explained = subjects.add_parser("explain", help="Why a message does not run.")
-        explained.add_argument("message", metavar="ID|KEY", help="Of a key, the beginning will do.")
+        explained = subjects.add_parser("explain", help="Why a message, or the steps of a flow, do not run.")
+        explained.add_argument("message", metavar="ID|KEY|flow:ID", help="Of a key, the beginning will do.")
         for verb, said in (
             ("pause", "Stop workers from claiming from a queue."),
             ("resume", "Let workers claim from it again."),
@@ -95,6 +100,9 @@ class Command(BaseCommand):
 
     def _explain(self, options: dict[str, Any]) -> None:
         text: str = options["message"]
+        if text.startswith(FLOW):
+            self._explain_flow(text)
+            return
         found = [(store, message) for store in all_stores() for message in _named(store, text)]
         candidates = [] if found else [(store, message) for store in all_stores() for message in _begun(store, text)]
         if not found and not candidates:
@@ -111,6 +119,16 @@ class Command(BaseCommand):
             many = f"More than {PAGE}" if len(candidates) > PAGE else f"{len(candidates)}"
             said = f"{many} messages have a key that begins with {printable(text)}; name one to have it explained."
             self.stdout.write(said)
+
+    def _explain_flow(self, text: str) -> None:
+        id_ = id_in(text.removeprefix(FLOW)) or 0
+        found = [(store, steps) for store in all_stores() if (steps := steps_of(store, id_))]
+        if not found:
+            raise CommandError(f"There is no flow {printable(text.removeprefix(FLOW))!r}.")
+        for _, steps in found:
+            for one in steps:
+                self.stdout.write(f"{printable(one.step.name)}: {one.step.state}")
+                self.stdout.write(f"  {printable(explain_step(one, steps))}")
 
     def _pause(self, options: dict[str, Any]) -> None:
         store, backends = chosen_store(options["backend"])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import OuterRef, Subquery
-
 from delayedq.core.flows import (
     FlowState,
     StepState,
@@ -21,6 +19,7 @@ from delayedq.core.flows import (
 )
 from delayedq.core.flows import Step as Judged
 from delayedq.core.metadata import FLOW, step_of
+from delayedq.store.flows import members_sql
 from delayedq.store.flows.calls import load_calls, until
 from delayedq.store.flows.results import is_true
 from delayedq.store.protocol import Finish
@@ -32,11 +31,6 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer, Settled, Transition
 
-#: Rows in one statement.
-CHUNK = 1_000
-#: States of steps of which no message lives, and that no end of a message changes.
-_UNTOUCHED = (StepState.WAITING, StepState.FILLING, StepState.SKIPPED)
-
 
 def in_flows(transitions: Sequence[Transition]) -> list[Finish]:
     """Those that end messages of flows."""
@@ -47,63 +41,61 @@ def in_flows(transitions: Sequence[Transition]) -> list[Finish]:
     ]
 
 
-def end_members(store: Store, finishes: Sequence[Finish], settled: Settled) -> None:
-    """Within the transaction that settles them."""
+def end_members(store: Store, finishes: Sequence[Finish], settled: Settled) -> bool:
+    """Within the transaction that settles them. Returns whether messages were offered: steps are released."""
     untouched = settled.lost | settled.busy | settled.superseded
-    places = {one: step_of(one.claimed.metadata) for one in finishes if one.claimed.id not in untouched}
-    ended = {one.claimed.id: one.outcome for one, place in places.items() if place}
-    if ended:
-        end(store, {step_id(*place) for place in places.values() if place}, ended)
+    steps: set[int] = set()
+    ended: dict[int, str] = {}
+    for one in finishes:
+        place = step_of(one.claimed.metadata)
+        if place is not None and one.claimed.id not in untouched:
+            ended[one.claimed.id] = one.outcome
+            steps.add(step_id(*place))
+    return bool(ended) and end(store, steps, ended)
 
 
-def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> None:
-    """Record how these messages (by id) of these steps ended, and release what waits for the steps."""
-    from delayedq.models import FlowMember  # stores are imported before the models are loaded
-
+def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> bool:
+    """Record how these messages (by id) of these steps ended, and release what waits; returns whether anything did."""
     lock_flows(store, map(flow_of, steps))
     by_outcome: defaultdict[str, list[int]] = defaultdict(list)
     for id_, outcome in ended.items():
         by_outcome[outcome].append(id_)
     for outcome, ids in sorted(by_outcome.items()):
-        FlowMember.objects.using(store.alias).filter(message_id__in=ids).update(outcome=str(outcome))
-    advance(store, steps)
+        members_sql.end(store.database, ids, str(outcome))
+    return advance(store, steps)
 
 
 def lock_flows(store: Store, flows: Iterable[int]) -> None:
     """Until the transaction ends: nobody else ends or releases steps of these flows."""
-    from delayedq.models import FlowStep
-
-    first = {step_id(flow, 0) for flow in flows}
-    list(FlowStep.objects.using(store.alias).filter(id__in=first).order_by("id").select_for_update().values_list("id"))
+    members_sql.lock(store.database, [step_id(flow, 0) for flow in set(flows)])
 
 
-def advance(store: Store, steps: Collection[int], flows: Collection[int] = ()) -> None:
-    """End those of these steps whose members have all ended; judge their flows, and these.
+def advance(store: Store, steps: Collection[int], flows: Collection[int] = ()) -> bool:
+    """End those of these steps whose members have all ended; judge their flows, and these. Returns what `end` does.
 
     The flows are locked. A group that is released without members has ended at once, so it may take several rounds.
     """
+    offered = False
     while steps or flows:
         ended = _ended(store, steps) if steps else {}
         flows = {*flows, *(flow_of(step) for step in ended)}
-        steps = Judging(store, flows, ended).carry_out() if flows else ()
-        flows = ()
+        if not flows:
+            break
+        judging = Judging(store, flows, ended)
+        steps, flows = judging.carry_out(), ()
+        offered = offered or judging.offered
+    return offered
 
 
 def _ended(store: Store, steps: Collection[int]) -> dict[int, StepState]:
-    """Those of these steps that have no member which has not ended, and how they ended.
+    """Those of these steps whose members have all ended, and how they ended."""
+    from delayedq.models import FlowMember  # stores are imported before the models are loaded
 
-    The last member is looked at first: members end about in the order of their ids, so it is mostly the one that is
-    asked for, and a group of any size costs one row.
-    """
-    from delayedq.models import FlowMember, FlowStep
-
-    members = FlowMember.objects.using(store.alias)
-    living = members.filter(step_id=OuterRef("id"), outcome=None).order_by("-message_id").values("message_id")[:1]
-    rows = FlowStep.objects.using(store.alias).filter(id__in=steps).exclude(state__in=_UNTOUCHED)
-    over = list(rows.alias(living=Subquery(living)).filter(living=None).values_list("id", flat=True))
+    over = members_sql.over(store.database, list(steps))
     outcomes: defaultdict[int, set[str]] = defaultdict(set)
     if over:
-        for step, outcome in members.filter(step_id__in=over).values_list("step_id", "outcome").distinct():
+        members = FlowMember.objects.using(store.alias).filter(step_id__in=over)
+        for step, outcome in members.values_list("step_id", "outcome").distinct():
             outcomes[step].add(outcome or "")
     return {step: ended_as(outcomes[step]) for step in over}
 
@@ -115,6 +107,7 @@ class Judging:
         from delayedq.models import Flow, FlowStep
 
         self._store = store
+        self.offered = False
         self._now = store.now()
         self._flows: dict[int, Flow] = Flow.objects.using(store.alias).in_bulk(list(flows))
         rows = FlowStep.objects.using(store.alias).filter(flow_id__in=list(self._flows)).defer("calls").order_by("id")
@@ -179,6 +172,7 @@ class Judging:
             for offer in load_calls(calls[id_] or "[]")
         ]
         store_members(self._store, offers)
+        self.offered = bool(offers)
         for id_ in ids:
             self._changed.pop(id_, None)
         rows.filter(id__in=ids).update(state=StepState.RUNNING, released_at=self._now, ended_at=None)
@@ -218,8 +212,6 @@ def _unlocked(store: Store, rows: Any) -> bool:
 
 def store_members(store: Store, offers: Sequence[tuple[int, Offer]]) -> None:
     """Offer the messages of these steps (by id), and store whose they are."""
-    from delayedq.models import FlowMember
-
     offered = store.offer_many([offer for _, offer in offers])
-    members = [FlowMember(message_id=one.id or 0, step_id=step) for one, (step, _) in zip(offered, offers, strict=True)]
-    FlowMember.objects.using(store.alias).bulk_create(members, batch_size=CHUNK)
+    ids = [one.id for one in offered if one.id is not None]
+    members_sql.store(store.database, [(id_, step) for id_, (step, _) in zip(ids, offers, strict=True)])

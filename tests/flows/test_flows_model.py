@@ -1,0 +1,189 @@
+"""Random graphs, random ends, retries, cancels, losses and replays, in virtual time: none is stuck, none runs twice.
+
+Hypothesis chooses the graph and what happens. DELAYEDQ_TEST_EXAMPLES=100 tries as many others, at random.
+"""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from delayedq import Flow, get_flow, group
+from delayedq.cancelling import cancel
+from delayedq.exceptions import InvalidFlow
+from delayedq.flows.sweeping import sweep
+from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
+from delayedq.models import Flow as Row
+from delayedq.store import operator_store, store_for
+from delayedq.store.operator import Revival
+from delayedq.store.protocol import Lane, Offer
+from tests.app import tasks
+from tests.router import ChosenDatabase
+from tests.store.given import fail, put_back, retry, succeed
+
+EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
+SETTINGS = settings(
+    max_examples=int(EXAMPLES or 5),
+    stateful_step_count=30,
+    derandomize=EXAMPLES is None,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+LANE = Lane("default", 0)
+LEASE = timedelta(seconds=60)
+OPEN = {"waiting", "filling", "running"}
+BAD = {"failed", "cancelled"}
+GRAPH = st.lists(
+    st.tuples(
+        st.integers(0, 3),  # members; 0: a single call
+        st.sets(st.integers(0, 7), max_size=3),  # which of the steps before come before
+        st.sampled_from(["succeeded", "succeeded", "failed", "ended"]),
+    ),
+    min_size=2,
+    max_size=8,
+)
+
+
+class FlowMachine(RuleBasedStateMachine):
+    def __init__(self):
+        super().__init__()
+        self.store = store_for(ChosenDatabase.alias)
+        self.now = self.store.now() + timedelta(seconds=1)
+        self.held = []
+        self.cancelled = self.lost = False
+
+    def teardown(self):
+        try:
+            if hasattr(self, "flow"):
+                self.drain()
+        finally:
+            for model in (Message, FinishedMessage, FlowMember, FlowStep, Row):
+                model.objects.all().delete()
+
+    @property
+    def here(self):
+        return self.store.at(self.now)
+
+    @initialize(graph=GRAPH, policy=st.sampled_from(["stop", "continue"]))
+    def begin(self, graph, policy):
+        flow = Flow("model", policy=policy)
+        for number, (size, before, when) in enumerate(graph):
+            after = [str(one) for one in before if one < number]
+            call = group(tasks.nothing.si() for _ in range(size)) if size else tasks.nothing.si()
+            flow.add(str(number), call, after=after, when=when if after else "succeeded")
+        self.policy, self.flow = policy, flow.enqueue()
+
+    @rule(limit=st.integers(1, 4))
+    def claim(self, limit):
+        self.held += self.here.claim([LANE], limit, LEASE, "model")
+
+    @precondition(lambda self: self.held)
+    @rule(
+        data=st.data(),
+        end=st.sampled_from([succeed, succeed, succeed, fail, retry, put_back]),
+        number=st.integers(1, 3),
+    )
+    def end(self, data, end, number):
+        chosen = data.draw(st.permutations(range(len(self.held))))[:number]
+        ending = [self.held[one] for one in chosen]
+        self.held = [one for place, one in enumerate(self.held) if place not in chosen]
+        self.here.settle([end(one, started=0.5, finished=0.0) for one in ending], "model")
+        self.here.settle([end(one, started=0.5, finished=0.0) for one in ending], "model")  # late, once more
+
+    @rule(seconds=st.sampled_from([1, 61]))
+    def pass_time(self, seconds):
+        """After a lease, what is held may be claimed again: the older claim changes nothing any more."""
+        self.now += timedelta(seconds=seconds)
+
+    @rule()
+    def sweep(self):
+        sweep(self.here)
+
+    @rule(data=st.data(), how=st.sampled_from(["cancel", "delete"]))
+    def lose(self, data, how):
+        """An operator, or somebody with SQL."""
+        ids = list(Message.objects.order_by("id").values_list("id", flat=True))
+        if ids:
+            id_ = data.draw(st.sampled_from(ids))
+            cancel(self.store, [id_]) if how == "cancel" else Message.objects.filter(id=id_).delete()
+            self.lost = self.lost or how == "delete"
+
+    @rule()
+    def cancel_flow(self):
+        self.cancelled = self.flow.cancel() or self.cancelled
+
+    @rule()
+    def retry_flow(self):
+        before = self.flow.state
+        try:
+            get_flow(self.flow.id).retry()
+        except InvalidFlow:
+            assert before in {"running", "succeeded"} or self.lost
+        else:
+            assert before in BAD
+            self.cancelled = False
+
+    @rule(data=st.data())
+    def redrive(self, data):
+        dead = list(FinishedMessage.objects.filter(outcome="failed").order_by("id").values_list("id", flat=True))
+        if dead:
+            operator_store(self.store.alias).revive([Revival(data.draw(st.sampled_from(dead)), self.now)], "failed")
+
+    @rule()
+    def replay(self):
+        """A message as one of the history is stored again: it belongs to nothing."""
+        if one := FinishedMessage.objects.order_by("id").first():
+            self.here.offer(Offer("default", one.kind, one.payload, metadata=one.metadata))
+
+    @invariant()
+    def each_step_has_its_messages_once(self):
+        for step in FlowStep.objects.order_by("id"):
+            members = FlowMember.objects.filter(step_id=step.id).count()
+            was_released = step.released_at is not None
+            assert members == (step.size if was_released else 0), step.name
+            assert was_released or step.state in {"waiting", "skipped"}
+        assert Message.objects.values("id").distinct().count() == Message.objects.count()
+
+    def drain(self):
+        for _ in range(200):
+            self.now += timedelta(seconds=61)
+            for one in self.here.claim([LANE], 100, LEASE, "model"):
+                self.here.settle([succeed(one, started=0.5, finished=0.0)], "model")
+            sweep(self.here)
+            if not Message.objects.exists():
+                break
+        assert not Message.objects.exists()
+        self.each_step_has_its_messages_once()
+        state = self.flow.state
+        assert state != "running"
+        rows = {step.id & 0xFFFFF: step for step in FlowStep.objects.all()}
+        assert not [step.name for step in rows.values() if step.state in OPEN]
+        for step in rows.values():
+            self.check(step, {rows[number].state for number in eval(step.after)}, {row.state for row in rows.values()})
+
+    def check(self, step, before, states):
+        """Whether it was right to release or to skip it, by how all ended."""
+        wanted = {
+            "succeeded": before <= {"succeeded"}, "failed": bool(before & BAD), "ended": True,
+        }[step.runs_when]  # fmt: skip
+        stopped = self.cancelled or (self.policy == "stop" and states & BAD and step.runs_when == "succeeded")
+        if step.state == "skipped":
+            assert stopped or not wanted, step.name
+        if step.state == "succeeded":
+            assert not FlowMember.objects.filter(step_id=step.id).exclude(outcome="succeeded").exists()
+
+
+def test_whatever_happens_nothing_is_stuck_and_nothing_runs_twice(store):
+    run_state_machine_as_test(FlowMachine, settings=SETTINGS)
