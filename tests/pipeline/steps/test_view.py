@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.core.management import CommandError, call_command
+from django.db import connections
 
+from delayedq.history import read
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
 from delayedq.pipeline.models import ArchiveBatch
@@ -61,6 +65,30 @@ def test_an_archive_that_runs_between_the_two_reads_hides_no_message(pipeline, a
     monkeypatch.setattr(books, "is_there", is_there)
     assert seen(pipeline) == EACH
     assert not FinishedMessage.objects.exists()
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_who_counts_again_and_again_while_an_archive_runs_always_counts_all(pipeline, archiving, store):
+    def archive():
+        try:
+            return len(list(archiving().run(NOW, batch_rows=2)))
+        finally:
+            connections[store.alias].close()
+
+    history(6)
+    counted = []
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(archive)
+        while not running.done():
+            counted.append((seen(pipeline), history_of_both(pipeline)))
+    assert running.result() == 3
+    assert counted == [(EACH, EACH)] * len(counted)
+    assert not FinishedMessage.objects.exists()
+
+
+def history_of_both(pipeline):
+    """As `delayedq.history` reads it, without Spark."""
+    return sorted(read(lake=pipeline.lake_path, columns=["id"])["id"].to_pylist())
 
 
 @ONE_STORE
