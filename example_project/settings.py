@@ -39,7 +39,7 @@ INSTALLED_APPS = [
 TASKS = {
     "default": {
         "BACKEND": "delayedq.backend.DelayedQBackend",
-        "QUEUES": ["default", "reminders"],
+        "QUEUES": ["default", "reminders", "refunds"],
     },
 }
 
@@ -78,6 +78,9 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
+
+# Who is not signed in and opens the desk does so in the admin.
+LOGIN_URL = "admin:login"
 
 ROOT_URLCONF = "example_project.urls"
 WSGI_APPLICATION = "example_project.wsgi.application"

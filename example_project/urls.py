@@ -3,5 +3,6 @@ from django.urls import include, path
 
 urlpatterns = [
     path("admin/", admin.site.urls),
+    path("desk/", include("delayedq.desk.urls")),
     path("", include("example_project.flights.urls")),
 ]

@@ -10,6 +10,7 @@ from django.utils.translation import gettext as _
 from delayedq.core.serialization import loads
 from delayedq.desk.errors import InvalidDecision, NotOpen
 from delayedq.exceptions import CannotRun, UnknownTask
+from delayedq.masking import masking_of
 from delayedq.models import Message
 from delayedq.operations.ending import end_waiting
 from delayedq.store import store_for
@@ -85,14 +86,24 @@ def record(item: Item, verb: str, by: Any) -> None:
 
     task = task_at(item.kind)
     decided.using(queue_name=item.queue, backend=task.backend).enqueue(
-        message_id=item.message_id, task=item.kind, key=item.key, verb=verb, by=None if by is None else str(by),
-        decision=_shown(item.decision), proposal=_shown(item.proposal), confidence=item.confidence, mode=item.mode,
-        agreed=item.agreed, reason=item.reason,
-    )  # fmt: skip
+        message_id=item.message_id,
+        task=item.kind,
+        key=item.key,
+        verb=verb,
+        by=None if by is None else str(by),
+        decision=shown_result(item.kind, item.decision),
+        proposal=shown_result(item.kind, item.proposal),
+        confidence=item.confidence,
+        mode=item.mode,
+        agreed=item.agreed,
+        reason=item.reason,
+    )
 
 
-def _shown(text: str | None) -> Any:
+def shown_result(kind: str, text: str | None) -> Any:
+    """The value of the JSON of a decision as it is shown: that of a sensitive task is masked."""
+    masking = masking_of(kind)
     try:
-        return None if text is None else loads(text)
+        return None if text is None else loads(text if masking is None else masking.result(text))
     except CannotRun:
-        return text
+        return None

@@ -40,13 +40,11 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
 
     Who has the permission to assign takes it from its holder, if it is the holder that they have seen.
     """
-    from delayedq.desk.models import HELD, State
-
     with _changed(self, "assign", by) as (item, now):
         holder = item.held_by(now)
         if holder is not None and holder != user.pk and (by == user or item.assignment != self.assignment):
             raise _taken(item, now)
-        _demand_open(item, {State.WAITING, State.POSTPONED, *HELD}, now)
+        _demand_takeable(item, now)
         if by is not None and by != user:
             _rules().demand(by, "assign", item)
         if holder != user.pk:
@@ -55,7 +53,7 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
 
 
 def unassign(self: Item, by: Any = None) -> None:
-    """Give it back: it waits for anybody. Its holder may, and who may assign."""
+    """Give it back: it waits for anybody. Its holder may, and who may assign; they also end a postponement."""
     from delayedq.desk.models import State
 
     with _changed(self, "unassign", by) as (item, now):
@@ -105,7 +103,7 @@ def approve(self: Item, by: Any = None) -> None:
     from delayedq.desk.models import State
 
     with _changed(self, "approve", by) as (item, now):
-        _demand_review(item, by, now)
+        _demand_review(item, by)
         item.reviewed_by = by
         _free(item, State.DONE)
         closing.close(item, _desk(item), now)
@@ -116,7 +114,7 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
     from delayedq.desk.models import State
 
     with _changed(self, "send_back", by) as (item, now):
-        _demand_review(item, by, now)
+        _demand_review(item, by)
         maker = item.decided_by
         item.reviewed_by, item.rejections, item.reason = by, item.rejections + 1, why
         _free(item, State.WAITING)
@@ -169,18 +167,25 @@ def _free(item: Item, state: str) -> None:
     item.assignment += 1
 
 
-def _demand_open(item: Item, states: set[Any], now: datetime) -> None:
-    if item.state not in states or (
-        item.state == "postponed" and item.until is not None and item.until > now and item.holder_id is not None
-    ):
+def _demand_open(item: Item, states: set[Any]) -> None:
+    if item.state not in states:
         raise NotOpen(_("The item is %(state)s.") % {"state": item.get_state_display()})
+
+
+def _demand_takeable(item: Item, now: datetime) -> None:
+    """It is neither decided nor postponed."""
+    from delayedq.desk.models import HELD, State
+
+    is_over = item.until is not None and item.until <= now
+    _demand_open(item, {State.WAITING, *HELD} | ({State.POSTPONED} if is_over else set()))
 
 
 def _demand_held(item: Item, by: Any, now: datetime, or_may: str = "") -> None:
     """`by` holds it, also past its time if nobody else has taken it since."""
     from delayedq.desk.models import HELD, State
 
-    _demand_open(item, {*HELD} | (set() if by is not None else {State.WAITING, State.POSTPONED}), now)
+    others = {State.WAITING, State.POSTPONED} if by is None else {State.POSTPONED} if or_may else set()
+    _demand_open(item, {*HELD, *others})
     if by is None or item.holder_id == by.pk or (or_may and _rules().may(by, or_may, item.queue)):
         return
     if item.held_by(now) is not None:
@@ -188,10 +193,10 @@ def _demand_held(item: Item, by: Any, now: datetime, or_may: str = "") -> None:
     raise NotAllowed(_("You do not hold this item: take it first."))
 
 
-def _demand_review(item: Item, by: Any, now: datetime) -> None:
+def _demand_review(item: Item, by: Any) -> None:
     from delayedq.desk.models import State
 
-    _demand_open(item, {State.REVIEW}, now)
+    _demand_open(item, {State.REVIEW})
     if by is None:
         return
     _rules().demand(by, "review", item)

@@ -4,3 +4,6 @@ from django.apps import AppConfig
 class FlightsConfig(AppConfig):
     name = "example_project.flights"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from example_project.flights import refunds  # noqa: F401  its task is registered by that

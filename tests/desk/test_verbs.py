@@ -131,6 +131,8 @@ def test_what_is_postponed_waits_for_its_date():
             item.postpone(START, "yesterday", by=ann)
         item.postpone(START + timedelta(days=1), "no receipt yet", by=ann)
         assert desk.take_next(ann, QUEUE) is None
+        with pytest.raises(NotOpen, match="postponed"):
+            item.take(ann)
         assert desk.items(QUEUE).postponed().get().reason == "no receipt yet"
         time.advance(timedelta(days=1))
         assert desk.take_next(ann, QUEUE) == item

@@ -1,0 +1,53 @@
+"""The desk in the admin: who decides what is set here. Items are only read: the desk has pages to work on them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin
+
+from delayedq.desk.models import Automation, DeskQueue, Item, Skill
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    AnyAdmin = admin.ModelAdmin[Any]
+else:
+    AnyAdmin = admin.ModelAdmin
+
+
+@admin.register(Item)
+class ItemAdmin(AnyAdmin):
+    list_display = ("__str__", "queue", "state", "holder", "due_at", "mode", "agreed")
+    list_filter = ("state", "queue", "mode", "agreed")
+    list_select_related = ("holder",)
+    search_fields = ("=key", "=message_id")
+    ordering = ("-pk",)
+    show_full_result_count = False
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+
+@admin.register(Automation)
+class AutomationAdmin(AnyAdmin):
+    list_display = ("kind", "mode")
+    list_editable = ("mode",)
+
+
+@admin.register(DeskQueue)
+class DeskQueueAdmin(AnyAdmin):
+    list_display = ("queue", "capacity", "escalate_to")
+    filter_horizontal = ("groups",)
+
+
+@admin.register(Skill)
+class SkillAdmin(AnyAdmin):
+    list_display = ("user", "name", "until")
+    list_filter = ("name",)
