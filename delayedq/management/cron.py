@@ -1,4 +1,4 @@
-"""`manage.py delayedq cron`: list, next, run, enable, disable, add, remove and import schedules."""
+"""`manage.py delayedq cron`: list, next, run, enable, disable, add and remove schedules."""
 
 from __future__ import annotations
 
@@ -59,13 +59,6 @@ class CronVerbs:
         ):
             verbs.add_parser(verb, help=said).add_argument("name", metavar="NAME")
         _add_add(verbs.add_parser("add", help="Add a schedule to the database."))
-        imported = verbs.add_parser("import", help="Take over the periodic tasks of django-celery-beat.")
-        imported.add_argument(
-            "--dry-run", action="store_true", help="Show what would become of each, and change nothing."
-        )
-        imported.add_argument(
-            "--task", action="append", default=[], metavar="OLD=NEW", help="The task that takes the place of another."
-        )
 
     def do(self, options: dict[str, Any]) -> None:
         verbs: dict[str, Callable[[dict[str, Any]], None]] = {
@@ -76,7 +69,6 @@ class CronVerbs:
             "disable": self._disable,
             "remove": self._remove,
             "add": self._add,
-            "import": self._import,
         }
         try:
             verbs[options["verb"]](options)
@@ -121,14 +113,6 @@ class CronVerbs:
         chosen = [_known(name, defined) for name in options["names"]]
         every = (known.definition for known in all_schedules(store, defined, now) if known.definition)
         show(console, chosen or every, options["count"])
-
-    def _import(self, options: dict[str, Any]) -> None:
-        from delayedq.operations import celery_beat
-
-        tasks = dict(given.split("=", 1) for given in options["task"] if "=" in given)
-        taken = celery_beat.take_over(tasks, dry_run=options["dry_run"])
-        console = tables.console_on(self._out, no_color=options["no_color"], force_color=options["force_color"])
-        tables.show_imported(console, taken, dry_run=options["dry_run"])
 
 
 def _known(name: str, defined: dict[str, Definition]) -> Definition:

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
     from delayedq.cron.definitions import Definition
     from delayedq.cron.reading import LastTick
-    from delayedq.operations.celery_beat import Taken
+    from delayedq.operations.imports.schedules import Taken
+    from delayedq.operations.imports.waiting import Moved
     from delayedq.operations.known_schedules import Known
     from delayedq.operations.schedules import Change
 
@@ -190,15 +191,24 @@ def _zone(definition: Definition) -> ZoneInfo:
     return zone_of(definition.schedule)
 
 
-# cron import
+# import-from
 
 
 def show_imported(console: Console, taken: Iterable[Taken], *, dry_run: bool = False) -> None:
-    """A row for each periodic task: what became of it, or would."""
-    table = _table("periodic task", "task", "outcome", "when, or why not", "first tick", "notes")
+    """A row for each schedule of another framework: what became of it, or would."""
+    table = _table("schedule", "task", "outcome", "when, or why not", "first tick", "notes")
     for one in taken:
         outcome = f"would be {one.outcome}" if dry_run else one.outcome
         style = "red" if one.outcome == "refused" else "green"
         first = _time(one.first, UTC) if one.first else ""
         table.add_row(one.name, one.task, Text(outcome, style), one.said, first, "; ".join(one.notes))
-    console.print(table if table.row_count else "There are no periodic tasks.")
+    console.print(table if table.row_count else "There are no schedules.")
+
+
+def show_moved(console: Console, moved: Iterable[Moved], *, dry_run: bool = False) -> None:
+    """A row for each task and each reason: how many of its waiting messages were moved or refused, or would be."""
+    table = _table("task", "outcome", "messages", "why not")
+    for one in moved:
+        outcome = f"would be {one.outcome}" if dry_run else one.outcome
+        table.add_row(one.task, Text(outcome, "red" if one.said else "green"), f"{one.messages:,}", one.said)
+    console.print(table if table.row_count else "No messages wait there.")

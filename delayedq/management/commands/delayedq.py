@@ -11,6 +11,7 @@ from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
 from delayedq.management.doctor import add_json, run_check_pending, run_doctor
+from delayedq.management.importing import add_import_from, run_import_from
 from delayedq.management.limiting import add_channels, run_channels
 from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pausing import pause_others, resume_others
@@ -59,6 +60,8 @@ class Command(BaseCommand):
         add_json(subjects.add_parser("doctor", help="What is wrong, and the cure; exit code 1 if anything is."))
         add_json(subjects.add_parser("check-pending", help="Whether this version of the code can run all that waits."))
         add_channels(subjects.add_parser("channels", help="The channels and limits: list, pause, resume, set, clear."))
+        moved = subjects.add_parser("import-from", help="Move what waits in another framework, and copy its schedules.")
+        add_import_from(moved)
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
     def handle(self, *, subject: str, **options: Any) -> None:
@@ -72,6 +75,7 @@ class Command(BaseCommand):
             "doctor": lambda given: run_doctor(self.stdout, given),
             "check-pending": lambda given: run_check_pending(self.stdout, given),
             "channels": self._channels,
+            "import-from": lambda given: run_import_from(self.stdout, given),
             "cron": CronVerbs(self.stdout).do,
         }
         try:

@@ -1,75 +1,34 @@
-"""The periodic tasks of django-celery-beat, taken over as schedules of the database.
-
-What has no equal here is refused with the reason, and stays where it is. Where a schedule behaves otherwise than it
-did, a note says so.
-"""
+"""The periodic tasks of django-celery-beat."""
 
 from __future__ import annotations
 
 import json
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from django.apps import apps
-from django.db import transaction
-
-from delayedq import schedules
-from delayedq.exceptions import DelayedQError, InvalidSchedule
-from delayedq.operations.schedule_edits import recorded
-from delayedq.store import default_store
+from delayedq.operations.imports.schedules import Found, Refused
+from delayedq.operations.imports.tables import rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
     from datetime import datetime
 
 #: The name of the app whose tables are read.
 APP = "django_celery_beat"
 DAY = timedelta(days=1)
 
-IMPORTED, REFUSED = "imported", "refused"
+
+def found() -> Iterator[Found]:
+    """Its periodic tasks, by name. Raises InvalidMessage if its tables can't be read here."""
+    every = rows_of(APP, "PeriodicTask").select_related("interval", "crontab", "solar", "clocked")
+    for one in every.order_by("name"):
+        yield Found(one.name, one.task, one.enabled, partial(_read, one), partial(_notes, one))
 
 
-class Refused(Exception):  # noqa: N818
-    """A periodic task that no schedule can stand for."""
-
-
-class Taken(NamedTuple):
-    """What became of one periodic task: `outcome` is IMPORTED or REFUSED, `said` the times, or the reason."""
-
-    name: str
-    task: str
-    outcome: str
-    said: str
-    first: datetime | None = None
-    notes: tuple[str, ...] = ()
-
-
-def take_over(tasks: Mapping[str, str], *, dry_run: bool = False) -> list[Taken]:
-    """Make a schedule of each periodic task, all in one transaction; with `dry_run`, roll it back.
-
-    `tasks` names the task here for the name that a task has there. Raises InvalidSchedule without that app.
-    """
-    if not apps.is_installed(APP):
-        raise InvalidSchedule(f"{APP!r} is not in INSTALLED_APPS; its tables are read through its models.")
-    periodic = apps.get_model(APP, "PeriodicTask").objects.select_related("interval", "crontab", "solar", "clocked")
-    with transaction.atomic(using=default_store().alias):
-        taken = [_take_over(one, tasks) for one in periodic.order_by("name")]
-        if dry_run:
-            transaction.set_rollback(True, using=default_store().alias)
-    return taken
-
-
-def _take_over(periodic: Any, tasks: Mapping[str, str]) -> Taken:
-    task = tasks.get(periodic.task, periodic.task)
-    try:
-        given, said = _when(periodic)
-        given |= _rest(periodic)
-        first = recorded(
-            periodic.name, "Import", lambda: schedules.create(periodic.name, task, enabled=periodic.enabled, **given)
-        )
-    except (Refused, DelayedQError) as error:
-        return Taken(periodic.name, task, REFUSED, str(error))
-    return Taken(periodic.name, task, IMPORTED, said, first, tuple(_notes(periodic, first)))
+def _read(periodic: Any) -> tuple[dict[str, Any], str]:
+    given, said = _when(periodic)
+    return given | _rest(periodic), said
 
 
 def _when(periodic: Any) -> tuple[dict[str, Any], str]:
@@ -129,6 +88,4 @@ def _notes(periodic: Any, first: datetime | None) -> list[str]:
         notes.append(f"priority {periodic.priority} of the broker was left out")
     if periodic.exchange or periodic.routing_key or periodic.headers not in {None, "", "{}"}:
         notes.append("exchange, routing key and headers were left out")
-    if not periodic.enabled:
-        notes.append("disabled, as it was")
     return notes

@@ -1,4 +1,4 @@
-"""`manage.py delayedq cron import`: from the tables of the real django-celery-beat, in a project of its own."""
+"""`manage.py delayedq import-from celery-beat`: from its real tables, in a project of its own."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def project(tmp_path):
 
 def import_(project, *flags):
     output = project(
-        "-m", "django", "delayedq", "cron", "import", "--task", "old.app.mark=tests.app.tasks.mark", *flags
+        "-m", "django", "delayedq", "import-from", "celery-beat", "--task", "old.app.mark=tests.app.tasks.mark", *flags
     )
     return {line.split("  ")[0]: line for line in output.splitlines()}
 

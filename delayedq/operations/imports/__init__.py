@@ -1,0 +1,1 @@
+"""What waits in another task framework of the same project, moved here; and its schedules, copied."""

@@ -1,0 +1,96 @@
+"""The schedules of django-q2."""
+
+from __future__ import annotations
+
+import ast
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.utils import timezone
+
+from delayedq.operations.imports.schedules import Found, Refused
+from delayedq.operations.imports.tables import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+DAY = timedelta(days=1)
+MONTHS = 12
+#: The last day that each month has.
+LAST_DAY = 28
+#: How many months lie between two runs, by its type.
+_MONTHLY = {"M": 1, "BM": 2, "Q": 3, "Y": MONTHS}
+
+
+def found() -> Iterator[Found]:
+    """Its schedules, in the order in which they were made. Raises InvalidMessage if its tables can't be read here."""
+    for one in rows_of("django_q", "Schedule").order_by("pk"):
+        name = one.name or f"django-q2 {one.pk}"
+        yield Found(name, one.func, one.repeats != 0, partial(_read, one), partial(_notes, one))
+
+
+def _read(schedule: Any) -> tuple[dict[str, Any], str]:
+    if schedule.hook or schedule.intended_date_kwarg:
+        raise Refused("It has a hook, or passes its date as an argument. A task asks current_message().nominal_at.")
+    given, said = _when(schedule)
+    if schedule.repeats > 0 and schedule.schedule_type != "O":
+        given["max_runs"] = schedule.repeats
+    args, kwargs = _arguments(schedule)
+    return given | {"args": args or None, "kwargs": kwargs or None}, said
+
+
+def _when(schedule: Any) -> tuple[dict[str, Any], str]:
+    """The keys that say when it ticks, and the same in words. Raises Refused."""
+    kind, at = schedule.schedule_type, schedule.next_run
+    if kind == "C":
+        return {"cron": schedule.cron}, f"{schedule.cron}"
+    if at is None:
+        raise Refused("It has no next run.")
+    at = at.replace(microsecond=0)
+    if kind == "O":
+        return {"every": DAY, "anchor": at, "start": at, "end": at}, f"once, at {at}"
+    periods = {"I": timedelta(minutes=schedule.minutes or 0), "H": timedelta(hours=1), "BW": timedelta(weeks=2)}
+    if kind in periods:
+        return {"every": periods[kind], "anchor": at, "start": at}, f"every {periods[kind]}, from {at}"
+    cron = _expression(kind, timezone.localtime(at))
+    return {"cron": cron, "start": at}, f"{cron}, from {at}"
+
+
+def _expression(kind: str, at: datetime) -> str:
+    """The times that follow `at`, as the clocks of TIME_ZONE show them. Raises Refused."""
+    if kind == "D":
+        return f"{at.minute} {at.hour} * * *"
+    if kind == "W":
+        return f"{at.minute} {at.hour} * * {at.isoweekday() % 7}"
+    if kind not in _MONTHLY:
+        raise Refused(f"Its type {kind!r} is unknown here.")
+    if at.day > LAST_DAY:
+        raise Refused(f"It runs on day {at.day}, which not every month has.")
+    months = sorted((at.month - 1 + step) % MONTHS + 1 for step in range(0, MONTHS, _MONTHLY[kind]))
+    which = "*" if len(months) == MONTHS else ",".join(map(str, months))
+    return f"{at.minute} {at.hour} {at.day} {which} *"
+
+
+def _arguments(schedule: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Its arguments, which are stored as the source text of a call or of a dict. Raises Refused."""
+    try:
+        listed = (schedule.args or "").strip().rstrip(",")
+        args = list(ast.literal_eval(f"({listed},)")) if listed else []
+        text = (schedule.kwargs or "").strip()
+        if text.startswith("{"):
+            return args, dict(ast.literal_eval(text))
+        call = ast.parse(f"f({text})", mode="eval").body
+        keywords = call.keywords if isinstance(call, ast.Call) else []
+        return args, {str(each.arg): ast.literal_eval(each.value) for each in keywords}
+    except (ValueError, SyntaxError, TypeError):
+        raise Refused(f"Its arguments are no literals: {schedule.args!r}, {schedule.kwargs!r}.") from None
+
+
+def _notes(schedule: Any, first: datetime | None) -> list[str]:
+    notes = []
+    if schedule.schedule_type == "O" and first is None:
+        notes.append("its time has passed: it will not run")
+    if schedule.cluster:
+        notes.append(f"its cluster {schedule.cluster!r} was left out")
+    return notes

@@ -1,0 +1,132 @@
+"""Waiting messages of another framework become messages here: each is stored here and deleted there in one transaction.
+
+So none runs twice, whatever stops the import; it may be run again, and while workers of both sides run. What workers
+there hold is left to them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from django.db import transaction
+
+from delayedq.exceptions import DelayedQError, InvalidMessage
+from delayedq.operations.imports.tables import rows_of
+from delayedq.operations.sending import is_sendable
+from delayedq.store import default_store
+from delayedq.store.protocol import OfferOutcome, OnConflict
+from delayedq.tasks import task_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.store.base import Store
+
+#: At most this many messages are moved in one transaction.
+CHUNK = 500
+MOVED, REFUSED = "moved", "refused"
+#: The key of metadata that says where a message came from.
+ORIGIN = "imported_from"
+
+
+class Waiting(NamedTuple):
+    """A message as it waits there. `options` are those of `Task.using`; `problem` says why it can't be moved."""
+
+    id: Any
+    task: str
+    args: Sequence[Any] = ()
+    kwargs: Mapping[str, Any] = {}
+    at: datetime | None = None
+    key: str | None = None
+    options: Mapping[str, Any] = {}
+    problem: str = ""
+
+
+class Origin(Protocol):
+    """Where messages wait: a framework whose tables are read through its models."""
+
+    #: The label of its app, and its model of what waits.
+    app: str
+    model: str
+
+    def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Those rows that no worker there holds."""
+
+    def as_waiting(self, row: Any) -> Waiting: ...
+
+
+class Moved(NamedTuple):
+    """What became of so many `messages`. `said`: the reason, if they were refused."""
+
+    task: str
+    outcome: str
+    said: str
+    messages: int
+
+
+def move(origin: Origin, tasks: Mapping[str, str], *, dry_run: bool = False) -> list[Moved]:
+    """Move what waits there, in the order of its ids; with `dry_run`, roll each transaction back.
+
+    `tasks` names the task here for the name that a task has there. Messages of unknown tasks, and those whose arguments
+    do not fit, stay there. Raises InvalidMessage if the app is not installed, or its tables are in another database.
+    """
+    store, rows = default_store(), _rows(origin)
+    counts: Counter[tuple[str, str, str]] = Counter()
+    last = None
+    while True:
+        with transaction.atomic(using=store.alias):
+            # Locked against the workers there, where the database has row locks; otherwise the deletion finds out.
+            after = rows if last is None else rows.filter(pk__gt=last)
+            chunk = list(after.select_for_update(skip_locked=True)[:CHUNK])
+            if not chunk:
+                return [Moved(*what, count) for what, count in sorted(counts.items())]
+            counts.update(_moved(origin, rows, chunk, tasks, store))
+            if dry_run:
+                transaction.set_rollback(True, using=store.alias)
+        last = chunk[-1].pk
+
+
+def _rows(origin: Origin) -> QuerySet[Any]:
+    """What waits there."""
+    return origin.waiting(rows_of(origin.app, origin.model).order_by("pk"))
+
+
+def _moved(
+    origin: Origin, rows: QuerySet[Any], chunk: Iterable[Any], tasks: Mapping[str, str], store: Store
+) -> Iterator[tuple[str, str, str]]:
+    """What became of each, as it is counted. Raises InvalidMessage if somebody there took one meanwhile."""
+    stored = []
+    for one in map(origin.as_waiting, chunk):
+        problem = _problem(origin, one, tasks, store)
+        if not problem:
+            stored.append(one.id)
+        yield tasks.get(one.task, one.task), REFUSED if problem else MOVED, problem
+    _, deleted = rows.filter(pk__in=stored).delete()
+    if sum(count for label, count in deleted.items() if label.endswith(f".{origin.model}")) != len(stored):
+        raise InvalidMessage(f"{origin.app!r} took a message meanwhile. What follows was not moved: run it again.")
+
+
+def _problem(origin: Origin, one: Waiting, tasks: Mapping[str, str], store: Store) -> str:
+    """Store the message; or why that can't be."""
+    if one.problem:
+        return one.problem
+    try:
+        found = task_at(tasks.get(one.task, one.task))
+        if not is_sendable(found, store):
+            return f"The messages of {found.name} are not in the database {store.alias!r}."
+        if "channel" in one.options and found.channel is None:
+            return f"It may not overlap with others of its lock: give {found.name} a channel, and Limit(concurrency=1)."
+        task = found.using(metadata={ORIGIN: f"{origin.app} {one.id}"}, **one.options)
+        scheduled = task.schedule_at(
+            one.at or store.now(), *one.args, key=one.key, on_conflict=OnConflict.KEEP, **one.kwargs
+        )
+    except (DelayedQError, TypeError, ValueError) as error:
+        return str(error)
+    if scheduled.outcome is OfferOutcome.CREATED:
+        return ""
+    dropped = scheduled.outcome is OfferOutcome.DROPPED
+    return "A limit of the task has reached its size." if dropped else f"A live message has the key {one.key!r}."

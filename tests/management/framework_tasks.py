@@ -1,0 +1,14 @@
+"""Tasks of other frameworks, as a project has them before it moves."""
+
+from django.tasks import task
+
+
+@task(backend="tasks_db")
+def in_tasks_db(*args, **kwargs): ...
+
+
+@task(backend="ox")
+def in_ox(*args, **kwargs): ...
+
+
+def in_django_q(*args, **kwargs): ...

@@ -1,0 +1,209 @@
+"""`manage.py delayedq import-from`: what waits in the tables of the real frameworks, in a project of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from django.db import connections
+
+SETUP = "import django; django.setup()\n"
+MARK = "tests.app.tasks.mark"
+THERE = "tests.management.framework_tasks"
+READ = """
+import json
+from delayedq.core.serialization import loads
+from delayedq.models import Message
+every = Message.objects.order_by("id").values("kind", "key", "queue", "priority", "max_attempts", "payload", "metadata",
+    "scheduled_at")
+print(json.dumps([{**one, "payload": loads(one["payload"]), "metadata": loads(one["metadata"])} for one in every],
+    default=str))
+"""
+TASKS_DB = """
+from datetime import UTC, datetime
+from django_tasks_db.models import DBTaskResult
+from tests.management.framework_tasks import in_tasks_db
+in_tasks_db.using(priority=7, run_after=datetime(2099, 1, 1, tzinfo=UTC)).enqueue("later", value="v")
+in_tasks_db.using(queue_name="mail").enqueue("now")
+in_tasks_db.enqueue(1, 2, 3)
+DBTaskResult.objects.filter(pk=in_tasks_db.enqueue("held").id).update(status="RUNNING")
+"""
+OX = """
+from datetime import UTC, datetime
+from django_ox.models import OxSchedule, OxTask
+from tests.management.framework_tasks import in_ox
+in_ox.using(priority=-3, run_after=datetime(2099, 1, 1, tzinfo=UTC)).enqueue("later", value="v")
+OxTask.objects.filter(pk=in_ox.enqueue("tried").id).update(attempts=2, max_attempts=5)
+OxTask.objects.filter(pk=in_ox.enqueue("held").id).update(status="RUNNING")
+start = datetime(2013, 1, 1, tzinfo=UTC)
+def add(name, **fields):
+    moments = dict.fromkeys(["start_time", "created_at", "updated_at"], start)
+    OxSchedule.objects.create(name=name, task_key="mark", **moments, **fields)
+add("nightly", trigger="cron", cron="30 2 * * *", arguments={"name": "x"}, starting_deadline_seconds=60)
+add("often", trigger="interval", every_seconds=600, phase_seconds=60, arguments={"name": "x"}, enabled=False)
+"""
+DJANGO_Q = """
+from datetime import UTC, datetime, timedelta
+from django.utils import timezone
+from django_q.models import OrmQ, Schedule
+from django_q.tasks import async_task
+async_task("tests.app.tasks.mark", "text", value="v")
+from tests.management.framework_tasks import in_django_q
+async_task(in_django_q, "function")
+async_task("tests.app.tasks.mark", "hooked", hook="tests.app.tasks.nothing")
+async_task("tests.app.tasks.mark", "held")
+OrmQ.objects.filter(pk=OrmQ.objects.latest("pk").pk).update(lock=timezone.now() + timedelta(hours=1))
+OrmQ.objects.create(key="there", payload="spoiled", lock=timezone.now())
+at = datetime(2099, 3, 14, 15, 30, tzinfo=UTC)  # a Saturday; 11:30 in New York
+def add(name, kind, **fields):
+    Schedule.objects.create(**{"name": name, "func": "tests.app.tasks.mark", "schedule_type": kind, "next_run": at,
+        "args": "'x',", **fields})
+add("once", "O")
+add("minutes", "I", minutes=10, repeats=3)
+add("daily", "D", kwargs="value='v'")
+add("weekly", "W", kwargs="{'value': 'v'}")
+add("quarterly", "Q")
+add("cron", "C", cron="0 9 * * 1", next_run=None)
+add("late", "M", next_run=datetime(2099, 3, 31, 15, tzinfo=UTC))
+add("hooked", "H", hook="tests.app.tasks.nothing")
+add("code", "H", args="open('x')")
+"""
+PROCRASTINATE = """
+from datetime import UTC, datetime
+from procrastinate.contrib.django import app
+from procrastinate.contrib.django.models import ProcrastinateJob
+def defer(**options):
+    return app.configure_task("tests.app.tasks.mark", allow_unknown=True, **options)
+defer(queueing_lock="a", priority=7, schedule_at=datetime(2099, 1, 1, tzinfo=UTC)).defer(name="later", value="v")
+defer(lock="one at a time", priority=1000).defer(name="locked")
+defer().defer(nothing_like_that=1)
+"""
+
+
+@pytest.fixture
+def project(alias, environment, tmp_path):
+    """Runs Python, or the command, in a project of its own on an empty database."""
+    connection = connections[alias]
+    url = f"sqlite:///{tmp_path}/moved.sqlite3"
+    if connection.vendor != "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE moved")
+        url = environment["DATABASE_URL"].replace(f"/{connection.settings_dict['NAME']}?", "/moved?")
+    own = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.management.frameworks_settings", "COLUMNS": "300"}
+
+    def run(*arguments, status=0):
+        done = subprocess.run(
+            [sys.executable, *arguments], env=environment | own, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == status, done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    run("-m", "django", "migrate", "-v", "0")
+    yield run
+    if connection.vendor != "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("DROP DATABASE moved")
+
+
+def import_from(project, origin, *flags, status=0):
+    return project("-m", "django", "delayedq", "import-from", origin, *flags, status=status)
+
+
+def messages(project):
+    return json.loads(project("-c", SETUP + READ))
+
+
+def row(output, *words):
+    """The one line of a table that has these words."""
+    (line,) = (line for line in output.splitlines() if all(word in line for word in words))
+    return line
+
+
+def test_what_waits_in_django_tasks_db_is_moved_and_the_rest_stays(project):
+    project("-c", SETUP + TASKS_DB)
+    which = ("--task", f"{THERE}.in_tasks_db={MARK}")
+    assert "would be moved" in row(import_from(project, "django-tasks-db", "--dry-run", *which), " 2 ")
+    assert messages(project) == []
+
+    told = import_from(project, "django-tasks-db", *which)
+    assert "moved" in row(told, " 2 ")
+    assert "refused" in row(told, "too many positional arguments")
+    by_name = {one["payload"]["args"][0]: one for one in messages(project)}
+    assert by_name.keys() == {"later", "now"}
+    later = by_name["later"]
+    assert (later["kind"], later["priority"], later["scheduled_at"]) == (MARK, 7, "2099-01-01 00:00:00+00:00")
+    assert by_name["now"]["queue"] == "mail"
+    assert later["metadata"]["imported_from"].startswith("django_tasks_db ")
+
+    again = import_from(project, "django-tasks-db", *which)
+    assert "moved" not in again, "what was moved is there no more"
+    assert len(messages(project)) == 2
+    left = "from django_tasks_db.models import *; print(sorted(DBTaskResult.objects.values_list('status', flat=True)))"
+    assert project("-c", SETUP + left) == "['READY', 'RUNNING']\n"
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_what_waits_in_django_ox_is_moved_with_its_attempts_and_its_schedules_are_copied(project):
+    project("-c", SETUP + OX)
+    told = import_from(project, "django-ox", "--task", f"{THERE}.in_ox={MARK}", "--task", f"mark={MARK}")
+    by_name = {one["payload"]["args"][0]: one for one in messages(project) if "args" in one["payload"]}
+    assert by_name.keys() == {"later", "tried"}
+    assert (by_name["later"]["priority"], by_name["later"]["scheduled_at"]) == (-3, "2099-01-01 00:00:00+00:00")
+    assert by_name["tried"]["max_attempts"] == 3
+    assert "30 2 * * *" in row(told, "nightly", "imported")
+    assert "disabled, as it was" in row(told, "often", "every 0:10:00")
+    assert "There is a schedule 'nightly' already" in import_from(project, "django-ox", "--task", f"mark={MARK}")
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
+    project("-c", SETUP + DJANGO_Q)
+    told = import_from(project, "django-q2", "--task", f"{THERE}.in_django_q={MARK}")
+    assert [one["payload"] for one in messages(project) if not one["key"]] == [
+        {"args": ["text"], "kwargs": {"value": "v"}},
+        {"args": ["function"]},
+    ]
+    assert "It has hook" in row(told, MARK, "refused", " 1 ", "no equal")
+    assert "can't be read" in row(told, "refused", "BadSignature")
+    for name, times in (
+        ("once", "once, at 2099-03-14 15:30:00+00:00"),
+        ("minutes", "every 0:10:00"),
+        ("daily", "30 11 * * *"),
+        ("weekly", "30 11 * * 6"),
+        ("quarterly", "30 11 14 3,6,9,12 *"),
+        ("cron", "0 9 * * 1"),
+    ):
+        assert times in row(told, f"{name} ", "imported")
+    for name, reason in (("late", "day 31"), ("hooked", "hook"), ("code", "no literals")):
+        assert reason in row(told, f"{name} ", "refused")
+    held = "from django_q.models import *; print(OrmQ.objects.count())"
+    assert project("-c", SETUP + held) == "3\n", "the held one, the hooked one and the spoiled one"
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_what_waits_in_procrastinate_is_moved_with_its_queueing_lock_as_the_key(project):
+    project("-c", SETUP + PROCRASTINATE)
+    told = import_from(project, "procrastinate")
+    (moved,) = messages(project)
+    assert (moved["key"], moved["priority"]) == ("a", 7)
+    assert moved["payload"] == {"kwargs": {"name": "later", "value": "v"}}
+    assert "may not overlap" in row(told, "refused", "channel")
+    assert "missing a required argument: 'name'" in row(told, "refused", "mark: ")
+    assert "moved" not in import_from(project, "procrastinate")
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["celery-beat"], "'django_celery_beat' is not in INSTALLED_APPS"),
+        (["django-q2", "--task", "x"], "--task takes OLD=NEW, not 'x'"),
+        (["airflow"], "invalid choice: 'airflow'"),
+    ],
+)
+def test_what_can_not_be_imported_is_said_in_a_sentence(project, flags, said):
+    error = import_from(project, *flags, status=1 if said.startswith(("'", "-")) else 2)
+    assert said in error
+    assert "Traceback" not in error
