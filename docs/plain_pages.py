@@ -14,11 +14,13 @@ if TYPE_CHECKING:
 
 OUTSIDE = re.compile(r"\[([^\]\n]+)\]\((\.\./[^)#\s]+)(#[^)\s]*)?\)")
 PARAMETER = re.compile(r"(- )?[a-z_]+(, [a-z_]+)*: ")
+WITHOUT_OTHERS = re.compile(r"```\{toctree\}\n:caption: More\nOTHERS\n```\n")
 ABOUT = "Delayed messages and background tasks for Django, in the project's own database."
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", unlink)
+    app.connect("source-read", list_others)
     app.connect("autodoc-process-docstring", shape)
     app.connect("build-finished", write_plain)
     return {"parallel_read_safe": True}
@@ -31,6 +33,14 @@ def unlink(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: ARG001
         return found[1] if (app.srcdir / found[2]).exists() else found[0]
 
     source[0] = OUTSIDE.sub(text, source[0])
+
+
+def list_others(app: Sphinx, name: str, source: list[str]) -> None:
+    """In the index, `OTHERS` stands for the pages that it does not name; without any, their section goes."""
+    if name == "index":
+        named = set(source[0].splitlines()) | {"index"}
+        others = "\n".join(sorted(set(app.env.found_docs) - named))
+        source[0] = source[0].replace("OTHERS", others) if others else WITHOUT_OTHERS.sub("", source[0])
 
 
 def shape(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:  # noqa: ARG001
