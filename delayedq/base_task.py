@@ -54,6 +54,9 @@ class BaseTask(AnyTask):
     sensitive: names of arguments that are masked wherever they would be shown or logged ("return": the result); True:
         all of them and the result. Django's `sensitive_variables` on the function adds its names. See
         `delayedq.masking`.
+    steps: the names of the steps that its function may call, without their numbers. Then it may call no other, and
+        `manage.py delayedq check-pending` can say whether the recorded steps of what waits are known to this version.
+        None: any.
 
     channel, limit: see `delayedq.task_channels`.
     aliases: paths that the task had before it was moved or renamed: messages that were stored under one of them run.
@@ -78,6 +81,7 @@ class BaseTask(AnyTask):
     exactly_once: bool = False
     interruptible: bool = False
     sensitive: bool | Collection[str] = False
+    steps: Collection[str] | None = None
     channel: ChannelOption = None
     limit: Limit | Sequence[Limit] | None = None
     channel_name: str | None = None

@@ -43,10 +43,12 @@ STATES = (
     ("scheduled", "Messages that are not due yet.", _TASK),
     ("running", "Messages whose lease holds.", _TASK),
     ("dead_letters", "Messages that failed for good, in the history.", _TASK),
-    ("oldest_due_seconds", "For how long the first message of a queue has been due.", _QUEUE),
+    ("oldest_due_seconds", "For how long the first message of a queue has been due that waits for no limit.", _QUEUE),
+    ("oldest_limited_seconds", "For how long the first message has been due that waits for a limit.", _QUEUE),
     ("workers", "Worker processes whose heartbeat is fresh.", ("database",)),
     ("cron_late_seconds", "For how long a schedule has been due that no worker has visited.", ("database",)),
     ("history_oldest_seconds", "Age of the oldest row of the history: archives and prunes lag by it.", ("database",)),
+    ("archive_open_seconds", "For how long a batch of the archive has been open.", ("database",)),
     ("up", "1 if the database answered.", ("database",)),
 )
 #: Of the worker processes of one supervisor: what they count.
@@ -60,7 +62,8 @@ COUNTERS = (
     ("claimed_messages", "claimed_messages", "Messages that were claimed.", ("database",)),
 )
 HISTOGRAMS = (
-    ("latency_seconds", "From when a message was due until it was first claimed.", _QUEUE),
+    ("latency_seconds", "From when a message was due until it was first claimed; without those in channels.", _QUEUE),
+    ("limited_latency_seconds", "The same of messages with a channel or a limit, for which they may wait.", _QUEUE),
     ("run_seconds", "How long attempts ran.", _TASK),
     ("round_trip_seconds", "How long round trips to the database took.", ("database",)),
 )
@@ -145,9 +148,11 @@ def _values(found: Backlog) -> Iterator[tuple[str, Iterable[str], float]]:
     for name, counted in counts.items():
         yield from ((name, names, number) for names, number in counted.items())
     yield from (("oldest_due_seconds", (queue,), seconds) for queue, seconds in found.oldest.items())
+    yield from (("oldest_limited_seconds", (queue,), seconds) for queue, seconds in found.limited.items())
     yield "workers", (), found.workers
     yield "cron_late_seconds", (), found.cron_late
     yield "history_oldest_seconds", (), found.history
+    yield "archive_open_seconds", (), found.archive
 
 
 class _Cache:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
+from collections.abc import Collection
 from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from delayedq.core.metadata import PREFIX
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dumps
 from delayedq.core.signatures import check_fit
+from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
 from delayedq.store.protocol import BARE
 from delayedq.task_channels import check_limited
@@ -101,6 +103,7 @@ def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> Non
         ("expires ", partial(check_timeout, task.expires)),
         ("retry_on ", partial(check_error_choice, task.retry_on)),
         ("give_up_on ", partial(check_error_choice, task.give_up_on)),
+        ("steps ", partial(_check_steps, task.steps)),
         ("on_success ", partial(_check_follow_up, task, task.on_success)),
         ("on_failure ", partial(_check_follow_up, task, task.on_failure)),
         ("on_retry ", partial(_check_follow_up, task, task.on_retry)),
@@ -124,6 +127,16 @@ def _check_metadata(metadata: Any) -> None:
     dumps(metadata)
     if taken := [name for name in metadata or {} if str(name).startswith(PREFIX)]:
         raise ValueError(f"metadata has no {taken[0]!r}: names that begin with {PREFIX!r} are those of delayedq")
+
+
+def _check_steps(names: object) -> None:
+    """Raises TypeError or ValueError for what are no names of steps."""
+    if names is None:
+        return
+    if isinstance(names, str) or not isinstance(names, Collection):
+        raise TypeError(f"must be names of steps, not {names!r}")
+    for name in names:
+        check_name(name)
 
 
 def _check_follow_up(task: Task[..., Any], other: object) -> None:

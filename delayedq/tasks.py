@@ -271,6 +271,7 @@ def task[**P, R](
     exactly_once: bool = ...,
     interruptible: bool = ...,
     sensitive: bool | Collection[str] = ...,
+    steps: Collection[str] | None = ...,
     channel: ChannelOption = ...,
     limit: Limit | Sequence[Limit] | None = ...,
     aliases: Collection[str] = ...,

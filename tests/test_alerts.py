@@ -39,6 +39,7 @@ FIRING = {
     "DelayedqThreadsLost": {'delayedq_worker_threads_lost{database="d",instance="i"}': "1x90"},
     "DelayedqCronLate": {'delayedq_cron_late_seconds{database="d"}': "300x90"},
     "DelayedqHistoryGrows": {'delayedq_history_oldest_seconds{database="d"}': "3000000x90"},
+    "DelayedqArchiveStuck": {'delayedq_archive_open_seconds{database="d"}': "90000x90"},
 }
 
 
@@ -55,7 +56,7 @@ def promtool():
 
 def test_every_rule_is_tried(promtool):
     assert set(re.findall(r"alert: (\w+)", RULES.read_text())) == set(FIRING)
-    assert "SUCCESS: 8 rules found" in promtool("check", "rules", RULES).stdout
+    assert "SUCCESS: 9 rules found" in promtool("check", "rules", RULES).stdout
 
 
 @pytest.mark.parametrize("alert", FIRING)

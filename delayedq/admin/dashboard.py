@@ -186,6 +186,8 @@ def _charts(found: Figures) -> list[Chart]:
     times = [bucket.start for bucket in found.buckets]
     both = [series("arrived", _("arrived"), "arrived"), series("finished", _("finished"), "ended")]
     late = [series("p50", "p50", "p50", "s"), series("p95", "p95", "p95", "s")]
+    if any(bucket.limited_p95 is not None for bucket in found.buckets):
+        late.append(series("limited", _("p95 in channels"), "limited_p95", "s"))
     return [
         Chart("flow", _("Arrivals and finishes"), times, both),
         Chart("failures", _("Failures"), times, [series("failed", _("failed"), "failed")], bars=True),

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import cut, visible
-from delayedq.masking import masking_of, shown
+from delayedq.masking import hidden, masking_of, shown
 from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
 from delayedq.operations.wording import grouped, span
 from delayedq.store.progress import read_progress
 from delayedq.store.protocol import BARE
+from delayedq.store.steps import recorded_steps
 from delayedq.tasks import parameters_of, registered
 
 if TYPE_CHECKING:
@@ -118,14 +119,29 @@ def progress_text(progress: Progress) -> str:
     return f"{text}: {visible(progress.note)}" if progress.note else text
 
 
+def steps_of(store: Store, message: Message | FinishedMessage, *, payload: bool) -> list[dict[str, Any]]:
+    """The recorded steps of a message as they are shown. `payload` False: the reader may not see their results."""
+    masking = masking_of(message.kind) if payload else hidden(message.kind)
+    return [
+        {
+            "name": visible(step.name),
+            "at": step.recorded_at,
+            "result": visible(cut(masking.result(step.result) if masking else step.result, VALUE_LENGTH)),
+        }
+        for step in recorded_steps(store, message.pk)
+    ]
+
+
 def about(store: Store, message: Message | FinishedMessage, now: datetime, *, payload: bool) -> dict[str, Any]:
     """The context that the pages of live and ended messages share. `payload` False: the reader may not see it."""
     events = timeline(store, message, now, payload=payload)
     progress = read_progress(store, message.pk)
+    steps = steps_of(store, message, payload=payload)
     message = shown(message, payload=payload)
     return {
         "message": message,
         "progress": progress and progress_text(progress),
+        "steps": steps,
         "call": call_of(message.kind, message.payload),
         "payload": pretty(message.payload),
         "metadata": pretty(message.metadata),

@@ -104,6 +104,25 @@ class Migration(migrations.Migration):
             options={"default_permissions": ()},
         ),
         migrations.CreateModel(
+            name="RecordedStep",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("message_id", models.BigIntegerField()),
+                ("generation", models.IntegerField(help_text="Of the message: a replacement begins anew.")),
+                ("name", models.CharField(max_length=200)),
+                ("result", models.TextField(help_text="JSON.")),
+                ("recorded_at", models.DateTimeField(db_index=True)),
+            ],
+            options={
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(
+                        fields=("message_id", "generation", "name"), name="delayedq_recorded_step"
+                    )
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="PausedQueue",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),

@@ -25,6 +25,7 @@ from delayedq.models.message import (
 )
 from delayedq.models.operations import Edit, EditedMessage, PausedQueue, PausedTask, Worker
 from delayedq.models.progress import MessageProgress
+from delayedq.models.steps import RecordedStep
 
 __all__ = [
     "HASH_LENGTH",
@@ -54,6 +55,7 @@ __all__ = [
     "Outcome",
     "PausedQueue",
     "PausedTask",
+    "RecordedStep",
     "Worker",
     "has_run_out",
     "is_free",

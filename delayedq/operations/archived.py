@@ -13,12 +13,15 @@ from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
     from delayedq.models import FinishedMessage
     from delayedq.store.base import Store
 
     #: By id or by key (the other is None), of the database of this alias. Raises DelayedQError if it can't look.
     Finder = Callable[[str, int | None, str | None], "Found"]
+    #: Since when a batch of the database of this alias has been open; None if none is.
+    OpenSince = Callable[[str], datetime | None]
 
 
 class Found(NamedTuple):
@@ -29,12 +32,22 @@ class Found(NamedTuple):
 
 
 _FINDERS: list[Finder] = []
+_OPEN_SINCE: list[OpenSince] = []
 
 
-def register_archive(finder: Finder) -> None:
-    """Let messages be found in an archive. Call it in `AppConfig.ready`; to register one again changes nothing."""
+def register_archive(finder: Finder, open_since: OpenSince) -> None:
+    """Let messages be found in an archive, and monitoring see for how long a batch of it has been open.
+
+    Call it in `AppConfig.ready`; to register one again changes nothing.
+    """
     if finder not in _FINDERS:
         _FINDERS.append(finder)
+        _OPEN_SINCE.append(open_since)
+
+
+def archive_open_since(store: Store) -> datetime | None:
+    """Since when a batch has been open, which an archive has to finish; None if none is. Raises django.db.Error."""
+    return min(filter(None, (open_since(store.alias) for open_since in _OPEN_SINCE)), default=None)
 
 
 def find_archived(store: Store, *, id: int | None = None, key: str | None = None) -> Found:  # noqa: A002

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from django.db.models import Min
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, is_free, is_held
+from delayedq.operations.archived import archive_open_since
 from delayedq.operations.counting import bounded_rows
+from delayedq.operations.limited_waits import waits
 from delayedq.operations.state_counts import FEW
 from delayedq.operations.workers import live_workers
 
@@ -28,7 +30,8 @@ class Backlog:
     """Counts by (queue, task), seconds. With more than FEW live messages, or dead letters, they are counted by queue,
     or not at all by name, up to FEW and estimated beyond; then the names are "".
 
-    `oldest`: by queue that is not paused, for how long its first message has been due.
+    `oldest`: by queue that is not paused, for how long its first message has been due that waits for no limit.
+    `limited`: the same of the first that waits for a limit, of queues with such messages.
     """
 
     due: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -36,10 +39,12 @@ class Backlog:
     running: Counter[tuple[str, str]] = field(default_factory=Counter)
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
     oldest: dict[str, float] = field(default_factory=dict)
+    limited: dict[str, float] = field(default_factory=dict)
     offered: int = 0  #: The highest id: about how many messages there ever were.
     workers: int = 0
     cron_late: float = 0.0  #: For how long the schedule that is due first has been due.
     history: float = 0.0  #: For how long the oldest row of the history has been there: what archives and prunes lag.
+    archive: float = 0.0  #: For how long a batch of the archive has been open.
 
 
 def backlog(store: Store) -> Backlog:
@@ -47,13 +52,14 @@ def backlog(store: Store) -> Backlog:
     now, found = store.now(), Backlog()
     _count_live(store, now, found)
     _count_dead(store, found)
-    for head in store.scan():
-        found.oldest[head.queue] = max(0.0, -head.due_in, found.oldest.get(head.queue, 0.0))
-    found.oldest = dict(sorted(found.oldest.items())[:QUEUES])
+    waiting = sorted(waits(store, store.scan(), now).items())[:QUEUES]
+    found.oldest = {queue: wait.late for queue, wait in waiting}
+    found.limited = {queue: wait.limited for queue, wait in waiting if wait.limited}
     found.workers = len(live_workers(store, now))
     placed = CronSchedule.objects.using(store.alias).filter(disabled_at=None, retired_at=None)
     found.cron_late = _age(placed.aggregate(first=Min("next_at"))["first"], now)
     found.history = _age(_oldest_end(store), now)
+    found.archive = _age(archive_open_since(store), now)
     return found
 
 

@@ -48,6 +48,12 @@ class Listed(NamedTuple):
     limit: Limit
     released_at: datetime | None
 
+    @property
+    def has_room(self) -> bool:
+        """Whether its own limit lets a message start now."""
+        is_full = self.limit.concurrency is not None and self.running >= self.limit.concurrency
+        return not is_full and self.released_at is None
+
 
 class Page(NamedTuple):
     """`following`: the text with which the next page is asked for; "": there is none."""
@@ -79,10 +85,10 @@ def page_of_channels(
     groups = list(ChannelGroup.objects.using(store.alias).filter(wanted).order_by("queue", "kind")[:MOST])
     if name is not None:
         ids = [channel_id(group.queue, group.kind, name) for group in groups]
-        return Page(_listed(store, now, groups, list(Channel.objects.using(store.alias).filter(id__in=ids)[:PAGE])), "")
+        return Page(listed(store, now, groups, list(Channel.objects.using(store.alias).filter(id__in=ids)[:PAGE])), "")
     found = list(islice(_in_order(store, groups, after), PAGE + 1))
     shown = found[:PAGE]
-    return Page(_listed(store, now, groups, shown), _cursor(shown[-1]) if len(found) > PAGE else "")
+    return Page(listed(store, now, groups, shown), _cursor(shown[-1]) if len(found) > PAGE else "")
 
 
 def _cursor(last: Channel) -> str:
@@ -109,7 +115,8 @@ def _position(after: str) -> tuple[tuple[int, bool], float, int]:
         return (-1, False), 0.0, 0
 
 
-def _listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]) -> list[Listed]:
+def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]) -> list[Listed]:
+    """What is in these channels of these groups."""
     by_id = {group.pk: group for group in groups}
     running, _ = Places(store, now).running([one.pk for one in channels])
     live = _live_of(store, [one.name for one in channels if one.name])

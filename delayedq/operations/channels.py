@@ -46,6 +46,11 @@ class LimitNow(NamedTuple):
     def is_full(self) -> bool:
         return self.limit.concurrency is not None and self.running >= self.limit.concurrency
 
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether messages that are due wait for it."""
+        return self.is_full or self.released_at is not None
+
 
 class ChannelNow(NamedTuple):
     """A channel at a moment. `waiting`: due messages, at most MOST_WAITING + 1 are counted."""
@@ -62,10 +67,11 @@ def channel_now(store: Store, queue: str, kind: str, name: str, now: datetime) -
     id_ = channel_id(queue, kind, name)
     waits = ChannelMessage.objects.using(store.alias).filter(channel_id=id_, lease_token=0, due_at__lte=now)
     waiting = waits[: MOST_WAITING + 1].count()
-    return ChannelNow(queue, kind, name, waiting, [*_limits(store, queue, kind, name, now)])
+    return ChannelNow(queue, kind, name, waiting, [*limits_now(store, queue, kind, name, now)])
 
 
-def _limits(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
+def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
+    """The limits of a channel: its own, then those that it shares with others."""
     rules, set_live, places = rules_here(queue, kind), live(store), Places(store, now)
     own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
     if limit := own or rules.channel:
@@ -118,8 +124,7 @@ def why_limited(store: Store, message: Message, name: str, now: datetime) -> Ite
 
 def waits_for_limit(store: Store, message: Message, name: str, now: datetime) -> bool:
     """Whether a due message with this channel waits for a limit, or is in a channel that does: it is not late then."""
-    limits = channel_now(store, message.queue, message.kind, name, now).limits
-    return any(one.is_full or one.released_at is not None for one in limits)
+    return any(one.is_in_the_way for one in limits_now(store, message.queue, message.kind, name, now))
 
 
 def _before(store: Store, message: Message, name: str, now: datetime) -> int:

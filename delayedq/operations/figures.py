@@ -46,7 +46,10 @@ class Span(Enum):
 
 
 class Bucket(NamedTuple):
-    """Counts of the time from `start` on. Latencies in seconds, None if nothing that ended in it had started."""
+    """Counts of the time from `start` on. Latencies in seconds, None if nothing that ended in it had started.
+
+    `limited_p95`: of messages with a channel, which may have waited for a limit; `p50` and `p95` are of the others.
+    """
 
     start: datetime
     arrived: int
@@ -54,6 +57,7 @@ class Bucket(NamedTuple):
     failed: int
     p50: float | None
     p95: float | None
+    limited_p95: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,4 +156,4 @@ def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: Ended | Non
     start = (grid.start + number * timedelta(seconds=grid.width)).astimezone(UTC)
     if end is None:
         return Bucket(start, arrived, failed, failed, None, None)
-    return Bucket(start, arrived, max(part.estimate(end.ended), failed), failed, end.p50, end.p95)
+    return Bucket(start, arrived, max(part.estimate(end.ended), failed), failed, end.p50, end.p95, end.limited_p95)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.models import PausedQueue, PausedTask, Worker
+    from delayedq.operations.limited_waits import Wait
     from delayedq.store.error_groups import Extent, Newest
     from delayedq.store.protocol import LaneHead
 
@@ -99,13 +100,13 @@ class Symptoms:
     """What is known at `now`. `heads`: of each lane whose queue is not paused, what would be claimed next.
 
     `backlogs`, `task_backlogs`: by paused queue, or task, that has due messages, since when the first is due.
-    `limited`: the lanes (queue and stored priority) whose first message waits for a limit.
+    `waits`: by queue, for how long messages have been due that wait for a worker, and for a limit.
     """
 
     now: datetime
     workers: Sequence[Worker] = ()
     heads: Sequence[LaneHead] = ()
-    limited: frozenset[tuple[str, int]] = frozenset()
+    waits: Mapping[str, Wait] = field(default_factory=dict)
     paused: Sequence[PausedQueue] = ()
     backlogs: Mapping[str, datetime] = field(default_factory=dict)
     paused_tasks: Sequence[PausedTask] = ()

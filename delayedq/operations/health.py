@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error, transaction
 
+from delayedq.operations.limited_waits import waits
 from delayedq.operations.wording import span
 from delayedq.operations.workers import live_workers
 from delayedq.store.protocol import BARE
@@ -63,9 +64,12 @@ def _workers_here(store: Store) -> Check:
 
 
 def _in_time(store: Store, bound: timedelta) -> Check:
-    waits = {head.queue: -head.due_in for head in store.scan() if BARE not in head.queue and head.due_in < 0}
-    late = {queue: wait for queue, wait in waits.items() if wait > bound.total_seconds()}
+    heads = [head for head in store.scan() if BARE not in head.queue and head.due_in < 0]
+    found = waits(store, heads, store.now(), bound.total_seconds())
+    late = {queue: wait.late for queue, wait in found.items() if wait.late > bound.total_seconds()}
     if not late:
-        return Check(True, f"No message has been due for longer than {span(bound)}.")
+        limited = max((wait.limited for wait in found.values()), default=0.0)
+        more = f" Some wait for a limit, the first for {span(timedelta(seconds=limited))}." if limited else ""
+        return Check(True, f"No message has been due for longer than {span(bound)}.{more}")
     queue = max(late, key=lambda name: late[name])
     return Check(False, f"The first message of {queue} has been due for {span(timedelta(seconds=late[queue]))}.")

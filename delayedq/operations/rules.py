@@ -10,12 +10,13 @@ from django.utils.translation import ngettext
 
 from delayedq.core.fingerprints import class_of, pattern
 from delayedq.operations.findings import Finding, NextAction, Rule, Verb
+from delayedq.operations.limited_waits import Wait
 from delayedq.operations.wording import relative, span
 from delayedq.operations.workers import is_alive, running_ids, serves
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Iterator
 
     from delayedq.models import Worker
     from delayedq.operations.findings import Spike, Symptoms
@@ -41,14 +42,11 @@ def _live(symptoms: Symptoms) -> list[Worker]:
     return [worker for worker in symptoms.workers if is_alive(worker, symptoms.now)]
 
 
-def oldest_due(symptoms: Symptoms, ignored: Collection[tuple[str, int]] = ()) -> dict[str, timedelta]:
-    """By queue that workers serve and that is not paused, for how long its first message has been due.
-
-    ignored: lanes (queue and stored priority) that are not looked at.
-    """
+def oldest_due(symptoms: Symptoms) -> dict[str, timedelta]:
+    """By queue that workers serve and that is not paused, for how long its first message has been due."""
     waits: dict[str, timedelta] = {}
     for head in symptoms.heads:
-        if (head.queue, head.priority) not in ignored and head.due_in < 0 and BARE not in head.queue:
+        if head.due_in < 0 and BARE not in head.queue:
             wait = timedelta(seconds=-head.due_in)
             waits[head.queue] = max(wait, waits.get(head.queue, wait))
     return waits
@@ -91,7 +89,9 @@ def unserved(symptoms: Symptoms) -> Iterator[Finding]:
 def late(symptoms: Symptoms) -> Iterator[Finding]:
     """The first message of a queue that is served has been due for long, and waits for no limit."""
     workers = _live(symptoms)
-    for queue, wait in oldest_due(symptoms, symptoms.limited).items():
+    for queue, longest in oldest_due(symptoms).items():
+        known = symptoms.waits.get(queue, Wait(longest.total_seconds()))
+        wait, limited = timedelta(seconds=known.late), timedelta(seconds=known.limited)
         serving = [worker for worker in workers if serves(worker, queue)]
         if wait >= LATE and serving:
             threads, running = sum(one.threads for one in serving), sum(len(running_ids(one)) for one in serving)
@@ -101,9 +101,14 @@ def late(symptoms: Symptoms) -> Iterator[Finding]:
                 % {"queue": queue, "span": span(wait)},
                 symptoms.now - wait,
                 queue,
-                [_capacity(threads, threads - running)],
+                [_capacity(threads, threads - running), *_limited(limited)],
                 _look(queue),
             )
+
+
+def _limited(wait: timedelta) -> Iterator[str]:
+    if wait:
+        yield _("Other messages wait for a limit, the first for %(span)s: they are not late.") % {"span": span(wait)}
 
 
 def _capacity(threads: int, free: int) -> str:

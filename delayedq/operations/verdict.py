@@ -16,19 +16,19 @@ from typing import TYPE_CHECKING
 from django.db import Error
 from django.utils.translation import gettext as _
 
-from delayedq.core.channels import channel_of, is_limited
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out, is_free
 from delayedq.operations.browsing import scan_live
-from delayedq.operations.channels import waits_for_limit
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
-from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged, oldest_due
+from delayedq.operations.limited_waits import waits
+from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged
 from delayedq.operations.selecting import Selection
 from delayedq.operations.workers import all_workers, is_alive, running_ids
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
 from delayedq.store.operator import State
+from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from delayedq.models import Worker
     from delayedq.store.base import Store
     from delayedq.store.error_groups import Extent, Newest
-    from delayedq.store.protocol import LaneHead
 
 #: Of each kind, at most this many are looked at.
 MOST = 20
@@ -62,9 +61,8 @@ def verdict(store: Store, now: datetime | None = None) -> list[Finding]:
 
 def late_queues(store: Store, now: datetime) -> set[str]:
     """The queues that are late by the rule of the verdict, whether workers serve them or not."""
-    heads = store.at(now).scan()
-    waits = oldest_due(Symptoms(now=now, heads=heads), _limited(store, heads, now))
-    return {queue for queue, wait in waits.items() if wait >= LATE}
+    found = waits(store, store.at(now).scan(), now, LATE.total_seconds())
+    return {queue for queue, wait in found.items() if BARE not in queue and wait.late >= LATE.total_seconds()}
 
 
 def symptoms(store: Store, now: datetime) -> Symptoms:
@@ -78,7 +76,7 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
         now=now,
         workers=workers,
         heads=heads,
-        limited=_limited(store, heads, now),
+        waits=waits(store, heads, now, LATE.total_seconds()),
         paused=paused,
         backlogs=_backlogs(store, paused, now),
         paused_tasks=paused_tasks,
@@ -88,18 +86,6 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
         overdue=_overdue(store, now),
         lost=_lost(store, workers, now),
     )
-
-
-def _limited(store: Store, heads: Sequence[LaneHead], now: datetime) -> frozenset[tuple[str, int]]:
-    """Of the lanes of channels that would be late, those whose first message waits for a limit."""
-    late = [head for head in heads if is_limited(head.priority) and head.due_in <= -LATE.total_seconds()]
-    found: set[tuple[str, int]] = set()
-    for head in late[:MOST]:
-        waiting = Message.objects.using(store.alias).filter(queue=head.queue, priority=head.priority)
-        first = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at", "id").first()
-        if first is None or waits_for_limit(store, first, channel_of(first.metadata) or "", now):
-            found.add((head.queue, head.priority))
-    return frozenset(found)
 
 
 def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dict[str, datetime]:

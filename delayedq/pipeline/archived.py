@@ -1,8 +1,10 @@
-"""How the admin finds archived messages: in the lake, by `delayedq.history.find`."""
+"""What the core asks of the archive: messages by id or key, found by `delayedq.history.find`, and its open batch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from django.db import router
 
 from delayedq.conf import get_settings
 from delayedq.core.fingerprints import last_error
@@ -11,6 +13,9 @@ from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found
 from delayedq.store import default_store
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 #: What the lake knows of a row, and the history table does not.
 _OF_THE_LAKE = {"state", "schema_version", "source", "batch", "day"}
@@ -27,6 +32,15 @@ def find_in_lake(alias: str, id_: int | None, key: str | None) -> Found:
         raise LakeUnusable(f"{missing} is missing here: pip install 'delayedq[lake]'.") from None
     found = find(id=id_, key=key)
     return Found([as_ended(row) for row in found.rows], found.complete)
+
+
+def open_since(alias: str) -> datetime | None:
+    """Since when a batch of this database has been open; None if none is. Raises django.db.Error."""
+    from delayedq.pipeline.models import ArchiveBatch  # apps are loaded by now
+
+    if router.db_for_read(ArchiveBatch) != alias:
+        return None
+    return ArchiveBatch.objects.filter(is_open__in=[True]).values_list("planned_at", flat=True).first()
 
 
 def as_ended(row: dict[str, Any]) -> FinishedMessage:

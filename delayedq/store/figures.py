@@ -27,7 +27,7 @@ class Grid(NamedTuple):
 class Ended(NamedTuple):
     """How many messages of the sample ended in a bucket, and how late they had started: seconds after they were due.
 
-    The latencies are None if none had started.
+    The latencies are None if none had started. `limited_p95`: of those with a channel, which the others are without.
     """
 
     bucket: int
@@ -35,6 +35,7 @@ class Ended(NamedTuple):
     failed: int
     p50: float | None
     p95: float | None
+    limited_p95: float | None
 
 
 class Durations(NamedTuple):

@@ -7,25 +7,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from delayedq.core.channels import METADATA_KEY
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from delayedq.store.dialect import Dialect
 
-# `place` numbers the latencies of each bucket in their order; what never started has none.
+# `place` numbers the latencies of each bucket in their order; what never started has none. Messages with a channel may
+# have waited for a limit: theirs are numbered apart.
 ENDED = """
 WITH ended AS (
-    SELECT {ended_in} AS bucket, outcome, {latency} AS latency
+    SELECT {ended_in} AS bucket, outcome, {latency} AS latency, CASE WHEN {limited} THEN 1 ELSE 0 END AS limited
     FROM {ended_then}
     WHERE outcome <> 'superseded' {only}
 ),
 ranked AS (
-    SELECT bucket, outcome, latency, count(latency) OVER (PARTITION BY bucket) AS started,
-        row_number() OVER (PARTITION BY bucket, latency IS NULL ORDER BY latency) AS place
+    SELECT bucket, outcome, latency, limited, count(latency) OVER (PARTITION BY bucket, limited) AS started,
+        row_number() OVER (PARTITION BY bucket, limited, latency IS NULL ORDER BY latency) AS place
     FROM ended
 )
 SELECT bucket, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
-    min(CASE WHEN place >= 0.50 * started THEN latency END), min(CASE WHEN place >= 0.95 * started THEN latency END)
+    min(CASE WHEN limited = 0 AND place >= 0.50 * started THEN latency END),
+    min(CASE WHEN limited = 0 AND place >= 0.95 * started THEN latency END),
+    min(CASE WHEN limited = 1 AND place >= 0.95 * started THEN latency END)
 FROM ranked GROUP BY bucket ORDER BY bucket
 """
 
@@ -101,6 +106,7 @@ def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
         live=dialect.sliced.format(table="delayedq_message", column="id", type="bigint"),
         start=dialect.moment.format("start"),
         end=dialect.moment.format("end"),
+        limited=f"message.metadata LIKE '%%\"{METADATA_KEY}\"%%'",
         latency=dialect.seconds.format(later="started_at", earlier="scheduled_at"),
         run=dialect.seconds.format(later="finished_at", earlier="started_at"),
         ended_in=dialect.bucket.format(time="finished_at"),

@@ -21,6 +21,7 @@ from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute
 from delayedq.worker.follow_ups import follow_up_of, follow_ups
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.steps import RecordsInMemory
 from delayedq.worker.transitions import decision
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class ImmediateBackend(DummyBackend):
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
         self._shared_leases = SharedLeases(64)
+        self._records: dict[str, RecordsInMemory] = {}
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:
         """Run the task, unless it is due later; returns its result, which has then ended."""
@@ -203,6 +205,7 @@ class ImmediateBackend(DummyBackend):
         )  # fmt: skip
         slot = self._shared_leases.hold(claimed.id, claimed.token)
         attempt = Attempt(claimed, kept.task, "immediate", self._shared_leases, slot)
+        attempt.records = self._records.setdefault(kept.result.id, RecordsInMemory())
         try:
             if not attempt.threaded:
                 return async_to_sync(aexecute)(attempt)

@@ -309,9 +309,15 @@ def _savepoint(connection: BaseDatabaseWrapper) -> Iterator[None]:
     waiting, connection.run_on_commit = connection.run_on_commit, []
     try:
         # If a statement has failed in it, it can't be released: Django rolls it back, and says so by an error.
-        with suppress(Error), transaction.atomic(using=connection.alias):
+        with suppress(Error), _of_the_test(transaction.atomic(using=connection.alias)):
             yield
     finally:
         added, connection.run_on_commit = connection.run_on_commit, waiting
     for each in added:
         each[1]()
+
+
+def _of_the_test(block: transaction.Atomic) -> transaction.Atomic:
+    """Marked as Django marks those of a TestCase: a durable block, such as that of a step, may be within it."""
+    block._from_testcase = True  # type: ignore[attr-defined]  # noqa: SLF001
+    return block

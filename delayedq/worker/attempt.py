@@ -7,7 +7,9 @@ from datetime import datetime, timedelta
 from functools import cache, cached_property
 from inspect import iscoroutinefunction
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
+
+from asgiref.sync import sync_to_async
 
 from delayedq import clock
 from delayedq.core.backoff import as_backoff
@@ -17,14 +19,16 @@ from delayedq.core.progress import checked
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
 from delayedq.worker.reporting import report_now
+from delayedq.worker.steps import Steps, StoredRecords, call_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from delayedq.core.progress import Report
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.shared_leases import SharedLeases
+    from delayedq.worker.steps import Records
 
 
 _is_async = cache(iscoroutinefunction)
@@ -42,6 +46,8 @@ class Attempt:
     reported: Report | None = None
     first_reported_at: datetime | None = None
     written_at = -inf
+    #: Where its steps are recorded; None: in the database of the queue.
+    records: Records | None = None
 
     def __init__(
         self, claimed: Claimed, task: Task[..., Any] | None, worker: str, leases: SharedLeases, slot: int
@@ -226,6 +232,62 @@ class Attempt:
         """
         self.reported = checked(done, total, note)
         self.reporter(self)
+
+    @cached_property
+    def steps(self) -> Steps:
+        return Steps(self.task, self.records or StoredRecords(self.claimed))
+
+    @overload
+    def step[**P, R](self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    def step[R](self, name: str, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R: ...
+    def step(self, name: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function once for this message, whatever number of attempts it takes; return its result.
+
+        What it writes into the queue's database (and enqueues there), and its result, commit in one transaction. An
+        attempt that comes to a recorded step returns the recorded result, and calls nothing. Without a name, it is that
+        of the function; a name that is used again is numbered.
+
+        Raises LeaseLost, and rolls the step back, if another worker may run this message; NotStorable or
+        PayloadTooLarge for its result; RuntimeError within a transaction, another step, or an exactly-once task;
+        TypeError or ValueError for what is no step.
+
+            receipt = current_message().step("charge", charge, order_id)
+        """
+        return self.steps.run(call_of(name, args, kwargs))
+
+    @overload
+    async def astep[**P, R](self, function: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R: ...
+    @overload
+    async def astep(self, name: str | Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any: ...
+    async def astep(self, name: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """The async version of `step`. A sync function runs in a thread, in one transaction with its record.
+
+        An async function has no transaction: its result is recorded after it, so it may be called again if its process
+        is killed between the two.
+        """
+        return await self.steps.arun(call_of(name, args, kwargs))
+
+    def sleep(self, delay: timedelta) -> None:
+        """As `sleep_until`, until `delay` after the first attempt that comes here."""
+        self.steps.sleep_for(delay)
+
+    def sleep_until(self, when: datetime) -> None:
+        """End this attempt, uncharged, and run again at `when` (an aware datetime); the attempt that comes here then
+        passes. No thread waits. The moment is recorded as a step: another one in a later attempt changes nothing.
+
+        It raises Snooze, so do not catch that. Raises InvalidTime or TypeError for what is no such time, and what
+        `step` raises.
+        """
+        self.steps.sleep_until(when)
+
+    async def asleep(self, delay: timedelta) -> None:
+        """The async version of `sleep`."""
+        await sync_to_async(self.sleep)(delay)
+
+    async def asleep_until(self, when: datetime) -> None:
+        """The async version of `sleep_until`."""
+        await sync_to_async(self.sleep_until)(when)
 
     def start(self) -> bool:
         """Record that it starts; False if it must not, because its lease was lost while it waited for a thread."""

@@ -22,6 +22,7 @@ from delayedq.conf import get_settings
 from delayedq.flows.sweeping import forget_flows, sweep
 from delayedq.store.channels.counters import forget_unused
 from delayedq.store.progress import forget_progress
+from delayedq.store.steps import forget_steps
 from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
 from delayedq.worker.registration import Registration
@@ -249,6 +250,7 @@ class LeaseKeeper:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
             forget_progress(self._store)
+            forget_steps(self._store)
             if retention is not None:
                 forget_flows(self._store, retention)
         except Error as error:

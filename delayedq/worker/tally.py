@@ -15,6 +15,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from delayedq.core.channels import is_limited
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.processes import find
 
@@ -158,7 +159,8 @@ class Tally:
         for message in claimed:
             if message.attempt == 1:
                 late = max(0.0, (now - message.scheduled_at).total_seconds())
-                self._counts.observe(("latency_seconds", *self._named(message)[:2]), late)
+                name = "limited_latency_seconds" if is_limited(message.priority) else "latency_seconds"
+                self._counts.observe((name, *self._named(message)[:2]), late)
 
     def _named(self, claimed: Claimed) -> Key:
         """The labels of a message: database, queue, task."""

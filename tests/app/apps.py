@@ -9,7 +9,7 @@ class TestsConfig(AppConfig):
     label = "tests_app"
 
     def ready(self):
-        from tests.app import chores, once  # noqa: F401  tasks outside of tasks.py are imported here
+        from tests.app import chores, once, stepping  # noqa: F401  tasks outside of tasks.py are imported here
 
         if "NEW_VERSION" in os.environ:
             from tests.app import later  # noqa: F401

@@ -7,6 +7,8 @@ from datetime import timedelta
 import pytest
 from django.core.checks import run_checks
 
+from delayedq import metrics
+from delayedq.operations.backlogs import backlog
 from delayedq.pipeline import checks
 from delayedq.pipeline.models import ArchiveBatch
 
@@ -63,7 +65,7 @@ def test_history_that_is_pruned_before_it_is_archived_is_w006(settings, given, i
     assert [one.id for one in found()] == ids
 
 
-def test_an_archive_that_is_open_for_over_a_day_is_w007(alias, store):
+def test_an_archive_that_is_open_for_over_a_day_is_w009(alias, store):
     now = store.now()
     ArchiveBatch.objects.create(name="young", number=1, lake="/lake", cutoff=now, planned_at=now - timedelta(hours=23))
     assert checks.check_open_batch(databases=[alias]) == []
@@ -75,3 +77,18 @@ def test_an_archive_that_is_open_for_over_a_day_is_w007(alias, store):
 
     ArchiveBatch.objects.update(is_open=None)
     assert checks.check_open_batch(databases=[alias]) == []
+
+
+def test_the_age_of_an_open_batch_is_a_metric(alias, store):
+    now = store.now()
+    assert backlog(store).archive == 0
+    ArchiveBatch.objects.create(name="old", number=1, lake="/lake", cutoff=now, planned_at=now - timedelta(hours=2))
+
+    metrics._cache.clear()
+    [shown] = [line for line in metrics.exposed()[0].decode().splitlines() if _is_of_archive(line, alias)]
+    assert float(shown.split()[1]) == pytest.approx(7_200, abs=60)
+    assert backlog(store).archive == pytest.approx(7_200, abs=60)
+
+
+def _is_of_archive(line, alias):
+    return line.startswith(f'delayedq_archive_open_seconds{{database="{alias}"}}')

@@ -173,6 +173,13 @@ def test_the_oldest_makes_room_for_a_new_one(store):
     assert FinishedMessage.objects.get().outcome == "cancelled"
 
 
+def test_a_key_that_made_room_is_a_new_message_later_in_the_batch(store):
+    offer(store, sized("a", 1, "k", OnFull.DROP_OLDEST))
+    given = [sized("a", 1, None, OnFull.DROP_OLDEST), sized("a", 1, "k", OnFull.DROP_OLDEST, payload="1")]
+    assert offer(store, *given) == [CREATED, CREATED]
+    assert live() == {"a": 1}
+
+
 def test_what_is_in_flight_makes_no_room(store):
     new = partial(sized, "a", on_full=OnFull.DROP_OLDEST)
     offer(store, new(), new())

@@ -7,7 +7,8 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import TestCase
 
-from delayedq.models import FinishedMessage, Message
+from delayedq import current_message
+from delayedq.models import FinishedMessage, Message, RecordedStep
 from delayedq.testing import run_due
 from tests.app import tasks
 from tests.app.models import Mark
@@ -32,6 +33,12 @@ class InTestCase(TestCase):
             transaction.on_commit(lambda: tasks.mark.enqueue("a"))
             assert run_due() == []
         assert len(run_due()) == 1
+
+    def test_steps_are_kept_within_the_transaction_of_the_test(self):
+        tasks.bodies["steps"] = lambda: current_message().step("mark", Mark.objects.create, name="a").name
+        tasks.play.enqueue("steps")
+        assert [attempt.outcome for attempt in run_due()] == ["succeeded"]
+        assert (Mark.objects.count(), RecordedStep.objects.count()) == (1, 1)
 
     def test_run_workers_refuses_and_the_test_goes_on(self):
         with self.assertRaisesMessage(CommandError, "delayedq.testing.run_due()"):

@@ -102,11 +102,12 @@ class _Gate:
     def _drops_oldest(self, one: Counter) -> bool:
         """Cancel the waiting message that has been due the longest; False: all are in flight."""
         self._store_passed()
-        dropped = next((id_ for message in self._oldest(one) for id_ in self._cancelled(message)), None)
+        dropped = next((message for message in self._oldest(one) if self._cancelled(message)), None)
         if dropped is None:
             return False
         one.size -= 1
-        _tell(one, f"message {dropped} was cancelled for a newer one")
+        self._live.pop((dropped.kind, dropped.key or ""), None)  # a later offer of its key is a new message
+        _tell(one, f"message {dropped.pk} was cancelled for a newer one")
         return True
 
     def _oldest(self, one: Counter) -> Iterator[Message]:

@@ -1,0 +1,1 @@
+"""What helps projects that used something else before."""

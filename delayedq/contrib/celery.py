@@ -1,0 +1,292 @@
+"""The names of Celery over this queue, for a project that moves task by task.
+
+    from delayedq.contrib.celery import AsyncResult, shared_task
+
+What has no equal raises TypeError where it is written; docs/moving.md has the table.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import wraps
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from delayedq import clock
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultDoesNotExist, TaskResultStatus, task_backends
+from delayedq.core.backoff import Constant, Exponential
+from delayedq.core.limiting import Limit, Rate
+from delayedq.exceptions import DelayedQError, Retry
+from delayedq.tasks import Task, current_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from delayedq.message_result import MessageResult
+
+#: Attempts where Celery retries for ever.
+FOR_EVER = 32_000
+DEFAULT_RETRIES, DEFAULT_RETRY_DELAY, BACKOFF_MAX = 3, 180, 600
+#: Options that say what always is so here.
+NO_EFFECT = {
+    *("name", "acks_late", "ignore_result", "reject_on_worker_lost", "send_events", "store_errors_even_if_ignored"),
+    *("track_started", "trail"),
+}
+_PERIODS = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
+
+
+class TaskFailed(DelayedQError):  # noqa: N818
+    """`AsyncResult.get` raises it for a task that failed, with the class and the text of its last error."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTask(Task[..., Any]):
+    """A Task that has the methods of one of Celery, too."""
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
+        """Store a message that is due now, in the caller's transaction."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(
+        self,
+        args: Iterable[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        expires: float | datetime | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        **others: Any,
+    ) -> AsyncResult:
+        """Store a message. countdown, expires: seconds; eta: an aware datetime; others: refused with a TypeError.
+
+        Raises what `Task.enqueue` raises.
+        """
+        if refused := others.keys() - NO_EFFECT:
+            raise TypeError(f"apply_async() of {self.name} knows no {', '.join(sorted(refused))}; see docs/moving.md.")
+        now = clock.now()
+        when = eta if countdown is None else now + timedelta(seconds=countdown)
+        task = self.using(
+            run_after=when, queue_name=queue, priority=priority, expires=_worth(expires, now, max(now, when or now))
+        )
+        result = task.enqueue(*(args or ()), **(kwargs or {}))
+        return AsyncResult(result.id, backend=self.backend)
+
+    #: The row of a message commits with the transaction that stores it: there is nothing to wait for.
+    delay_on_commit = delay
+    apply_async_on_commit = apply_async
+
+
+def _worth(expires: float | datetime | None, now: datetime, due: datetime) -> timedelta | None:
+    """How long after it is due a message may still start; Celery counts from the call."""
+    if expires is None:
+        return None
+    until = expires if isinstance(expires, datetime) else now + timedelta(seconds=expires)
+    return max(until - due, timedelta(microseconds=1))
+
+
+def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Decorator that makes a SharedTask, with or without options of Celery. Raises TypeError for one without equal.
+
+    @shared_task(bind=True, autoretry_for=(OSError,), retry_backoff=True, max_retries=5)
+    def fetch(self, url): ...
+    """
+
+    def make(func: Callable[..., Any]) -> SharedTask:
+        return SharedTask(func=_bound(func) if given.pop("bind", False) else func, **_options(given))
+
+    given = {name: value for name, value in options.items() if name not in NO_EFFECT}
+    return make if function is None else make(function)
+
+
+def _bound(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function with its first argument given: to others it has not got it."""
+
+    @wraps(function)
+    def bound(*args: Any, **kwargs: Any) -> Any:
+        return function(Self(), *args, **kwargs)
+
+    given = signature(function)
+    bound.__signature__ = given.replace(parameters=[*given.parameters.values()][1:])  # type: ignore[attr-defined]
+    return bound
+
+
+def _options(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a task here. Raises TypeError for those that are left over."""
+    retries = given.pop("max_retries", DEFAULT_RETRIES)
+    ours = {
+        "backend": DEFAULT_TASK_BACKEND_ALIAS,
+        "priority": given.pop("priority", None) or 0,
+        "queue_name": given.pop("queue", None) or "default",
+        "max_attempts": FOR_EVER if retries is None else retries + 1,
+        "retry_on": tuple(given.pop("autoretry_for", ())) or _never,
+        "give_up_on": tuple(given.pop("dont_autoretry_for", ())) or None,
+        "backoff": _backoff(given),
+        "timeout": _shortest(given.pop("soft_time_limit", None), given.pop("time_limit", None)),
+        "expires": _seconds(given.pop("expires", None)),
+    }
+    if rate := given.pop("rate_limit", None):
+        ours["limit"] = Limit(rate=_rate(rate))
+    if given:
+        raise TypeError(f"shared_task() knows no {', '.join(sorted(given))}; see docs/moving.md.")
+    return ours
+
+
+def _never(error: BaseException) -> bool:  # noqa: ARG001
+    """A task without autoretry_for is retried only if it asks for it."""
+    return False
+
+
+def _backoff(given: dict[str, Any]) -> Constant | Exponential:
+    delay = timedelta(seconds=given.pop("default_retry_delay", DEFAULT_RETRY_DELAY))
+    initial = given.pop("retry_backoff", False)
+    most, jitter = given.pop("retry_backoff_max", BACKOFF_MAX), given.pop("retry_jitter", True)
+    if not initial:
+        return Constant(delay)
+    first = timedelta(seconds=int(initial))
+    return Exponential(first, 2, max(first, timedelta(seconds=most)), 1.0 if jitter else 0.0)
+
+
+def _rate(text: str) -> Rate:
+    """A rate as Celery writes it: "10/m". Raises TypeError."""
+    match = re.fullmatch(r"(\d+)(?:/([smh]))?", str(text))
+    if match is None:
+        raise TypeError(f"rate_limit is written as '10/s', '10/m' or '10/h', not {text!r}.")
+    return Rate(int(match[1]), per=_PERIODS[match[2] or "s"], burst=1)
+
+
+def _seconds(number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(seconds=number)
+
+
+def _shortest(*limits: float | None) -> timedelta | None:
+    return _seconds(min((limit for limit in limits if limit is not None), default=None))
+
+
+class Request:
+    """`self.request`: of the message that runs."""
+
+    @property
+    def id(self) -> str:
+        return str(current_message().id)
+
+    @property
+    def retries(self) -> int:
+        """How often it was tried before."""
+        return current_message().attempt - 1
+
+    @property
+    def delivery_info(self) -> dict[str, Any]:
+        """The queue, as its routing key."""
+        return {"routing_key": current_message().queue}
+
+
+class Self:
+    """The `self` of a bound task."""
+
+    request = Request()
+    #: As a function catches it.
+    Retry = Retry
+
+    @property
+    def name(self) -> str:
+        return str(current_message().kind)
+
+    @property
+    def max_retries(self) -> int:
+        return current_message().max_attempts - 1
+
+    def retry(
+        self, *, exc: BaseException | None = None, countdown: float | None = None, eta: datetime | None = None
+    ) -> NoReturn:
+        """Raise Retry; after the last attempt, the error itself. Without a time: after the backoff of the task."""
+        if exc is not None and self.request.retries >= self.max_retries:
+            raise exc
+        delay = _seconds(countdown) if eta is None else max(eta - clock.now(), timedelta())
+        raise Retry("" if exc is None else str(exc), delay=delay) from exc
+
+
+class AsyncResult:
+    """What became of a message, by its id, read anew each time. An id that nobody knows is PENDING, as there."""
+
+    def __init__(self, id: str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:  # noqa: A002
+        self.id = self.task_id = id
+        self.backend = backend
+
+    def __repr__(self) -> str:
+        return f"<AsyncResult: {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, AsyncResult) and (self.id, self.backend) == (other.id, other.backend)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.backend))
+
+    @property
+    def state(self) -> str:
+        """PENDING, STARTED, RETRY, SUCCESS, FAILURE or REVOKED."""
+        try:
+            return _state(self._read())
+        except TaskResultDoesNotExist:
+            return "PENDING"
+
+    status = state
+
+    @property
+    def result(self) -> Any:
+        """What the task returned; TaskFailed, not raised, if it failed; else None."""
+        state = self.state
+        if state == "SUCCESS":
+            return self._read().return_value
+        return _failure(self._read()) if state == "FAILURE" else None
+
+    def ready(self) -> bool:
+        """Whether it has ended."""
+        return self.state in {"SUCCESS", "FAILURE", "REVOKED"}
+
+    def successful(self) -> bool:
+        return self.state == "SUCCESS"
+
+    def failed(self) -> bool:
+        return self.state == "FAILURE"
+
+    def get(self, timeout: float | None = None, *, propagate: bool = True) -> Any:
+        """Wait for its end, at most `timeout` seconds, and return what the task returned.
+
+        Raises TimeoutError, TaskResultDoesNotExist for an unknown id, and with `propagate` TaskFailed.
+        """
+        ended = self._read().wait(_seconds(timeout))
+        if propagate and not ended.status == TaskResultStatus.SUCCESSFUL:
+            raise _failure(ended)
+        return self.result
+
+    def revoke(self) -> None:
+        """Cancel the message; a task that runs is told: see `current_message().cancelled`."""
+        self._read().cancel()
+
+    def forget(self) -> None:
+        """Do nothing: results are in the history, which is pruned by its age."""
+
+    def _read(self) -> MessageResult:
+        return cast("MessageResult", task_backends[self.backend].get_result(self.id))
+
+
+def _state(result: MessageResult) -> str:
+    if result.status == TaskResultStatus.READY:
+        return "RETRY" if result.errors else "PENDING"
+    if result.status == TaskResultStatus.FAILED and result.outcome in {"cancelled", "expired"}:
+        return "REVOKED"
+    return {
+        TaskResultStatus.RUNNING: "STARTED",
+        TaskResultStatus.SUCCESSFUL: "SUCCESS",
+        TaskResultStatus.FAILED: "FAILURE",
+    }[result.status]
+
+
+def _failure(result: MessageResult) -> TaskFailed:
+    last: Sequence[Any] = result.errors[-1:]
+    said = [f"{one.exception_class_path}: {one.message}" for one in last]
+    return TaskFailed(said[0] if said else f"The message {result.id} ended as {result.outcome}.")

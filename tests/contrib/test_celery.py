@@ -1,0 +1,137 @@
+"""Tasks with the names of Celery do here what they did there, and what has no equal is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.db import transaction
+
+from delayedq.compat import TaskResultDoesNotExist
+from delayedq.contrib.celery import AsyncResult, TaskFailed, shared_task
+from delayedq.models import Message
+from delayedq.testing import clock, run_due
+from tests.contrib.celery_tasks import add, fetch, hopeless, limited, unstable
+
+SECOND = timedelta(seconds=1)
+NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
+
+pytestmark = [pytest.mark.usefixtures("alias"), pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
+
+
+@pytest.fixture(autouse=True)
+def frozen(alias):
+    with clock(NOON) as frozen:
+        yield frozen
+
+
+def due():
+    return Message.objects.get().scheduled_at
+
+
+def test_delay_stores_a_message_and_its_result_is_read_by_its_id():
+    result = add.delay(2, y=3)
+    assert (result.state, result.ready(), result.result) == ("PENDING", False, None)
+    run_due()
+    assert (result.state, result.ready(), result.successful(), result.failed()) == ("SUCCESS", True, True, False)
+    assert AsyncResult(result.id).get(timeout=1) == 5
+    assert AsyncResult(result.id) == result
+    assert add(2, 3) == 5, "it can be called"
+
+
+def test_what_is_stored_in_a_transaction_that_is_rolled_back_never_was(alias):
+    with transaction.atomic(using=alias):
+        result = add.delay_on_commit(1, 1)
+        transaction.set_rollback(True, using=alias)
+    assert result.state == "PENDING", "as for any id that is not known"
+    with pytest.raises(TaskResultDoesNotExist):
+        result.get()
+
+
+@pytest.mark.parametrize(
+    ("options", "when"),
+    [
+        ({}, NOON),
+        ({"countdown": 90}, NOON + 90 * SECOND),
+        ({"eta": NOON + timedelta(hours=1)}, NOON + timedelta(hours=1)),
+    ],
+)
+def test_apply_async_schedules_it(options, when):
+    add.apply_async((1,), {"y": 2}, **options)
+    assert due() == when
+
+
+def test_apply_async_chooses_queue_and_priority():
+    add.apply_async((1, 2), queue="mail", priority=9)
+    message = Message.objects.get()
+    assert (message.queue, message.priority) == ("mail", 9)
+
+
+@pytest.mark.parametrize("expires", [10, NOON + 10 * SECOND])
+@pytest.mark.parametrize(("late", "state"), [(9, "SUCCESS"), (11, "REVOKED")])
+def test_expires_counts_from_the_call(frozen, expires, late, state):
+    result = add.apply_async((1, 2), countdown=5, expires=expires)
+    frozen.move_to(NOON + late * SECOND)
+    run_due(raise_failures=False)
+    assert result.state == state
+
+
+def test_a_bound_task_retries_by_itself(frozen):
+    result = fetch.delay("https://example.org")
+    for number in (1, 2):
+        run_due(raise_failures=False, follow=False)
+        assert (result.state, due()) == ("RETRY", NOON + number * 60 * SECOND)
+        frozen.move_to(due())
+    run_due()
+    assert result.get() == ["tests.contrib.celery_tasks.fetch", result.id, 2, "mail"]
+    assert (fetch.max_attempts, fetch.timeout) == (3, 10 * SECOND)
+
+
+def test_the_last_retry_raises_the_error_itself():
+    result = hopeless.delay()
+    run_due(raise_failures=False)
+    assert result.failed(), "it was tried again at once"
+    with pytest.raises(TaskFailed, match="OSError: down"):
+        result.get()
+    assert isinstance(result.get(propagate=False), TaskFailed)
+
+
+@pytest.mark.parametrize(("error", "state"), [("OSError", "RETRY"), ("ValueError", "FAILURE")])
+def test_only_what_autoretry_for_names_is_retried(error, state):
+    result = unstable.delay(error)
+    run_due(raise_failures=False, follow=False)
+    assert result.state == state
+
+
+def test_retry_backoff_doubles_up_to_its_maximum():
+    assert [unstable.backoff(attempt) for attempt in (1, 2, 3)] == [2 * SECOND, 4 * SECOND, 5 * SECOND]
+
+
+def test_a_rate_is_one_of_all_workers_and_an_option_without_effect_is_taken():
+    (limit,) = limited.limit if isinstance(limited.limit, list | tuple) else (limited.limit,)
+    assert (limit.rate.count, limit.rate.per, limit.rate.burst) == (10, timedelta(minutes=1), 1)
+    assert limited.expires == 30 * SECOND
+
+
+def test_revoke_cancels_what_waits():
+    result = add.delay(1, 2)
+    result.revoke()
+    assert (result.state, run_due()) == ("REVOKED", [])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            lambda: shared_task(serializer="pickle")(limited.func),
+            "shared_task.. knows no serializer; see docs/moving.md",
+        ),
+        (lambda: shared_task(rate_limit="often")(add.func), "'10/s', '10/m' or '10/h', not 'often'"),
+        (lambda: add.apply_async((1, 2), link=add, task_id="x"), "apply_async.. of add knows no link, task_id"),
+        (lambda: add.delay(1), "missing a required argument: 'y'"),
+    ],
+)
+def test_what_has_no_equal_is_refused_where_it_is_written(wrong, said):
+    with pytest.raises(TypeError, match=said):
+        wrong()
+    assert not Message.objects.exists()

@@ -1,0 +1,130 @@
+"""What waits for a limit is shown apart from what is late: by the verdict, health, metrics and figures."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from delayedq import limits
+from delayedq.limits import rules_for
+from delayedq.operations.backlogs import backlog
+from delayedq.operations.figures import Span, figures
+from delayedq.operations.findings import Rule
+from delayedq.operations.health import health
+from delayedq.operations.limited_waits import Wait, waits
+from delayedq.operations.verdict import late_queues, verdict
+from delayedq.store import worker_registry
+from delayedq.store.protocol import Offer
+from tests.app import tasks
+from tests.store.given import NOW, at, claim_one, message, succeed
+from tests.store.test_worker_registry import worker
+
+LATER = at(300)
+
+
+def offer(store, task, number=1, channel="", due=0):
+    offers = [Offer("webhooks", task.module_path, "{}", None, at(due), 0, 3, None, channel) for _ in range(number)]
+    return store.at(NOW).offer_many(offers)
+
+
+def claim(store, now=NOW, limit=9):
+    lease = timedelta(minutes=60)
+    return store.at(now).claim_channels(rules_for(lambda queue: True), limit, lease, "w:1").claimed
+
+
+def waited(store, now=LATER):
+    return waits(store, store.at(now).scan(), now)
+
+
+def test_what_waits_for_a_concurrency_is_limited(store):
+    offer(store, tasks.deliver, 3, "acme")
+    claim(store)
+    assert waited(store) == {"webhooks": Wait(0.0, 300.0)}
+
+
+def test_what_waits_for_a_rate_is_limited(store):
+    offer(store, tasks.report, 9)
+    assert len(claim(store)) == 2
+    assert waited(store) == {"webhooks": Wait(0.0, 300.0)}
+
+
+@pytest.mark.parametrize("channel", ["acme", ""])
+def test_what_is_paused_is_limited(store, channel):
+    offer(store, tasks.deliver, 3, "acme")
+    limits.pause(tasks.deliver.module_path, channel=channel, store=store.at(NOW))
+    assert claim(store) == []
+    assert waited(store) == {"webhooks": Wait(0.0, 300.0)}
+
+
+def test_what_waits_for_a_worker_is_late_also_behind_what_is_limited_for_longer(store):
+    """The limited message is the oldest in its lane; another channel has room, and nobody comes."""
+    offer(store, tasks.deliver, 2, "acme")
+    claim(store)
+    offer(store, tasks.deliver, 2, "other", due=100)
+    assert waited(store) == {"webhooks": Wait(200.0, 300.0)}
+    assert late_queues(store, LATER) == {"webhooks"}
+
+
+def test_the_verdict_names_what_is_late_and_says_what_is_limited(store):
+    worker_registry(store.alias).at(LATER).heartbeat([worker("w:1")])
+    offer(store, tasks.deliver, 2, "acme")
+    claim(store)
+    assert verdict(store, LATER) == []
+
+    offer(store, tasks.deliver, 2, "other", due=100)
+    (finding,) = verdict(store, LATER)
+    assert (finding.rule, finding.since) == (Rule.LATE, at(100))
+    assert finding.evidence[1] == "Other messages wait for a limit, the first for 5 min: they are not late."
+
+
+def test_health_passes_while_messages_wait_for_a_limit_and_says_so(store):
+    offer(store, tasks.deliver, 2, "acme")
+    claim(store)
+    *_, check = health(store.at(LATER), oldest_due=timedelta(minutes=1))
+    said = "No message has been due for longer than 1 min. Some wait for a limit, the first for 5 min."
+    assert check == (True, said)
+
+    offer(store, tasks.deliver, 2, "other")
+    assert not all(one.passed for one in health(store.at(LATER), oldest_due=timedelta(minutes=1)))
+
+
+def test_metrics_show_both(store):
+    offer(store, tasks.deliver, 2, "acme")
+    claim(store)
+    store.at(NOW).offer(message(queue="plain", scheduled_at=at(290)))
+    found = backlog(store.at(LATER))
+    assert found.oldest == {"plain": 10.0, "webhooks": 0.0}
+    assert found.limited == {"webhooks": 300.0}
+
+
+def test_latencies_of_messages_in_channels_are_apart(store):
+    offer(store, tasks.deliver, 1, "acme")
+    store.at(NOW).offer(message(scheduled_at=NOW))
+    plain = claim_one(store)
+    (limited,) = claim(store)
+    store.at(at(2)).settle([succeed(plain, started=1.0, finished=0.0)], "first")
+    store.at(at(40)).settle([succeed(limited, started=0.0, finished=0.0)], "w:1")
+    buckets = [one for one in figures(store, Span.HOUR, at(41)).buckets if one.ended]
+    assert {one.p95 for one in buckets} - {None} == {1.0}
+    assert {one.limited_p95 for one in buckets} - {None} == {40.0}
+
+
+def test_who_has_no_channels_pays_nothing_and_others_a_bounded_number_of_statements(store, alias):
+    def statements(now=LATER):
+        heads = store.at(now).scan()
+        with CaptureQueriesContext(connections[alias]) as captured:
+            waits(store, heads, now)
+        return len(captured)
+
+    store.at(NOW).offer(message())
+    assert statements() == 0
+
+    offer(store, tasks.deliver, 2, "acme")
+    claim(store)
+    few = statements()
+    for number in range(60):
+        offer(store, tasks.deliver, 2, f"tenant {number}")
+    assert statements() <= few + 10 * 20

@@ -1,0 +1,122 @@
+"""A model of messages with limits, in virtual time: which of them may start, and which must."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from delayedq.core.limiting import Limit, Rate
+from delayedq.core.sizes import OnFull
+from tests.store.given import LEASE
+
+KINDS, QUEUES = ["tests.one", "tests.other"], ["mail", "post"]
+TERMS = ("concurrency", "rate", "size")
+#: What rounding may take from a token.
+GRAIN = Fraction(1, 10**6)
+#: The scope of a limit, and its terms. "kind" and "queue" stand for each task and each queue by itself.
+LIMITS = {
+    "channel concurrency": ("", Limit(concurrency=2)),
+    "channel rate": ("", Limit(rate=Rate(2, LEASE / 30))),
+    "channel size": ("", Limit(size=4)),
+    "task concurrency": ("kind", Limit(concurrency=3)),
+    "task rate": ("kind", Limit(rate=Rate(3, LEASE / 20, 1))),
+    "task size": ("kind", Limit(size=9, on_full=OnFull.DROP_OLDEST)),
+    "queue concurrency": ("queue", Limit(concurrency=3)),
+    "shared concurrency": ("the-api", Limit(concurrency=4)),
+    "shared rate": ("the-api", Limit(rate=Rate(4, LEASE / 12, 6))),
+}
+
+
+@dataclass
+class Known:
+    """A message as the model knows it. `held_until`: None if no lease holds."""
+
+    kind: str
+    channel: str
+    queue: str
+    due: float
+    held_until: float | None = None
+    claimed: object = None
+    is_replaced: bool = False
+
+    def holds(self, now):
+        return self.held_until is not None and self.held_until > now
+
+
+@dataclass
+class Tokens:
+    """A token bucket in exact fractions: at least and at most so many, as a channel without a rate may forget them."""
+
+    least: Fraction
+    most: Fraction
+    at: Fraction
+
+    def at_moment(self, rate, now):
+        gained = (Fraction(now) - self.at) * rate.count / Fraction(rate.per.total_seconds())
+        return tuple(min(Fraction(rate.size), tokens + gained) for tokens in (self.least, self.most))
+
+    def take(self, rate, now):
+        least, most = self.at_moment(rate, now)
+        self.least, self.most, self.at = least - 1, most - 1, Fraction(now)
+
+
+@dataclass
+class Model:
+    names: tuple
+    messages: dict = field(default_factory=dict)
+    buckets: dict = field(default_factory=dict)
+    #: What is set live, by scope and channel; and what is paused.
+    live: dict = field(default_factory=dict)
+    paused: set = field(default_factory=set)
+    #: Until when a channel may not know that it has room, as nobody told.
+    untold: dict = field(default_factory=dict)
+
+    def defined(self, scope, channel=""):
+        """What the code says of a scope; "": of each channel."""
+        kinds = {"": "", **dict.fromkeys(KINDS, "kind"), **dict.fromkeys(QUEUES, "queue")}
+        wanted = "" if channel else kinds.get(scope, scope)
+        found = {}
+        for limit in (limit for of, limit in map(LIMITS.get, self.names) if of == wanted):
+            found |= {what: value for what in TERMS if (value := getattr(limit, what)) is not None}
+            if limit.size:
+                found["on_full"] = limit.on_full
+        return Limit(**found)
+
+    def scopes(self, one):
+        """The limits of a message: the name of each, its terms now, and whether it is paused."""
+        own = [(one.kind, one.channel), (one.queue, one.channel)]
+        chosen = next((name for name in own if name in self.live or name in self.paused), own[0])
+        yield (one.queue, one.kind, one.channel), self.holding(chosen), chosen in self.paused
+        for scope in ("the-api", one.kind, one.queue):
+            yield scope, self.holding((scope, "")), (scope, "") in self.paused
+
+    def holding(self, name):
+        return self.live[name] if name in self.live else self.defined(*name)
+
+    def within(self, scope):
+        return [one for one in self.messages.values() if scope in {name for name, _, _ in self.scopes(one)}]
+
+    def held(self, scope, now):
+        return sum(one.holds(now) for one in self.within(scope))
+
+    def bucket(self, scope, rate, now):
+        full = Fraction(rate.size)
+        return self.buckets.setdefault(scope, Tokens(full, full, Fraction(now)))
+
+    def may_start(self, one, now):
+        for scope, limit, is_paused in self.scopes(one):
+            full = limit.concurrency is not None and self.held(scope, now) >= limit.concurrency
+            spent = limit.rate and self.bucket(scope, limit.rate, now).at_moment(limit.rate, now)[1] < 1 - Fraction(
+                1, 10**6
+            )
+            if is_paused or full or spent:
+                return False
+        return True
+
+    def must_start(self, one, now):
+        enough = (self.tokens(scope, limit.rate, now)[0] >= 1 for scope, limit, _ in self.scopes(one))
+        return self.may_start(one, now) and all(enough)
+
+    def tokens(self, scope, rate, now):
+        """At least and at most."""
+        return (1, 1) if rate is None else self.bucket(scope, rate, now).at_moment(rate, now)

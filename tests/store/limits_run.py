@@ -1,0 +1,245 @@
+"""A run of the model of limits beside a store.
+
+`Run` does to both what `OPERATIONS` names, one after another, and compares: no more are held, start or are there than
+each limit allows; what is due and not claimed waits for a limit that leaves no room; and what the store counts as
+running is what is leased.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from delayedq import limits
+from delayedq.core.limiting import Limit, Rate
+from delayedq.core.sizes import Size
+from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
+from delayedq.store import operator_store, store_for
+from delayedq.store.channels.places import Places
+from delayedq.store.channels.requests import Rules
+from delayedq.store.operator import Move, Seen
+from tests.router import ChosenDatabase
+from tests.store.channels import in_channel
+from tests.store.given import LEASE, at, fail, put_back, retry, succeed
+from tests.store.limits_model import KINDS, QUEUES, Known, Model
+
+CHANNELS = ["a", "b", "c"]
+SECONDS = LEASE.total_seconds()
+STEP = 0.25
+#: So that a long run does not slow down, no more are offered when so many messages live.
+MOST = 60
+#: What is set live, of a channel or of a scope.
+LIVE = [{"concurrency": 1}, {"concurrency": 5}, {"rate": Rate(1, LEASE / 20, 2)}, {"concurrency": 2, "size": 6}, {}]
+#: What may happen, and with which values.
+OPERATIONS = {
+    "offer": {
+        "channel": CHANNELS,
+        "kind": KINDS,
+        "queue": [*QUEUES, "mail"],
+        "number": [1, 2, 3, 4, 5, 6],
+        "delay": [0.0, -5.0, 1.0, 9.0],
+    },
+    "pass_time": {"steps": [1, 2, 4, 12, 40, 241]},
+    "claim": {"limit": [1, 2, 5, 100]},
+    "claim_all": {},
+    "end": {"which": range(50), "end": [succeed, fail, retry, put_back]},
+    "elsewhere": {"which": range(50), "how": ["renew", "release", "drop"]},
+    "replace": {"which": range(50), "delay": [0.0, 3.0]},
+    "cancel": {"which": range(50)},
+    "move": {"which": range(50), "queue": QUEUES, "delay": [0.0, 2.0]},
+    "change": {"kind": KINDS, "channel": ["", *CHANNELS], "terms": LIVE},
+    "toggle": {"what": ["pause", "resume", "clear"], "kind": [*KINDS, "mail"], "channel": ["", *CHANNELS]},
+}
+
+
+class Run:
+    """What happens, done to the model and to the store."""
+
+    def __init__(self, names):
+        self.model, self.now, self.number, self.moved_at = Model(names), 0.0, 0, -9.0
+        self.store = store_for(ChosenDatabase.alias)
+
+    def close(self):
+        for model in (Message, Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState):
+            model.objects.all().delete()
+
+    @property
+    def here(self):
+        return self.store.at(at(self.now))
+
+    def rules(self, queue, kind):
+        scopes = ("the-api", kind, queue)
+        return Rules(tuple((scope, self.model.defined(scope)) for scope in scopes), self.model.defined(""))
+
+    def _chosen(self, which, *, held):
+        found = [(id_, one) for id_, one in self.model.messages.items() if (one.claimed is not None) == held]
+        return found[which % len(found)] if found else (None, None)
+
+    # Offers
+
+    def offer(self, channel, kind, queue, number, delay):
+        due = self.now + delay
+        for _ in range(min(number, MOST - len(self.model.messages))):
+            self.number += 1
+            self._offer(Known(kind, channel, queue, due), f"{self.number}")
+
+    def _offer(self, one, key):
+        sizes = [
+            (scope, limit)
+            for scope, limit in ((one.kind, self.model.defined(one.kind)), ("", self.model.defined("")))
+            if limit.size
+        ]
+        full = [limit for scope, limit, _ in self.model.scopes(one) if self._is_full(scope, limit)]
+        given = tuple(Size(scope, limit.size, limit.on_full) for scope, limit in sizes)
+        fields = {"kind": one.kind, "queue": one.queue, "scheduled_at": at(one.due), "sizes": given, "max_attempts": 99}
+        offered = self.here.offer(in_channel(one.channel, key, **fields))
+        gone = self._gone() if full else set()
+        if offered.outcome == "created":
+            self.model.messages[offered.id] = one
+            assert len(gone) >= len(full) or self.now - self.moved_at < 1
+        else:
+            assert full
+            assert (offered.outcome, gone) == ("dropped", set())
+        for id_ in gone:
+            dropped = self.model.messages.pop(id_)
+            assert not dropped.holds(self.now)
+
+    def _is_full(self, scope, limit):
+        code = self.model.defined("" if isinstance(scope, tuple) else scope)
+        return code.size is not None and limit.size is not None and len(self.model.within(scope)) >= limit.size
+
+    def _gone(self):
+        return self.model.messages.keys() - set(Message.objects.values_list("id", flat=True))
+
+    def replace(self, which, delay):
+        """Also what is held: then it runs once more."""
+        one = [*self.model.messages.items()][which % len(self.model.messages) :][:1] if self.model.messages else []
+        for id_, known in one:
+            key = Message.objects.values_list("key", flat=True).get(pk=id_)
+            due = self.now + delay
+            fields = {"kind": known.kind, "queue": known.queue, "scheduled_at": at(due), "max_attempts": 99}
+            new = in_channel(known.channel, key, payload=f"[{self.now}, {which}, {delay}]", **fields)
+            if self.here.offer(new).outcome == "updated":
+                known.due, known.is_replaced = due, known.claimed is not None
+
+    # Time and claims
+
+    def pass_time(self, steps):
+        self.now += steps * STEP
+
+    def claim(self, limit):
+        answer = self.here.claim_channels(self.rules, limit, LEASE, "first")
+        assert len(answer.claimed) <= limit
+        for one in answer.claimed:
+            self._take(one)
+        return answer.due_in
+
+    def _take(self, claimed):
+        known, now = self.model.messages[claimed.id], self.now
+        assert known.due <= now
+        assert not known.holds(now)
+        assert self.model.may_start(known, now), (known, [*self.model.scopes(known)])
+        for scope, limit, _ in self.model.scopes(known):
+            if limit.rate is not None:
+                self.model.bucket(scope, limit.rate, now).take(limit.rate, now)
+        known.held_until, known.claimed, known.is_replaced = now + SECONDS, claimed, False
+
+    def claim_all(self):
+        """What is left waits for a limit."""
+        for _ in range(50):
+            if self.claim(100) != 0.0:
+                break
+        for one in self.model.messages.values():
+            if one.due <= self.now and not one.holds(self.now) and self.now >= self._told_at(one):
+                assert not self.model.must_start(one, self.now), one
+        self.check_counts()
+
+    def _told_at(self, one):
+        return self.model.untold.get((one.queue, one.kind, one.channel), 0.0)
+
+    def check_counts(self):
+        """What is counted as running is what is leased."""
+        held = [one for one in self.model.messages.values() if one.holds(self.now)]
+        groups = {one.pk: (one.queue, one.kind) for one in ChannelGroup.objects.all()}
+        running = Places(self.here, at(self.now)).running_by_group(groups)
+        assert {groups[id_]: number for id_, number in running.items() if number} == {
+            name: number for name in groups.values() if (number := sum((one.queue, one.kind) == name for one in held))
+        }
+        assert Message.objects.filter(leased_until__gt=at(self.now)).count() == len(held)
+
+    # Ends, and what others do
+
+    def end(self, which, end):
+        id_, one = self._chosen(which, held=True)
+        if one is None:
+            return
+        settled = self.here.settle([end(one.claimed, started=0.5, finished=0.0)], "first")
+        assert not settled.lost | settled.busy
+        assert settled.superseded == ({id_} if one.is_replaced else set())
+        if end in {succeed, fail} and not one.is_replaced:
+            del self.model.messages[id_]
+        one.held_until = one.claimed = None
+        one.is_replaced = False
+
+    def elsewhere(self, which, how):
+        """What keepers do; and what nobody tells the channel."""
+        id_, one = self._chosen(which, held=True)
+        if one is None or (how == "release" and one.is_replaced):
+            return
+        if how == "renew" and not one.holds(self.now):
+            return  # who froze for longer than its lease runs beside others
+        if how == "renew":
+            assert not self.here.renew([(id_, one.claimed.token)], LEASE).lost
+            one.held_until = self.now + SECONDS
+            return
+        if how == "release":
+            assert not self.here.release([(id_, one.claimed.token)]).lost
+        else:
+            self.model.untold[one.queue, one.kind, one.channel] = self.now + SECONDS
+            Message.objects.filter(pk=id_).delete()
+            del self.model.messages[id_]
+        one.held_until = one.claimed = None
+
+    def _seen(self, which):
+        id_, one = self._chosen(which, held=False)
+        row = Message.objects.filter(pk=id_).first()
+        return id_, one, row and Seen._make(getattr(row, name) for name in Seen._fields)
+
+    def cancel(self, which):
+        id_, _, seen = self._seen(which)
+        if seen is not None:
+            assert operator_store(self.store.alias).at(at(self.now)).cancel([seen]) == {id_}
+            del self.model.messages[id_]
+
+    def move(self, which, queue, delay):
+        id_, one, seen = self._seen(which)
+        if seen is not None:
+            due = self.now + delay
+            moved = operator_store(self.store.alias).at(at(self.now)).move([Move(seen, at(due), queue, seen.priority)])
+            if moved == {id_}:
+                one.queue, one.due, self.moved_at = queue, due, self.now
+
+    # Live
+
+    def change(self, kind, channel, terms):
+        limits.set(kind, channel=channel, store=self.here, **terms)
+        self._changed((kind, channel))
+        self.model.live[kind, channel] = Limit(**terms)
+
+    def toggle(self, what, kind, channel):
+        name = (kind, channel)
+        was = name in self.model.paused if what == "resume" else name not in self.model.paused
+        if what == "clear":
+            was = name in {*self.model.paused, *self.model.live}
+        assert getattr(limits, what)(kind, channel=channel, store=self.here) == was
+        self._changed(name)
+        if what == "pause":
+            self.model.paused.add(name)
+        elif what == "clear":
+            self.model.live.pop(name, None)
+
+    def _changed(self, name):
+        """A channel without a rate may have forgotten its tokens."""
+        self.model.paused.discard(name)
+        for scope, tokens in self.model.buckets.items():
+            if name[1] and isinstance(scope, tuple) and scope[2] == name[1]:
+                tokens.most = Fraction(10**6)
