@@ -32,6 +32,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "delayedq",
     "delayedq.pipeline",
+    "delayedq.desk",
     "example_project.flights",
 ]
 

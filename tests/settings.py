@@ -49,6 +49,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "delayedq",
     "delayedq.pipeline",
+    "delayedq.desk",
     "tests.app",
 ]
 if find_spec("example_project.flights") and find_spec("example_project.flights.models"):

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+from django.apps import AppConfig
+from django.utils.translation import gettext_lazy as _
+
+
+class DeskConfig(AppConfig):
+    name = "delayedq.desk"
+    label = "delayedq_desk"
+    verbose_name = _("Desk")
+    default_auto_field = "django.db.models.BigAutoField"

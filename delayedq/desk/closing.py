@@ -1,0 +1,98 @@
+"""The end of an item: its message ends with the decision, and what follows is stored with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from django.utils.translation import gettext as _
+
+from delayedq.core.serialization import loads
+from delayedq.desk.errors import InvalidDecision, NotOpen
+from delayedq.exceptions import CannotRun, UnknownTask
+from delayedq.models import Message
+from delayedq.operations.ending import end_waiting
+from delayedq.store import store_for
+from delayedq.tasks import Task, task_at
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from delayedq.desk.declaring import Desk
+    from delayedq.desk.models import Item
+    from delayedq.store.protocol import Offer
+
+#: The verbs that leave a message in the history.
+RECORDED = {"finish", "approve", "send_back", "postpone", "automate"}
+
+
+def desk_of(task: Task[..., Any]) -> Desk:
+    """Its options. Raises UnknownTask if it is no desk task any more."""
+    desk = getattr(task, "desk", None)
+    if desk is None:
+        raise UnknownTask(f"{task.name} is no desk task.")
+    return cast("Desk", desk)
+
+
+def checked(desk: Desk, result: Any) -> Any:
+    """The result as the form of the task makes it. Raises InvalidDecision."""
+    if desk.form is None or not isinstance(result, Mapping):
+        return result
+    form: Any = desk.form(data=dict(result))
+    if not form.is_valid():
+        errors = {name: [str(text) for text in texts] for name, texts in form.errors.items()}
+        said = "; ".join(f"{name}: {' '.join(texts)}" for name, texts in errors.items())
+        raise InvalidDecision(said, errors)
+    return result_of(form)
+
+
+def result_of(form: Any) -> Any:
+    """What a valid form says."""
+    return form.result() if hasattr(form, "result") else dict(form.cleaned_data)
+
+
+def close(item: Item, desk: Desk, now: datetime) -> None:
+    """End the message of an item with its decision. Raises NotOpen if it was withdrawn or replaced, or is busy."""
+    item.is_open, item.closed_at = False, now
+    store = store_for(item._state.db or "default")  # noqa: SLF001 - Django's documented API
+    by = "desk" if item.decided_by is None else f"desk/{item.decided_by}"
+    if not end_waiting(
+        store, item.message_id, item.generation, result=item.decision, by=by, seconds=item.seconds or 0.0,
+        follow_ups=_follow_ups(item, desk),
+    ):  # fmt: skip
+        raise NotOpen(_why_not(item))
+    if desk.on_finish is not None and not isinstance(desk.on_finish, Task):
+        desk.on_finish(item)
+
+
+def _follow_ups(item: Item, desk: Desk) -> list[Offer]:
+    tasks = [task_at(item.kind).on_success, desk.on_finish]
+    return [one.offer([str(item.message_id)], {}, when=one.run_after) for one in tasks if isinstance(one, Task)]
+
+
+def _why_not(item: Item) -> str:
+    message = Message.objects.using(item._state.db).filter(pk=item.message_id).first()  # noqa: SLF001
+    if message is None:
+        return _("Its message has ended: it was withdrawn.")
+    if message.generation != item.generation:
+        return _("Its message was replaced since: read it again.")
+    return _("A worker looks at its message at this moment: try again.")
+
+
+def record(item: Item, verb: str, by: Any) -> None:
+    """Store a message that says what was decided; it is in the history soon."""
+    from delayedq.desk.tasks import decided
+
+    task = task_at(item.kind)
+    decided.using(queue_name=item.queue, backend=task.backend).enqueue(
+        message_id=item.message_id, task=item.kind, key=item.key, verb=verb, by=None if by is None else str(by),
+        decision=_shown(item.decision), proposal=_shown(item.proposal), confidence=item.confidence, mode=item.mode,
+        agreed=item.agreed, reason=item.reason,
+    )  # fmt: skip
+
+
+def _shown(text: str | None) -> Any:
+    try:
+        return None if text is None else loads(text)
+    except CannotRun:
+        return text

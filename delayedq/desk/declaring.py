@@ -1,0 +1,157 @@
+"""`@desk_task`: a task whose messages people decide, or a handler, or first the one and then the other."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delayedq.compat import (
+    DEFAULT_TASK_BACKEND_ALIAS,
+    DEFAULT_TASK_PRIORITY,
+    DEFAULT_TASK_QUEUE_NAME,
+    InvalidTask,
+)
+from delayedq.tasks import Task, current_attempt
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.forms import BaseForm
+
+
+class Mode(StrEnum):
+    """Who decides the messages of a task."""
+
+    PEOPLE = "people"  #: people; the handler does not run
+    SHADOW = "shadow"  #: people, who do not see what the handler has decided
+    ASSISTED = "assisted"  #: people; what the handler has decided is filled in
+    REVIEWED = "reviewed"  #: the handler; people review a share, and all of which it is not sure
+    AUTOMATIC = "automatic"  #: the handler, unless it raises NeedsPerson
+
+
+class NeedsPerson(Exception):  # noqa: N818 - it says what comes next
+    """Raised by a handler: a person has to decide this message. `reason` is shown to them.
+
+    raise NeedsPerson("the amount is above 500")
+    """
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Proposal(NamedTuple):
+    """What a handler may return instead of its result: the result, and how sure it is (0 to 1)."""
+
+    result: Any
+    confidence: float
+
+
+class Share(NamedTuple):
+    """How many decisions are reviewed: a share of all (0 to 1), and all of a confidence under `below`."""
+
+    share: float
+    below: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """The options of `desk_task` that are not those of a task.
+
+    handler: the function itself. form: a Django form, whose `cleaned_data` is a person's result (or what its method
+    `result()` returns). review: how many decisions are reviewed; None: none, but the handler's in the mode "reviewed",
+    which all are. due_in: how long after it was opened an item is due (timedelta). warn_before: how long before that
+    `signals.item_due_soon` is sent. hold: how long an assignment lasts that is not renewed. mode: who decides, until
+    somebody sets it in the admin. required: the share of decisions (0 to 1) that must be those of people; it limits
+    what is automated, None: nothing does. blind: the share that people decide in the modes "reviewed" and "automatic",
+    to measure the handler. skill: what people must have, or a function of the arguments that names it. weight: how much
+    it counts of what one may hold. on_finish: a task, or a function of the item: it is enqueued with the id of the
+    message (a str), or called, in the transaction that ends the message.
+    """
+
+    handler: Callable[..., Any]
+    form: type[BaseForm] | None = None
+    review: Share | None = None
+    due_in: timedelta | None = None
+    warn_before: timedelta = timedelta(hours=1)
+    hold: timedelta = timedelta(hours=4)
+    mode: Mode = Mode.PEOPLE
+    required: float | None = None
+    blind: float = 0.0
+    skill: str | Callable[..., str] = ""
+    weight: int = 1
+    on_finish: Task[..., Any] | Callable[[Any], object] | None = None
+
+    def __post_init__(self) -> None:
+        shares = {"blind": self.blind, "required": self.required}
+        shares |= {} if self.review is None else {"review": self.review.share, "review.below": self.review.below}
+        for name, share in shares.items():
+            if share is not None and not 0 <= share <= 1:
+                raise ValueError(f"{name} is a share from 0 to 1, not {share!r}")
+        for name in ("due_in", "warn_before", "hold"):
+            value = getattr(self, name)
+            if not (isinstance(value, timedelta) and value > timedelta()) and not (name == "due_in" and value is None):
+                raise ValueError(f"{name} is a timedelta above 0, not {value!r}")
+        if not isinstance(self.weight, int) or self.weight < 1:
+            raise ValueError(f"weight is an int of at least 1, not {self.weight!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskTask[**P, R](Task[P, R]):
+    """A task with a desk. Made by `@desk_task`."""
+
+    desk: Desk = field(kw_only=True)
+
+
+_OF_DESK = set(Desk.__dataclass_fields__) - {"handler"}
+
+
+def desk_task(**options: Any) -> Callable[[Callable[..., Any]], DeskTask[..., Any]]:
+    """Decorator that makes a task of a module-level function, whose messages people decide, or the function itself.
+
+    Takes the options of `Desk` and those of `@task`, but exactly_once. The function is the handler: it returns the
+    result (or a `Proposal`), or raises NeedsPerson. In the mode "people" it is never called.
+    Raises InvalidTask for a wrong option.
+
+        @desk_task(queue_name="refunds", form=RefundForm, review=Share(0.2), due_in=timedelta(hours=8))
+        def refund(order_id: int) -> dict[str, Any]: ...
+
+        refund.schedule_at(when, order.pk, key=f"refund/{order.pk}")
+    """
+    own = {name: options.pop(name) for name in list(options) if name in _OF_DESK}
+
+    def make(handler: Callable[..., Any]) -> DeskTask[..., Any]:
+        if inspect.iscoroutinefunction(handler) or options.get("exactly_once") or options.get("takes_context"):
+            raise InvalidTask(f"{handler.__name__}: a desk task is a sync function, without exactly_once or context.")
+        try:
+            desk = Desk(handler=handler, **(own | ({"mode": Mode(own["mode"])} if "mode" in own else {})))
+        except (TypeError, ValueError) as error:
+            raise InvalidTask(f"{handler.__name__}: {error}.") from None
+        given = {
+            "priority": DEFAULT_TASK_PRIORITY,
+            "queue_name": DEFAULT_TASK_QUEUE_NAME,
+            "backend": DEFAULT_TASK_BACKEND_ALIAS,
+            **options,
+        }
+        return DeskTask(func=_visited(desk), desk=desk, **given)
+
+    return make
+
+
+def _visited(desk: Desk) -> Callable[..., Any]:
+    """What workers call. Outside of a worker it is the handler itself."""
+
+    @wraps(desk.handler)
+    def visited(*args: Any, **kwargs: Any) -> Any:
+        attempt = current_attempt.get()
+        if attempt is None or attempt.task.func is not visited:
+            return desk.handler(*args, **kwargs)
+        from delayedq.desk.visiting import visit
+
+        return visit(attempt, desk, args, kwargs)
+
+    return visited

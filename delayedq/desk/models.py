@@ -1,0 +1,216 @@
+"""The tables of the desk: its items, how each queue and task is run now, who knows what, and what was said."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.desk import verbs
+from delayedq.desk.declaring import Mode
+from delayedq.models.message import Now
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django.contrib.auth.base_user import AbstractBaseUser
+
+
+class State(models.TextChoices):
+    WAITING = "waiting", _("waiting")
+    ASSIGNED = "assigned", _("assigned")
+    POSTPONED = "postponed", _("postponed")
+    REVIEW = "review", _("pending review")
+    REJECTED = "rejected", _("rejected back")
+    DONE = "done", _("done")
+    WITHDRAWN = "withdrawn", _("withdrawn")
+
+
+#: States in which a person holds the item, until `until`.
+HELD = (State.ASSIGNED, State.REJECTED)
+#: States that end at `until`; the item waits again then, and nothing is written.
+ENDING = (*HELD, State.POSTPONED)
+CLOSED = (State.DONE, State.WITHDRAWN)
+
+
+def is_unassigned(now: Now | datetime) -> Q:
+    """Items that somebody may take: those that wait, and those whose holder or postponement has run out."""
+    return Q(state=State.WAITING) | Q(state__in=ENDING, until__lte=now)
+
+
+class ItemQuerySet(models.QuerySet["Item"]):
+    """Items by state, judged by the database's clock: `items("refunds").unassigned().count()`."""
+
+    def open(self) -> Self:
+        """Those that are not decided."""
+        return self.filter(is_open=True)
+
+    def unassigned(self) -> Self:
+        """Those that somebody may take, in the order in which they are given out: see `in_order`."""
+        return self.open().filter(is_unassigned(Now())).in_order()
+
+    def assigned(self, user: AbstractBaseUser | None = None) -> Self:
+        """Those that somebody (None: anybody) holds."""
+        held = self.open().filter(state__in=HELD, until__gt=Now())
+        return held if user is None else held.filter(holder=user)
+
+    def postponed(self) -> Self:
+        """Those that nobody may take before their follow-up date."""
+        return self.open().filter(state=State.POSTPONED, until__gt=Now())
+
+    def in_review(self) -> Self:
+        """Those that are decided, and pending review."""
+        return self.open().filter(state=State.REVIEW).in_order()
+
+    def late(self) -> Self:
+        """Those that are open and were due."""
+        return self.open().filter(due_at__lte=Now())
+
+    def done(self) -> Self:
+        """Those that are decided."""
+        return self.filter(state=State.DONE)
+
+    def in_order(self) -> Self:
+        """By priority (higher first), due date (those without one last) and age."""
+        return self.order_by("-priority", F("due_at").asc(nulls_last=True), "id")
+
+    def for_skills_of(self, user: Any) -> Self:
+        """Those that need no skill, or one that the user has."""
+        known = Skill.objects.filter(user=user).filter(Q(until=None) | Q(until__gt=Now())).values("name")
+        return self.filter(Q(skill="") | Q(skill__in=known))
+
+
+class Item(models.Model):
+    """One message that a person decides, or has decided, or a handler has. The message is live as long as it is open.
+
+    It has the verbs of `delayedq.desk.verbs`: each changes it only as it is in the table now.
+    """
+
+    message_id = models.BigIntegerField(unique=True, help_text="The same in the history, when it is done.")
+    generation = models.IntegerField(default=0, help_text="That of the message which was shown.")
+    queue = models.CharField(max_length=NAME_LENGTH)
+    kind = models.CharField(max_length=NAME_LENGTH)
+    key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)
+    priority = models.SmallIntegerField(default=0)
+    skill = models.CharField(max_length=NAME_LENGTH, blank=True)
+    weight = models.PositiveSmallIntegerField(default=1)
+
+    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
+    is_open = models.BooleanField(default=True)
+    holder = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    assigned_at = models.DateTimeField(null=True, blank=True)
+    until = models.DateTimeField(null=True, blank=True, help_text="When the assignment or the postponement ends.")
+    assignment = models.IntegerField(default=0, help_text="Counts changes of hands: it fences what a page may do.")
+    reason = models.TextField(blank=True, help_text="Why a person is needed, or why it was postponed or rejected.")
+    opened_at = models.DateTimeField()
+    due_at = models.DateTimeField(null=True, blank=True)
+    warned_at = models.DateTimeField(null=True, blank=True)
+    escalated_at = models.DateTimeField(null=True, blank=True)
+
+    mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
+    is_blind = models.BooleanField(default=False, help_text="Who decides does not see what the handler has decided.")
+    proposal = models.TextField(null=True, blank=True, help_text="JSON: the decision of the handler.")
+    confidence = models.FloatField(null=True, blank=True)
+    decision = models.TextField(null=True, blank=True, help_text="JSON: what became the result of the message.")
+    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    decided_at = models.DateTimeField(null=True, blank=True)
+    seconds = models.FloatField(null=True, blank=True, help_text="From the assignment to the decision.")
+    agreed = models.BooleanField(null=True, help_text="Whether person and handler decided alike; empty: not measured.")
+    is_automated = models.BooleanField(default=False, help_text="The handler alone has decided.")
+    reviewed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    rejections = models.PositiveSmallIntegerField(default=0, help_text="How often a review has sent it back.")
+    closed_at = models.DateTimeField(null=True, blank=True)
+
+    objects = ItemQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("desk item")
+        verbose_name_plural = _("desk items")
+        default_permissions = ("view",)
+        permissions: ClassVar = [
+            ("take_item", "Can take and decide desk items"),
+            ("assign_item", "Can assign desk items to others"),
+            ("review_item", "Can review decisions"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["queue", "is_open", "-priority", "due_at", "id"], name="delayedq_desk_order"),
+            models.Index(fields=["holder", "is_open"], name="delayedq_desk_holder"),
+            models.Index(fields=["kind", "decided_at"], name="delayedq_desk_decided"),
+            models.Index(fields=["kind", "key"], name="delayedq_desk_key"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.key or self.message_id}"
+
+    def held_by(self, now: datetime) -> Any:
+        """The id of the user who holds it at this moment; None: nobody does."""
+        return self.holder_id if self.state in HELD and self.until is not None and self.until > now else None
+
+    take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
+    postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
+
+
+class DeskQueue(models.Model):
+    """How a queue is worked on; without a row everybody with the permission may take as much as they like."""
+
+    queue = models.CharField(max_length=NAME_LENGTH, unique=True)
+    groups = models.ManyToManyField("auth.Group", blank=True, help_text="Who works on it. None: everybody who may.")
+    capacity = models.PositiveIntegerField(null=True, blank=True, help_text="The weight that one may hold at a time.")
+    escalate_to = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Where what is late goes.")
+
+    class Meta:
+        verbose_name = _("desk queue")
+        verbose_name_plural = _("desk queues")
+
+    def __str__(self) -> str:
+        return self.queue
+
+
+class Automation(models.Model):
+    """Who decides the messages of a task now; without a row, what its code says."""
+
+    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text="The path of the task.")
+    mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
+
+    class Meta:
+        verbose_name = _("automation")
+        verbose_name_plural = _("automation")
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.mode}"
+
+
+class Skill(models.Model):
+    """What a user knows, maybe for a time."""
+
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
+    name = models.CharField(max_length=NAME_LENGTH)
+    until = models.DateTimeField(null=True, blank=True, help_text="When it is dropped; empty: never.")
+
+    class Meta:
+        verbose_name = _("skill")
+        verbose_name_plural = _("skills")
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "name"], name="delayedq_desk_one_skill")]
+
+    def __str__(self) -> str:
+        return f"{self.user}: {self.name}"
+
+
+class Comment(models.Model):
+    """What somebody has said of an item, with a file in the project's storage."""
+
+    item = models.ForeignKey(Item, models.CASCADE, related_name="comments")
+    by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
+    at = models.DateTimeField()
+    text = models.TextField(blank=True)
+    attachment = models.FileField(upload_to="desk/", blank=True)
+
+    class Meta:
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.text[:80]

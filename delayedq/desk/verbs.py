@@ -1,0 +1,214 @@
+"""What is done with an item: each verb is one transaction, and changes the item only as it is in the table now.
+
+The first statement of each writes the row, so that of two who do something at once one waits, then sees what the other
+has done, and is told so. `by`: the user who does it, by the rules of `delayedq.desk.rules`; None: code, which may.
+Verbs raise DeskError, and have changed nothing then.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db import router, transaction
+from django.db.models import F
+from django.utils.translation import gettext as _
+
+from delayedq.core.serialization import dumps
+from delayedq.desk import closing, signals
+from delayedq.desk.agreement import drawn
+from delayedq.desk.errors import InvalidPostponement, NotAllowed, NotOpen, Taken
+from delayedq.store import store_for
+from delayedq.tasks import task_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import datetime
+
+    from delayedq.desk.declaring import Desk
+    from delayedq.desk.models import Item
+
+
+def take(self: Item, by: Any) -> None:
+    """Assign it to oneself. Raises Taken if somebody else holds it."""
+    assign(self, by, by=by)
+
+
+def assign(self: Item, user: Any, by: Any = None) -> None:
+    """Assign it to this user, for as long as `hold` of its task says.
+
+    Who has the permission to assign takes it from its holder, if it is the holder that they have seen.
+    """
+    from delayedq.desk.models import HELD, State
+
+    with _changed(self, "assign", by) as (item, now):
+        holder = item.held_by(now)
+        if holder is not None and holder != user.pk and (by == user or item.assignment != self.assignment):
+            raise _taken(item, now)
+        _demand_open(item, {State.WAITING, State.POSTPONED, *HELD}, now)
+        if by is not None and by != user:
+            _rules().demand(by, "assign", item)
+        if holder != user.pk:
+            _rules().demand_fit(user, item)
+        _hold(item, user, now)
+
+
+def unassign(self: Item, by: Any = None) -> None:
+    """Give it back: it waits for anybody. Its holder may, and who may assign."""
+    from delayedq.desk.models import State
+
+    with _changed(self, "unassign", by) as (item, now):
+        _demand_held(item, by, now, or_may="assign")
+        _free(item, State.WAITING)
+
+
+def renew(self: Item, by: Any) -> datetime:
+    """Hold it for longer, from now on; returns until when. A page that is open does this. Raises NotAllowed."""
+    with _changed(self, "renew", by) as (item, now):
+        _demand_held(item, by, now)
+        item.until = now + _desk(item).hold
+    assert self.until is not None
+    return self.until
+
+
+def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None:
+    """Nobody may take it before `until` (an aware datetime), when it waits again. Raises InvalidPostponement."""
+    from delayedq.desk.models import State
+
+    with _changed(self, "postpone", by) as (item, now):
+        if until.utcoffset() is None or until <= now:
+            raise InvalidPostponement(_("A follow-up date lies in the future, and has a time zone."))
+        _demand_held(item, by, now)
+        _free(item, State.POSTPONED)
+        item.until, item.reason = until, why
+
+
+def finish(self: Item, result: Any, by: Any = None) -> None:
+    """Decide it: `result` is that of its message, which ends now, or after the review.
+
+    With a form in the task, a dict is its data. Raises InvalidDecision for what the form refuses.
+    """
+    with _changed(self, "finish", by) as (item, now):
+        _demand_held(item, by, now)
+        desk = _desk(item)
+        text = dumps(closing.checked(desk, result), where="the result")
+        item.decision, item.decided_by, item.decided_at = text, by, now
+        item.seconds = (now - item.assigned_at).total_seconds() if item.assigned_at else None
+        if item.proposal is not None and item.is_blind:
+            item.agreed = item.proposal == text
+        _end_or_review(item, desk, now)
+
+
+def approve(self: Item, by: Any = None) -> None:
+    """Confirm a decision that is pending review: the message ends with it. Nobody reviews their own."""
+    from delayedq.desk.models import State
+
+    with _changed(self, "approve", by) as (item, now):
+        _demand_review(item, by, now)
+        item.reviewed_by = by
+        _free(item, State.DONE)
+        closing.close(item, _desk(item), now)
+
+
+def send_back(self: Item, why: str, by: Any = None) -> None:
+    """Reject a decision that is pending review: who has made it holds it again, or anybody may take it."""
+    from delayedq.desk.models import State
+
+    with _changed(self, "send_back", by) as (item, now):
+        _demand_review(item, by, now)
+        maker = item.decided_by
+        item.reviewed_by, item.rejections, item.reason = by, item.rejections + 1, why
+        _free(item, State.WAITING)
+        if maker is not None:
+            _hold(item, maker, now)
+            item.state = State.REJECTED
+
+
+@contextmanager
+def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]:
+    """The row, locked, and this moment. It is saved at the end, recorded, and `given` is as it is."""
+    from delayedq.desk.models import Item
+
+    alias = given._state.db or router.db_for_write(Item)  # noqa: SLF001 - Django's documented API
+    rows = Item.objects.using(alias).filter(pk=given.pk)
+    with transaction.atomic(using=alias):
+        if not rows.update(state=F("state")):
+            raise NotOpen(_("The item was deleted."))
+        item, now = rows.select_for_update().get(), store_for(alias).now()
+        yield item, now
+        item.save(using=alias)
+        if verb in closing.RECORDED:
+            closing.record(item, verb, by)
+        signals.item_changed.send_robust(item.kind, item=item, verb=verb, by=by)
+    given.__dict__.update(item.__dict__)
+
+
+def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
+    from delayedq.desk.models import State
+
+    review = desk.review
+    if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
+        _free(item, State.REVIEW)
+    else:
+        _free(item, State.DONE)
+        closing.close(item, desk, now)
+
+
+def _hold(item: Item, user: Any, now: datetime) -> None:
+    from delayedq.desk.models import State
+
+    if item.held_by(now) != user.pk:
+        item.assigned_at = now
+        item.assignment += 1
+    item.state, item.holder, item.until = State.ASSIGNED, user, now + _desk(item).hold
+
+
+def _free(item: Item, state: str) -> None:
+    item.state, item.holder, item.until = state, None, None
+    item.assignment += 1
+
+
+def _demand_open(item: Item, states: set[Any], now: datetime) -> None:
+    if item.state not in states or (
+        item.state == "postponed" and item.until is not None and item.until > now and item.holder_id is not None
+    ):
+        raise NotOpen(_("The item is %(state)s.") % {"state": item.get_state_display()})
+
+
+def _demand_held(item: Item, by: Any, now: datetime, or_may: str = "") -> None:
+    """`by` holds it, also past its time if nobody else has taken it since."""
+    from delayedq.desk.models import HELD, State
+
+    _demand_open(item, {*HELD} | (set() if by is not None else {State.WAITING, State.POSTPONED}), now)
+    if by is None or item.holder_id == by.pk or (or_may and _rules().may(by, or_may, item.queue)):
+        return
+    if item.held_by(now) is not None:
+        raise _taken(item, now)
+    raise NotAllowed(_("You do not hold this item: take it first."))
+
+
+def _demand_review(item: Item, by: Any, now: datetime) -> None:
+    from delayedq.desk.models import State
+
+    _demand_open(item, {State.REVIEW}, now)
+    if by is None:
+        return
+    _rules().demand(by, "review", item)
+    if item.decided_by_id == by.pk:
+        raise NotAllowed(_("Nobody reviews their own decisions."))
+
+
+def _taken(item: Item, now: datetime) -> Taken:
+    seconds = max(now - (item.assigned_at or now), timedelta()) // timedelta(seconds=1)
+    return Taken(_("Taken by %(who)s %(seconds)s s ago.") % {"who": item.holder, "seconds": seconds})
+
+
+def _desk(item: Item) -> Desk:
+    return closing.desk_of(task_at(item.kind))
+
+
+def _rules() -> Any:
+    from delayedq.desk import rules
+
+    return rules

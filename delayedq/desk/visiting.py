@@ -1,0 +1,153 @@
+"""What a worker does with a message of a desk task: decide it, or open its item and come back when something is due.
+
+While the item is open its message waits, scheduled for the next visit. A visit of a worker that was killed is made
+again: it draws the same lots, and finds the item that was committed.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import transaction
+
+from delayedq.core.channels import shown_priority
+from delayedq.core.serialization import dumps, loads
+from delayedq.desk import closing, signals
+from delayedq.desk.agreement import WINDOW, Agreement, drawn
+from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
+from delayedq.desk.models import Automation, DeskQueue, Item, State
+from delayedq.exceptions import Snooze, Steering
+from delayedq.store import served_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from delayedq.desk.declaring import Desk
+    from delayedq.worker.attempt import Attempt
+
+#: A message whose item is open is visited at least this often.
+VISIT = timedelta(days=1)
+REASON_LENGTH = 2_000
+
+
+class Answer(NamedTuple):
+    """What the handler said: the JSON of its decision, or why it has made none."""
+
+    proposal: str | None = None
+    confidence: float | None = None
+    reason: str = ""
+
+
+def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """Returns the result of the message, or raises Snooze."""
+    store = served_store()
+    now, item = store.now(), Item.objects.using(store.alias).filter(message_id=attempt.id).first()
+    if item is None or item.generation != attempt.claimed.generation:
+        item = _opened(item, attempt, desk, args, kwargs, now)
+    else:
+        _look_after(item, desk, now)
+    if not item.is_open:
+        return None if item.decision is None else loads(item.decision)
+    raise Snooze(until=_next_visit(item, desk, now))
+
+
+def mode_of(kind: str, desk: Desk, using: str) -> Mode:
+    """Who decides messages of this kind now."""
+    row = Automation.objects.using(using).filter(kind=kind).first()
+    return desk.mode if row is None else Mode(row.mode)
+
+
+def measured(kind: str, using: str | None = None) -> Agreement:
+    """How often handler and people decided alike of late, where people did not see what the handler had decided."""
+    rows = Item.objects.using(using).filter(kind=kind, agreed__isnull=False, decided_at__isnull=False)
+    last = list(rows.order_by("-decided_at").values_list("agreed", flat=True)[:WINDOW])
+    return Agreement(last.count(True), len(last))
+
+
+def _opened(
+    old: Item | None, attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], now: datetime
+) -> Item:
+    """The item of a message that has none, or that was replaced since."""
+    alias = served_store().alias
+    mode = mode_of(attempt.kind, desk, alias)
+    answer = Answer() if mode is Mode.PEOPLE else _asked(attempt, desk, args, kwargs, mode)
+    skill = desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill
+    item = Item(message_id=attempt.id, opened_at=now) if old is None else old
+    item.generation, item.queue, item.kind, item.key = (
+        attempt.claimed.generation, attempt.queue, attempt.kind, attempt.key,
+    )  # fmt: skip
+    item.priority, item.skill, item.weight = shown_priority(attempt.claimed.priority), skill, desk.weight
+    item.mode, item.proposal, item.confidence, item.reason = mode, answer.proposal, answer.confidence, answer.reason
+    item.due_at = None if desk.due_in is None else now + desk.due_in
+    _lay_out(item, desk, mode, now)
+    with transaction.atomic(using=alias):
+        item.save(using=alias)
+        if item.is_automated:
+            closing.record(item, "automate", None)
+    return item
+
+
+def _lay_out(item: Item, desk: Desk, mode: Mode, now: datetime) -> None:
+    """Whether the handler's decision stands, is reviewed, or is only compared with that of a person."""
+    item.is_blind = mode is not Mode.ASSISTED
+    item.assignment += 1
+    item.state, item.is_open, item.holder, item.until = State.WAITING, True, None, None
+    if mode not in {Mode.REVIEWED, Mode.AUTOMATIC} or item.proposal is None or _is_for_people(item, desk):
+        return
+    item.is_blind, item.decision, item.decided_at = False, item.proposal, now
+    if mode is Mode.REVIEWED and _is_reviewed(item, desk):
+        item.state = State.REVIEW
+    else:
+        item.state, item.is_open, item.is_automated, item.closed_at = State.DONE, False, True, now
+
+
+def _is_for_people(item: Item, desk: Desk) -> bool:
+    """By lot: to measure the handler, and as far as the measured agreement allows no more to be automated."""
+    allowed = 1.0
+    if desk.required is not None:
+        allowed = measured(item.kind, served_store().alias).allowed(desk.required)
+    return drawn(item.message_id, "people") >= min(allowed, 1 - desk.blind)
+
+
+def _is_reviewed(item: Item, desk: Desk) -> bool:
+    if desk.review is None:
+        return True
+    unsure = item.confidence is not None and item.confidence < desk.review.below
+    return unsure or drawn(item.message_id, "review") < desk.review.share
+
+
+def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], mode: Mode) -> Answer:
+    """What the handler says. Its errors are those of a task where it decides, until its last attempt."""
+    try:
+        returned = desk.handler(*args, **kwargs)
+    except NeedsPerson as needed:
+        return Answer(reason=needed.reason[:REASON_LENGTH])
+    except Steering:
+        raise
+    except Exception as error:
+        if mode in {Mode.REVIEWED, Mode.AUTOMATIC} and attempt.attempt < attempt.max_attempts:
+            raise
+        return Answer(reason=f"{type(error).__name__}: {error}"[:REASON_LENGTH])
+    result, confidence = returned if isinstance(returned, Proposal) else (returned, None)
+    return Answer(dumps(result, where="the result"), confidence)
+
+
+def _look_after(item: Item, desk: Desk, now: datetime) -> None:
+    """Warn before it is due; what is late goes to another queue, if its own says so."""
+    if not item.is_open or item.due_at is None:
+        return
+    rows = Item.objects.using(item._state.db).filter(pk=item.pk, is_open=True)  # noqa: SLF001
+    if item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
+        signals.item_due_soon.send_robust(item.kind, item=item)
+    if item.due_at <= now and rows.filter(escalated_at=None).update(escalated_at=now):
+        queue = DeskQueue.objects.using(item._state.db).filter(queue=item.queue).first()  # noqa: SLF001
+        if queue is not None and queue.escalate_to:
+            rows.update(queue=queue.escalate_to)
+        signals.item_late.send_robust(item.kind, item=item)
+
+
+def _next_visit(item: Item, desk: Desk, now: datetime) -> datetime:
+    moments = [] if item.due_at is None else [item.due_at - desk.warn_before, item.due_at]
+    return min([moment for moment in moments if moment > now], default=now + VISIT)
