@@ -1,4 +1,4 @@
-"""What the design asks of the code as a whole: sizes, names, clocks, SQL, and a README that leaves nothing out.
+"""What the design asks of the code as a whole: sizes, names, clocks, SQL, and a reference that leaves nothing out.
 
 Each rule is one test, which lists all that breaks it as `file:line what`.
 """
@@ -193,7 +193,7 @@ def test_the_pipeline_asks_spark_for_nothing_that_spark_connect_lacks():
     none_of([f"{place(path, a.lineno)} .{a.attr}" for path, a in attributes if a.attr in NOT_IN_SPARK_CONNECT])
 
 
-# The README
+# The README and the reference
 
 
 @pytest.fixture(scope="module")
@@ -201,20 +201,31 @@ def readme():
     return (ROOT / "README.md").read_text()
 
 
-def test_the_readme_names_every_flag_of_run_workers(readme):
+@pytest.fixture(scope="module")
+def reference():
+    return (ROOT / "docs" / "reference.md").read_text()
+
+
+def test_the_reference_names_every_flag_of_run_workers(reference):
     from delayedq.management.commands.run_workers import Command
 
     parser = argparse.ArgumentParser(add_help=False)
     Command().add_arguments(parser)
     flags = [flag for action in parser._actions for flag in action.option_strings]
     assert flags
-    assert [flag for flag in flags if f"`{flag}" not in readme] == []
+    assert [flag for flag in flags if f"`{flag}" not in reference] == []
 
 
-def test_the_readme_names_every_setting(readme):
+def test_the_reference_names_every_setting(reference):
     from delayedq.conf import Settings
 
-    assert [field.name for field in fields(Settings) if f"`{field.name}" not in readme] == []
+    assert [field.name for field in fields(Settings) if f"`{field.name}" not in reference] == []
+
+
+def test_the_reference_names_every_check(reference):
+    found = {name for path in FILES for name in re.findall(r"delayedq\.[EW]\d{3}", path.read_text())}
+    assert len(found) > 15
+    assert sorted(name for name in found if f"`{name}`" not in reference) == []
 
 
 @pytest.mark.parametrize("command", ["uv run manage.py demo", "uv run --group test pytest"])
