@@ -14,6 +14,7 @@ import pytest
 import sentry_sdk
 from django.http import HttpResponse
 from django.test import RequestFactory
+from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
 from delayedq import current_message
@@ -105,9 +106,12 @@ class Kept(Transport):
         self.events += [event for item in envelope.items if (event := item.get_event())]
 
 
-def test_sentry_gets_each_error_once_with_its_message(store, settings):
+def test_sentry_gets_each_error_once_with_its_message(store, settings, monkeypatch):
     recipe, kept = module(SENTRY), Kept()
-    sentry_sdk.init(dsn="http://key@localhost/1", transport=kept)
+    monkeypatch.setattr(logging.Logger, "callHandlers", logging.Logger.callHandlers)  # its SDK replaces it for good
+    sentry_sdk.init(
+        dsn="http://key@localhost/1", transport=kept, default_integrations=False, integrations=[LoggingIntegration()]
+    )
     settings.DELAYEDQ = {"AROUND_ATTEMPTS": [recipe.in_sentry]}
     try:
         tasks.fail.using(max_attempts=1).enqueue("broken")

@@ -54,14 +54,16 @@ class Backlog:
 def backlog(store: Store) -> Backlog:
     """Reads at most 2,000 rows one by one, and counts those of at most QUEUES queues. Raises django.db.Error."""
     now, found = store.now(), Backlog()
-    _count_live(store, now, found)
+    workers = live_workers(store, now)
+    held = sum(worker.held for worker in workers)
+    _count_live(store, now, held, found)
     _count_dead(store, found)
-    heads, workers = store.scan(), live_workers(store, now)
+    heads = store.scan()
     waiting = sorted(waits(store, heads, now).items())[:QUEUES]
     found.oldest = {queue: wait.late for queue, wait in waiting}
     found.limited = {queue: wait.limited for queue, wait in waiting if wait.limited}
     found.workers = len(workers)
-    asked = demand_of(store, heads, sum(worker.held for worker in workers), now)
+    asked = demand_of(store, heads, held, now)
     found.threads_needed = threads_needed(asked, get_settings().TARGET_LATENCY.total_seconds())
     placed = CronSchedule.objects.using(store.alias).filter(disabled_at=None, retired_at=None)
     found.cron_late = _age(placed.aggregate(first=Min("next_at"))["first"], now)
@@ -70,16 +72,17 @@ def backlog(store: Store) -> Backlog:
     return found
 
 
-def _count_live(store: Store, now: datetime, found: Backlog) -> None:
+def _count_live(store: Store, now: datetime, held: int, found: Backlog) -> None:
     live = Message.objects.using(store.alias).filter(queue__gt="").annotate(is_held=is_held(now))
     columns = live.order_by("queue", "priority", "scheduled_at").values_list("queue", "kind", "scheduled_at", "is_held")
     rows = list(columns[: FEW + 1])
     found.offered = _highest(store)
     if len(rows) > FEW:
         _count_queues(store, now, found)
+        found.running["", ""] = held
         return
-    for queue, kind, scheduled_at, held in rows:
-        state = found.running if held else found.due if scheduled_at <= now else found.scheduled
+    for queue, kind, scheduled_at, is_leased in rows:
+        state = found.running if is_leased else found.due if scheduled_at <= now else found.scheduled
         state[queue, kind] += 1
 
 
@@ -90,7 +93,6 @@ def _count_queues(store: Store, now: datetime, found: Backlog) -> None:
         rows = Message.objects.using(store.alias).filter(queue=queue, priority__in=priorities)
         found.due[queue, ""] = bounded_rows(rows.filter(is_free(now), scheduled_at__lte=now), FEW).number
         found.scheduled[queue, ""] = bounded_rows(rows.filter(scheduled_at__gt=now), FEW).number
-    found.running["", ""] = sum(worker.held for worker in live_workers(store, now))
 
 
 def _count_dead(store: Store, found: Backlog) -> None:
