@@ -86,13 +86,13 @@ def test_a_database_is_read_once_however_often_it_is_asked(store, django_assert_
 
 def test_what_it_costs_does_not_grow_with_the_number_of_messages(store, django_assert_max_num_queries):
     of_lanes = 6 if connections[store.alias].vendor == "mysql" else 0  # it looks for each lane with a statement
-    statements = set()
+    statements = []
     for _ in range(2):
         store.offer_many([message(scheduled_at=None, queue=f"q{number % 3}", kind=ECHO) for number in range(1_100)])
         with django_assert_max_num_queries(25 + of_lanes, connection=connections[store.alias]) as context:
             backlogs.backlog(store)
-        statements.add(len(context.captured_queries))
-    assert len(statements) == 1, statements
+        statements.append(len(context.captured_queries))
+    assert statements[1] <= statements[0]
 
 
 def test_the_command_prints_the_same(store):
