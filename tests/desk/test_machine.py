@@ -1,7 +1,11 @@
-"""Whatever people, workers and time do to one item: it is as a model in plain Python says, and its message with it."""
+"""Whatever people, workers and time do to one item: it is as a model in plain Python says, and its message with it.
+
+DELAYEDQ_TEST_EXAMPLES=1000 tries as many others, at random.
+"""
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,6 +18,14 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, opened, person, refund, reviewed
 
+EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
+SETTINGS = settings(
+    max_examples=int(EXAMPLES or 40),
+    derandomize=EXAMPLES is None,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOLD = {refund: timedelta(hours=2), reviewed: timedelta(hours=4)}
 VERBS = ["take", "unassign", "renew", "postpone", "finish", "approve", "send_back", "wait", "visit"]
@@ -87,7 +99,7 @@ def attempt(item, verb, who, now):
 def test_an_item_is_what_the_model_says(store, task):
     people = {name: person(name, *(one for one in ALL if one != "assign")) for name in ("ann", "bob")}
 
-    @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+    @SETTINGS
     @given(STEPS)
     def check(steps):
         Message.objects.all().delete()

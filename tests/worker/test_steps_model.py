@@ -1,10 +1,12 @@
 """Random tasks of steps, whose worker dies before or after any of its statements, in virtual time.
 
 Whatever dies when: each step's row is there exactly once, sleeps last as long as they should, and the task ends.
+DELAYEDQ_TEST_EXAMPLES=1000 tries as many others, at random.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from datetime import timedelta
 
@@ -26,7 +28,14 @@ from tests.app.models import Mark
 from tests.worker.attempts import LEASE, WORKER
 from tests.worker.stepping_attempts import NOW, play
 
-SETTINGS = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
+SETTINGS = settings(
+    max_examples=int(EXAMPLES or 25),
+    derandomize=EXAMPLES is None,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
 DAY = timedelta(days=1)
 #: What a task does, one after the other; and before or after which statements its worker dies, attempt by attempt.
 SCRIPTS = st.lists(st.sampled_from(["step", "rows", "enqueue", "sleep"]), min_size=1, max_size=5)
