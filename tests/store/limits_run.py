@@ -223,6 +223,7 @@ class Run:
     def change(self, kind, channel, terms):
         limits.set(kind, channel=channel, store=self.here, **terms)
         self._changed((kind, channel))
+        self._settle_bucket(kind, channel)
         self.model.live[kind, channel] = Limit(**terms)
 
     def toggle(self, what, kind, channel):
@@ -243,3 +244,11 @@ class Run:
         for scope, tokens in self.model.buckets.items():
             if name[1] and isinstance(scope, tuple) and scope[2] == name[1]:
                 tokens.most = Fraction(10**6)
+
+    def _settle_bucket(self, scope, channel):
+        """At a change, what a bucket has gained so far may be that of the rate before it."""
+        rate, tokens = self.model.holding((scope, "")).rate, self.model.buckets.get(scope)
+        if rate is not None and tokens is not None and not channel:
+            least, _ = tokens.at_moment(rate, self.now)
+            gone = Fraction(self.now) - tokens.at
+            tokens.least, tokens.most, tokens.at = least, tokens.most + gone * 10**6, Fraction(self.now)
