@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core import serialization
@@ -18,12 +19,12 @@ TAG = "step"
 CHUNK = 5_000
 
 
-class StepResult:
+class StepResult(ABC):
     """Stands for the result of a step in the arguments of another: its return value, or a list of those of a group."""
 
+    @abstractmethod
     def reference(self) -> list[Any]:
         """The id of the step, whether it is a group, and the database."""
-        raise NotImplementedError
 
 
 def _load(reference: list[Any]) -> Any:
