@@ -24,16 +24,16 @@ def blocks(page):
 
 @pytest.fixture
 def as_module(alias, monkeypatch):
-    """Runs code as a module of the shop, whose only database is `alias`; its tasks are forgotten afterwards."""
+    """Runs code as the `tasks.py` of the shop, whose only database is `alias`; its tasks are forgotten afterwards."""
     monkeypatch.setattr(transaction, "DEFAULT_DB_ALIAS", alias)
     monkeypatch.setitem(sys.modules, "shop", shop)
     monkeypatch.setitem(sys.modules, "shop.models", models)
     before = set(registered)
 
-    def run(name, code):
-        made = ModuleType(f"shop.{name}")
+    def run(code, name):
+        made = ModuleType("shop.tasks")
         monkeypatch.setitem(sys.modules, made.__name__, made)
-        exec(compile(code, f"docs/how-to: {name}", "exec"), made.__dict__)
+        exec(compile(code, name, "exec"), made.__dict__)
 
     yield run
     for path in set(registered) - before:
@@ -53,4 +53,4 @@ def test_the_list_names_each_page():
 def test_the_code_of_each_page_does_what_the_page_says(as_module, page):
     code = "\n".join(blocks(page))
     assert "assert " in code
-    as_module(page.replace("-", "_"), code)
+    as_module(code, f"{page}.md")
