@@ -51,6 +51,7 @@ INSTALLED_APPS = [
     "delayedq.pipeline",
     "delayedq.desk",
     "tests.app",
+    "tests.shop",
 ]
 if find_spec("example_project.flights") and find_spec("example_project.flights.models"):
     INSTALLED_APPS.append("example_project.flights")

@@ -1,4 +1,4 @@
-"""What the guides to results, flows and steps show is true, from their first example to their last."""
+"""What the explanation and the guides to results, flows and steps show is true, from first to last."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(page, **names):
             del registered[path]
 
 
-@pytest.mark.parametrize("page", ["results", "steps"])
+@pytest.mark.parametrize("page", ["results", "steps", "explanation"])
 def test_the_examples_run_from_top_to_bottom_on_a_clock_of_their_own(alias, page):
     with clock() as frozen:
         run(page, FROZEN=frozen)

@@ -49,6 +49,19 @@ def test_the_versions_agree():
     assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"] == delayedq.__version__
 
 
+def test_the_table_of_versions_says_what_the_package_says():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (row,) = re.findall(rf"^\| {delayedq.__version__} .+$", (DOCS / "deploy" / "upgrades.md").read_text(), re.MULTILINE)
+    _, python, django, *_, spark = row.strip("| ").split(" | ")
+
+    def classified(name):
+        return re.findall(rf"^{name} :: (\d+\.\d+)$", "\n".join(project["classifiers"]), re.MULTILINE)
+
+    assert python.split(", ") == classified("Programming Language :: Python")
+    assert django.split(", ") == classified("Framework :: Django")
+    assert any(f">={spark}," in needed for needed in project["optional-dependencies"]["spark"])
+
+
 def test_links_out_of_the_pages_become_text_if_their_file_exists(pages):
     source = ["See [the README](../README.md#x), [nothing](../nothing.md) and [Cron](cron.md)."]
     pages.unlink(SimpleNamespace(srcdir=DOCS), "page", source)
