@@ -45,6 +45,7 @@ from delayedq.store.protocol import (
     Settled,
     SettledAndClaimed,
 )
+from delayedq.store.steps import replaced_failures
 from delayedq.store.wakeup import NOTIFY_GAP
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
             return super()._settle_and_claim(transitions, request)
         if with_channels(transitions) or with_follow_ups(transitions) or in_flows(transitions):
             return super()._settle_and_claim(transitions, request)
-        if with_retention(transitions):
+        if with_retention(transitions) or replaced_failures(transitions):
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
         rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)
