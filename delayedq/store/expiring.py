@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
+from delayedq.store.pages import PAGE, Page
 from delayedq.store.protocol import Finish
 from delayedq.store.retention import of_flows_to_retry, unneeded_condition
 
@@ -15,16 +16,6 @@ if TYPE_CHECKING:
 
     from delayedq.store.base import Store
     from delayedq.store.protocol import Settled, Transition
-
-#: Rows that one statement looks at.
-PAGE = 1_000
-
-
-class Page(NamedTuple):
-    """What one look has removed, and how far it has come; None: to the end."""
-
-    removed: int
-    reached: tuple[datetime, int] | None
 
 
 def with_retention(transitions: Sequence[Transition]) -> list[Finish]:

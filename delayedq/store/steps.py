@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef
+from django.db.models import OuterRef
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LeaseLost
+from delayedq.store.pages import PAGE, Page, forget_gone
 from delayedq.store.protocol import Finish
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What was recorded this long ago may go, if its message has gone.
 OLD = timedelta(hours=1)
-#: Rows that are deleted at once.
+#: Rows that are read at once.
 CHUNK = 1_000
 
 # The lock and the fence are one statement after all that the step does: until it commits, nobody can claim the message,
@@ -102,22 +103,11 @@ def steps_in_flight(store: Store) -> Iterator[tuple[int, str, str]]:
     return found.order_by("id").values_list("message_id", "kind", "name").iterator(chunk_size=CHUNK)
 
 
-def forget_steps(store: Store) -> int:
-    """Delete those of messages that are neither live nor in the history; returns how many."""
-    from delayedq.models import FinishedMessage, Message, RecordedStep
+def forget_steps(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+    """Delete those of messages that are neither live nor in the history, of the next rows after this one."""
+    from delayedq.models import RecordedStep
 
-    messages, history = (model.objects.using(store.alias).filter(id=OuterRef("message_id")) for model in (
-        Message, FinishedMessage
-    ))  # fmt: skip
-    steps = RecordedStep.objects.using(store.alias)
-    old = steps.filter(recorded_at__lt=store.now() - OLD)
-    if not old.exists():
-        return 0
-    gone = old.filter(~Exists(messages), ~Exists(history)).values_list("id", flat=True)
-    deleted = 0
-    while some := list(gone[:CHUNK]):
-        deleted += steps.filter(id__in=some).delete()[0]
-    return deleted
+    return forget_gone(store, RecordedStep.objects.using(store.alias), "recorded_at", OLD, after, limit)
 
 
 def _of(store: Store, *ids: int) -> QuerySet[RecordedStep]:

@@ -5,16 +5,26 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from delayedq.conf import get_settings
+from delayedq.flows.sweeping import forget_flows
 from delayedq.store.expiring import expire_results
+from delayedq.store.pages import Page
+from delayedq.store.progress import forget_progress
+from delayedq.store.steps import forget_steps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from delayedq.store.base import Store
-    from delayedq.store.expiring import Page
+
+
+def _forget_flows(store: Store, after: Any) -> Page:
+    retention = get_settings().RETENTION
+    return Page(0, None) if retention is None else forget_flows(store, retention, after)
+
 
 #: Each looks at one page of its rows, after what its last look has reached.
-LOOKS: tuple[Callable[[Store, Any], Page], ...] = (expire_results,)
+LOOKS: tuple[Callable[[Store, Any], Page], ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
 
 
 class Forgetting:

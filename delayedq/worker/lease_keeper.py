@@ -19,10 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
-from delayedq.flows.sweeping import forget_flows, sweep
+from delayedq.flows.sweeping import sweep
 from delayedq.store.channels.counters import forget_unused
-from delayedq.store.progress import forget_progress
-from delayedq.store.steps import forget_steps
 from delayedq.worker.forgetting import Forgetting
 from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
@@ -253,10 +251,6 @@ class LeaseKeeper:
                     return  # it goes on in the next turn, which renews first if that is due
             if self._forgetting.go_on(pause_at):
                 return
-            forget_progress(self._store)
-            forget_steps(self._store)
-            if retention is not None:
-                forget_flows(self._store, retention)
         except Error as error:
             connection = connections[self._store.alias]
             if connection.connection is None or not connection.is_usable():
