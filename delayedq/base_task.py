@@ -39,6 +39,8 @@ class BaseTask(AnyTask):
         together; then DeadlineExceeded is raised in the attempt that runs, and no other follows.
     expires: a message that did not start within this time (timedelta) after it was due is not worth it any more and
         ends as expired. It holds for the first attempt only: see `deadline`.
+    result_retention: the return value is removed this long (timedelta) after the message has ended; its history stays.
+        None: it is kept as long as that.
     on_success, on_failure, on_retry: a task that is enqueued in the transaction that ends the message as succeeded,
         ends it as failed, or gives it back for another attempt. Its only argument is the id of that message (a str),
         which its backend's `get_result` takes.
@@ -74,6 +76,7 @@ class BaseTask(AnyTask):
     timeout: timedelta | None = None
     deadline: timedelta | None = None
     expires: timedelta | None = None
+    result_retention: timedelta | None = None
     on_success: BaseTask | None = None
     on_failure: BaseTask | None = None
     on_retry: BaseTask | None = None
@@ -106,4 +109,7 @@ class BaseTask(AnyTask):
 
 
 #: Options that a backend may have defaults for.
-DEFAULTED = ("max_attempts", "backoff", "retry_on", "give_up_on", "timeout", "deadline", "expires")
+DEFAULTED = (
+    *("max_attempts", "backoff", "retry_on", "give_up_on", "timeout", "deadline", "expires"),
+    "result_retention",
+)

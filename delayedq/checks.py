@@ -16,6 +16,7 @@
 - delayedq.W008  a schedule in DELAYEDQ["CRON"] has six fields that look like those of Quartz, seconds first
 - delayedq.W010  no backend in TASKS is delayedq's
 - delayedq.W011  two tasks have the same path
+- delayedq.W012  the return values of a task shall be kept for longer than history is
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from datetime import timedelta
 
     from django.core.checks import CheckMessage
 
@@ -125,6 +127,22 @@ def check_paths(**_: Any) -> list[CheckMessage]:
         for path, (before, after) in doubled.items()
         if path in registered
     ]
+
+
+@register
+def check_retention(**_: Any) -> list[CheckMessage]:
+    """Return values go with their history, at the latest. One warning for all tasks of one duration."""
+    found: dict[timedelta, CheckMessage] = {}
+    with suppress(ImproperlyConfigured):  # check_settings reports it
+        retention = get_settings().RETENTION
+        for task in registered.values():
+            kept = task.result_retention
+            if retention is None or kept is None or kept <= retention:
+                continue
+            problem = f"{task.name}: result_retention is {kept}, but history is deleted after RETENTION, {retention}."
+            hint = "Make DELAYEDQ['RETENTION'] as long, or None."
+            found.setdefault(kept, Warning(problem, hint=hint, id="delayedq.W012"))
+    return list(found.values())
 
 
 @register("database")

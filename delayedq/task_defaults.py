@@ -58,6 +58,7 @@ class BackendOptions:
     TIMEOUT: timedelta | None = None
     DEADLINE: timedelta | None = None
     EXPIRES: timedelta | None = None
+    RESULT_RETENTION: timedelta | None = None
     #: The same for the tasks of some queues: a dict by the name of the queue.
     QUEUE_DEFAULTS: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -76,6 +77,7 @@ _CHECKS: dict[str, Callable[[object], None]] = {
     "TIMEOUT": check_timeout,
     "DEADLINE": check_timeout,
     "EXPIRES": check_timeout,
+    "RESULT_RETENTION": check_timeout,
 }
 #: What a queue has no defaults for.
 _OF_BACKEND = {"DATABASE", "QUEUE_DEFAULTS"}

@@ -101,6 +101,7 @@ def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> Non
         ("timeout ", partial(check_timeout, task.timeout)),
         ("deadline ", partial(check_timeout, task.deadline)),
         ("expires ", partial(check_timeout, task.expires)),
+        ("result_retention ", partial(check_timeout, task.result_retention)),
         ("retry_on ", partial(check_error_choice, task.retry_on)),
         ("give_up_on ", partial(check_error_choice, task.give_up_on)),
         ("steps ", partial(_check_steps, task.steps)),

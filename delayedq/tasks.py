@@ -267,6 +267,7 @@ def task[**P, R](
     timeout: timedelta | None = ...,
     deadline: timedelta | None = ...,
     expires: timedelta | None = ...,
+    result_retention: timedelta | None = ...,
     on_success: Task[..., Any] | None = ...,
     on_failure: Task[..., Any] | None = ...,
     on_retry: Task[..., Any] | None = ...,

@@ -70,7 +70,7 @@ def test_c9_two_processes_that_migrate_at_once_leave_a_whole_schema(new):
 
 
 def test_c9_messages_outlive_an_upgrade_of_the_schema(new):
-    """There is one migration per app: the upgrade is the pipeline's, which makes its tables beside a queue in use."""
+    """The upgrade is the pipeline's, which makes its tables beside a queue in use."""
     migrate(new)
     use(new, OFFER)
     assert "Applying delayedq_pipeline.0001_initial... OK" in migrate(new, PIPELINE)

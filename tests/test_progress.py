@@ -141,7 +141,7 @@ def test_progress_goes_with_its_message(store):
     for id_ in (live.id, ended.id, 10**12):
         MessageProgress.objects.create(message_id=int(id_), **times)
     MessageProgress.objects.create(message_id=10**12 + 1, **times | {"written_at": timezone.now()})
-    assert forget_progress(store) == 1
+    assert forget_progress(store) == (1, None)
     assert MessageProgress.objects.count() == 3
 
 

@@ -17,6 +17,7 @@ from delayedq.cancelling import cancel
 from delayedq.core.flows import FlowState, StepState, step_id
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store.flows.ending import advance, end, lock_flows
+from delayedq.store.pages import Page
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -92,22 +93,34 @@ def _judge(store: Store, flows: Collection[int], stopped: Collection[int]) -> No
             advance(store, list(over), judged)
 
 
-def forget_flows(store: Store, older_than: timedelta) -> int:
-    """Delete flows that ended longer ago, with their steps; returns how many. Their messages go with the history.
+def forget_flows(
+    store: Store, older_than: timedelta, after: tuple[datetime, int] | None = None, limit: int = FLOWS
+) -> Page:
+    """Of the next flows that ended longer ago, delete those that nothing needs, with their steps.
 
-    A flow that failed stays as long as one of its messages is a dead letter.
+    Their messages go with the history. A flow that failed stays as long as one of its messages is a dead letter.
     """
     rows = Flow.objects.using(store.alias).filter(ended_at__lt=store.now() - older_than)
-    dead = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
-    members, steps = FlowMember.objects.using(store.alias), FlowStep.objects.using(store.alias)
-    forgotten = 0
-    for id_, outcome in rows.order_by("ended_at").values_list("id", "outcome")[:FLOWS]:
-        of_flow = members.filter(step_id__gte=step_id(id_, 0), step_id__lt=step_id(id_ + 1, 0))
-        if outcome != FlowState.SUCCEEDED and of_flow.filter(~Q(outcome="succeeded"), Exists(dead)).exists():
-            continue
-        with store.database.atomic():
-            of_flow.delete()
-            steps.filter(flow_id=id_).delete()
-            rows.filter(id=id_).delete()
-        forgotten += 1
-    return forgotten
+    if after is not None:
+        rows = rows.filter(Q(ended_at__gt=after[0]) | Q(ended_at=after[0], id__gt=after[1]))
+    page = list(rows.order_by("ended_at", "id").values_list("ended_at", "id", "outcome")[:limit])
+    forgotten = sum(_forget(store, id_, outcome) for _, id_, outcome in page)
+    return Page(forgotten, page[-1][:2] if len(page) == limit else None)
+
+
+def _forget(store: Store, id_: int, outcome: str) -> bool:
+    """Its members go first, CHUNK at a time: what is left of it then is found again by its row."""
+    of_flow = FlowMember.objects.using(store.alias).filter(
+        step_id__gte=step_id(id_, 0), step_id__lt=step_id(id_ + 1, 0)
+    )
+    if outcome != FlowState.SUCCEEDED:
+        dead = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
+        if of_flow.filter(~Q(outcome="succeeded"), Exists(dead)).exists():
+            return False
+    while ids := list(of_flow.values_list("message_id", flat=True)[:CHUNK]):
+        of_flow.filter(message_id__in=ids).delete()
+    with store.database.atomic():
+        of_flow.delete()
+        FlowStep.objects.using(store.alias).filter(flow_id=id_).delete()
+        Flow.objects.using(store.alias).filter(id=id_).delete()
+    return True

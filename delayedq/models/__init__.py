@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from delayedq.models.channels import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState
 from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
+from delayedq.models.expiring import ExpiringResult
 from delayedq.models.flows import Flow, FlowMember, FlowStep
 from delayedq.models.history import FinishedMessage, FinishedMessageQuerySet, Outcome
 from delayedq.models.message import (
@@ -41,6 +42,7 @@ __all__ = [
     "Dashboard",
     "Edit",
     "EditedMessage",
+    "ExpiringResult",
     "FinishedMessage",
     "FinishedMessageQuerySet",
     "Flow",

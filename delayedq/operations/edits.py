@@ -26,6 +26,7 @@ from delayedq.queue.declared import declared
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Seen
 from delayedq.store.protocol import BARE
+from delayedq.store.steps import forget_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -132,6 +133,7 @@ def cancel(
     def write(seen: Sequence[Seen], _: Counter[str]) -> list[Record]:
         ended = operator_store(store.alias).cancel(seen)
         store.tell_freed(ended)
+        forget_replaced(store, {one.id: one.generation for one in seen if one.id in ended})
         return [_cancelled(one) for one in seen if one.id in ended]
 
     return carry_out(store, edit, chosen.chunks(store.alias, after), partial(_read, store, edit, as_of, write), most)

@@ -10,6 +10,7 @@ from delayedq.conf import get_settings
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.core.limits import NAME_LENGTH
 from delayedq.store.protocol import Finish
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +39,9 @@ def end_waiting(
         claimed = store.claim_unchanged(message_id, generation, get_settings().LEASE, by[:NAME_LENGTH])
         if claimed is None:
             return False
-        end = Finish(claimed, FinalOutcome.SUCCEEDED, seconds, 0.0, result, None, tuple(follow_ups))
+        task = registered.get(claimed.kind)
+        kept = None if task is None else task.result_retention
+        end = Finish(claimed, FinalOutcome.SUCCEEDED, seconds, 0.0, result, None, tuple(follow_ups), kept)
         settled = store.settle([end], by[:NAME_LENGTH])
         transaction.on_commit(store.tell_ends, using=store.alias, robust=True)
     return not (settled.lost or settled.busy or settled.superseded)

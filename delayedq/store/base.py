@@ -19,6 +19,7 @@ from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.ends import Ends
+from delayedq.store.expiring import note_results, with_retention
 from delayedq.store.flows.ending import end_members, in_flows
 from delayedq.store.offering import Offering
 from delayedq.store.offers import check_key, may_be_due_soon
@@ -31,6 +32,7 @@ from delayedq.store.protocol import (
     SettledAndClaimed,
 )
 from delayedq.store.renewals import Renewals
+from delayedq.store.steps import forget_replaced, replaced_failures
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
@@ -201,6 +203,10 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
         settled = self._settle_rest([t for t in transitions if t.claimed.id not in ended], worker)
         if followed := with_follow_ups(transitions):
             self._offer_follow_ups(followed, settled)
+        if failed := replaced_failures(transitions):
+            forget_replaced(self, {one.claimed.id: one.claimed.generation for one in failed if one.claimed.id in ended})
+        if expiring := with_retention(transitions):
+            note_results(self, expiring, settled)
         if members := in_flows(transitions):
             settled = settled._replace(offered=end_members(self, members, settled))
         return settled

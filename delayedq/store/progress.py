@@ -5,9 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef
-
 from delayedq.core.progress import Progress
+from delayedq.store.pages import PAGE, Page, forget_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,14 +37,8 @@ def read_progress(store: Store, id_: int) -> Progress | None:
     return None if row is None else Progress(*row)
 
 
-def forget_progress(store: Store) -> int:
-    """Delete that of messages that are neither live nor in the history; returns how many."""
-    from delayedq.models import FinishedMessage, Message, MessageProgress
+def forget_progress(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+    """Delete that of messages that are neither live nor in the history, of the next rows after this one."""
+    from delayedq.models import MessageProgress
 
-    messages, history = (model.objects.using(store.alias).filter(id=OuterRef("message_id")) for model in (
-        Message, FinishedMessage
-    ))  # fmt: skip
-    old = MessageProgress.objects.using(store.alias).filter(written_at__lt=store.now() - OLD)
-    if not old.exists():
-        return 0
-    return old.filter(~Exists(messages), ~Exists(history)).delete()[0]
+    return forget_gone(store, MessageProgress.objects.using(store.alias), "written_at", OLD, after, limit)

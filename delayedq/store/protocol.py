@@ -173,6 +173,8 @@ class Finish(NamedTuple):
     errors: str | None = None
     #: What the same transaction offers, if it ends the message.
     follow_ups: tuple[Offer, ...] = ()
+    #: How long the result is kept; None: as long as the history.
+    result_retention: timedelta | None = None
 
     @property
     def last_error(self) -> LastError | tuple[None, None]:

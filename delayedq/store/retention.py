@@ -14,6 +14,7 @@ from django.db import router
 from django.db.models import Exists, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce
 
+from delayedq.core.flows import FlowState
 from delayedq.core.limits import EARLIEST
 from delayedq.core.metadata import FLOW
 from delayedq.store.flows import keeping_sql
@@ -67,9 +68,18 @@ def _are_flows_open(alias: str) -> bool:
 
 def of_open_flows(alias: str) -> Q:
     """The condition of the rows of `FinishedMessage` that are those of flows which have not ended."""
+    return _of_flows(alias, Q(ended_at=None))
+
+
+def of_flows_to_retry(alias: str) -> Q:
+    """The same for flows that have not succeeded, now or in the end: they may still read results."""
+    return _of_flows(alias, ~Q(outcome=FlowState.SUCCEEDED))
+
+
+def _of_flows(alias: str, condition: Q) -> Q:
     from delayedq.models import Flow, FlowMember, FlowStep
 
-    flows = Flow.objects.using(alias).filter(ended_at=None).values("id")
+    flows = Flow.objects.using(alias).filter(condition).values("id")
     steps = FlowStep.objects.using(alias).filter(flow_id__in=flows).values("id")
     members = FlowMember.objects.using(alias).filter(message_id=OuterRef("id"), step_id__in=steps)
     return Q(metadata__contains=f'"{FLOW}":') & Q(Exists(members))

@@ -5,20 +5,25 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef
+from django.db.models import OuterRef
 
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LeaseLost
+from delayedq.store.pages import PAGE, Page, forget_gone
+from delayedq.store.protocol import Finish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from django.db.models import QuerySet
 
     from delayedq.models import RecordedStep
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Claimed
+    from delayedq.store.protocol import Claimed, Transition
 
 #: What was recorded this long ago may go, if its message has gone.
 OLD = timedelta(hours=1)
-#: Rows that are deleted at once.
+#: Rows that are read at once.
 CHUNK = 1_000
 
 # The lock and the fence are one statement after all that the step does: until it commits, nobody can claim the message,
@@ -29,24 +34,42 @@ LOCKED = {"postgresql": f"{_LOCK} FOR NO KEY UPDATE", "mysql": f"{_LOCK} FOR UPD
 
 
 def read_steps(store: Store, claimed: Claimed) -> dict[str, str]:
-    """The results (JSON) of the steps that this message has done, by their names. Raises LeaseLost, django.db.Error."""
-    rows = list(_of(store, claimed.id).values_list("generation", "name", "result"))
-    if all(generation == claimed.generation for generation, _, _ in rows):
-        return {name: result for _, name, result in rows}
-    return _after_replacement(store, claimed)
+    """The results (JSON) of the steps that this message has done, by their names. Raises LeaseLost, django.db.Error.
 
-
-def _after_replacement(store: Store, claimed: Claimed) -> dict[str, str]:
-    """A replacement forgets what the one before it has done. One that was redriven has generation 0 again: it goes on
-    with the steps of its last generation.
+    Records of a generation before are those of what this message has replaced, and go.
     """
-    with store.database.atomic():
-        check_held(store, claimed)
-        steps = _of(store, claimed.id)
-        last = max(steps.values_list("generation", flat=True), default=0)
-        steps.filter(generation__lt=max(last, claimed.generation)).delete()
-        steps.update(generation=claimed.generation)
-        return dict(steps.values_list("name", "result"))
+    rows = list(_of(store, claimed.id).values_list("generation", "name", "result"))
+    if any(generation < claimed.generation for generation, _, _ in rows):
+        with store.database.atomic():
+            check_held(store, claimed)
+            _of(store, claimed.id).filter(generation__lt=claimed.generation).delete()
+    return {name: result for generation, name, result in rows if generation == claimed.generation}
+
+
+def replaced_failures(transitions: Sequence[Transition]) -> list[Finish]:
+    """Those that make a dead letter of a message which has replaced another: `forget_replaced` must be told."""
+    return [
+        one
+        for one in transitions
+        if isinstance(one, Finish) and one.outcome is FinalOutcome.FAILED and one.claimed.generation > 0
+    ]
+
+
+def forget_replaced(store: Store, ended: Mapping[int, int]) -> None:
+    """Within the transaction that ends these messages (generations by their ids): what they have replaced did no step.
+
+    The history has no generation, so whoever brings a message back could not tell its records from those.
+    """
+    for generation in sorted(set(ended.values()) - {0}):
+        ids = [id_ for id_, own in ended.items() if own == generation]
+        _of(store, *ids).filter(generation__lt=generation).delete()
+
+
+def begin_generations(store: Store, ids: Collection[int]) -> None:
+    """Within the transaction that brings these messages back: their generations begin at 0, and so do their records."""
+    records = _of(store, *ids)
+    if ids and records.exclude(generation=0).exists():
+        records.update(generation=0)
 
 
 def record_step(store: Store, claimed: Claimed, name: str, result: str) -> None:
@@ -80,25 +103,14 @@ def steps_in_flight(store: Store) -> Iterator[tuple[int, str, str]]:
     return found.order_by("id").values_list("message_id", "kind", "name").iterator(chunk_size=CHUNK)
 
 
-def forget_steps(store: Store) -> int:
-    """Delete those of messages that are neither live nor in the history; returns how many."""
-    from delayedq.models import FinishedMessage, Message, RecordedStep
-
-    messages, history = (model.objects.using(store.alias).filter(id=OuterRef("message_id")) for model in (
-        Message, FinishedMessage
-    ))  # fmt: skip
-    steps = RecordedStep.objects.using(store.alias)
-    old = steps.filter(recorded_at__lt=store.now() - OLD)
-    if not old.exists():
-        return 0
-    gone = old.filter(~Exists(messages), ~Exists(history)).values_list("id", flat=True)
-    deleted = 0
-    while some := list(gone[:CHUNK]):
-        deleted += steps.filter(id__in=some).delete()[0]
-    return deleted
-
-
-def _of(store: Store, id_: int):  # type: ignore[no-untyped-def]
+def forget_steps(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+    """Delete those of messages that are neither live nor in the history, of the next rows after this one."""
     from delayedq.models import RecordedStep
 
-    return RecordedStep.objects.using(store.alias).filter(message_id=id_)
+    return forget_gone(store, RecordedStep.objects.using(store.alias), "recorded_at", OLD, after, limit)
+
+
+def _of(store: Store, *ids: int) -> QuerySet[RecordedStep]:
+    from delayedq.models import RecordedStep
+
+    return RecordedStep.objects.using(store.alias).filter(message_id__in=ids)

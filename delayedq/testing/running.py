@@ -25,6 +25,7 @@ from delayedq.flows.sweeping import flow_deadlines, forget_flows, sweep
 from delayedq.limits import rules_for
 from delayedq.management.backends import all_stores
 from delayedq.store import serving, store_for
+from delayedq.store.expiring import expire_results
 from delayedq.store.protocol import BARE, Lane
 from delayedq.tasks import task_at
 from delayedq.testing.moving import Clock, moment_of
@@ -171,6 +172,8 @@ class _Runner:
         return [head.first_at for _, head in self._heads] + self._channels_due + deadlines
 
     def prune(self) -> None:
+        for store in self.stores:
+            expire_results(store, limit=MOST)
         retention = get_settings().RETENTION
         if retention is not None:
             for store in self.stores:

@@ -64,7 +64,8 @@ class ExactlyOnceCommit:
         """
         age = time.monotonic() - started
         then = follow_ups(self._attempt, Decision(FinalOutcome.SUCCEEDED))
-        finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then)
+        kept = self._attempt.task.result_retention
+        finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then, kept)
         settled = self._store.settle_waiting([finish], self._attempt.worker, lambda: self._held().leased().exists())
         if settled.lost or settled.busy:
             raise LeaseLost("Its lease ended before it did: what it wrote was rolled back.")

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
-from delayedq.flows.sweeping import forget_flows, sweep
+from delayedq.flows.sweeping import sweep
 from delayedq.store.channels.counters import forget_unused
-from delayedq.store.progress import forget_progress
-from delayedq.store.steps import forget_steps
+from delayedq.worker.forgetting import Forgetting
 from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
 from delayedq.worker.registration import Registration
@@ -99,6 +98,7 @@ class LeaseKeeper:
         self._orphaned = self._ended = False
         self._prune_at = 0.0
         self._sweep_at = 0.0
+        self._forgetting = Forgetting(store)
 
     def run(self) -> None:
         """Serve until the supervisor says farewell; without one, until all workers have ended."""
@@ -249,10 +249,8 @@ class LeaseKeeper:
             while retention is not None and self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
-            forget_progress(self._store)
-            forget_steps(self._store)
-            if retention is not None:
-                forget_flows(self._store, retention)
+            if self._forgetting.go_on(pause_at):
+                return
         except Error as error:
             connection = connections[self._store.alias]
             if connection.connection is None or not connection.is_usable():

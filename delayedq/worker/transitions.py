@@ -41,8 +41,10 @@ def transition(ended: AttemptResult, decided: Decision, now: float) -> Transitio
     started = None if ended.started is None else now - ended.started
     finished = now - ended.finished
     if isinstance(ended.outcome, Returned):
-        then = () if ended.attempt.task.on_success is None else follow_ups(ended.attempt, decided)
-        return Finish(claimed, FinalOutcome.SUCCEEDED, started, finished, ended.outcome.result, None, then)
+        task = ended.attempt.task
+        then = () if task.on_success is None else follow_ups(ended.attempt, decided)
+        retention = task.result_retention
+        return Finish(claimed, FinalOutcome.SUCCEEDED, started, finished, ended.outcome.result, None, then, retention)
     errors, then = _errors(ended), follow_ups(ended.attempt, decided)
     if decided.outcome is None:
         return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors, None, then)

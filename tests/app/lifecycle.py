@@ -69,3 +69,13 @@ def refuse(reason):
 @task(interruptible=True)
 def interruptible(body):
     return bodies[body]()
+
+
+@task(result_retention=HOUR)
+def kept_briefly(body):
+    return bodies[body]()
+
+
+@task(result_retention=HOUR, exactly_once=True)
+def kept_briefly_once(body):
+    return bodies[body]()

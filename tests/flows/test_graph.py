@@ -236,11 +236,11 @@ def test_a_flow_is_forgotten_with_its_history_unless_it_has_dead_letters(alias, 
     bad, good = chain(fails("bad")).enqueue(), chain(tasks.nothing.s()).enqueue()
     run()
     old = timedelta(days=-1)
-    assert forget_flows(store, old) == 1
+    assert forget_flows(store, old) == (1, None)
     assert Row.objects.get().id == bad.id
     assert FlowStep.objects.count() == FlowMember.objects.count() == 1
     FinishedMessage.objects.all().delete()
-    assert forget_flows(store, old) == 1
+    assert forget_flows(store, old) == (1, None)
     assert not FlowMember.objects.exists()
     assert good.id
 

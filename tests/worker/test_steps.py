@@ -17,15 +17,12 @@ from delayedq.core.lifecycle import Returned
 from delayedq.core.steps import base_name
 from delayedq.exceptions import LeaseLost, NotStorable, PayloadTooLarge
 from delayedq.models import FinishedMessage, Message, RecordedStep
-from delayedq.store import operator_store
-from delayedq.store.operator import Revival
-from delayedq.store.protocol import GiveBack
 from delayedq.store.steps import forget_steps
 from delayedq.tasks import task
 from delayedq.testing import clock, run_due
 from tests.app import stepping, tasks
 from tests.app.models import Mark
-from tests.worker.attempts import LEASE, WORKER
+from tests.worker.attempts import LEASE
 from tests.worker.stepping_attempts import attempt_at, claim_at, marks, play, run
 
 NOW = datetime(2026, 3, 8, 6, 55, tzinfo=UTC)
@@ -233,47 +230,6 @@ def test_another_worker_goes_on_where_the_first_one_vanished(store):
     assert marks() == ["a", "b", "c"]
 
 
-# Replaced and redriven
-
-
-def test_a_replacement_begins_anew_and_the_attempt_that_runs_goes_on(store):
-    def first():
-        current_message().step("a", write, "a")
-        store.at(NOW).offer(tasks.play.offer(("another",), {}, when=NOW, key="a"))
-        current_message().step("b", write, "b")
-
-    attempt = attempt_at(store, first)
-    assert run(attempt).outcome == Returned()
-    store.settle([GiveBack(attempt.claimed, charged=False, started=None, finished=0)], WORKER)
-    second = attempt_at(store, three_steps, claim_at(store, NOW))
-    assert second.claimed.generation == 1
-    assert run(second).outcome == Returned('["A","B","C"]')
-    assert marks() == ["a", "a", "b", "b", "c"]
-    assert RecordedStep.objects.filter(generation=1).count() == RecordedStep.objects.count() == 3
-
-
-@pytest.mark.parametrize("replaced", [False, True])
-def test_a_redriven_message_goes_on_and_its_replacement_begins_anew(alias, store, replaced):
-    def body():
-        current_message().step("a", write, "a")
-        raise ValueError
-
-    name = play(body, key="a", max_attempts=1, enqueue=False)
-    with clock(NOW):
-        for number in range(1 + replaced):
-            tasks.play.using(max_attempts=1).schedule_at(NOW - number * HOUR, name, key="a")
-        run_due(raise_failures=False)
-        Message.objects.update(generation=0)
-        RecordedStep.objects.update(generation=int(replaced))
-        operator_store(alias).revive([Revival(FinishedMessage.objects.get().id, NOW)], "failed")
-        run_due(raise_failures=False)
-        assert (marks(), RecordedStep.objects.get().generation) == (["a"], 0)
-        operator_store(alias).revive([Revival(FinishedMessage.objects.get().id, NOW)], "failed")
-        tasks.play.using(max_attempts=1).schedule_at(NOW - 5 * HOUR, name, key="a")
-        run_due(raise_failures=False)
-    assert marks() == ["a", "a"]
-
-
 # Kept and forgotten
 
 
@@ -282,9 +238,9 @@ def test_records_are_kept_with_the_history_and_go_with_it(store):
     run_due()
     RecordedStep.objects.create(message_id=10**12, generation=0, name="new", result="1", recorded_at=timezone.now())
     RecordedStep.objects.filter(name__in="abc").update(recorded_at=NOW)
-    assert forget_steps(store) == 0
+    assert forget_steps(store) == (0, None)
     FinishedMessage.objects.all().delete()
-    assert forget_steps(store) == 3
+    assert forget_steps(store) == (3, None)
     assert [name for name, _ in recorded()] == ["new"]
 
 

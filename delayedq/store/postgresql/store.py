@@ -13,6 +13,7 @@ from delayedq.store import retention
 from delayedq.store.base import Store, with_follow_ups
 from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import in_lane_order
+from delayedq.store.expiring import with_retention
 from delayedq.store.flows.ending import in_flows
 from delayedq.store.offers import offered
 from delayedq.store.postgresql import bare_sql, offers_sql, renewals_sql, sql
@@ -44,6 +45,7 @@ from delayedq.store.protocol import (
     Settled,
     SettledAndClaimed,
 )
+from delayedq.store.steps import replaced_failures
 from delayedq.store.wakeup import NOTIFY_GAP
 
 if TYPE_CHECKING:
@@ -154,6 +156,8 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         if nothing or not all(type(t) is Finish for t in transitions):
             return super()._settle_and_claim(transitions, request)
         if with_channels(transitions) or with_follow_ups(transitions) or in_flows(transitions):
+            return super()._settle_and_claim(transitions, request)
+        if with_retention(transitions) or replaced_failures(transitions):
             return super()._settle_and_claim(transitions, request)
         parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
         rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)

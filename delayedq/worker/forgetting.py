@@ -1,0 +1,53 @@
+"""What the lease keeper removes besides history: page by page, and later on where it stopped."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from delayedq.conf import get_settings
+from delayedq.flows.sweeping import forget_flows
+from delayedq.store.expiring import expire_results
+from delayedq.store.pages import Page
+from delayedq.store.progress import forget_progress
+from delayedq.store.steps import forget_steps
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from delayedq.store.base import Store
+
+
+def _forget_flows(store: Store, after: Any) -> Page:
+    retention = get_settings().RETENTION
+    return Page(0, None) if retention is None else forget_flows(store, retention, after)
+
+
+#: Each looks at one page of its rows, after what its last look has reached.
+LOOKS: tuple[Callable[[Store, Any], Page], ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
+
+
+class Forgetting:
+    """Rounds over these rows. Most of them stay: a round that takes long goes on later, and begins nothing anew."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._looks = [*LOOKS]
+        self._after: Any = None
+
+    def go_on(self, pause_at: float) -> bool:
+        """Until the round is over, or this moment of `time.monotonic()`.
+
+        Returns whether there is more to remove: nothing of a long round that only finds what stays is pressing.
+        """
+        removed = 0
+        while self._looks:
+            page = self._looks[0](self._store, self._after)
+            removed += page.removed
+            self._after = page.reached
+            if page.reached is None:
+                self._looks.pop(0)
+            if self._looks and time.monotonic() >= pause_at:
+                return removed > 0
+        self._looks = [*LOOKS]
+        return False
