@@ -71,6 +71,13 @@ def _follow_ups(item: Item, desk: Desk) -> list[Offer]:
     return [one.offer([str(item.message_id)], {}, when=one.run_after) for one in tasks if isinstance(one, Task)]
 
 
+def demand_current(item: Item) -> None:
+    """Raises NotOpen if its message was withdrawn or replaced since it was opened."""
+    rows = Message.objects.using(item._state.db)  # noqa: SLF001
+    if not rows.filter(pk=item.message_id, generation=item.generation).exists():
+        raise NotOpen(_why_not(item))
+
+
 def _why_not(item: Item) -> str:
     message = Message.objects.using(item._state.db).filter(pk=item.message_id).first()  # noqa: SLF001
     if message is None:

@@ -48,6 +48,7 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
         if by is not None and by != user:
             _rules().demand(by, "assign", item)
         if holder != user.pk:
+            closing.demand_current(item)
             _rules().demand_fit(user, item)
         _hold(item, user, now)
 
@@ -65,6 +66,8 @@ def renew(self: Item, by: Any) -> datetime:
     """Hold it for longer, from now on; returns until when. A page that is open does this. Raises NotAllowed."""
     with _changed(self, "renew", by) as (item, now):
         _demand_held(item, by, now)
+        if item.held_by(now) != by.pk:  # it fell back, and counts again in what they hold
+            _rules().demand_fit(by, item)
         item.until = now + _desk(item).hold
     assert self.until is not None
     return self.until

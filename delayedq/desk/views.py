@@ -14,7 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from delayedq.core.serialization import load_call, loads
-from delayedq.desk import closing, dealing, rules
+from delayedq.desk import closing, dealing, paging, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.errors import DeskError
 from delayedq.desk.forms import AssignForm, CommentForm, PostponeForm, SendBackForm
@@ -47,11 +47,13 @@ PLAIN = {"take", "unassign", "approve", "renew"}
 def mine(request: HttpRequest) -> HttpResponse:
     """What the user holds, what waits for their review, and the queues from which they may take the next."""
     items: Any = rules.visible(request.user)
-    waiting = items.unassigned().order_by().values_list("queue", flat=True).distinct()
+    queues = paging.queues_of(items.open())
     context = {
         "held": items.assigned(request.user).in_order()[:SHOWN],
         "reviews": items.in_review().exclude(decided_by=request.user)[:SHOWN],
-        "queues": [queue for queue in sorted(waiting) if rules.may(request.user, "take", queue)],
+        "queues": [
+            queue for queue in queues if paging.has_unassigned(items, queue) and rules.may(request.user, "take", queue)
+        ],
     }
     return render(request, "delayedq/desk/mine.html", context)
 
@@ -63,9 +65,12 @@ def team(request: HttpRequest) -> HttpResponse:
     """What is open, and who holds it."""
     items: Any = rules.visible(request.user)
     queue = request.GET.get("queue", "")
-    rows = items.open().filter(queue=queue) if queue else items.open()
+    rows = items.open().select_related("holder")
+    queues = [queue] if queue else list(paging.queues_of(items.open()))
+    page = paging.page_of_queues(rows, queues, request.GET.get("after", ""), SHOWN)
     context = {
-        "rows": rows.in_order().select_related("holder")[:SHOWN],
+        "rows": page.rows,
+        "after": page.after,
         "queue": queue,
         "now": store_for(items.db).now(),
     }
