@@ -14,22 +14,13 @@ from delayedq.core.signatures import parameter_names, positional_names, takes_an
 from delayedq.models.stored_json import SameJSON, StoredName, as_json
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from typing import Protocol
-
-    class Called(Protocol):
-        """What a filter reads of a `delayedq.Task`."""
-
-        func: Callable[..., Any]
-        takes_context: bool
-        module_path: str
-        aliases: Collection[str]
+    from delayedq.base_task import BaseTask
 
 
 class StoredCallQuerySet[M: models.Model](models.QuerySet[M]):
     """Rows of tasks."""
 
-    def called_with(self, task: Called, /, **arguments: Any) -> Self:
+    def called_with(self, task: BaseTask, /, **arguments: Any) -> Self:
         """Those of this task whose call has these values for these arguments, given by position or by name.
 
         A value is compared as it is stored, with its type: a UUID is no str. An argument that a call left to its
@@ -55,7 +46,7 @@ class StoredCallQuerySet[M: models.Model](models.QuerySet[M]):
         return self.filter(found)
 
 
-def _argument_is(task: Called, place: tuple[str, str | int], value: object) -> Q:
+def _argument_is(task: BaseTask, place: tuple[str, str | int], value: object) -> Q:
     # Of the payloads that are no calls, which need not be JSON, none is read.
     call = Case(When(kind__in=[task.module_path, *task.aliases], then=F("payload")))
     part, name = place
