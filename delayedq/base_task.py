@@ -90,9 +90,11 @@ class BaseTask(AnyTask):
     channel_name: str | None = None
     aliases: Collection[str] = ()
 
-    def __getattr__(self, name: str) -> Any:
-        """Names what does here what a verb of another framework does there."""
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, VERBS)}")
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what does here what a verb of another framework does there."""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, VERBS)}")
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """A call of the task as a part of a flow. In a chain, the result of what comes before is its first argument.

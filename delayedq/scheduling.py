@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
     from delayedq.tasks import Task
 
     type AnyCall = tuple[Iterable[Any], Mapping[str, Any]] | Call
-    ConflictName = Literal["replace", "keep", "preserve_time", "earliest", "latest"]
 
 
 class Call(NamedTuple):
@@ -29,6 +28,20 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any] = MappingProxyType({})
     at: datetime | None = None
     key: str | None = None
+
+
+class Changes(TypedDict, total=False):
+    """What `Task.using` changes; None keeps the value."""
+
+    priority: int | None
+    queue_name: str | None
+    run_after: datetime | None
+    backend: str | None
+    max_attempts: int | None
+    deadline: timedelta | None
+    expires: timedelta | None
+    metadata: Mapping[str, Any] | None
+    channel: str | None
 
 
 class Scheduler(Protocol):

@@ -8,26 +8,27 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import TYPE_CHECKING, Any, Unpack, cast, overload
 
 from delayedq import clock
 from delayedq.async_versions import async_version
 from delayedq.base_task import DEFAULTED, BaseTask
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
 from delayedq.core.channels import channel_of, shown_priority
-from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, stored_duration, with_own
+from delayedq.core.metadata import DEADLINE, EXPIRES, as_given, stored_duration, with_own
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
-from delayedq.scheduling import Call
+from delayedq.scheduling import Call, Changes
 from delayedq.sensitive import sensitive_names
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
-from delayedq.task_options import check_call, check_naming, check_options, check_place, database_of, enter, warn_naive
+from delayedq.task_metadata import own_metadata
+from delayedq.task_options import check_call, check_naming, check_options, check_place, enter, warn_naive
 
 if TYPE_CHECKING:
     import inspect
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from delayedq.core.backoff import Backoff
     from delayedq.core.error_choice import ErrorChoice
     from delayedq.core.limiting import Limit
-    from delayedq.scheduling import AnyCall, ConflictName, Scheduled, Scheduler, StoredOptions
+    from delayedq.scheduling import AnyCall, Scheduled, Scheduler, StoredOptions
+    from delayedq.store.protocol import Conflict
     from delayedq.task_channels import ChannelOption
     from delayedq.worker.attempt import Attempt
 
@@ -74,7 +76,7 @@ class Task[**P, R](BaseTask):
         result: R = self.func(*args, **kwargs)
         return result
 
-    def using(self, **changes: Any) -> Task[P, R]:
+    def using(self, **changes: Unpack[Changes]) -> Task[P, R]:
         """Return a copy of the task with other options for its messages: priority, queue_name, run_after, backend,
         max_attempts, deadline, expires, metadata or channel (the channel itself). None keeps the value. Other options
         are not stored.
@@ -82,10 +84,13 @@ class Task[**P, R](BaseTask):
 
             remind.using(priority=10, run_after=tomorrow).enqueue(7)
         """
-        if unknown := changes.keys() - _CHANGEABLE:
-            raise TypeError(f"using() takes {', '.join(sorted(_CHANGEABLE))}, not {', '.join(sorted(unknown))}.")
-        changes["channel_name"] = changes.pop("channel", None)
-        return replace(self, **{name: value for name, value in changes.items() if value is not None})
+        known = Changes.__annotations__
+        if unknown := changes.keys() - known.keys():
+            raise TypeError(f"using() takes {', '.join(sorted(known))}, not {', '.join(sorted(unknown))}.")
+        given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
+        if "channel" in given:
+            given["channel_name"] = given.pop("channel")
+        return replace(self, **given)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """Store a message that is due now (or at `run_after`), and return its result, a `django.tasks` TaskResult.
@@ -121,13 +126,20 @@ class Task[**P, R](BaseTask):
         """
         return self._scheduler().enqueue_bulk(self, calls, chunk_size)
 
+    # A type checker knows the arguments of the function where no option stands among them.
+    @overload
+    def schedule_at(self, when: datetime, /, *args: P.args, **kwargs: P.kwargs) -> Scheduled: ...
+    @overload
     def schedule_at(
+        self, when: datetime, /, *args: Any, key: str | None, on_conflict: Conflict = ..., **kwargs: Any
+    ) -> Scheduled: ...
+    def schedule_at(  # type: ignore[misc]  # the function may have an argument `key`, which is then the message's
         self,
         when: datetime,
         /,
         *args: Any,
         key: str | None = None,
-        on_conflict: OnConflict | ConflictName = OnConflict.REPLACE,
+        on_conflict: Conflict = OnConflict.REPLACE,
         **kwargs: Any,
     ) -> Scheduled:
         """Store a message that is due at `when`, an aware datetime. A past time is due now, and still orders messages.
@@ -145,6 +157,12 @@ class Task[**P, R](BaseTask):
         check_time(when)
         return self._scheduler().schedule(self, args, kwargs, when, key, OnConflict(on_conflict))
 
+    @overload
+    def schedule_in(self, delay: timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Scheduled: ...
+    @overload
+    def schedule_in(
+        self, delay: timedelta, /, *args: Any, key: str | None, on_conflict: Conflict = ..., **kwargs: Any
+    ) -> Scheduled: ...
     def schedule_in(self, delay: timedelta, /, *args: Any, **options: Any) -> Scheduled:
         """Like `schedule_at`, for a time that is `delay` (a timedelta) from now by this host's clock.
 
@@ -215,7 +233,10 @@ class Task[**P, R](BaseTask):
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
         given_metadata = None if self.metadata is None else dumps(self.metadata)
-        with_parent, without = (with_own(given_metadata, self._own_metadata(one)) for one in (None, ""))
+        task = registered.get(self.module_path, self)
+        # A message with a key is that of all who offer it, so it has no parent.
+        makers = (current_attempt.get(), None)
+        with_parent, without = (with_own(given_metadata, own_metadata(self, task, maker)) for maker in makers)
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
         sizes = sizes_of(rules_of(self, queue)) if limited else ()
@@ -230,25 +251,6 @@ class Task[**P, R](BaseTask):
             if enqueue_hooks() and own_key is None:
                 metadata = with_added(metadata, self)
             yield Offer(queue, kind, payload, own_key, at or when, priority, max_attempts, metadata, channel, sizes)
-
-    def _own_metadata(self, key: str | None) -> dict[str, Any]:
-        """What its messages must say of it, as it differs from the task that workers know; and who makes them.
-
-        A message with a key is that of all who offer it, so it has no parent; nor has one in another database.
-        """
-        lineage = _lineage(self) if key is None else {}
-        known = registered.get(self.module_path, self)
-        if self is known:
-            return lineage
-        durations = ((EXPIRES, self.expires, known.expires), (DEADLINE, self.deadline, known.deadline))
-        return lineage | {
-            name: own.total_seconds() for name, own, theirs in durations if own is not None and own != theirs
-        }
-
-
-_CHANGEABLE = {
-    *("priority", "queue_name", "run_after", "backend", "max_attempts", "deadline", "expires", "metadata", "channel"),
-}
 
 
 @overload
@@ -333,14 +335,6 @@ def current_message() -> Attempt:
     if attempt is None:
         raise LookupError("There is no current message: this code was not started by a worker.")
     return attempt
-
-
-def _lineage(task: Task[..., Any]) -> dict[str, Any]:
-    """What says that the message of this attempt makes one of the task, in the same database."""
-    attempt = current_attempt.get()
-    if attempt is None or (task.backend != attempt.task.backend and database_of(task) != database_of(attempt.task)):
-        return {}
-    return {PARENT: attempt.id, ROOT: attempt.root_id}
 
 
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:

@@ -202,6 +202,6 @@ def test_a_row_has_its_arguments_and_metadata_as_python_values(alias):
 
     for row, attempts in ((live, 0), (ended, 1)):
         assert (row.args, row.kwargs, row.metadata_value) == ([WHEN], {"gate": {"A", "B"}}, {"batch": 7})
-        assert row.attempts == attempts
+        assert (row.task, row.attempts) == (tasks.remind.module_path, attempts)
     with pytest.raises(ArgumentsMismatch):
         _ = Message(payload='{"mail": 1}').args

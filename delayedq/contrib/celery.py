@@ -19,6 +19,7 @@ from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultDoesNotExist, 
 from delayedq.core.backoff import Constant, Exponential
 from delayedq.core.limiting import Limit, Rate
 from delayedq.exceptions import DelayedQError, Retry
+from delayedq.store.offers import check_time
 from delayedq.tasks import Task, current_message
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ class SharedTask(Task[..., Any]):
         """
         if refused := others.keys() - NO_EFFECT:
             raise TypeError(f"apply_async() of {self.name} knows no {', '.join(sorted(refused))}; see docs/moving.md.")
+        for moment in (eta, expires):
+            if isinstance(moment, datetime):
+                check_time(moment)
         now = clock.now()
         when = eta if countdown is None else now + timedelta(seconds=countdown)
         task = self.using(
@@ -166,7 +170,16 @@ def _shortest(*limits: float | None) -> timedelta | None:
     return _seconds(min((limit for limit in limits if limit is not None), default=None))
 
 
-class Request:
+class Named:
+    """Says of a name of Celery that is missing here where its equal is written down."""
+
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(f"{type(self).__name__} has no {name!r} here; see docs/moving.md.")
+
+
+class Request(Named):
     """`self.request`: of the message that runs."""
 
     @property
@@ -184,7 +197,7 @@ class Request:
         return {"routing_key": current_message().queue}
 
 
-class Self:
+class Self(Named):
     """The `self` of a bound task."""
 
     request = Request()
@@ -209,7 +222,7 @@ class Self:
         raise Retry("" if exc is None else str(exc), delay=delay) from exc
 
 
-class AsyncResult:
+class AsyncResult(Named):
     """What became of a message, by its id, read anew each time. An id that nobody knows is PENDING, as there."""
 
     def __init__(self, id: str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:  # noqa: A002

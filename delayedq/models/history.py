@@ -10,7 +10,8 @@ from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.fingerprints import LINE_LENGTH
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
-from delayedq.models.calls import StoredCall
+from delayedq.models.calls import StoredCall, StoredCallQuerySet
+from delayedq.models.stored_json import StoredJSON
 
 if TYPE_CHECKING:
     from django.core.checks import CheckMessage
@@ -33,7 +34,7 @@ class Outcome(models.TextChoices):
     SUPERSEDED = "superseded"
 
 
-class FinishedMessageQuerySet(models.QuerySet["FinishedMessage"]):
+class FinishedMessageQuerySet(StoredCallQuerySet["FinishedMessage"]):
     """Ended messages by outcome: `FinishedMessage.objects.failed().filter(queue="mail")`."""
 
     def succeeded(self) -> Self:
@@ -75,7 +76,7 @@ class FinishedMessage(StoredCall, models.Model):
     key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)
     worker = models.CharField(max_length=NAME_LENGTH, null=True, blank=True)
     payload = models.TextField()
-    metadata = models.TextField(null=True, blank=True)
+    metadata = StoredJSON(null=True, blank=True)
     result = models.TextField(null=True, blank=True, help_text="JSON.")
     errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
 

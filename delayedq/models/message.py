@@ -15,7 +15,8 @@ from django.utils.translation import gettext_lazy as _
 from delayedq import clock
 from delayedq.core.channels import shown_priority
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
-from delayedq.models.calls import StoredCall
+from delayedq.models.calls import StoredCall, StoredCallQuerySet
+from delayedq.models.stored_json import StoredJSON
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -103,7 +104,7 @@ class Priority(models.SmallIntegerField):  # type: ignore[type-arg]  # Django do
         return name, "django.db.models.SmallIntegerField", arguments, options
 
 
-class MessageQuerySet(models.QuerySet["Message"]):
+class MessageQuerySet(StoredCallQuerySet["Message"]):
     """Live messages by state, judged by the database's clock: `Message.objects.due().filter(queue="mail").count()`."""
 
     def due(self) -> Self:
@@ -159,7 +160,7 @@ class Message(StoredCall, models.Model):
     key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True, help_text="Unique within its kind.")
     leased_by = models.CharField(max_length=NAME_LENGTH, null=True, blank=True)
     payload = models.TextField(help_text="JSON.")
-    metadata = models.TextField(null=True, blank=True, help_text="JSON.")
+    metadata = StoredJSON(null=True, blank=True, help_text="JSON.")
     errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
 
     objects = MessageQuerySet.as_manager()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import datetime
 
-    from delayedq.store.protocol import Offer, OfferOutcome
+    from delayedq.store.protocol import Conflict, Offer, OfferOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class BatchedMessage[P]:
     payload: P
     schedule_at: datetime | None = None
     can_update: bool = True
-    on_conflict: OnConflict | str = OnConflict.REPLACE
+    on_conflict: Conflict = OnConflict.REPLACE
     priority: int = 0
     max_attempts: int | None = None
     channel: str | None = None
@@ -63,7 +63,7 @@ class Producer[P](Base[P]):
         payload: P,
         schedule_at: datetime | None = None,
         *,
-        on_conflict: OnConflict | str = OnConflict.REPLACE,
+        on_conflict: Conflict = OnConflict.REPLACE,
         reply_to: Base[Any] | None = None,
         **terms: Unpack[Terms],
     ) -> OfferOutcome:
@@ -101,7 +101,7 @@ class Producer[P](Base[P]):
         key: str | None,
         payload: P,
         schedule_at: datetime | None,
-        on_conflict: OnConflict | str,
+        on_conflict: Conflict,
         reply_to: Base[Any] | None,
         terms: Terms,
     ) -> OfferOutcome:
@@ -140,7 +140,7 @@ class Producer[P](Base[P]):
     aoffer_batch = async_version(offer_batch)
 
 
-def checked(on_conflict: OnConflict | str) -> OnConflict:
+def checked(on_conflict: Conflict) -> OnConflict:
     """The policy of this name. Raises InvalidMessage if there is none."""
     try:
         return OnConflict(on_conflict)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.queue.serializers import Serializer
-    from delayedq.store.protocol import OfferOutcome
+    from delayedq.store.protocol import Conflict, OfferOutcome
 
 
 class Topic[P]:
@@ -86,7 +86,7 @@ class Topic[P]:
         key: str | None = None,
         schedule_at: datetime | None = None,
         *,
-        on_conflict: OnConflict | str = OnConflict.REPLACE,
+        on_conflict: Conflict = OnConflict.REPLACE,
         **terms: Unpack[Terms],
     ) -> dict[str, OfferOutcome]:
         """Offer one copy to each subscription, all or none. Returns the outcomes by subscription.

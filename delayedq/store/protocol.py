@@ -31,7 +31,7 @@ operator.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple, Never
+from typing import TYPE_CHECKING, Literal, NamedTuple, Never
 
 from delayedq.core.fingerprints import last_error
 from delayedq.core.lifecycle import FinalOutcome
@@ -61,6 +61,10 @@ class OnConflict(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Never:
         raise ValueError(f"on_conflict is one of {', '.join(map(repr, map(str, cls)))}, not {value!r}.")
+
+
+#: What takes a policy takes its name too.
+type Conflict = OnConflict | Literal["replace", "keep", "preserve_time", "earliest", "latest"]
 
 
 class OfferOutcome(StrEnum):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from django.db import transaction
 
 from delayedq.compat import TaskResultDoesNotExist
-from delayedq.contrib.celery import AsyncResult, TaskFailed, shared_task
+from delayedq.contrib.celery import AsyncResult, Self, TaskFailed, shared_task
+from delayedq.exceptions import InvalidTime
 from delayedq.models import Message
 from delayedq.testing import clock, run_due
 from tests.contrib.celery_tasks import add, fetch, hopeless, limited, unstable
@@ -27,6 +29,14 @@ def frozen(alias):
 
 def due():
     return Message.objects.get().scheduled_at
+
+
+#: What docs/moving.md says of `apply_async` and `shared_task`: never dropped in silence.
+REFUSED_BY_APPLY = [
+    *("link", "link_error", "task_id", "serializer", "compression", "routing_key", "exchange", "headers", "retry"),
+    *("retry_policy", "soft_time_limit", "time_limit", "shadow", "group_id", "chord", "reply_to", "connection"),
+]
+REFUSED_BY_TASK = ["serializer", "base", "throws", "compression", "pydantic", "resultrepr_maxsize", "abstract"]
 
 
 def test_delay_stores_a_message_and_its_result_is_read_by_its_id():
@@ -127,11 +137,48 @@ def test_revoke_cancels_what_waits():
             "shared_task.. knows no serializer; see docs/moving.md",
         ),
         (lambda: shared_task(rate_limit="often")(add.func), "'10/s', '10/m' or '10/h', not 'often'"),
+        *(
+            (partial(add.apply_async, (1, 2), **{name: "x"}), f"apply_async.. of add knows no {name}; see docs/moving")
+            for name in REFUSED_BY_APPLY
+        ),
+        *(
+            (partial(shared_task(**{name: "x"}), limited.func), f"shared_task.. knows no {name}; see docs/moving.md")
+            for name in REFUSED_BY_TASK
+        ),
         (lambda: add.apply_async((1, 2), link=add, task_id="x"), "apply_async.. of add knows no link, task_id"),
+        (lambda: add.apply_async("text"), "too many positional arguments"),
+        (lambda: AsyncResult("1").get(on_message=print), "unexpected keyword argument 'on_message'"),
         (lambda: add.delay(1), "missing a required argument: 'y'"),
     ],
 )
 def test_what_has_no_equal_is_refused_where_it_is_written(wrong, said):
     with pytest.raises(TypeError, match=said):
         wrong()
+    assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        *((Self(), name) for name in ("update_state", "apply_async", "backend", "app", "replace")),
+        *((Self.request, name) for name in ("headers", "root_id", "chain", "hostname")),
+        *((AsyncResult("1"), name) for name in ("info", "traceback", "children", "collect", "then")),
+    ],
+    ids=str,
+)
+def test_an_attribute_that_has_no_equal_says_where_to_look(of, name):
+    with pytest.raises(AttributeError, match=f"has no '{name}' here; see docs/moving.md"):
+        getattr(of, name)
+
+
+@pytest.mark.parametrize("name", ["apply", "subtask", "chunks", "map", "starmap", "signature"])
+def test_a_method_of_a_task_that_has_no_equal_is_missing(name):
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+        getattr(add, name)
+
+
+@pytest.mark.parametrize("name", ["eta", "expires"])
+def test_a_time_without_a_zone_is_refused(name):
+    with pytest.raises(InvalidTime, match="naive"):
+        add.apply_async((1, 2), **{name: datetime(2026, 7, 1, 12)})  # noqa: DTZ001
     assert not Message.objects.exists()

@@ -194,6 +194,39 @@ def test_what_waits_in_procrastinate_is_moved_with_its_queueing_lock_as_the_key(
     assert "moved" not in import_from(project, "procrastinate")
 
 
+HOSTILE = """
+from datetime import UTC, datetime
+from django_ox.models import OxTask
+from django_tasks_db.models import DBTaskResult
+from tests.management.framework_tasks import in_ox, in_tasks_db
+def spoiled(**fields):
+    DBTaskResult.objects.filter(pk=in_tasks_db.enqueue("x").id).update(**fields)
+spoiled(args_kwargs={"args": "text", "kwargs": {}})
+spoiled(args_kwargs={"args": [], "kwargs": [["name", "x"]]})
+spoiled(args_kwargs={"nothing": 1})
+spoiled(args_kwargs=7)
+spoiled(task_path="os.system")
+spoiled(run_after=datetime(9999, 12, 30, tzinfo=UTC))
+in_tasks_db.enqueue("sound")
+OxTask.objects.filter(pk=in_ox.enqueue("y").id).update(args="text")
+OxTask.objects.filter(pk=in_ox.enqueue("y").id).update(kwargs=[1])
+OxTask.objects.filter(pk=in_ox.enqueue("y").id).update(max_attempts=32_767)
+"""
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_rows_that_hold_anything_stay_there_with_the_reason_and_the_others_are_moved(project):
+    project("-c", SETUP + HOSTILE)
+    told = import_from(project, "django-tasks-db", "--task", f"{THERE}.in_tasks_db={MARK}")
+    for reason in ("'text'", "['name', 'x']", "KeyError: 'args'", "not subscriptable", "os.system"):
+        assert "refused" in row(told, reason)
+    by_name = {one["payload"]["args"][0] for one in messages(project)}
+    assert "sound" in by_name
+    told = import_from(project, "django-ox", "--task", f"{THERE}.in_ox={MARK}")
+    for reason in ("'text'", "[1]", "attempts"):
+        assert "refused" in row(told, reason)
+
+
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
     ("flags", "said"),

@@ -7,10 +7,12 @@ there hold is left to them.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from django.db import transaction
 
+from delayedq.compat import InvalidTask
 from delayedq.exceptions import DelayedQError, InvalidMessage
 from delayedq.operations.imports.tables import rows_of
 from delayedq.operations.sending import is_sendable
@@ -19,7 +21,7 @@ from delayedq.store.protocol import OfferOutcome, OnConflict
 from delayedq.tasks import task_at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
@@ -100,7 +102,7 @@ def _moved(
 ) -> Iterator[tuple[str, str, str]]:
     """What became of each, as it is counted. Raises InvalidMessage if somebody there took one meanwhile."""
     stored = []
-    for one in map(origin.as_waiting, chunk):
+    for one in (_read(origin, row) for row in chunk):
         problem = _problem(origin, one, tasks, store)
         if not problem:
             stored.append(one.id)
@@ -108,6 +110,17 @@ def _moved(
     _, deleted = rows.filter(pk__in=stored).delete()
     if sum(count for label, count in deleted.items() if label.endswith(f".{origin.model}")) != len(stored):
         raise InvalidMessage(f"{origin.app!r} took a message meanwhile. What follows was not moved: run it again.")
+
+
+def _read(origin: Origin, row: Any) -> Waiting:
+    """The message of a row. Nothing there checks what stands in its columns, so anything may."""
+    try:
+        one = origin.as_waiting(row)
+    except Exception as error:  # noqa: BLE001
+        return Waiting(row.pk, "?", problem=f"It can't be read: {type(error).__name__}: {error}.")
+    if not isinstance(one.args, list | tuple) or not isinstance(one.kwargs, Mapping):
+        return one._replace(problem=f"Its arguments are no list and names: {one.args!r:.100}, {one.kwargs!r:.100}.")
+    return one
 
 
 def _problem(origin: Origin, one: Waiting, tasks: Mapping[str, str], store: Store) -> str:
@@ -124,7 +137,7 @@ def _problem(origin: Origin, one: Waiting, tasks: Mapping[str, str], store: Stor
         scheduled = task.schedule_at(
             one.at or store.now(), *one.args, key=one.key, on_conflict=OnConflict.KEEP, **one.kwargs
         )
-    except (DelayedQError, TypeError, ValueError) as error:
+    except (DelayedQError, InvalidTask, TypeError, ValueError) as error:
         return str(error)
     if scheduled.outcome is OfferOutcome.CREATED:
         return ""
