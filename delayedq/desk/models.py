@@ -34,6 +34,8 @@ HELD = (State.ASSIGNED, State.REJECTED)
 #: States that end at `until`; the item waits again then, and nothing is written.
 ENDING = (*HELD, State.POSTPONED)
 CLOSED = (State.DONE, State.WITHDRAWN)
+#: The generation of an item that no worker has opened yet.
+UNOPENED = -1
 #: What comes first: see `ItemQuerySet.in_order`.
 ORDER = ("-priority", "due_or_last", "id")
 #: Where items without a due date are in the order: databases disagree on where NULL sorts, and indexes follow that.
@@ -129,6 +131,7 @@ class Item(models.Model):
     is_blind = models.BooleanField(default=False, help_text="Who decides does not see what the handler has decided.")
     proposal = models.TextField(null=True, blank=True, help_text="JSON: the decision of the handler.")
     confidence = models.FloatField(null=True, blank=True)
+    truth = models.TextField(null=True, blank=True, help_text="JSON: the right answer, where it was known before.")
     decision = models.TextField(null=True, blank=True, help_text="JSON: what became the result of the message.")
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     decided_at = models.DateTimeField(null=True, blank=True)

@@ -96,8 +96,7 @@ def finish(self: Item, result: Any, by: Any = None) -> None:
         text = dumps(closing.checked(desk, result), where="the result")
         item.decision, item.decided_by, item.decided_at = text, by, now
         item.seconds = (now - item.assigned_at).total_seconds() if item.assigned_at else None
-        if item.proposal is not None and item.is_blind:
-            item.agreed = item.proposal == text
+        item.agreed = closing.agreed(item, desk)
         _end_or_review(item, desk, now)
 
 
@@ -148,7 +147,7 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
 def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
     from delayedq.desk.models import State
 
-    review = desk.review
+    review = desk.review if item.truth is None else None
     if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
         _free(item, State.REVIEW)
     else:

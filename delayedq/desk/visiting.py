@@ -16,7 +16,7 @@ from delayedq.core.serialization import dumps, loads
 from delayedq.desk import closing, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
-from delayedq.desk.models import Automation, DeskQueue, Item, State
+from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.exceptions import Snooze, Steering
 from delayedq.store import served_store
 
@@ -78,7 +78,11 @@ def _opened(
     mode = mode_of(attempt.kind, desk, alias)
     answer = Answer() if mode is Mode.PEOPLE else _asked(attempt, desk, args, kwargs, mode)
     skill = desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill
-    item = Item(message_id=attempt.id, opened_at=now, replaced_at=None if old is None else now)
+    item = Item(message_id=attempt.id, opened_at=now)
+    if old is not None and old.generation == UNOPENED and not attempt.claimed.generation:
+        item.truth = old.truth
+    elif old is not None:
+        item.replaced_at = now
     item.generation, item.queue, item.kind, item.key = (
         attempt.claimed.generation, attempt.queue, attempt.kind, attempt.key,
     )  # fmt: skip
@@ -90,7 +94,7 @@ def _opened(
             _replace(old, item)
         _lay_out(item, desk, mode, now)
         item.save(using=alias)
-        if old is not None:
+        if item.replaced_at is not None:
             signals.item_changed.send_robust(item.kind, item=item, verb="replace", by=None)
         if item.is_automated:
             closing.record(item, "automate", None)
@@ -120,7 +124,9 @@ def _lay_out(item: Item, desk: Desk, mode: Mode, now: datetime) -> None:
 
 
 def _is_for_people(item: Item, desk: Desk) -> bool:
-    """By lot: to measure the handler, and as far as the measured agreement allows no more to be automated."""
+    """Where the answer is known. Else by lot: to measure the handler, and what its agreement does not allow."""
+    if item.truth is not None:
+        return True
     allowed = 1.0
     if desk.required is not None:
         allowed = measured(item.kind, served_store().alias).allowed(desk.required)
