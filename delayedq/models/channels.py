@@ -56,7 +56,8 @@ class Channel(models.Model):
 class ChannelMessage(models.Model):
     """The place of a live message in its channel: it waits (`lease_token` 0), or a claim has taken it.
 
-    What counts as running is a message that still has this token, and whose lease holds.
+    What counts as running is a message that still has this token, and whose lease holds. A row with an id below zero is
+    the place of an attempt whose message was taken from it (`delayedq.store.channels.places_held`).
     """
 
     message_id = models.BigIntegerField(primary_key=True)
@@ -67,6 +68,7 @@ class ChannelMessage(models.Model):
     )
     due_at = models.DateTimeField()
     lease_token = models.BigIntegerField(default=0)
+    held_until = models.DateTimeField(null=True, blank=True, help_text="It is taken at least until then.")
 
     class Meta:
         default_permissions = ()

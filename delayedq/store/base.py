@@ -207,6 +207,8 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
             forget_replaced(self, {one.claimed.id: one.claimed.generation for one in failed if one.claimed.id in ended})
         if expiring := with_retention(transitions):
             note_results(self, expiring, settled)
+        if moved := [one.claimed.id for one in with_channels(transitions) if one.claimed.id in settled.superseded]:
+            self.tell_freed(moved)
         if members := in_flows(transitions):
             settled = settled._replace(offered=end_members(self, members, settled))
         return settled
@@ -294,11 +296,9 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
             return self._erase(queue, key)
         return self._drop_all(queue) if key is None else int(self._unschedule(queue, key))
 
+    @abstractmethod
     def _erase(self, queue: str, key: str | None) -> int:
-        from delayedq.models import Message  # stores are imported before the models are loaded
-
-        messages = Message.objects.using(self.alias).filter(queue=queue)
-        return (messages if key is None else messages.filter(kind=queue, key=key)).delete()[0]
+        """Delete the live messages of the queue, or that of a key, without a record; returns how many there were."""
 
     @abstractmethod
     def _drop_all(self, queue: str) -> int:

@@ -11,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
+from delayedq.store.channels.places_held import free, held_key, hold_longer
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.protocol import Released, Renewed
 
@@ -42,7 +43,10 @@ class Renewals(ABC):
         self._sweep(began)
         left = {pair: seconds for pair, seconds in skipped.items() if seconds is not None}
         kept = self._renew_locked(left, lease, began) if left else set()
-        return Renewed(frozenset(skipped.keys() - left.keys()), frozenset(left.keys() - kept))
+        lost = frozenset(skipped.keys() - left.keys())
+        if lost:
+            hold_longer(self, lost, lease)  # type: ignore[arg-type]  # this is the store
+        return Renewed(lost, frozenset(left.keys() - kept))
 
     @retry_on_deadlock
     def release(self, held: Collection[Held]) -> Released:
@@ -52,6 +56,8 @@ class Renewals(ABC):
         """
         skipped = self._release(held) if held else {}
         busy = frozenset(pair for pair, is_held in skipped.items() if is_held)
+        if lost := skipped.keys() - busy:
+            free(self, [held_key(*pair) for pair in lost])  # type: ignore[arg-type]  # this is the store
         return Released(frozenset(skipped) - busy, busy)
 
     @abstractmethod

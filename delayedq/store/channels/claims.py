@@ -94,8 +94,11 @@ class ChannelTurn:
         if not limited:
             return
         members = {group.id: scopes for group in self._groups if (scopes := limited & self._scopes(group))}
-        for id_, number in self._places.running_by_group(members).items():
-            self._running.update(dict.fromkeys(members[id_], number))
+        attempts: dict[str, set[tuple[int, int]]] = {scope: set() for scope in limited}
+        for id_, running in self._places.attempts_by_group(members).items():
+            for scope in members[id_]:
+                attempts[scope] |= running
+        self._running.update({scope: len(running) for scope, running in attempts.items()})
 
     def _scopes(self, group: Group) -> set[str]:
         """The limits that this group shares with others, as far as this process knows its task."""
@@ -155,7 +158,7 @@ class ChannelTurn:
     def _look(self, asked: Asked) -> list[Look]:
         looks = self._store.look(asked, self._now)
         if ended := [id_ for one in looks for id_ in one.ended]:
-            self._places.put_right(ended, is_strict=asked.is_strict)
+            self._places.give_away(ended, is_strict=asked.is_strict)
             looks = self._store.look(asked, self._now)
         return looks
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.channels import BOUNDARY, LIMITED, channel_id, channel_of, group_id, is_limited, with_channel
+from delayedq.store.channels.places_held import held_key, hold_moved
 from delayedq.store.channels.requests import Notice, Told
 from delayedq.store.protocol import Finish, GiveBack, OfferOutcome
 
@@ -64,6 +65,9 @@ def line_up_offered(store: Channels, offers: Iterable[Offer], offered: Iterable[
         for offer, one in zip(offers, offered, strict=True)
         if offer.channel is not None and one.id and one.outcome != OfferOutcome.IGNORED
     }
+    updated = [one.id for one in offered if one.outcome == OfferOutcome.UPDATED and one.id in lined]
+    if updated:
+        hold_moved(store, {id_: lined[id_].id for id_ in updated if id_})
     if lined:
         store.line_up(lined)
 
@@ -104,13 +108,14 @@ def with_channels(transitions: Sequence[Transition]) -> list[Transition]:
 def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
     """What is to be said of these transitions: their places are free, and their channels are to be looked at.
 
-    Also of those that are lost: an operator may have ended the message, whose place counts until its attempt ends.
+    Also of those that are lost: an operator may have ended the message, whose place is held until its attempt ends.
     """
     over = [one for one in limited if one.claimed.id not in settled.busy]
     if not over:
         return Told(())
     kept = settled.superseded | settled.lost
     ended = [one.claimed.id for one in over if not isinstance(one, GiveBack) and one.claimed.id not in kept]
+    ended += [held_key(one.claimed.id, one.claimed.token) for one in over if one.claimed.id in kept]
     took: dict[Address, list[float]] = {}
     for one in over:
         took.setdefault(address_of(one.claimed), []).extend(_seconds(one))

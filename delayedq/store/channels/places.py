@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Exists, Min, OuterRef, Subquery
 
 from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
+from delayedq.store.channels.places_held import free, message_of
 from delayedq.store.channels.requests import ChannelState, Look, Running
 
 if TYPE_CHECKING:
@@ -21,14 +22,26 @@ if TYPE_CHECKING:
     from delayedq.store.channels.requests import Asked, Group
     from delayedq.store.channels.verbs import Channels
 
-    Row = tuple[int, int, int, int]
-
 #: Where a message was cancelled, so many others of its channel are looked at.
 SWEPT = 1_000
 
 
+class Taken(NamedTuple):
+    """A place that a claim has taken; `held_until`: it is held for its attempt, whatever became of its message."""
+
+    id: int
+    channel: int
+    group: int
+    token: int
+    held_until: datetime | None
+
+    @property
+    def message(self) -> int:
+        return message_of(self.id, self.token)
+
+
 class Places:
-    """At one moment. A message runs if it carries the token of its place, and its lease holds."""
+    """At one moment. A message runs if it carries the token of its place, and its lease holds; or its place is held."""
 
     def __init__(self, store: Channels, now: datetime) -> None:
         self._store = store
@@ -43,9 +56,23 @@ class Places:
 
     def running_by_group(self, groups: Collection[int]) -> Counter[int]:
         """How many messages run in each of these groups."""
+        return Counter(one.group for one in self._in_groups(groups)[0])
+
+    def attempts_by_group(self, groups: Collection[int]) -> dict[int, set[tuple[int, int]]]:
+        """What runs in each of these groups: messages and tokens. What ran out there can't be renewed any more."""
+        running, ended = self._in_groups(groups)
+        if self._take_leases([one.id for one in ended if one.id > 0]):
+            running, _ = self._in_groups(groups)
+        attempts: dict[int, set[tuple[int, int]]] = {id_: set() for id_ in groups}
+        for one in running:
+            attempts[one.group].add((one.message, one.token))
+        return attempts
+
+    def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
+        """What runs in them, and what has a place as if it ran."""
         taken = self._taken(self._all.filter(group_id__in=groups))
         held = self._held(taken)
-        return Counter(group for id_, _, group, _ in taken if id_ in held)
+        return [one for one in taken if one.id in held], [one for one in taken if one.id not in held]
 
     def running(self, channels: Collection[int]) -> tuple[dict[int, Running], dict[int, list[int]]]:
         """What runs in each of these channels, and the ids of what has a place as if it ran."""
@@ -53,25 +80,45 @@ class Places:
         held = self._held(taken)
         running = dict.fromkeys(channels, Running())
         ended: dict[int, list[int]] = {id_: [] for id_ in channels}
-        for id_, channel, _, _ in taken:
-            if id_ in held:
-                running[channel] = running[channel].and_until(held[id_])
+        for one in taken:
+            if one.id in held:
+                running[one.channel] = running[one.channel].and_until(held[one.id])
             else:
-                ended[channel].append(id_)
+                ended[one.channel].append(one.id)
         return running, ended
 
-    def _taken(self, places: QuerySet[ChannelMessage]) -> list[Row]:
-        rows = places.filter(lease_token__gt=0).values_list("message_id", "channel_id", "group_id", "lease_token")
-        return list(rows)
+    def _taken(self, places: QuerySet[ChannelMessage]) -> list[Taken]:
+        rows = places.filter(lease_token__gt=0)
+        named = rows.values_list("message_id", "channel_id", "group_id", "lease_token", "held_until")
+        return [Taken(*row) for row in named]
 
-    def _held(self, taken: Collection[Row]) -> dict[int, datetime]:
-        """Those that run, and until when their leases hold, or at least now."""
-        held = self._store.held_among([row[0] for row in taken], self._now) if taken else {}
-        tokens = {id_: token for id_, _, _, token in taken}
-        return {id_: max(one.until or self._now, self._now) for id_, one in held.items() if one.token == tokens[id_]}
+    def _held(self, taken: Collection[Taken]) -> dict[int, datetime]:
+        """The ids of the places of those that run, and until when their leases hold, or at least now."""
+        leases = self._store.held_among([one.message for one in taken], self._now) if taken else {}
+        held = {}
+        for one in taken:
+            lease = leases.get(one.message)
+            if lease is not None and lease.token == one.token:
+                held[one.id] = max(lease.until or self._now, self._now)
+            elif one.held_until is not None and one.held_until > self._now:
+                held[one.id] = one.held_until
+        return held
+
+    def give_away(self, ended: Collection[int], *, is_strict: bool = False) -> None:
+        """`put_right` places of what ran. Leases that ran out are taken away, so that nobody can renew them.
+
+        Where that can't be done, as another transaction has locked the message or it was renewed in this moment, the
+        place stays as it is.
+        """
+        free(self._store, [id_ for id_ in ended if id_ < 0])
+        own = [id_ for id_ in ended if id_ > 0]
+        self._take_leases(own)
+        self.put_right(own, is_strict=is_strict)
 
     def put_right(self, ids: Collection[int], *, is_strict: bool = False) -> set[int]:
         """Have these wait, as their messages say; those without a message in a limited lane have no place any more.
+
+        What carries the token of its place stays as it is.
 
         is_strict: those that were claimed are first in their channels, and block them. Returns those that have no
         place any more. What an operator brings back at this moment keeps its place.
@@ -81,17 +128,31 @@ class Places:
         from delayedq.models import Message
 
         messages = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
-        due = dict(messages.values_list("id", "scheduled_at"))
+        due = {id_: (at, token) for id_, at, token in messages.values_list("id", "scheduled_at", "lease_token")}
         gone = {id_ for id_ in ids if id_ not in due}
         if gone:
             self._store.drop_places(gone)
             line_up_again(self._store, gone)
         for place in self._all.filter(message_id__in=list(due)):
+            due_at, token = due[place.message_id]
+            if place.lease_token and place.lease_token == token:
+                continue
             if is_strict and place.lease_token:
                 place.urgency = HEAD
-            place.lease_token, place.due_at = 0, due[place.message_id]
+            place.lease_token, place.due_at = 0, due_at
             place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency"])
         return gone
+
+    def _take_leases(self, ids: Collection[int]) -> int:
+        """Take the leases of these messages that ran out, unless another transaction has locked them; how many."""
+        from delayedq.models import Message, has_run_out
+
+        if not ids:
+            return 0
+        expired = Message.objects.using(self._alias).filter(has_run_out(self._now), id__in=ids, priority__lt=BOUNDARY)
+        skip = self._store.database.connection.features.has_select_for_update_skip_locked
+        found = list(expired.select_for_update(skip_locked=skip).order_by("id").values_list("id", flat=True))
+        return expired.filter(id__in=found).update(lease_token=None, leased_until=None, leased_by=None) if found else 0
 
     def sweep(self, channel: int) -> None:
         """Of the first SWEPT that wait in a channel, those whose messages have ended have no place any more."""

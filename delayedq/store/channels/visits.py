@@ -107,6 +107,8 @@ class Visit:
         if self.look.blocked_until is not None:
             return min(self.look.blocked_until, self._ends_at(now, lease)) if running else self.look.blocked_until
         if self._is_quiet(started):
+            if self.look.ended:
+                return now + LOCKED
             moments = (self.look.next_due, self._ends_at(now, lease) if running else None)
             return min((one for one in moments if one is not None), default=None) or self._full_at(bucket, now)
         if started < self.wanted:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from delayedq.core.channels import is_limited
+from delayedq.store.channels.places_held import hold
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.mysql import operator_sql as sql
 from delayedq.store.mysql import sql as mysql_sql
@@ -58,6 +60,7 @@ class MySQLOperatorStore(OperatorStore):
             rows = self.database.rows_of(mysql_sql.KEYS, [one.id for one in seen])
             self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
             held = self._unchanged(seen, sql.HELD)
+            hold(self._store, [row[0] for row in rows if row[0] in held and is_limited(row[3])])
             self.database.write_to(sql.RECORD_STOPPED, held)
             self.database.write_to(mysql_sql.DELETE, held)
         return held

@@ -184,18 +184,13 @@ FREE = _FREE.format(f"{IDS} {BY_ID}")
 FREE_KEYS = _FREE.format(f"{_NAMES} {_BY_KEY}")
 
 HELD = f"SELECT message.id, lease_token FROM {IDS} {BY_ID}"
-KEYS = f"SELECT message.id, kind, `key` FROM {IDS} {BY_ID}"
-LOCK_KEY = """
-SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(kind)s AND `key` = %(key)s FOR UPDATE
-"""
+KEYS = f"SELECT message.id, kind, `key`, priority FROM {IDS} {BY_ID}"
+_LOCK = "SELECT id, priority FROM delayedq_message FORCE INDEX (delayedq_key) WHERE {which} FOR UPDATE"
+LOCK_KEY = _LOCK.format(which="kind = %(kind)s AND `key` = %(key)s")
 # Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
 # priority while this waits for a lock would be missed.
-_LOCK_QUEUE = """
-SELECT id FROM delayedq_message FORCE INDEX (delayedq_key) WHERE kind = %(queue)s AND queue = %(queue)s {which}
-FOR UPDATE
-"""
-LOCK_QUEUE = _LOCK_QUEUE.format(which="")
-LOCK_KEY_OF_QUEUE = _LOCK_QUEUE.format(which="AND `key` = %(key)s")
+LOCK_QUEUE = _LOCK.format(which="kind = %(queue)s AND queue = %(queue)s")
+LOCK_KEY_OF_QUEUE = _LOCK.format(which="kind = %(queue)s AND queue = %(queue)s AND `key` = %(key)s")
 
 # Settling -----------------------------------------------------------------------------------------------------------
 

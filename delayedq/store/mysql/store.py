@@ -15,9 +15,11 @@ from itertools import batched
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from delayedq.conf import get_settings
+from delayedq.core.channels import is_limited
 from delayedq.store import retention
 from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
+from delayedq.store.channels.places_held import hold
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.mysql import bare_sql, sql
@@ -244,20 +246,26 @@ class MySQLStore(MySQLChannels, Store):
 
     def _unschedule(self, kind: str, key: str) -> bool:
         with self.database.atomic():
-            ids = self.database.ids(sql.LOCK_KEY, {"kind": kind, "key": key})
+            ids = self._locked_to_drop(sql.LOCK_KEY, {"kind": kind, "key": key})
             self.database.cancel(ids)
         return bool(ids)
 
     def _drop_all(self, queue: str) -> int:
         with self.database.atomic():
-            ids = self.database.ids(sql.LOCK_QUEUE, {"queue": queue})
+            ids = self._locked_to_drop(sql.LOCK_QUEUE, {"queue": queue})
             self.database.cancel(ids)
         return len(ids)
+
+    def _locked_to_drop(self, statement: str, parameters: dict[str, Any]) -> set[int]:
+        """The ids of the messages that the statement locks; those that run in a channel keep their places."""
+        priorities = dict(self.database.rows(statement, parameters))
+        hold(self, [id_ for id_, priority in priorities.items() if is_limited(priority)])
+        return set(priorities)
 
     def _erase(self, queue: str, key: str | None) -> int:
         lock = sql.LOCK_QUEUE if key is None else sql.LOCK_KEY_OF_QUEUE
         with self.database.atomic():
-            ids = self.database.ids(lock, {"queue": queue, "key": key})
+            ids = self._locked_to_drop(lock, {"queue": queue, "key": key})
             self.database.write_to(sql.DELETE, ids)
         return len(ids)
 

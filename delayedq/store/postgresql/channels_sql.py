@@ -13,6 +13,7 @@ from delayedq.core.channels import BOUNDARY, HEAD, LIMITED
 from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
 from delayedq.store.channels.sql import SURROUNDINGS
 from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS
+from delayedq.store.postgresql.places_held_sql import MESSAGE
 from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired, unleased
 
 # A number of its own among the advisory locks of the database. The moment is that at which the lock is there.
@@ -175,13 +176,15 @@ FROM (
 ) AS channel
 CROSS JOIN LATERAL (SELECT ARRAY({_FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE is_held), min(greatest(leased_until, {NOW})) FILTER (WHERE is_held),
+    SELECT count(*) FILTER (WHERE is_held), min(greatest(leased_until, held_until, {NOW})) FILTER (WHERE is_held),
         coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{{{}}}}')
     FROM (
-        SELECT place.message_id, message.leased_until, message.id IS NOT NULL AND NOT ({expired("message")}) AS is_held
+        SELECT place.message_id, message.leased_until, place.held_until,
+            message.id IS NOT NULL AND NOT ({expired("message")})
+                OR coalesce(place.held_until > {NOW}, false) AS is_held
         FROM delayedq_channelmessage AS place
         LEFT JOIN delayedq_message AS message
-            ON message.id = place.message_id AND message.lease_token = place.lease_token
+            ON message.id = {MESSAGE} AND message.lease_token = place.lease_token
         WHERE place.channel_id = channel.id AND place.lease_token > 0
     ) AS place
 ) AS running (number, until, ended)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
+from delayedq.store.postgresql.places_held_sql import HOLD
 from delayedq.store.postgresql.sql import FREE, HISTORY, NOW, unleased
 
 _SEEN = """
@@ -58,7 +59,8 @@ WITH ended AS (
     USING unnest({_SEEN}) AS seen ({_SEEN_COLUMNS})
     WHERE {_AS_SEEN} AND NOT {unleased("message")}
     RETURNING message.*
-)
+),
+{HOLD}
 {HISTORY}
 SELECT {history(finished_at=NOW, started_at="claimed_at")} FROM ended
 RETURNING id

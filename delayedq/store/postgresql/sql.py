@@ -271,29 +271,6 @@ RETURNING id
 """
 WITHDRAW = _CANCEL.format(which=f"id = {FREE} AND lease_token IS NULL AND attempt = 0", errors="%(errors)s")
 
-# How many messages it ended, and the keys of those that it saw and did not end. Transactions that it waited for have
-# ended these, and what they offered again under the same key, it does not see: it is to be looked for.
-_MISSED = """
-SELECT (SELECT count(*) FROM ended), ARRAY(
-    SELECT key FROM delayedq_message WHERE {which} AND key IS NOT NULL EXCEPT SELECT key FROM ended
-)
-"""
-_DROP = f"""
-WITH ended AS (
-    DELETE FROM delayedq_message WHERE {{which}} RETURNING *
-),
-recorded AS (
-    {HISTORY}
-    SELECT {history(finished_at=NOW, errors="errors")} FROM ended
-)
-{_MISSED}
-"""
-_ERASE = f"WITH ended AS (DELETE FROM delayedq_message WHERE {{which}} RETURNING key) {_MISSED}"
-# One key at a time: for an array of them, PostgreSQL 15 without statistics reads all keys of the kind.
-_OF_KEY, _OF_QUEUE = "kind = %(kind)s AND key = %(key)s", "queue = %(queue)s"
-DROP_KEY, DROP_ALL = _DROP.format(which=_OF_KEY), _DROP.format(which=_OF_QUEUE)
-ERASE_KEY, ERASE_ALL = _ERASE.format(which=f"queue = %(kind)s AND {_OF_KEY}"), _ERASE.format(which=_OF_QUEUE)
-
 # The lease keeper prunes, and must not wait longer than 1 s for a lock: renewals come first.
 LOCK_TIMEOUT = "SET LOCAL lock_timeout = '1s'"
 

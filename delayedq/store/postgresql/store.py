@@ -16,7 +16,7 @@ from delayedq.store.claims import in_lane_order
 from delayedq.store.expiring import with_retention
 from delayedq.store.flows.ending import in_flows
 from delayedq.store.offers import offered
-from delayedq.store.postgresql import bare_sql, offers_sql, renewals_sql, sql
+from delayedq.store.postgresql import bare_sql, drops_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
 from delayedq.store.postgresql.ends import PostgreSQLEnds
 from delayedq.store.postgresql.listener import PostgreSQLListener
@@ -208,15 +208,15 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         return {(id_, token): is_held for id_, token, is_held in rows}
 
     def _unschedule(self, kind: str, key: str) -> bool:
-        return bool(self._end_keys(sql.DROP_KEY, kind, [key]))
+        return bool(self._end_keys(drops_sql.DROP_KEY, kind, [key]))
 
     def _drop_all(self, queue: str) -> int:
-        return self._end_queue(sql.DROP_ALL, sql.DROP_KEY, queue)
+        return self._end_queue(drops_sql.DROP_ALL, drops_sql.DROP_KEY, queue)
 
     def _erase(self, queue: str, key: str | None) -> int:
         if key is None:
-            return self._end_queue(sql.ERASE_ALL, sql.ERASE_KEY, queue)
-        return self._end_keys(sql.ERASE_KEY, queue, [key])
+            return self._end_queue(drops_sql.ERASE_ALL, drops_sql.ERASE_KEY, queue)
+        return self._end_keys(drops_sql.ERASE_KEY, queue, [key])
 
     def _end_queue(self, of_all: str, of_key: str, queue: str) -> int:
         with self.database.atomic():

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from delayedq.core.channels import channel_of
+from delayedq.store.channels.places_held import hold
 from delayedq.store.operator import OperatorStore
 from delayedq.store.sqlite import operator_sql as sql
 from delayedq.store.sqlite.values import text
@@ -38,8 +40,9 @@ class SQLiteOperatorStore(OperatorStore):
     def stop(self, seen: Sequence[Seen]) -> set[int]:
         moment = self.database.now()
         with self.database.atomic():
-            recorded = self._each(sql.RECORD_STOPPED, [_seen(one, moment) for one in seen])
-            return self._each(sql.DELETE, [{"id": id_} for id_ in recorded])
+            recorded = [row for one in seen for row in self.database.rows(sql.RECORD_STOPPED, _seen(one, moment))]
+            hold(self._store, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
+            return self._each(sql.DELETE, [{"id": id_} for id_, _ in recorded])
 
     def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         with self.database.atomic():

@@ -41,7 +41,7 @@ RECORD_STOPPED = f"""
 SELECT {history(finished_at="%(now)s", started_at="claimed_at")}
 FROM delayedq_message
 WHERE {_AS_SEEN} AND leased_until > %(now)s
-RETURNING id
+RETURNING id, metadata
 """
 
 _REVIVED = listed(

@@ -176,7 +176,7 @@ _RECORD_CANCELLED = f"""
 SELECT {history(finished_at="%(now)s", errors="{errors}")}
 FROM delayedq_message
 WHERE {{which}}
-RETURNING id
+RETURNING id, metadata
 """
 RECORD_UNSCHEDULED = _RECORD_CANCELLED.format(which="kind = %(kind)s AND key = %(key)s", errors="errors")
 RECORD_WITHDRAWN = _RECORD_CANCELLED.format(

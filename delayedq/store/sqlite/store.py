@@ -11,9 +11,11 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from delayedq.core.channels import BOUNDARY, channel_of
 from delayedq.core.conditions import as_text, from_text, meets
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
+from delayedq.store.channels.places_held import hold
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
@@ -213,20 +215,38 @@ class SQLiteStore(SQLiteChannels, Store):
         with self.database.atomic():
             recorded = self.database.rows(sql.RECORD_UNSCHEDULED, parameters)
             if recorded:
+                self._hold_recorded(recorded)
                 self.database.many(sql.DELETE_BY_KEY, [(kind, key)])
         return bool(recorded)
 
     def _drop_all(self, queue: str) -> int:
         with self.database.atomic():
             recorded = self.database.rows(sql.RECORD_ALL, {"queue": queue})
-            self.database.many(sql.DELETE_BY_ID, recorded)
+            self._hold_recorded(recorded)
+            self.database.many(sql.DELETE_BY_ID, ((id_,) for id_, _ in recorded))
         return len(recorded)
+
+    def _erase(self, queue: str, key: str | None) -> int:
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
+        messages = Message.objects.using(self.alias).filter(queue=queue)
+        if key is not None:
+            messages = messages.filter(kind=queue, key=key)
+        with self.database.atomic():
+            self.database.write(sql.WRITE_LOCK)
+            taken = messages.filter(priority__lt=BOUNDARY, lease_token__isnull=False)
+            hold(self, list(taken.values_list("id", flat=True)))
+            return messages.delete()[0]
+
+    def _hold_recorded(self, recorded: Iterable[tuple[int, str | None]]) -> None:
+        """Of these messages (id, metadata), those that run in a channel keep their places."""
+        hold(self, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
         parameters = {"errors": errors, "now": text(self.database.now())}
         with self.database.atomic():
             rows = [row for id_ in ids for row in self.database.rows(sql.RECORD_WITHDRAWN, {**parameters, "id": id_})]
-            self.database.many(sql.DELETE_BY_ID, rows)
+            self.database.many(sql.DELETE_BY_ID, ((id_,) for id_, _ in rows))
         return {row[0] for row in rows}
 
     # History

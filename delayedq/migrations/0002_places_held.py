@@ -1,0 +1,13 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    dependencies = [("delayedq", "0001_initial")]
+
+    operations = [
+        migrations.AddField(
+            model_name="channelmessage",
+            name="held_until",
+            field=models.DateTimeField(blank=True, help_text="It is taken at least until then.", null=True),
+        ),
+    ]

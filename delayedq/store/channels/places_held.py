@@ -1,0 +1,129 @@
+"""Places of attempts that run on although their message was taken from them.
+
+Who cancels, stops, unschedules or drops a message while it runs ends the message, and not what its attempt does: that
+is told, and ends later. Until then its place stays taken, in a row of its own beside that of the message: a *held
+place*, by the id and the token of the attempt. So the message can come again, and wait in another channel. It is freed
+
+- by the settlement of that attempt, which finds that its message is lost, or was replaced;
+- when the lease would have run out, unless the lease keeper extends it as it would have renewed the lease.
+
+The same holds for a message that is replaced into another channel while it runs: its attempt has its place where it
+started, as long as its lease holds, and the message has one in its new channel.
+
+Whoever takes a message away only inserts here, and waits for nobody.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from delayedq.conf import get_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+    from datetime import datetime, timedelta
+
+    from django.db.models import QuerySet
+
+    from delayedq.models import ChannelMessage
+    from delayedq.store.channels.requests import Held
+    from delayedq.store.channels.verbs import Channels
+
+
+def held_key(message_id: int, token: int) -> int:
+    """The id of the row of a held place: below zero, where no message has one."""
+    return ~(message_id ^ token)
+
+
+def message_of(place: int, token: int) -> int:
+    """The message of a place that a claim with this token has taken.
+
+    >>> message_of(held_key(7, 12345), 12345), message_of(7, 12345)
+    (7, 7)
+    """
+    return ~place ^ token if place < 0 else place
+
+
+def hold(store: Channels, ids: Collection[int]) -> None:
+    """Before these messages are ended or moved, in that transaction: those that run keep their places.
+
+    On PostgreSQL, the statement that ends them does it.
+    """
+    held = store.held_among([*ids], store.now()) if ids else {}
+    if held:
+        _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
+
+
+def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
+    """Before these messages (ids) are lined up in the channels (ids) into which they were replaced."""
+    taken = _places(store).filter(message_id__in=homes, lease_token__gt=0).values_list("message_id", "channel_id")
+    hold(store, [id_ for id_, channel in taken if channel != homes[id_]])
+
+
+def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping[int, Held]) -> None:
+    from delayedq.models import ChannelMessage
+
+    until = _until(store, held)
+    rows = [
+        ChannelMessage(
+            message_id=held_key(id_, lease.token or 0),
+            channel_id=places[id_].channel_id,
+            group_id=places[id_].group_id,
+            urgency=places[id_].urgency,
+            due_at=places[id_].due_at,
+            lease_token=lease.token or 0,
+            held_until=until[id_],
+        )
+        for id_, lease in held.items()
+        if id_ in places
+    ]
+    ChannelMessage.objects.using(store.database.alias).bulk_create(
+        rows,
+        update_conflicts=True,
+        update_fields=["held_until"],
+        unique_fields=store.unique("message_id"),
+        batch_size=1_000,
+    )
+
+
+def _until(store: Channels, held: Mapping[int, Held]) -> dict[int, datetime]:
+    """When their leases run out; a renewal that is late, as somebody has a lock, gets the time of another lease."""
+    from delayedq.models import LockedRenewal
+
+    now = store.now()
+    late = [id_ for id_, lease in held.items() if lease.until is None or lease.until <= now]
+    beside = LockedRenewal.objects.using(store.database.alias).in_bulk(late) if late else {}
+    soon = now + get_settings().LEASE
+    found = {id_: lease.until or soon for id_, lease in held.items() if id_ not in late}
+    return found | {id_: beside[id_].leased_until if id_ in beside else soon for id_ in late}
+
+
+def hold_longer(store: Channels, lost: Iterable[tuple[int, int]], lease: timedelta) -> None:
+    """Their attempts run, though they have lost their messages: extend their places, unless they ran out before."""
+    now = store.now()
+    until = now + lease
+    with store.database.atomic():
+        places = _unlocked(store, [held_key(*pair) for pair in lost])
+        places.filter(held_until__gt=now, held_until__lt=until).update(held_until=until)
+
+
+def free(store: Channels, keys: Collection[int]) -> None:
+    """These attempts have ended, or ran out. A row that another transaction has locked stays, and is found again."""
+    if keys:
+        with store.database.atomic(savepoint=False):
+            _unlocked(store, keys).delete()
+
+
+def _places(store: Channels) -> QuerySet[ChannelMessage]:
+    from delayedq.models import ChannelMessage
+
+    return ChannelMessage.objects.using(store.database.alias)
+
+
+def _unlocked(store: Channels, keys: Collection[int]) -> QuerySet[ChannelMessage]:
+    """Those that no other transaction has locked; SQLite locks no row."""
+    places = _places(store).filter(message_id__in=keys)
+    if not store.database.connection.features.has_select_for_update_skip_locked:
+        return places
+    free = places.select_for_update(skip_locked=True).order_by("message_id")
+    return _places(store).filter(message_id__in=list(free.values_list("message_id", flat=True)))
