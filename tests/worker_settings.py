@@ -13,7 +13,8 @@ DATABASES = {"default": environ.Env().db_url("DATABASE_URL")}
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     DATABASES["default"]["OPTIONS"] = SQLITE_OPTIONS
 if "POOLER" in os.environ:  # the directory of the socket of a PgBouncer
-    DATABASES["default"] |= {"HOST": os.environ["POOLER"], "PORT": "6432", "DISABLE_SERVER_SIDE_CURSORS": True}
+    DATABASES["default"] |= {"HOST": os.environ["POOLER"], "PORT": "6432"}
+    DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = "CURSORS" not in os.environ
 if "SECOND_DATABASE_URL" in os.environ:  # that of a second backend
     DATABASES["second"] = environ.Env().db_url("SECOND_DATABASE_URL")
     TASKS |= {"second": {**TASKS["default"], "OPTIONS": {"DATABASE": "second"}}}  # noqa: F405

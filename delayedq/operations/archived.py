@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.masking import MASKED
-from delayedq.exceptions import InvalidMessage
+from delayedq.exceptions import DelayedQError, InvalidMessage
 from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     Finder = Callable[[str, int | None, str | None], "Found"]
     #: Since when a batch of the database of this alias has been open; None if none is.
     OpenSince = Callable[[str], datetime | None]
+    #: Raises DelayedQError if what was archived from the database of this alias can't be read.
+    Look = Callable[[str], None]
 
 
 class Found(NamedTuple):
@@ -33,21 +35,34 @@ class Found(NamedTuple):
 
 _FINDERS: list[Finder] = []
 _OPEN_SINCE: list[OpenSince] = []
+_LOOKS: list[Look] = []
 
 
-def register_archive(finder: Finder, open_since: OpenSince) -> None:
-    """Let messages be found in an archive, and monitoring see for how long a batch of it has been open.
+def register_archive(finder: Finder, open_since: OpenSince, look: Look) -> None:
+    """Let messages be found in an archive, and monitoring see for how long a batch has been open, and what is amiss.
 
     Call it in `AppConfig.ready`; to register one again changes nothing.
     """
     if finder not in _FINDERS:
         _FINDERS.append(finder)
         _OPEN_SINCE.append(open_since)
+        _LOOKS.append(look)
 
 
 def archive_open_since(store: Store) -> datetime | None:
     """Since when a batch has been open, which an archive has to finish; None if none is. Raises django.db.Error."""
     return min(filter(None, (open_since(store.alias) for open_since in _OPEN_SINCE)), default=None)
+
+
+def look_into_archives(store: Store) -> list[str]:
+    """Why archives can't be read; nothing: all can, or there is none. Raises django.db.Error."""
+    found = []
+    for look in _LOOKS:
+        try:
+            look(store.alias)
+        except DelayedQError as error:
+            found.append(str(error))
+    return found
 
 
 def find_archived(store: Store, *, id: int | None = None, key: str | None = None) -> Found:  # noqa: A002

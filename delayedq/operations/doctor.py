@@ -12,53 +12,68 @@ from typing import TYPE_CHECKING
 from django.apps import apps
 from django.db import Error, connections
 from django.db.migrations.executor import MigrationExecutor
+from django.utils.translation import gettext as _
 
-from delayedq.operations.diagnosis import Diagnosis
-from delayedq.operations.doctor_features import archives, schedules
+from delayedq.operations.diagnosis import DATABASE, FINAL, UNCHECKED, Diagnosis
+from delayedq.operations.doctor_features import archives, lake, schedules, unknown_tasks
+from delayedq.operations.doctor_postgresql import ON_POSTGRESQL, pooler, standby
 from delayedq.operations.findings import Rule
 from delayedq.operations.health import try_claim
 from delayedq.operations.verdict import verdict
-from delayedq.store.postgresql.inspection import Inspection
+from delayedq.operations.wording import grouped
+from delayedq.store.claim_plan import claim_plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from delayedq.store.base import Store
-    from delayedq.store.postgresql.inspection import TableState
 
 #: A clock may differ from that of the database by so much.
 SKEW = timedelta(seconds=2)
-#: A transaction that is older than this many seconds pins vacuum.
-PINNED = 300.0
 #: Seconds that a listener has to hear its own notification.
 PROOF = 5.0
-#: Of at least so many updates, at least this part should be heap-only.
-UPDATES, HEAP_ONLY = 1_000, 0.5
-#: So many dead rows, and so many times the live ones, wait for vacuum.
-DEAD, DEAD_TIMES = 20_000, 5
-#: Half of each page of the live table is left free for claims.
-FILLFACTOR = 50
 
 
 def diagnose(store: Store) -> list[Diagnosis]:
-    """All that is wrong, what keeps messages from running first; of a database that does not answer only that."""
+    """All that is wrong, what keeps messages from running first; of a database that no worker can use only that.
+
+    A check that fails itself, say for want of a permission, is a diagnosis too.
+    """
     found: list[Diagnosis] = []
     for check in CHECKS:
         try:
-            found += check(store)
-        except Error as error:
-            connections[store.alias].close()
-            cure = "Look at the server, the address in DATABASES, and the rights of its user."
-            said = f"The database {store.alias!r} refuses what a worker does: {str(error).strip()}"
-            return [*found, Diagnosis("database", said, cure)]
+            found += list(check(store))
+        except Exception as error:  # noqa: BLE001 - what a check meets is told, whatever it is
+            found.append(_failed(store, check.__name__, error))
+        if found and found[-1].condition in FINAL:
+            break
     return found
+
+
+def _failed(store: Store, name: str, error: Exception) -> Diagnosis:
+    """Of a check: the database that does not answer, or else what could not be asked of it."""
+    connections[store.alias].close()
+    try:
+        connections[store.alias].ensure_connection()
+    except Error as refused:
+        return _refused(store, refused)
+    said = str(error).strip() or type(error).__name__
+    about = {"check": name.replace("_", " "), "error": said if isinstance(error, Error) else f"{error!r}"}
+    sentence = _("This could not be checked: %(check)s. The answer was: %(error)s") % about
+    return Diagnosis(UNCHECKED, sentence, _("Look at the rights of the user that DATABASES names; then ask again."))
+
+
+def _refused(store: Store, error: Error) -> Diagnosis:
+    about = {"alias": repr(store.alias), "error": str(error).strip()}
+    sentence = _("The database %(alias)s refuses what a worker does: %(error)s") % about
+    return Diagnosis(DATABASE, sentence, _("Look at the server, the address in DATABASES, and the rights of its user."))
 
 
 def migrations(store: Store) -> Iterator[Diagnosis]:
     executor = MigrationExecutor(connections[store.alias])
     leaves = [node for node in executor.loader.graph.leaf_nodes() if apps.get_app_config(node[0]).name.startswith(OURS)]
     if pending := [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(leaves)]:
-        said = f"Migrations are pending: {', '.join(pending)}."
+        said = _("Migrations are pending: %(names)s.") % {"names": ", ".join(pending)}
         yield Diagnosis("migrations", said, f"manage.py migrate --database {store.alias}")
 
 
@@ -69,14 +84,32 @@ def indexes(store: Store) -> Iterator[Diagnosis]:
         options = model._meta  # noqa: SLF001
         wanted = {index.name for index in options.indexes if connection.features.supports_partial_indexes}
         for name in sorted(wanted - store.database.constraints(options.db_table)):
-            said = f"The index {name} of {options.db_table} is missing: statements read the whole table."
-            yield Diagnosis("missing index", said, f"Create it as manage.py sqlmigrate delayedq shows: {name}")
+            about = {"name": name, "table": options.db_table}
+            said = _("The index %(name)s of %(table)s is missing: statements read the whole table.") % about
+            cure = _("Create it as manage.py sqlmigrate delayedq shows: %(name)s") % about
+            yield Diagnosis("missing index", said, cure)
 
 
 def claims(store: Store) -> Iterator[Diagnosis]:
-    """Raises django.db.Error if a worker could not claim."""
-    try_claim(store)
-    yield from ()
+    """Whether a worker could claim."""
+    try:
+        try_claim(store)
+    except Error as error:
+        connections[store.alias].close()
+        yield _refused(store, error)
+
+
+def plan_of_the_claim(store: Store) -> Iterator[Diagnosis]:
+    """A long table whose claims do not go by the due index, as the planner would carry them out now."""
+    plan = claim_plan(store)
+    if plan is None or plan.goes_by_its_index or not plan.is_long:
+        return
+    said = _("A claim does not use the index delayedq_due, but this: %(plan)s.") % {"plan": ", ".join(plan.steps)}
+    cure = _(
+        "Is the index there and valid? Else ANALYZE delayedq_message, and look for planner settings (enable_indexscan,"
+        " random_page_cost) of the server, the database or the user."
+    )
+    yield Diagnosis("plan of the claim", said, cure)
 
 
 def clocks(store: Store) -> Iterator[Diagnosis]:
@@ -85,16 +118,20 @@ def clocks(store: Store) -> Iterator[Diagnosis]:
     there = store.now()
     skew = max(before - there, there - datetime.now(UTC))
     if skew > SKEW:
-        said = (
-            f"The clock of this host differs by {skew.total_seconds():.1f} s from that of the database {store.alias!r}."
-        )
-        yield Diagnosis(
-            "clock skew", said, "Synchronise both by NTP: schedule_in() and latencies use the host's clock."
-        )
+        about = {"seconds": grouped(skew.total_seconds(), 1), "alias": repr(store.alias)}
+        said = _("The clock of this host differs by %(seconds)s s from that of the database %(alias)s.") % about
+        cure = _("Synchronise both by NTP: schedule_in() and latencies use the host's clock.")
+        yield Diagnosis("clock skew", said, cure)
 
 
 def listener(store: Store) -> Iterator[Diagnosis]:
-    listening = store.listener()
+    cure = _("Set DELAYEDQ['LISTENER_DSN'] to the address of PostgreSQL itself.")
+    try:
+        listening = store.listener()
+    except Error as error:
+        said = _("No listener can connect: %(error)s") % {"error": str(error).strip()}
+        yield Diagnosis("deaf listener", said, cure)
+        return
     try:
         listening.begin_proof()
         give_up_at = time.monotonic() + PROOF
@@ -102,8 +139,9 @@ def listener(store: Store) -> Iterator[Diagnosis]:
             listening.heard()
             time.sleep(0.05)
         if not listening.proved:
-            said = "A listener is deaf: it did not hear its own notification, as behind a pooler in transaction mode."
-            cure = "Set DELAYEDQ['LISTENER_DSN'] to the address of PostgreSQL itself."
+            said = _(
+                "A listener is deaf: it did not hear its own notification, as behind a pooler in transaction mode."
+            )
             yield Diagnosis("deaf listener", said, cure)
     finally:
         listening.close()
@@ -118,43 +156,9 @@ def findings(store: Store) -> Iterator[Diagnosis]:
         yield Diagnosis(str(finding.rule), " ".join([finding.sentence, *finding.evidence]), cure)
 
 
-def postgresql(store: Store) -> Iterator[Diagnosis]:
-    if connections[store.alias].vendor != "postgresql":
-        return
-    inspection = Inspection(store.database)
-    for one in inspection.pinning(PINNED):
-        said = (
-            f"A transaction of {one.user} (pid {one.pid}, {one.state}) is {one.seconds:,.0f} s old: it keeps dead rows."
-        )
-        cure = f"SELECT pg_terminate_backend({one.pid}); set idle_in_transaction_session_timeout."
-        yield Diagnosis("pinned vacuum", said, cure)
-    for name in inspection.invalid_indexes():
-        said = f"The index {name} is invalid: it is written, and no statement uses it."
-        yield Diagnosis("invalid index", said, f"REINDEX INDEX CONCURRENTLY {name}")
-    yield from _table(inspection.table())
-
-
-def _table(table: TableState) -> Iterator[Diagnosis]:
-    fillfactor = int(table.option("fillfactor") or 100)
-    if fillfactor > FILLFACTOR:
-        said = f"delayedq_message has a fillfactor of {fillfactor}: claims find no room for a heap-only update."
-        yield Diagnosis("fillfactor", said, "In SQL: ALTER TABLE delayedq_message SET (fillfactor = 45)")
-    if not table.autovacuum or table.option("autovacuum_enabled") in {"false", "off", "0"}:
-        said = "Autovacuum is off for delayedq_message: dead rows stay, and each scan reads them."
-        cure = "In SQL: ALTER TABLE delayedq_message RESET (autovacuum_enabled); and autovacuum = on in the server."
-        yield Diagnosis("autovacuum", said, cure)
-    if table.updated >= UPDATES and table.heap_only < HEAP_ONLY * table.updated:
-        said = f"Only {table.heap_only / table.updated:.0%} of the updates of delayedq_message are heap-only."
-        cure = "Look for an index of yours on a column that claims write, and at the fillfactor."
-        yield Diagnosis("heap-only updates", said, cure)
-    if table.dead > max(DEAD, DEAD_TIMES * table.live):
-        said = f"delayedq_message has {table.dead:,} dead rows beside {table.live:,}: autovacuum falls behind."
-        yield Diagnosis("dead rows", said, "VACUUM delayedq_message; end what pins it; look at autovacuum_max_workers.")
-
-
 OURS = "delayedq"
 CHECKS: tuple[Callable[[Store], Iterator[Diagnosis]], ...] = (
-    *(migrations, indexes, claims, findings),
-    *(clocks, listener, postgresql),
-    *(schedules, archives),
+    *(standby, migrations, indexes, claims, findings, unknown_tasks),
+    *(plan_of_the_claim, clocks, pooler, listener, *ON_POSTGRESQL),
+    *(schedules, archives, lake),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from django.db import router
@@ -15,6 +16,7 @@ from delayedq.operations.archived import Found
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from datetime import datetime
 
 #: What the lake knows of a row, and the history table does not.
@@ -23,15 +25,38 @@ _OF_THE_LAKE = {"state", "schema_version", "source", "batch", "day"}
 
 def find_in_lake(alias: str, id_: int | None, key: str | None) -> Found:
     """Messages of the lake, if there is one, and it is of this database. Raises LakeUnusable."""
-    if get_settings().LAKE is None or alias != default_store().alias:
+    if not _has_lake(alias):
         return Found([])
-    try:
+    with _libraries():
         from delayedq.pipeline.history import find  # what it needs is an extra
+    found = find(id=id_, key=key)
+    return Found([as_ended(row) for row in found.rows], found.complete)
+
+
+def look(alias: str) -> None:
+    """Open the table of the lake, if there should be one. Raises LakeUnusable."""
+    if not _has_lake(alias):
+        return
+    with _libraries():
+        from delayedq.pipeline import books  # what it needs is an extra
+        from delayedq.pipeline.lake.table import LakeTable
+    table = LakeTable(str(get_settings().LAKE))
+    if books.is_there(table):
+        table.snapshot()
+
+
+def _has_lake(alias: str) -> bool:
+    return get_settings().LAKE is not None and alias == default_store().alias
+
+
+@contextmanager
+def _libraries() -> Iterator[None]:
+    """Raises LakeUnusable if what the block imports is missing."""
+    try:
+        yield
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         raise LakeUnusable(f"{missing} is missing here: pip install 'delayedq[lake]'.") from None
-    found = find(id=id_, key=key)
-    return Found([as_ended(row) for row in found.rows], found.complete)
 
 
 def open_since(alias: str) -> datetime | None:

@@ -43,3 +43,12 @@ def test_an_archive_batch_that_nobody_works_on_is_left_over(store, hours, leased
     )
 
     assert [one.condition for one in diagnose(store)] == ["open archive batch"] * found
+
+
+def test_a_lake_that_is_set_and_can_not_be_read(store, settings, tmp_path):
+    (tmp_path / "notes.txt").write_text("of somebody else")
+    settings.DELAYEDQ = {"LAKE": str(tmp_path)}
+    (found,) = diagnose(store)
+
+    assert (found.condition, found.sentence.startswith("The lake can't be read: ")) == ("lake", True)
+    assert "LAKE" in found.cure

@@ -77,13 +77,21 @@ def test_a_deaf_listener_is_reported_and_messages_do_not_wait_for_long(workers, 
     assert FinishedMessage.objects.succeeded().count() == 5
 
 
-def test_the_doctor_says_so_with_the_cure(environment, pooler):
+def doctor(environment, **more):
     command = [sys.executable, "-m", "django", "delayedq", "doctor", "--json"]
-    told = subprocess.run(command, env={**environment, "POOLER": pooler}, capture_output=True, text=True, check=False)
-    (deaf,) = json.loads(told.stdout)
+    told = subprocess.run(command, env={**environment, **more}, capture_output=True, text=True, check=False)
+    return told.returncode, {one["condition"]: one["cure"] for one in json.loads(told.stdout)}
 
-    assert (told.returncode, deaf["condition"]) == (1, "deaf listener")
-    assert "LISTENER_DSN" in deaf["cure"]
+
+def test_the_doctor_says_so_with_the_cure(environment, pooler, connection):
+    code, cures = doctor(environment, POOLER=pooler, CURSORS="of the server")
+    assert (code, {*cures}) == (1, {"pooler", "deaf listener"})
+    assert "LISTENER_DSN" in cures["deaf listener"]
+    assert cures["pooler"] == "DATABASES['default']['DISABLE_SERVER_SIDE_CURSORS'] = True"
+
+    settings = connection.settings_dict
+    dsn = f"host={settings['HOST']} user={settings['USER']} dbname={settings['NAME']}"
+    assert doctor(environment, POOLER=pooler, LISTENER_DSN=dsn) == (0, {})
 
 
 def test_with_a_direct_address_it_hears(workers, pooler):
