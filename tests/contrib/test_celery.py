@@ -164,7 +164,7 @@ def test_what_has_no_equal_is_refused_where_it_is_written(wrong, said):
         *((Self.request, name) for name in ("headers", "root_id", "chain", "hostname")),
         *((AsyncResult("1"), name) for name in ("info", "traceback", "children", "collect", "then")),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 def test_an_attribute_that_has_no_equal_says_where_to_look(of, name):
     with pytest.raises(AttributeError, match=f"has no '{name}' here; see docs/moving.md"):
