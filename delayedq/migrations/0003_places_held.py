@@ -2,7 +2,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    dependencies = [("delayedq", "0001_initial")]
+    dependencies = [("delayedq", "0002_expiring_results")]
 
     operations = [
         migrations.AddField(
