@@ -1,12 +1,14 @@
-"""The desk in the admin: who decides what is set here. Items are only read: the desk has pages to work on them."""
+"""The desk in the admin: its pages, the list of all items, and what is set: queues, skills and modes."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
+from django.urls import include, path
 
 from delayedq.desk.models import Automation, DeskQueue, Item, Skill
+from delayedq.desk.urls import app_name, pages
 
 if TYPE_CHECKING:
     from django.http import HttpRequest
@@ -24,6 +26,11 @@ class ItemAdmin(AnyAdmin):
     search_fields = ("=key", "=message_id")
     ordering = ("-pk",)
     show_full_result_count = False
+    change_list_template = "delayedq/desk/changelist.html"
+
+    def get_urls(self) -> list[Any]:
+        """The desk itself is beside the list: `desk/`."""
+        return [path("desk/", include((pages(self.admin_site), app_name))), *super().get_urls()]
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
         return False

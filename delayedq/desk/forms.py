@@ -6,9 +6,24 @@ from typing import Any
 
 from django import forms
 from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Permission, PermissionsMixin
+from django.db.models import Q
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.desk.models import Comment
+from delayedq.desk.models import Comment, DeskQueue
+
+#: At most this many people are offered to assign an item to.
+OFFERED = 200
+
+
+class ResultForm(forms.Form):
+    """The decision of a task that has no form of its own."""
+
+    value = forms.JSONField(label=_("Result"), help_text=_("As JSON."), required=False)
+
+    def result(self) -> Any:
+        return self.cleaned_data["value"]
 
 
 class PostponeForm(forms.Form):
@@ -17,20 +32,50 @@ class PostponeForm(forms.Form):
     )
     why = forms.CharField(label=_("Why"), max_length=2_000, required=False)
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["until"].help_text = timezone.get_current_timezone_name()
+
 
 class SendBackForm(forms.Form):
     why = forms.CharField(label=_("What is wrong"), max_length=2_000)
 
 
 class AssignForm(forms.Form):
+    """Offers who may work on the queue; anybody who is active may be entered, and is refused with the reason."""
+
     user: Any = forms.ModelChoiceField(queryset=None, label=_("Assign to"))
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, queue: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["user"].queryset = get_user_model().objects.filter(is_active=True)  # type: ignore[attr-defined]
+        field: Any = self.fields["user"]
+        field.queryset = get_user_model().objects.filter(is_active=True)
+        offered = sorted((str(user), user.pk) for user in offered_for(queue)[:OFFERED])
+        field.widget.choices = [("", "-"), *((pk, name) for name, pk in offered)]
+
+
+def offered_for(queue: str) -> Any:
+    """The active users who have the permission to take items of this queue, in one statement."""
+    users: Any = get_user_model().objects.filter(is_active=True)
+    if not issubclass(get_user_model(), PermissionsMixin):
+        return users
+    known = Permission.objects.filter(codename="take_item", content_type__app_label="delayedq_desk")
+    users = users.filter(Q(is_superuser=True) | Q(user_permissions__in=known) | Q(groups__permissions__in=known))
+    closed = DeskQueue.objects.filter(queue=queue, groups__isnull=False).values_list("groups", flat=True)
+    if groups := list(closed):
+        users = users.filter(Q(is_superuser=True) | Q(groups__in=groups))
+    return users.distinct()
 
 
 class CommentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django does not know arguments
     class Meta:
         model = Comment
         fields = ("text", "attachment")
+        labels = {"text": _("Comment"), "attachment": _("File")}  # noqa: RUF012 - as Django writes it
+        widgets = {"text": forms.Textarea(attrs={"rows": 3})}  # noqa: RUF012
+
+    def clean(self) -> dict[str, Any]:
+        given: dict[str, Any] = super().clean() or self.cleaned_data
+        if not given.get("text") and not given.get("attachment"):
+            self.add_error("text", forms.ValidationError(_("Write something, or add a file.")))
+        return given

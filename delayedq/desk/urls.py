@@ -1,17 +1,37 @@
-"""The pages of the desk, to be mounted in a site: `path("desk/", include("delayedq.desk.urls"))`."""
+"""The pages of the desk, to be mounted in a site: `path("desk/", include("delayedq.desk.urls"))`.
+
+An admin site has them too: `delayedq.desk.admin` mounts `pages(site)` beside the list of items.
+"""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
+from django.contrib.auth.decorators import login_required
 from django.urls import path
 
-from delayedq.desk import views
+from delayedq.desk import acting, views
+
+if TYPE_CHECKING:
+    from django.urls import URLPattern
+
+
+def pages(site: Any = None) -> list[URLPattern]:
+    """The patterns of the pages, in the frame of this admin site; None: in that of `delayedq/desk/base.html`."""
+    guarded: Any = login_required if site is None else site.admin_view
+    routes: dict[str, tuple[str, Any]] = {
+        "mine": ("", views.mine),
+        "next": ("next/", acting.take_next),
+        "team": ("team/", views.team),
+        "review": ("review/", views.review),
+        "figures": ("figures/", views.figures),
+        "automation": ("automation/", views.automation),
+        "mode": ("automation/mode/", acting.set_mode),
+        "item": ("<int:pk>/", acting.one),
+        "act": ("<int:pk>/<slug:verb>/", acting.act),
+    }
+    return [path(route, guarded(view), {"site": site}, name=name) for name, (route, view) in routes.items()]
+
 
 app_name = "delayedq_desk"
-urlpatterns = [
-    path("", views.mine, name="mine"),
-    path("next/", views.take_next, name="next"),
-    path("team/", views.team, name="team"),
-    path("figures/", views.figures, name="figures"),
-    path("<int:pk>/", views.one, name="item"),
-    path("<int:pk>/<slug:verb>/", views.act, name="act"),
-]
+urlpatterns = pages()

@@ -8,14 +8,14 @@ from typing import Any
 from django import forms
 
 from delayedq.desk import NeedsPerson, Share, desk_task
-from example_project.flights.models import Flight
+from example_project.flights.models import Flight  # noqa: TC001 - tasks show the types of their arguments
 
 #: After this delay a fare is paid back by rule.
 ENOUGH = timedelta(hours=3)
 
 
 class RefundForm(forms.Form):
-    percent = forms.IntegerField(min_value=0, max_value=100, help_text="Of the fare.")
+    percent = forms.IntegerField(label="Refund", min_value=0, max_value=100, help_text="Percent of the fare.")
 
 
 @desk_task(
@@ -27,9 +27,8 @@ class RefundForm(forms.Form):
     required=0.95,
     blind=0.05,
 )
-def refund(flight_id: int, passenger: str) -> dict[str, Any]:
+def refund(flight: Flight, passenger: str, wrote: str = "") -> dict[str, Any]:  # noqa: ARG001 - people read it
     """The handler knows the delay, and nothing of what the passenger has written."""
-    flight = Flight.objects.get(pk=flight_id)
     if flight.cancelled:
         raise NeedsPerson(f"{flight.code} was cancelled: {passenger} may have flown later.")
     return {"percent": 100 if flight.delay >= ENOUGH else 0}

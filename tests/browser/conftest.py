@@ -15,13 +15,13 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.test import Client
 
+from tests.browser.accessibility import NARROW, WIDE, axe_core
 from tests.browser.site import Site
 from tests.missing import missing
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 #: Milliseconds that an element may take to appear.
 PATIENCE = 45_000
-WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
 LOOKS = {
     "wide-light": (WIDE, "light"),
     "wide-dark": (WIDE, "dark"),
@@ -53,6 +53,11 @@ def server(django_db_setup):
     with server._live_server_modified_settings:
         yield server.url
     server.stop()
+
+
+@pytest.fixture(scope="package")
+def axe():
+    return axe_core()
 
 
 @pytest.fixture

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -21,25 +19,14 @@ from delayedq.operations.selecting import Ticked
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
 from tests.app import tasks
-from tests.browser.conftest import NARROW, PATIENCE, SCREENSHOTS, WIDE, log_in
+from tests.browser.accessibility import READERS, problems
+from tests.browser.conftest import PATIENCE, SCREENSHOTS, log_in
 from tests.browser.given import a_busy_site
-from tests.missing import missing
 from tests.store.given import LEASE, message
 from tests.store.test_worker_registry import worker
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
-AXE = Path(os.environ.get("DELAYEDQ_TEST_AXE") or ".cache/axe/node_modules/axe-core/axe.min.js")
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
-#: By name: size of the window, theme, language.
-LOOKS = {
-    "en-wide-light": (WIDE, "light", "en"),
-    "en-narrow-dark": (NARROW, "dark", "en"),
-    "de-wide-dark": (WIDE, "dark", "de"),
-    "he-narrow-light": (NARROW, "light", "he"),
-}
-#: Whether a table is wider than the room that it has.
-CLIPPED = "[...document.querySelectorAll('.dq-wide')].some((one) => one.scrollWidth > one.clientWidth + 1)"
 ROOT = "/admin/delayedq/"
 PAGES = {
     "messages": "message/",
@@ -76,13 +63,6 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def axe():
-    if not AXE.exists():
-        missing("axe")
-    return AXE.read_text()
-
-
 @pytest.fixture
 def ids(store, settings, monkeypatch):
     """A busy site with something on every page."""
@@ -116,12 +96,6 @@ def an_archived_message(at):
     return FinishedMessage(id=77, priority=0, attempts=1, max_attempts=1, payload='{"args": [400]}', **times, **given)
 
 
-def violations(page, axe):
-    page.evaluate(f"() => {{ {axe} }}")
-    found = page.evaluate("(rules) => axe.run(document, rules)", RULES)["violations"]
-    return [(one["id"], [node["html"][:300] for node in one["nodes"]][:3]) for one in found]
-
-
 def confirmation(page):
     """A confirmation with a form, and what comes after it: a list with a note."""
     page.goto(f"{ROOT}message/?state=scheduled")
@@ -140,10 +114,10 @@ def pane(page):
 STEPS = {"confirmation": confirmation, "pane": pane}
 
 
-@pytest.mark.parametrize("name", LOOKS)
+@pytest.mark.parametrize("name", READERS)
 @pytest.mark.timeout(600)
 def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids, name):
-    window, theme, language = LOOKS[name]
+    window, theme, language = READERS[name]
     context = chromium.new_context(
         base_url=server, viewport=window, color_scheme=theme, locale=language, reduced_motion="reduce"
     )
@@ -158,11 +132,7 @@ def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids,
         else:
             STEPS[title](page)
         (folder / f"{title}.png").write_bytes(page.screenshot(full_page=title not in STEPS))
-        if page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0:
-            wrong[title] = "it is wider than its window"
-        if page.evaluate(CLIPPED):
-            wrong[title] = "a table does not fit and has to be scrolled"
-        if found := violations(page, axe):
+        if found := problems(page, axe):
             wrong[title] = found
     context.close()
     assert wrong == {}

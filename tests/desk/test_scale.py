@@ -165,7 +165,8 @@ def test_pages_go_on_where_the_last_one_ended(store):
     client = Client()
     client.force_login(ann)
     for hostile in ("1.2", "x.y.z", "1.99999999999999999999.3", "99999999.1.1", "1.1.-1", f"1.1.{2**64}"):
-        assert client.get("/desk/team/", {"after": hostile}).context["rows"] == expected
+        found = client.get("/desk/team/", {"after": hostile}).context["rows"]
+        assert [row.item for row in found] == expected
 
 
 def of_queues(queues, after):

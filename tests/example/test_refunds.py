@@ -29,7 +29,7 @@ def test_a_refund_is_decided_by_a_person_and_compared_with_the_handler(
     flight = make_flight()
     flight.departure = flight.scheduled_departure + timedelta(hours=4)
     flight.save()
-    refund.enqueue(flight.pk, "Ada")
+    refund.enqueue(flight, "Ada")
     run_due()
 
     ada = get_user_model().objects.create_superuser("clerk")

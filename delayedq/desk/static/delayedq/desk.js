@@ -1,20 +1,76 @@
 "use strict";
-// Lists refresh themselves, unless somebody is about to use them; a page that shows what its reader holds renews that.
-const main = document.querySelector("main");
-const seconds = 1000;
 
-async function refresh() {
-  if (document.hidden || main.contains(document.activeElement)) return;
-  const answer = await fetch(location.href, { credentials: "same-origin" });
-  if (!answer.ok || answer.redirected) return;
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  main.replaceChildren(...page.querySelector("main").childNodes);
+// Parts of a page that change are replaced while it is looked at; what its reader holds is renewed while it is open.
+// All of it works without. Words come from the page, in its language.
+{
+    const fetched = async (url, options) => {
+        const answer = await fetch(url, { credentials: "same-origin", ...options });
+        if (answer.redirected) throw new Error("signed out");
+        return answer;
+    };
+
+    // Live
+
+    const isBusy = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
+
+    function replace(page) {
+        document.querySelectorAll("[data-live]").forEach((old) => {
+            const fresh = page.getElementById(old.id), focused = old.contains(document.activeElement) && document.activeElement.id;
+            fresh?.querySelectorAll("[name=csrfmiddlewaretoken]").forEach((one) => {
+                one.value = old.querySelector("[name=csrfmiddlewaretoken]")?.value ?? one.value; // masked anew in each answer
+            });
+            if (!fresh || isBusy(old) || fresh.innerHTML === old.innerHTML) return;
+            old.innerHTML = fresh.innerHTML;
+            if (focused) document.getElementById(focused)?.focus();
+        });
+    }
+
+    function live(control) {
+        const words = control.dataset, state = document.createElement("span"), button = document.createElement("button");
+        let isOn = sessionStorage.getItem("dq-live") !== "off";
+        const show = (text) => {
+            state.textContent = text ?? (isOn ? words.on : words.off);
+            button.textContent = isOn ? words.pause : words.resume;
+            control.classList.toggle("dq-on", isOn && text === undefined);
+        };
+        async function refresh() {
+            if (!isOn || document.visibilityState !== "visible") return;
+            try {
+                const answer = await fetched(location.href);
+                if (!answer.ok) throw new Error(answer.statusText);
+                const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+                if (getSelection().isCollapsed) replace(page);
+                show();
+            } catch {
+                show(words.failed);
+            }
+        }
+        button.type = "button";
+        button.addEventListener("click", () => {
+            isOn = !isOn;
+            sessionStorage.setItem("dq-live", isOn ? "on" : "off");
+            show();
+            refresh();
+        });
+        control.replaceChildren(state, button);
+        document.addEventListener("visibilitychange", refresh);
+        const again = () => setTimeout(async () => { await refresh(); again(); }, words.seconds * 1000);
+        show();
+        again();
+    }
+    document.querySelectorAll(".dq-desk-live").forEach(live);
+
+    // Renewal. Who has lost the item is told so, and keeps what they have typed.
+
+    const held = document.querySelector("[data-renew]");
+
+    async function renew() {
+        const body = new FormData();
+        body.set("csrfmiddlewaretoken", held.querySelector("[name=csrfmiddlewaretoken]").value);
+        const answer = await fetched(held.dataset.renew, { method: "POST", body });
+        const lost = held.querySelector(".dq-desk-lost");
+        lost.hidden = answer.status !== 409;
+        lost.textContent = answer.status === 409 ? await answer.text() : "";
+    }
+    if (held) setInterval(() => renew().catch(() => {}), 300 * 1000);
 }
-
-async function renew() {
-  const token = main.querySelector("[name=csrfmiddlewaretoken]").value;
-  await fetch(main.dataset.renew, { method: "POST", credentials: "same-origin", headers: { "X-CSRFToken": token } });
-}
-
-if ("live" in main.dataset) setInterval(() => refresh().catch(() => {}), 10 * seconds);
-if ("renew" in main.dataset) setInterval(() => renew().catch(() => {}), 300 * seconds);

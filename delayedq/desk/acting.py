@@ -1,0 +1,258 @@
+"""One item, and what is done with it. Each change is a POST that calls one verb; a refusal is shown at its field."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.template.loader import select_template
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST, require_safe
+
+from delayedq.core.serialization import loads
+from delayedq.desk import automating, closing, dealing, rules
+from delayedq.desk import figures as counted
+from delayedq.desk.declaring import Mode
+from delayedq.desk.errors import DeskError, InvalidDecision
+from delayedq.desk.forms import AssignForm, CommentForm, PostponeForm, ResultForm, SendBackForm
+from delayedq.desk.framing import framed, go
+from delayedq.desk.showing import call_of, state_at, text_of
+from delayedq.exceptions import CannotRun
+from delayedq.store import store_for
+from delayedq.tasks import task_at
+
+if TYPE_CHECKING:
+    from django.http import HttpRequest
+
+    from delayedq.desk.declaring import Desk
+    from delayedq.desk.models import Item
+
+#: Verbs that ask nothing.
+PLAIN = {"take", "unassign", "approve", "renew"}
+#: Where the reader goes next, and what they are told there; other verbs show the item again.
+NEXT = {"finish": "mine", "unassign": "mine", "postpone": "mine", "approve": "review", "send_back": "review"}
+
+
+@require_POST
+def take_next(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001 - of all pages
+    """Give the user the next item of a queue."""
+    return _next(request, request.POST.get("queue", ""))
+
+
+@require_POST
+def set_mode(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
+    """Who decides the messages of a task from now on."""
+    kind, mode = request.POST.get("kind", ""), request.POST.get("mode", "")
+    try:
+        automating.set_mode(request.user, kind, mode)
+    except (DeskError, ValueError) as refused:
+        messages.error(request, str(refused))
+    else:
+        word = automating.MEANINGS[Mode(mode)][0] if mode else _("as in the code")
+        messages.success(request, _("From now on: %(mode)s.") % {"mode": word})
+    return go(request, "automation")
+
+
+@never_cache
+@require_safe
+def one(request: HttpRequest, pk: int, site: Any = None) -> HttpResponse:
+    """One item: its arguments, the form, earlier decisions and comments."""
+    return _page(request, site, _seen(request, pk))
+
+
+@require_POST
+def act(request: HttpRequest, pk: int, verb: str, site: Any = None) -> HttpResponse:
+    """Call one verb. What it refuses is shown, and nothing was changed."""
+    item = _seen(request, pk)
+    form = None if verb in PLAIN else _form(verb, item, request)
+    if form is not None and not form.is_valid():
+        return _page(request, site, item, status=422, **{verb: form})
+    try:
+        _do(request, item, verb, form)
+    except DeskError as refused:
+        if verb == "renew":
+            return HttpResponse(str(refused), status=409, content_type="text/plain; charset=utf-8")
+        if form is None:
+            messages.error(request, str(refused))
+            return go(request, "item", pk)
+        _add(form, refused)
+        return _page(request, site, _seen(request, pk), status=422, **{verb: form})
+    return _done(request, item, verb)
+
+
+def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
+    if verb == "renew":
+        return HttpResponse(status=204)
+    texts = {
+        "take": _("You hold it now."),
+        "unassign": _("Given back: somebody else may take it."),
+        "assign": _("Assigned to %(user)s.") % {"user": item.holder},
+        "postpone": _("Postponed."),
+        "finish": _("Decided. A colleague reviews it.") if item.state == "review" else _("Decided."),
+        "approve": _("Approved."),
+        "send_back": _("Sent back."),
+        "comment": _("Your comment was added."),
+    }
+    messages.success(request, f"{item.key or item.message_id}: {texts[verb]}")
+    if request.POST.get("then") == "next":
+        return _next(request, item.queue)
+    return go(request, NEXT[verb]) if verb in NEXT else go(request, "item", item.pk)
+
+
+def _next(request: HttpRequest, queue: str) -> HttpResponse:
+    try:
+        item = dealing.take_next(request.user, queue)
+    except DeskError as refused:
+        messages.error(request, str(refused))
+        return go(request, "mine")
+    if item is None:
+        messages.info(request, _("Nothing waits for you there."))
+        return go(request, "mine")
+    return go(request, "item", item.pk)
+
+
+def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
+    user: Any = request.user
+    match verb:
+        case "take" | "renew":
+            getattr(item, verb)(user)
+        case "unassign" | "approve":
+            getattr(item, verb)(by=user)
+        case "assign":
+            # The holder that the page has shown, not the one of now.
+            seen = request.POST.get("assignment", "")
+            item.assignment = int(seen) if seen.isdecimal() else -1
+            item.assign(form.cleaned_data["user"], by=user)
+        case "postpone":
+            item.postpone(form.cleaned_data["until"], form.cleaned_data["why"], by=user)
+        case "send_back":
+            item.send_back(form.cleaned_data["why"], by=user)
+        case "finish":
+            item.finish(closing.result_of(form), by=user)
+        case "comment":
+            item.comments.create(by=user, at=store_for(item._state.db).now(), **form.cleaned_data)  # noqa: SLF001
+
+
+def _form(verb: str, item: Item, request: HttpRequest) -> Any:
+    forms = _forms(item)
+    if verb not in forms:
+        raise Http404
+    own = {} if verb == "finish" else {"auto_id": f"{verb}_%s"}
+    return forms[verb](request.POST, request.FILES, **own)
+
+
+def _forms(item: Item) -> dict[str, Any]:
+    """The classes of the forms, by verb."""
+    return {
+        "finish": _desk(item).form or ResultForm,
+        "postpone": PostponeForm,
+        "send_back": SendBackForm,
+        "assign": partial(AssignForm, queue=item.queue),
+        "comment": CommentForm,
+    }
+
+
+def _add(form: Any, refused: DeskError) -> None:
+    """Say it at the field that it is about."""
+    errors = refused.errors if isinstance(refused, InvalidDecision) else {}
+    for name in errors.keys() & form.fields.keys():
+        form.add_error(name, errors[name])
+    if not errors.keys() & form.fields.keys():
+        form.add_error(refused.field if refused.field in form.fields else None, str(refused))
+
+
+def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **given: Any) -> HttpResponse:
+    now = store_for(item._state.db).now()  # noqa: SLF001
+    call = call_of(item)
+    holder = item.held_by(now)
+    may = {verb: rules.may(request.user, verb, item.queue) for verb in ("take", "assign", "review")}
+    forms = _filled(item, may) | given
+    refused = next(iter(given), "")
+    _focus(forms[refused or "finish"])
+    context = {
+        "title": item.key or f"#{item.message_id}",
+        "now": now,
+        "item": item,
+        "state": state_at(item, now),
+        "is_late": item.is_open and item.due_at is not None and item.due_at <= now,
+        "is_mine": holder == request.user.pk,
+        "is_held": holder is not None,
+        "reviewing": item.state == "review" and item.decided_by_id != request.user.pk and may["review"],
+        "call": call,
+        "arguments": select_template([f"delayedq/desk/arguments/{item.kind}.html", "delayedq/desk/_arguments.html"]),
+        "decision": _shown(item),
+        "earlier": [(one, _shown(one)) for one in counted.earlier(item)],
+        "comments": item.comments.select_related("by").order_by("at"),
+        "may": may,
+        "forms": forms,
+        "refused": refused,
+        "error": ""
+        if refused in {"", "comment", *_offered(item, holder == request.user.pk, may)}
+        else _said(forms[refused]),
+    }
+    return framed(request, site, "item", context, status)
+
+
+def _filled(item: Item, may: Mapping[str, bool]) -> dict[str, Any]:
+    """New forms; what was decided, or what the handler says where people see that, is in that of the decision."""
+    forms = _forms(item)
+    if not may["assign"]:
+        del forms["assign"]  # whom to offer would be asked for nothing
+    value = _value(item.decision or (None if item.is_blind else item.proposal))
+    if forms["finish"] is ResultForm:
+        finish = ResultForm(initial={"value": value})
+    else:
+        finish = forms["finish"](initial=dict(value) if isinstance(value, Mapping) else None)
+    return {name: make(auto_id=f"{name}_%s") for name, make in forms.items() if name != "finish"} | {"finish": finish}
+
+
+def _focus(form: Any) -> None:
+    """Where the reader begins to type: at the first field that is refused, or else at the first one."""
+    fields = [field for field in form if not field.is_hidden]
+    for field in [one for one in fields if one.errors][:1] or fields[:1]:
+        field.field.widget.attrs["autofocus"] = True
+
+
+def _offered(item: Item, is_mine: bool, may: Mapping[str, bool]) -> set[str]:
+    """The verbs with a form on the page. What another one has refused, as the item has changed since, is said alone."""
+    verbs = {"finish", "postpone"} if is_mine else set()
+    if item.state == "review":
+        return {"send_back"} if may["review"] else set()
+    return verbs | ({"assign"} if item.is_open and may["assign"] else set())
+
+
+def _said(form: Any) -> str:
+    """All that a form has refused, in one text."""
+    return " ".join(str(text) for texts in form.errors.values() for text in texts)
+
+
+def _shown(item: Item) -> Any:
+    """The decision, field by field if it has any; None: there is none."""
+    value = closing.shown_result(item.kind, item.decision)
+    if isinstance(value, Mapping):
+        fields: Any = getattr(_desk(item).form, "base_fields", {})
+        return [(getattr(fields.get(name), "label", None) or name, text_of(part)) for name, part in value.items()]
+    return None if item.decision is None else [("", text_of(value))]
+
+
+def _seen(request: HttpRequest, pk: int) -> Item:
+    return get_object_or_404(rules.visible(request.user).select_related("holder", "decided_by", "reviewed_by"), pk=pk)
+
+
+def _desk(item: Item) -> Desk:
+    try:
+        return closing.desk_of(task_at(item.kind))
+    except CannotRun as unknown:
+        raise Http404(str(unknown)) from None
+
+
+def _value(text: str | None) -> Any:
+    try:
+        return None if text is None else loads(text)
+    except CannotRun:
+        return text

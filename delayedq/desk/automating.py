@@ -1,0 +1,159 @@
+"""The page of automation: who decides the messages of each task, what is measured of its handler, and since when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django.db.models import Case, Count, IntegerField, Q, Value, When
+from django.utils.translation import gettext_lazy as _
+
+from delayedq.desk import figures, rules
+from delayedq.desk.declaring import DeskTask, Mode
+from delayedq.desk.errors import NotAllowed
+from delayedq.desk.models import Automation
+from delayedq.desk.visiting import measured
+from delayedq.tasks import registered
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from delayedq.desk.agreement import Agreement
+
+#: How many days the page looks back on.
+DAYS = 14
+DAY = timedelta(days=1)
+#: The size of a chart, in its own units.
+WIDTH, HEIGHT = 280, 56
+MEANINGS = {
+    Mode.PEOPLE: (_("people"), _("People decide; the handler is not called.")),
+    Mode.SHADOW: (_("shadow"), _("People decide; the handler decides too, unseen, and both are compared.")),
+    Mode.ASSISTED: (_("assisted"), _("People decide; the form is filled in with what the handler says.")),
+    Mode.REVIEWED: (_("reviewed"), _("The handler decides; a share goes to review.")),
+    Mode.AUTOMATIC: (_("automatic"), _("The handler decides, unless it asks for a person.")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """24 hours, that many days ago (0: the last ones)."""
+
+    ago: int
+    done: int = 0
+    automated: int = 0
+    alike: int = 0
+    compared: int = 0
+    sent_back: int = 0
+
+    @property
+    def share_automated(self) -> float | None:
+        return self.automated / self.done if self.done else None
+
+    @property
+    def agreement(self) -> float | None:
+        return self.alike / self.compared if self.compared else None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAutomation:
+    """One task: its mode now, and whether that is set in the database or comes from its code."""
+
+    kind: str
+    mode: Mode
+    is_set: bool
+    required: float | None
+    agreement: Agreement
+    week: figures.TaskFigures
+    days: list[Day]
+
+    @property
+    def allowed(self) -> float | None:
+        """The share that the brake lets the handler decide; None: there is no brake."""
+        return None if self.required is None else self.agreement.allowed(self.required)
+
+    @property
+    def modes(self) -> list[tuple[str, Any, Any, bool]]:
+        return [(mode.value, *MEANINGS[mode], mode is self.mode) for mode in Mode]
+
+    @property
+    def meaning(self) -> Any:
+        return MEANINGS[self.mode][1]
+
+    @property
+    def automated_line(self) -> str:
+        return _line(self.days, lambda day: day.share_automated)
+
+    @property
+    def agreement_line(self) -> str:
+        return _line(self.days, lambda day: day.agreement)
+
+
+def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
+    """The desk tasks of the queues that the user may see."""
+    tasks: dict[str, Any] = {
+        kind: task
+        for kind, task in sorted(registered.items())
+        if isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
+    }
+    modes = dict(Automation.objects.values_list("kind", "mode"))
+    week = {one.kind: one for one in figures.by_task(items, now)}
+    days = by_day(items.filter(kind__in=tasks), now)
+    return [
+        TaskAutomation(
+            kind=kind,
+            mode=Mode(modes.get(kind, task.desk.mode)),
+            is_set=kind in modes,
+            required=task.desk.required,
+            agreement=(agreement := measured(kind, items.db)),
+            week=week.get(kind) or figures.TaskFigures(kind, 0, 0, 0, None, agreement),
+            days=days.get(kind, []),
+        )
+        for kind, task in tasks.items()
+    ]
+
+
+def by_day(items: Any, now: datetime) -> dict[str, list[Day]]:
+    """By kind: what was decided in each of the last days, the latest first. Days without a decision are left out."""
+    begins = [When(decided_at__gt=now - DAY * (ago + 1), then=Value(ago)) for ago in range(DAYS)]
+    rows = (
+        items.filter(decided_at__gt=now - DAY * DAYS)
+        .annotate(ago=Case(*begins, output_field=IntegerField()))
+        .values("kind", "ago")
+        .annotate(
+            done=Count("pk"),
+            automated=Count("pk", filter=Q(is_automated=True)),
+            alike=Count("pk", filter=Q(agreed=True)),
+            compared=Count("pk", filter=Q(agreed__isnull=False)),
+            sent_back=Count("pk", filter=Q(rejections__gt=0)),
+        )
+        .order_by("kind", "ago")
+    )
+    days: dict[str, list[Day]] = {}
+    for row in rows:
+        days.setdefault(row.pop("kind"), []).append(Day(**row))
+    return days
+
+
+def may_set(user: Any) -> bool:
+    return bool(user.is_active and user.has_perm("delayedq_desk.change_automation"))
+
+
+def set_mode(user: Any, kind: str, mode: str) -> None:
+    """Who decides the messages of the task from now on; an empty mode: what its code says. Raises NotAllowed."""
+    task: Any = registered.get(kind)
+    known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
+    if not (known and may_set(user)):
+        raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
+    if mode:
+        Automation.objects.update_or_create(kind=kind, defaults={"mode": Mode(mode)})
+    else:
+        Automation.objects.filter(kind=kind).delete()
+
+
+def _line(days: list[Day], share: Callable[[Day], float | None]) -> str:
+    """The points of a line from the first day at the start to the last one at the end."""
+    known = [(day.ago, value) for day in reversed(days) if (value := share(day)) is not None]
+    step = WIDTH / (DAYS - 1)
+    return " ".join(f"{(DAYS - 1 - ago) * step:.1f},{2 + (HEIGHT - 4) * (1 - value):.1f}" for ago, value in known)

@@ -1,0 +1,37 @@
+"""What all pages of the desk share: a frame, which is a site's own or an admin site's, and links."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from django.http import HttpRequest
+
+
+def framed(
+    request: HttpRequest, site: Any, template: str, context: Mapping[str, Any], status: int = 200
+) -> HttpResponse:
+    """The page, in the frame of the admin site; None: in the desk's own, which a project may override."""
+    around: dict[str, Any] = {"frame": "delayedq/desk/base.html"}
+    if site is not None:
+        request.current_app = site.name  # as all views of the admin do
+        around = {**site.each_context(request), "frame": "delayedq/desk/base_admin.html"}
+    around |= {"page": template, "reviews": request.user.has_perm("delayedq_desk.review_item")}
+    return render(request, f"delayedq/desk/{template}.html", {**around, **context}, status=status)
+
+
+def link(request: HttpRequest, name: str, *args: Any) -> str:
+    """The path of a page of the desk, wherever it is mounted."""
+    match = request.resolver_match
+    namespace = "delayedq_desk" if match is None else match.namespace
+    return reverse(f"{namespace}:{name}", args=args)
+
+
+def go(request: HttpRequest, name: str, *args: Any) -> HttpResponse:
+    return HttpResponseRedirect(link(request, name, *args))

@@ -1,0 +1,129 @@
+"""What pages show of an item: its state at this moment, and its arguments. What is sensitive is masked."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.utils.translation import gettext as _
+
+from delayedq.core.serialization import load_call
+from delayedq.desk.models import ENDING, State
+from delayedq.exceptions import CannotRun
+from delayedq.masking import shown
+from delayedq.models import FinishedMessage, Message
+from delayedq.operations.wording import printable
+from delayedq.tasks import parameters_of, registered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from delayedq.desk.models import Item
+
+#: A list shows at most this many characters of the arguments, and a page of a value.
+PREVIEW_LENGTH, VALUE_LENGTH = 120, 10_000
+
+
+class Row(NamedTuple):
+    """An item in a list. `about`: its arguments in one line."""
+
+    item: Item
+    state: State
+    is_late: bool
+    about: str
+
+
+class Call(NamedTuple):
+    """The arguments of an item by name: as they are, and as texts; or why they cannot be shown."""
+
+    given: dict[str, Any]
+    texts: list[tuple[str, str, str]]
+    problem: str = ""
+
+
+def state_at(item: Item, now: datetime) -> State:
+    """What has run out waits again."""
+    is_over = item.state in ENDING and item.until is not None and item.until <= now
+    return State.WAITING if is_over else State(item.state)
+
+
+def rows_of(items: Iterable[Item], now: datetime) -> list[Row]:
+    """The items as a list shows them: two statements for the arguments of all."""
+    found = list(items)
+    about = _abouts({item.message_id for item in found})
+    return [
+        Row(
+            item,
+            state_at(item, now),
+            item.is_open and item.due_at is not None and item.due_at <= now,
+            about.get(item.message_id, ""),
+        )
+        for item in found
+    ]
+
+
+def call_of(item: Item) -> Call:
+    """The arguments; model instances are those of their rows now."""
+    message: Any = Message.objects.filter(pk=item.message_id).first()
+    message = message or FinishedMessage.objects.filter(pk=item.message_id).first()
+    if message is None:
+        return Call({}, [], _("Its message is not in the database any more."))
+    try:
+        given = _named(item.kind, *load_call(shown(message).payload))
+    except CannotRun as error:
+        return Call({}, [], text_of(str(error)))
+    return Call(given, [(name, text_of(value), _address(value)) for name, value in given.items()])
+
+
+def text_of(value: Any) -> str:
+    """A value as a text to read: lists and dicts as JSON, control characters as escapes."""
+    if isinstance(value, dict | list | tuple):
+        value = json.dumps(value, ensure_ascii=False, indent=2, default=str)
+    return "\n".join(printable(line) for line in str(value)[:VALUE_LENGTH].split("\n"))
+
+
+def _abouts(ids: set[int]) -> dict[int, str]:
+    """By id of the message: its arguments in one line, without loading the rows to which they refer."""
+    texts: dict[int, str] = {}
+    for model in (Message, FinishedMessage):
+        missing = ids - texts.keys()
+        messages: Any = model.objects.filter(pk__in=missing) if missing else ()
+        texts |= {message.pk: _about(message) for message in messages}
+    return texts
+
+
+def _about(message: Message | FinishedMessage) -> str:
+    try:
+        call = json.loads(shown(message).payload)
+        given = _named(message.kind, call.get("args", []), call.get("kwargs", {}))
+    except (ValueError, RecursionError, AttributeError):
+        return ""
+    line = " · ".join(f"{name}: {_brief(value)}" for name, value in given.items())
+    return printable(line.replace("\n", " "))[:PREVIEW_LENGTH]
+
+
+def _brief(value: Any) -> str:
+    """A stored value: of one that JSON lacks what is in its tag, of a row its model and key."""
+    if isinstance(value, dict) and "$" in value:
+        value = value.get("v", value)
+        if isinstance(value, dict) and "model" in value:
+            return f"{str(value['model']).rpartition('.')[2]} {value.get('pk')}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _named(kind: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by the names of the task's parameters; by their numbers if they do not fit them."""
+    task = registered.get(kind)
+    try:
+        if task is not None:
+            return dict(parameters_of(task).bind(*args, **kwargs).arguments)
+    except TypeError:
+        pass
+    return {str(number): value for number, value in enumerate(args, 1)} | kwargs
+
+
+def _address(value: Any) -> str:
+    """Where a model instance has a page."""
+    address = getattr(value, "get_absolute_url", None)
+    return str(address()) if callable(address) else ""

@@ -1,0 +1,102 @@
+"""What the templates of the desk write alike: links, times, states, tasks and shares."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+
+from delayedq.desk.framing import link
+from delayedq.desk.models import State
+from delayedq.operations.wording import exact, relative, span
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from django.utils.safestring import SafeString
+
+register = template.Library()
+
+#: The pill of each state: its shape and colour are those of states of messages.
+LOOKS = {
+    State.WAITING: "scheduled",
+    State.ASSIGNED: "running",
+    State.POSTPONED: "paused",
+    State.REVIEW: "retrying",
+    State.REJECTED: "lost",
+    State.DONE: "succeeded",
+    State.WITHDRAWN: "cancelled",
+}
+
+
+@register.simple_tag(takes_context=True)
+def desk_url(context: dict[str, Any], name: str, *args: Any) -> str:
+    """The path of a page of the desk, where this one is mounted."""
+    return link(context["request"], name, *args)
+
+
+@register.simple_tag(takes_context=True, name="when")
+def when_(context: dict[str, Any], moment: datetime | None) -> SafeString | str:
+    """A time: how far away it is from the `now` of the page, and beside it date, time and zone; "-" for None."""
+    if moment is None:
+        return "-"
+    now = context.get("now") or timezone.now()
+    return format_html(
+        '<time datetime="{}"><b>{}</b> <span class="dq-exact">{}</span></time>',
+        moment.isoformat(), relative(moment, now), exact(moment),
+    )  # fmt: skip
+
+
+@register.simple_tag(takes_context=True)
+def ago(context: dict[str, Any], moment: datetime | None) -> SafeString | str:
+    """A time in a list: how far away it is; the exact one is its tooltip."""
+    if moment is None:
+        return "-"
+    now = context.get("now") or timezone.now()
+    marked = '<time datetime="{}" title="{}">{}</time>'
+    return format_html(marked, moment.isoformat(), exact(moment), relative(moment, now))
+
+
+@register.filter
+def pill(state: str) -> SafeString:
+    """A state as a word with a shape and a colour."""
+    known = State(state)
+    return format_html('<span class="dq-pill dq-pill-{}">{}</span>', LOOKS[known], known.label)
+
+
+@register.simple_tag
+def late() -> SafeString:
+    return format_html('<span class="dq-pill dq-pill-failed">{}</span>', _("late"))
+
+
+@register.filter
+def short(kind: str) -> str:
+    """The last part of the path of a task."""
+    return kind.rpartition(".")[2]
+
+
+@register.filter
+def long(duration: timedelta | None) -> str:
+    """A duration in words; "-" for None."""
+    return "-" if duration is None else span(duration)
+
+
+@register.filter
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{round(100 * share)} %"
+
+
+@register.filter
+def seconds(number: float | None) -> str:
+    """A duration in seconds, in words."""
+    return "-" if number is None else span(timedelta(seconds=number))
+
+
+@register.filter
+def basename(path: str) -> str:
+    """The name of a file without its folders."""
+    return path.rpartition("/")[2]

@@ -1,0 +1,40 @@
+"""Whether a page can be read and used by everybody, and the looks in which it is tried."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tests.missing import missing
+
+AXE = Path(os.environ.get("DELAYEDQ_TEST_AXE") or ".cache/axe/node_modules/axe-core/axe.min.js")
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"], "resultTypes": ["violations"]}
+WIDE, NARROW = {"width": 1280, "height": 900}, {"width": 400, "height": 800}
+#: By name: size of the window, theme, language.
+READERS = {
+    "en-wide-light": (WIDE, "light", "en"),
+    "en-narrow-dark": (NARROW, "dark", "en"),
+    "de-wide-dark": (WIDE, "dark", "de"),
+    "he-narrow-light": (NARROW, "light", "he"),
+}
+#: Whether a table is wider than the room that it has.
+CLIPPED = "[...document.querySelectorAll('.dq-wide')].some((one) => one.scrollWidth > one.clientWidth + 1)"
+
+
+def axe_core():
+    """The script of axe-core; without it the test is skipped, but fails in CI."""
+    if not AXE.exists():
+        missing("axe")
+    return AXE.read_text()
+
+
+def problems(page, axe):
+    """What is wrong with the page as it is now: it does not fit, or violates WCAG AA as axe-core finds."""
+    page.evaluate(f"() => {{ {axe} }}")
+    found = page.evaluate("(rules) => axe.run(document, rules)", RULES)["violations"]
+    wrong = [(one["id"], [node["html"][:300] for node in one["nodes"]][:3]) for one in found]
+    if page.evaluate("document.documentElement.scrollWidth - window.innerWidth") > 0:
+        wrong.append("it is wider than its window")
+    if page.evaluate(CLIPPED):
+        wrong.append("a table does not fit and has to be scrolled")
+    return wrong

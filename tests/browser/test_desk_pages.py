@@ -1,0 +1,248 @@
+"""The pages of the desk in a browser: for every reader, by keyboard alone, live, and in two browsers at once."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from delayedq.desk.models import Item, State
+from tests.browser.accessibility import READERS, problems
+from tests.browser.conftest import PATIENCE, SCREENSHOTS, log_in
+from tests.desk.given import ALL, QUEUE, opened, person, refund, reviewed
+
+sqlite = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
+DESK, ADMIN = "/desk/", "/admin/delayedq_desk/item/desk/"
+PAGES = {
+    "mine": "",
+    "team": "team/?queue=refunds",
+    "late": "team/?only=late",
+    "review": "review/",
+    "figures": "figures/",
+    "automation": "automation/",
+    "held": "{held}/",
+    "waiting": "{waiting}/",
+    "reviewing": "{reviewing}/",
+    "done": "{done}/",
+}
+
+
+@pytest.fixture
+def browser(chromium, server, alias):
+    """Opens a page for a user, in a browser of their own."""
+    with ExitStack() as stack:
+
+        def for_user(user, **look):
+            context = chromium.new_context(base_url=server, reduced_motion="reduce", **look)
+            stack.callback(context.close)
+            context.set_default_timeout(PATIENCE)
+            log_in(context, user)
+            return context.new_page()
+
+        yield for_user
+
+
+@pytest.fixture
+def ann(alias):
+    return person("ann", *ALL)
+
+
+@pytest.fixture
+def bob(alias):
+    return person("bob", *ALL)
+
+
+@pytest.fixture
+def items(ann, bob):
+    """Something on every page: one item in each state, comments, a reason, and earlier decisions on a key."""
+    done, waiting = opened(refund, 100), opened(refund, 500)
+    done.take(bob)
+    done.finish({"amount": 70, "paid": True}, by=bob)
+    Item.objects.filter(pk=done.pk).update(key="order/7", agreed=True)
+    Item.objects.filter(pk=waiting.pk).update(
+        reason="500 is above 100, \u05e9\u05dc\u05d5\u05dd", due_at=timezone.now() - timedelta(hours=2), priority=5
+    )
+    pending = opened(reviewed, 80)
+    pending.take(bob)
+    pending.finish({"amount": 80, "paid": False}, by=bob)
+    later = opened(refund, 60)
+    later.postpone(timezone.now() + timedelta(days=1), "the invoice is to come")
+    held = opened(refund, 90)
+    Item.objects.filter(pk=held.pk).update(key="order/7")
+    held.take(ann)
+    held.comments.create(by=bob, at=timezone.now(), text="She called twice.", attachment="desk/letter.pdf")
+    return {"held": held.pk, "waiting": waiting.pk, "reviewing": pending.pk, "done": done.pk}
+
+
+def refused(page, root, items):
+    """A form whose fields are refused, and one that is unfolded."""
+    page.goto(f"{root}{items['held']}/")
+    page.get_by_text("Postpone", exact=True).first.click()
+    page.get_by_label("Follow-up date").fill("2001-01-01T10:00")
+    page.locator("form[action$='/postpone/'] button").click()
+    page.locator(".errorlist").wait_for()
+
+
+@sqlite
+@pytest.mark.parametrize("name", READERS)
+@pytest.mark.timeout(600)
+def test_each_page_of_the_desk_can_be_read_and_used_by_everybody(browser, axe, ann, items, name):
+    window, theme, language = READERS[name]
+    page = browser(ann, viewport=window, color_scheme=theme, locale=language)
+    ann.is_superuser = True
+    ann.save()
+    folder, wrong = SCREENSHOTS / name, {}
+    folder.mkdir(parents=True, exist_ok=True)
+    visits = [(DESK, title) for title in PAGES] + [(ADMIN, title) for title in ("mine", "automation", "held")]
+    for root, title in visits:
+        assert page.goto(root + PAGES[title].format(**items)).status == 200, title
+        (folder / f"desk-{title}{'-admin' * (root == ADMIN)}.png").write_bytes(page.screenshot(full_page=True))
+        if found := problems(page, axe):
+            wrong[root + title] = found
+    if language == "en":
+        refused(page, DESK, items)
+        if found := problems(page, axe):
+            wrong["refused"] = found
+    assert wrong == {}
+
+
+def focused(page):
+    return page.evaluate("document.activeElement.textContent.trim() || document.activeElement.name")
+
+
+def press_until(page, name):
+    """Press Tab until the element with this text or name has the focus, at most once around the page."""
+    for _ in range(60):
+        if focused(page) == name:
+            return
+        page.keyboard.press("Tab")
+    raise AssertionError(f"{name} is not reached by Tab")
+
+
+@sqlite
+@pytest.mark.parametrize("root", [DESK, ADMIN], ids=["own", "admin"])
+def test_two_items_are_taken_and_decided_by_keyboard_alone(browser, ann, root):
+    first, second = opened(refund, 10), opened(refund, 20)
+    page = browser(ann)
+    page.goto(root)
+    page.wait_for_function("document.activeElement.textContent.trim() === 'Next of refunds'")
+    page.keyboard.press("Enter")
+    for item, button in ((first, "Finish, and take the next"), (second, "Finish")):
+        page.wait_for_url(f"**{root}{item.pk}/")
+        page.wait_for_function("document.activeElement.name === 'amount'")
+        page.keyboard.type("70")
+        press_until(page, button)
+        page.keyboard.press("Enter")
+    page.locator(".messagelist", has_text="Decided.").first.wait_for()
+    page.wait_for_url(f"**{root}")
+    decided = Item.objects.in_order().values_list("state", "decision", "decided_by")
+    assert list(decided) == [(State.DONE, '{"amount":70,"paid":false}', ann.pk)] * 2
+
+
+@sqlite
+def test_what_was_refused_has_the_focus_and_is_decided_after_all(browser, ann):
+    item = opened(refund, 10)
+    item.take(ann)
+    page = browser(ann)
+    page.goto(f"{DESK}{item.pk}/")
+    page.get_by_label("Amount").fill("-1")
+    page.locator("form[action$='/finish/']").evaluate("form => { form.noValidate = true; }")
+    page.keyboard.press("Enter")
+    page.locator(".errorlist", has_text="greater than or equal to 0").wait_for()
+    page.wait_for_function("document.activeElement.name === 'amount'")
+    assert page.get_by_label("Amount").get_attribute("aria-invalid") == "true"
+    page.get_by_label("Amount").fill("1")
+    page.keyboard.press("Enter")
+    page.locator(".messagelist", has_text="Decided.").wait_for()
+
+
+def test_of_two_browsers_that_take_an_item_at_once_one_has_it_and_the_other_reads_who(browser, ann, bob):
+    item, waiting = opened(refund, 10), []
+    pages = {user: browser(user) for user in (ann, bob)}
+    for page in pages.values():
+        page.goto(f"{DESK}{item.pk}/")
+        page.route("**/take/", lambda route: waiting.append(route))  # noqa: PLW0108 - a builtin has no signature
+        page.evaluate("document.querySelector('form[action$=\"/take/\"]').requestSubmit()")
+    while len(waiting) < len(pages):
+        pages[ann].wait_for_timeout(20)  # both have sent it, and none has arrived
+    for request in waiting:
+        request.continue_()
+    said = {user: page.locator(".messagelist").inner_text() for user, page in pages.items()}
+
+    item.refresh_from_db()
+    winner, loser = (ann, bob) if item.holder == ann else (bob, ann)
+    assert "You hold it now." in said[winner]
+    assert re.search(rf"Taken by {winner} \d+ s ago\.", said[loser])
+    assert f"{winner} holds it." in pages[loser].locator(".dq-desk-do").inner_text()
+    assert pages[loser].get_by_role("button", name="Finish").count() == 0
+    assert item.assignment == 2  # opened, and taken once
+
+
+@pytest.fixture
+def stopped(browser, ann):
+    """A page whose clock moves only by `pass_seconds`."""
+    page = browser(ann)
+    page.clock.install()
+
+    def go(path):
+        page.goto(path)
+        page.wait_for_load_state("load")
+        page.clock.pause_at(timezone.now() + timedelta(seconds=1))
+        return page
+
+    return go
+
+
+def pass_seconds(page, seconds):
+    page.clock.run_for(seconds * 1000)
+
+
+@sqlite
+def test_an_item_is_renewed_while_its_page_is_open_and_who_has_lost_it_keeps_what_they_typed(stopped, ann, bob):
+    item = opened(refund, 10)
+    item.take(ann)
+    Item.objects.filter(pk=item.pk).update(until=timezone.now() + timedelta(minutes=6))
+    page = stopped(f"{DESK}{item.pk}/")
+    page.get_by_label("Amount").fill("55")
+    with page.expect_response("**/renew/") as renewed:
+        pass_seconds(page, 301)
+    assert renewed.value.status == 204
+    item.refresh_from_db()
+    assert item.until > timezone.now() + timedelta(hours=1)
+
+    item.assign(bob)
+    pass_seconds(page, 301)
+    lost = page.get_by_role("alert").filter(has_text="Taken by bob")
+    lost.wait_for()
+    assert page.get_by_label("Amount").input_value() == "55"
+
+
+@sqlite
+@pytest.mark.parametrize("root", [DESK, ADMIN], ids=["own", "admin"])
+def test_my_desk_shows_what_came_after_it_was_opened_and_keeps_the_focus(stopped, ann, root):
+    opened(refund, 10)
+    page = stopped(root)
+    page.locator("#next-refunds").focus()
+    for order in (20, 30):
+        opened(refund, order)
+    pass_seconds(page, 11)
+    page.locator(".dq-desk-number", has_text="3").wait_for()
+    assert focused(page) == "Next of refunds"
+    page.keyboard.press("Enter")  # the token of the page before still holds
+    page.get_by_role("heading", name="Decide", exact=True).wait_for()
+    assert Item.objects.assigned(ann).filter(queue=QUEUE).count() == 1
+
+
+@sqlite
+def test_a_page_that_is_paused_asks_for_nothing(stopped, ann):
+    page = stopped(f"{DESK}team/")
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("button", name="Pause").click()
+    pass_seconds(page, 60)
+    assert page.locator(".dq-live").inner_text().startswith("Paused")
+    assert asked == []
