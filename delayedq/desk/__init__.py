@@ -28,11 +28,16 @@ __all__ = [
     "desk_task",
     "distribute",
     "items",
+    "plant",
     "take_next",
 ]
 
 #: What needs the tables, and is imported when it is asked for: tasks are defined before the models are loaded.
-_LATER = {"take_next": "delayedq.desk.dealing", "distribute": "delayedq.desk.dealing"}
+_LATER = {
+    "take_next": "delayedq.desk.dealing",
+    "distribute": "delayedq.desk.dealing",
+    "plant": "delayedq.desk.planting",
+}
 
 
 def items(queue: str | None = None) -> ItemQuerySet:

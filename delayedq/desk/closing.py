@@ -52,6 +52,21 @@ def result_of(form: Any) -> Any:
     return form.result() if hasattr(form, "result") else dict(form.cleaned_data)
 
 
+def agreed(item: Item, desk: Desk) -> bool | None:
+    """Whether the handler decides as the known answer, or as the person who did not see it; None: not compared."""
+    if item.proposal is None or not (item.is_blind or item.truth is not None):
+        return None
+    return _alike(desk, loads(item.proposal), loads(item.truth or item.decision or "null"))
+
+
+def _alike(desk: Desk, proposal: Any, right: Any) -> bool:
+    """The order of fields does not count, nor does what the form makes of what the handler returns."""
+    try:
+        return bool(proposal == right or checked(desk, proposal) == right)
+    except InvalidDecision:
+        return False
+
+
 def close(item: Item, desk: Desk, now: datetime) -> None:
     """End the message of an item with its decision. Raises NotOpen if it was withdrawn or replaced, or is busy."""
     item.is_open, item.closed_at = False, now
@@ -62,13 +77,22 @@ def close(item: Item, desk: Desk, now: datetime) -> None:
         follow_ups=_follow_ups(item, desk),
     ):  # fmt: skip
         raise NotOpen(_why_not(item))
-    if desk.on_finish is not None and not isinstance(desk.on_finish, Task):
+    if item.truth is None and desk.on_finish is not None and not isinstance(desk.on_finish, Task):
         desk.on_finish(item)
 
 
 def _follow_ups(item: Item, desk: Desk) -> list[Offer]:
+    if item.truth is not None:  # no case of the business: nothing follows
+        return []
     tasks = [task_at(item.kind).on_success, desk.on_finish]
     return [one.offer([str(item.message_id)], {}, when=one.run_after) for one in tasks if isinstance(one, Task)]
+
+
+def demand_current(item: Item) -> None:
+    """Raises NotOpen if its message was withdrawn or replaced since it was opened."""
+    rows = Message.objects.using(item._state.db)  # noqa: SLF001
+    if not rows.filter(pk=item.message_id, generation=item.generation).exists():
+        raise NotOpen(_why_not(item))
 
 
 def _why_not(item: Item) -> str:
@@ -96,6 +120,7 @@ def record(item: Item, verb: str, by: Any) -> None:
         confidence=item.confidence,
         mode=item.mode,
         agreed=item.agreed,
+        truth=shown_result(item.kind, item.truth),
         reason=item.reason,
     )
 

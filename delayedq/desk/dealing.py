@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,8 @@ from django.db.models import Max
 
 from delayedq.desk import rules
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
-from delayedq.desk.models import Item
+from delayedq.desk.models import Item, State
+from delayedq.desk.paging import has_unassigned, heads_of_unassigned, page
 from delayedq.models import Message
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 
 #: How many are tried for one, when others take them at the same moment.
 TRIED = 20
+#: How many are read at a time to be dealt.
+DEALT = 200
 
 
 class Deal(StrEnum):
@@ -28,53 +32,90 @@ class Deal(StrEnum):
 def take_next(user: Any, queue: str) -> Item | None:
     """Give the user the next item of the queue that fits their skills; None if there is none.
 
-    Raises NotAllowed if they may not work on the queue, or hold as much as one may.
+    What is too heavy for what they may still hold is left to others. Raises NotAllowed if they may not work on the
+    queue, or hold as much as one may.
     """
-    waiting = Item.objects.filter(queue=queue).unassigned().for_skills_of(user)
-    for item in waiting[:TRIED]:
-        if _is_gone(item):
-            continue
-        try:
-            item.take(user)
-        except (Taken, NotOpen):
-            continue
-        return item
+    room, skills = rules.room_of(user, queue), rules.skills_of(user)
+    fits = Item.objects.all() if room is None else Item.objects.filter(weight__lte=room)
+    if room is not None and room < 1 and has_unassigned(Item.objects.all(), queue):
+        raise rules.full(user, queue)
+    tried: list[int] = []
+    while heads := heads_of_unassigned(fits.exclude(pk__in=tried), queue, skills, TRIED):
+        for item in heads:
+            if _is_live(item) and _given(item, user, by=user):
+                return item
+        tried += [item.pk for item in heads]
     return None
 
 
 def distribute(queue: str, users: Sequence[Any] | None = None, deal: Deal | str = Deal.LEAST_LOADED) -> int:
     """Assign what is unassigned to those of the users (None: all active ones) who may; returns how many were.
 
-    Raises ValueError for an unknown deal.
+    It ends when nobody may hold more. Raises ValueError for an unknown deal.
     """
-    deal, count = Deal(deal), 0
     people = list(get_user_model().objects.filter(is_active=True)) if users is None else list(users)
-    people = [one for one in people if rules.may(one, "take", queue)]
-    for item in Item.objects.filter(queue=queue).unassigned():
-        count += not _is_gone(item) and any(_given(item, user) for user in _in_turn(people, queue, deal))
+    turns = _turns([one for one in people if rules.may(one, "take", queue)], queue, Deal(deal))
+    count, waiting = 0, Item.objects.filter(queue=queue).unassigned()
+    after: str | None = ""
+    while after is not None and turns.people:
+        rows, after = page(waiting, after, DEALT)
+        count += sum(_is_live(item) and _dealt(item, turns) for item in rows)
     return count
 
 
-def _given(item: Item, user: Any) -> bool:
-    try:
-        item.assign(user)
-    except (Taken, NotOpen, NotAllowed):
-        return False
-    return True
+@dataclass(slots=True)
+class _Turns:
+    """Whose turn it is: who has the least. `has`: by user, the weight that they hold, or when they got one last."""
+
+    people: list[Any]
+    has: dict[Any, float]
+    deal: Deal
+
+    def in_order(self) -> list[Any]:
+        return sorted(self.people, key=lambda user: self.has[user.pk])
+
+    def give(self, user: Any, item: Item) -> None:
+        last = max(self.has.values())
+        self.has[user.pk] = self.has[user.pk] + item.weight if self.deal is Deal.LEAST_LOADED else last + 1
 
 
-def _in_turn(people: list[Any], queue: str, deal: Deal) -> list[Any]:
+def _turns(people: list[Any], queue: str, deal: Deal) -> _Turns:
     if deal is Deal.LEAST_LOADED:
-        return sorted(people, key=lambda user: rules.load(user, queue))
+        return _Turns(people, {user.pk: rules.load(user, queue) for user in people}, deal)
     given = Item.objects.filter(queue=queue, holder__in=people).values_list("holder").annotate(Max("assigned_at"))
     last = {holder: moment.timestamp() for holder, moment in given if moment is not None}
-    return sorted(people, key=lambda user: last.get(user.pk, 0.0))
+    return _Turns(people, {user.pk: last.get(user.pk, 0.0) for user in people}, deal)
 
 
-def _is_gone(item: Item) -> bool:
-    """Whether its message was withdrawn; then it is closed."""
-    if Message.objects.filter(pk=item.message_id).exists():
+def _dealt(item: Item, turns: _Turns) -> bool:
+    """Whether somebody has it now; who can hold no more gets no other turn."""
+    for user in turns.in_order():
+        try:
+            given = _given(item, user)
+        except NotAllowed:
+            room = rules.room_of(user, item.queue)
+            if room is not None and room < 1:
+                turns.people.remove(user)
+            continue
+        if given:
+            turns.give(user, item)
+        return given
+    return False
+
+
+def _given(item: Item, user: Any, by: Any = None) -> bool:
+    """False if somebody else was quicker."""
+    try:
+        item.assign(user, by=by)
+    except (Taken, NotOpen):
         return False
-    rows = Item.objects.filter(pk=item.pk, is_open=True)
-    rows.update(is_open=False, state="withdrawn", holder=None, until=None)
     return True
+
+
+def _is_live(item: Item) -> bool:
+    """Whether its message is there; an item whose message was withdrawn is closed."""
+    if Message.objects.filter(pk=item.message_id).exists():
+        return True
+    rows = Item.objects.filter(pk=item.pk, is_open=True)
+    rows.update(is_open=False, state=State.WITHDRAWN, holder=None, until=None)
+    return False

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.conf import settings
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
@@ -15,8 +16,6 @@ from delayedq.desk.declaring import Mode
 from delayedq.models.message import Now
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from django.contrib.auth.base_user import AbstractBaseUser
 
 
@@ -35,6 +34,21 @@ HELD = (State.ASSIGNED, State.REJECTED)
 #: States that end at `until`; the item waits again then, and nothing is written.
 ENDING = (*HELD, State.POSTPONED)
 CLOSED = (State.DONE, State.WITHDRAWN)
+#: The generation of an item that no worker has opened yet.
+UNOPENED = -1
+#: What comes first: see `ItemQuerySet.in_order`.
+ORDER = ("-priority", "due_or_last", "id")
+#: Where items without a due date are in the order: databases disagree on where NULL sorts, and indexes follow that.
+LAST = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+class DueOrLast(models.DateTimeField):  # type: ignore[type-arg]  # Django does not know arguments
+    """`due_at`, or LAST without one: what items are ordered by. It is set whenever a row is saved."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> datetime:  # noqa: ARG002
+        value: datetime = getattr(model_instance, "due_at") or LAST  # noqa: B009 - models in general have none
+        setattr(model_instance, self.attname, value)
+        return value
 
 
 def is_unassigned(now: Now | datetime) -> Q:
@@ -76,7 +90,7 @@ class ItemQuerySet(models.QuerySet["Item"]):
 
     def in_order(self) -> Self:
         """By priority (higher first), due date (those without one last) and age."""
-        return self.order_by("-priority", F("due_at").asc(nulls_last=True), "id")
+        return self.order_by(*ORDER)
 
     def for_skills_of(self, user: Any) -> Self:
         """Those that need no skill, or one that the user has."""
@@ -107,7 +121,9 @@ class Item(models.Model):
     assignment = models.IntegerField(default=0, help_text="Counts changes of hands: it fences what a page may do.")
     reason = models.TextField(blank=True, help_text="Why a person is needed, or why it was postponed or rejected.")
     opened_at = models.DateTimeField()
+    replaced_at = models.DateTimeField(null=True, blank=True, help_text="When it was opened anew: its message changed.")
     due_at = models.DateTimeField(null=True, blank=True)
+    due_or_last = DueOrLast(default=LAST, editable=False)
     warned_at = models.DateTimeField(null=True, blank=True)
     escalated_at = models.DateTimeField(null=True, blank=True)
 
@@ -115,6 +131,7 @@ class Item(models.Model):
     is_blind = models.BooleanField(default=False, help_text="Who decides does not see what the handler has decided.")
     proposal = models.TextField(null=True, blank=True, help_text="JSON: the decision of the handler.")
     confidence = models.FloatField(null=True, blank=True)
+    truth = models.TextField(null=True, blank=True, help_text="JSON: the right answer, where it was known before.")
     decision = models.TextField(null=True, blank=True, help_text="JSON: what became the result of the message.")
     decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     decided_at = models.DateTimeField(null=True, blank=True)
@@ -136,10 +153,15 @@ class Item(models.Model):
             ("assign_item", "Can assign desk items to others"),
             ("review_item", "Can review decisions"),
         ]
-        indexes: ClassVar = [
-            models.Index(fields=["queue", "is_open", "-priority", "due_at", "id"], name="delayedq_desk_order"),
+        indexes: ClassVar = [  # each serves what is named beside it: see tests/desk/test_scale.py
+            models.Index(fields=["is_open", "queue", *ORDER], name="delayedq_desk_open"),  # team desk, its queues
+            models.Index(fields=["queue", "state", "skill", *ORDER], name="delayedq_desk_next"),  # take_next
+            models.Index(fields=["state", *ORDER], name="delayedq_desk_state"),  # pending review
+            models.Index(fields=["state", "until"], name="delayedq_desk_until"),  # what waits again
+            models.Index(fields=["is_open", "queue", "opened_at"], name="delayedq_desk_opened"),  # the oldest
             models.Index(fields=["holder", "is_open"], name="delayedq_desk_holder"),
-            models.Index(fields=["kind", "decided_at"], name="delayedq_desk_decided"),
+            models.Index(fields=["decided_at"], name="delayedq_desk_decided"),  # figures
+            models.Index(fields=["kind", "agreed", "decided_at"], name="delayedq_desk_agreed"),  # the brake
             models.Index(fields=["kind", "key"], name="delayedq_desk_key"),
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.db import connections
 from django.db.models import Q, Sum
 from django.utils.translation import gettext as _
 
@@ -31,9 +32,11 @@ def visible(user: Any) -> QuerySet[Item]:
         return Item.objects.none()
     if user.is_superuser:
         return Item.objects.all()
-    closed = DeskQueue.objects.filter(groups__isnull=False).exclude(groups__in=user.groups.all()).values("queue")
-    own = DeskQueue.objects.filter(groups__in=user.groups.all()).values("queue")
-    return Item.objects.filter(~Q(queue__in=closed) | Q(queue__in=own))
+    mine = user.groups.all()
+    closed = list(
+        DeskQueue.objects.filter(groups__isnull=False).exclude(groups__in=mine).values_list("queue", flat=True)
+    )
+    return Item.objects.exclude(queue__in=closed) if closed else Item.objects.all()
 
 
 def demand(user: Any, verb: str, item: Item) -> None:
@@ -50,16 +53,45 @@ def demand_fit(user: Any, item: Item) -> None:
     """The user may work on it, has its skill, and does not hold too much."""
     demand(user, "take", item)
     using = item._state.db  # noqa: SLF001
-    if item.skill:
-        known = _of(Skill, using).filter(user=user, name=item.skill)
-        if not known.filter(Q(until=None) | Q(until__gt=Now())).exists():
-            raise NotAllowed(_("%(user)s lacks the skill %(skill)s.") % {"user": user, "skill": item.skill})
-    queue = _of(DeskQueue, using).filter(queue=item.queue, capacity__isnull=False).first()
-    if queue is not None and load(user, item.queue, using) + item.weight > (queue.capacity or 0):
-        raise NotAllowed(
-            _("%(user)s holds as much of the queue %(queue)s as one may: %(capacity)s.")
-            % {"user": user, "queue": item.queue, "capacity": queue.capacity}
-        )
+    if item.skill and item.skill not in skills_of(user, using):
+        raise NotAllowed(_("%(user)s lacks the skill %(skill)s.") % {"user": user, "skill": item.skill})
+    room = room_of(user, item.queue, using, lock=True)
+    if room is not None and item.weight > room:
+        raise full(user, item.queue, using)
+
+
+def full(user: Any, queue: str, using: str | None = None) -> NotAllowed:
+    capacity = _capacity(queue, using)
+    return NotAllowed(
+        _("%(user)s holds as much of the queue %(queue)s as one may: %(capacity)s.")
+        % {"user": user, "queue": queue, "capacity": capacity}
+    )
+
+
+def room_of(user: Any, queue: str, using: str | None = None, *, lock: bool = False) -> int | None:
+    """The weight that the user may take of the queue; None: any.
+
+    `lock`: until the end of the transaction nobody else gives the user an item, so that the answer stays true.
+    """
+    capacity = _capacity(queue, using)
+    if capacity is None:
+        return None
+    if lock:
+        rows = _of(type(user), using).filter(pk=user.pk)
+        no_key = connections[rows.db].features.has_select_for_no_key_update
+        list(rows.order_by().select_for_update(no_key=no_key).values_list("pk"))
+    return capacity - load(user, queue, using)
+
+
+def skills_of(user: Any, using: str | None = None) -> list[str]:
+    """What the user knows at this moment."""
+    rows = _of(Skill, using).filter(user=user).filter(Q(until=None) | Q(until__gt=Now()))
+    return sorted(rows.values_list("name", flat=True))
+
+
+def _capacity(queue: str, using: str | None) -> int | None:
+    found: int | None = _of(DeskQueue, using).filter(queue=queue).values_list("capacity", flat=True).first()
+    return found
 
 
 def load(user: Any, queue: str, using: str | None = None) -> int:
@@ -69,4 +101,4 @@ def load(user: Any, queue: str, using: str | None = None) -> int:
 
 
 def _of(model: Any, using: str | None) -> Any:
-    return model.objects.using(using)
+    return model._default_manager.using(using)  # noqa: SLF001 - Django's documented API

@@ -10,6 +10,6 @@ from delayedq.tasks import task
 @task
 def decided(**decision: Any) -> dict[str, Any]:
     """Does nothing but to be recorded: its arguments say which message was decided by whom, what the handler had
-    decided, and whether both agree.
+    decided, the right answer if it was known before, and whether the handler agrees.
     """
     return {name: decision[name] for name in ("message_id", "verb", "agreed") if name in decision}

@@ -48,6 +48,7 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
         if by is not None and by != user:
             _rules().demand(by, "assign", item)
         if holder != user.pk:
+            closing.demand_current(item)
             _rules().demand_fit(user, item)
         _hold(item, user, now)
 
@@ -65,6 +66,8 @@ def renew(self: Item, by: Any) -> datetime:
     """Hold it for longer, from now on; returns until when. A page that is open does this. Raises NotAllowed."""
     with _changed(self, "renew", by) as (item, now):
         _demand_held(item, by, now)
+        if item.held_by(now) != by.pk:  # it fell back, and counts again in what they hold
+            _rules().demand_fit(by, item)
         item.until = now + _desk(item).hold
     assert self.until is not None
     return self.until
@@ -93,8 +96,7 @@ def finish(self: Item, result: Any, by: Any = None) -> None:
         text = dumps(closing.checked(desk, result), where="the result")
         item.decision, item.decided_by, item.decided_at = text, by, now
         item.seconds = (now - item.assigned_at).total_seconds() if item.assigned_at else None
-        if item.proposal is not None and item.is_blind:
-            item.agreed = item.proposal == text
+        item.agreed = closing.agreed(item, desk)
         _end_or_review(item, desk, now)
 
 
@@ -145,7 +147,7 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
 def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
     from delayedq.desk.models import State
 
-    review = desk.review
+    review = desk.review if item.truth is None else None
     if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
         _free(item, State.REVIEW)
     else:

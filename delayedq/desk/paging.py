@@ -1,0 +1,116 @@
+"""Reading what is open a page at a time: the cost is that of what is shown, however much there is.
+
+Items are in the order of `ItemQuerySet.in_order`. A page begins behind the last item of the page before, whose place in
+the order is in the address (`after`), so that nothing is counted or skipped.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from delayedq.desk.models import ENDING, ORDER, State
+from delayedq.models.message import Now
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from delayedq.desk.models import Item
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
+
+
+class Page(NamedTuple):
+    """Some items, and where the next ones begin (None: these are the last)."""
+
+    rows: list[Item]
+    after: str | None
+
+
+class Place(NamedTuple):
+    """Where an item is in the order."""
+
+    priority: int
+    due: datetime
+    id: int
+
+    @classmethod
+    def parsed(cls, text: str) -> Place | None:
+        """None if it is no place."""
+        try:
+            priority, due, pk = map(int, text.split("."))
+            return cls(priority, EPOCH + TICK * due, pk) if abs(priority) < 2**15 and 0 <= pk < 2**63 else None
+        except (ValueError, OverflowError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.priority}.{(self.due - EPOCH) // TICK}.{self.id}"
+
+
+def place(item: Item) -> tuple[int, datetime, int]:
+    """The sorting key of the order."""
+    return -item.priority, item.due_or_last, item.pk
+
+
+def page(items: Any, after: str, size: int) -> Page:
+    """At most `size` of these items behind a place (an empty text: the first ones)."""
+    return _cut(_heads(items, Place.parsed(after), size + 1), size)
+
+
+def page_of_queues(items: Any, queues: list[str], after: str, size: int) -> Page:
+    """The same of several queues: the beginning of each is read by the index."""
+    begin = Place.parsed(after)
+    rows = [row for queue in queues for row in _heads(items.filter(queue=queue), begin, size + 1)]
+    return _cut(sorted(rows, key=place), size)
+
+
+def queues_of(items: Any) -> Iterator[str]:
+    """The names of their queues, sorted: a look into the index for each."""
+    names = items.order_by("queue").values_list("queue", flat=True)
+    name = names.first()
+    while name is not None:
+        yield name
+        name = names.filter(queue__gt=name).first()
+
+
+def heads_of_unassigned(items: Any, queue: str, skills: list[str], size: int) -> list[Item]:
+    """The first of what somebody with these skills may take, in order. What nobody may take is not read."""
+    fits = items.filter(queue=queue, is_open=True).in_order()
+    rows = [
+        row for skill in ("", *skills) for row in fits.filter(state=State.WAITING, skill=skill)[:size]
+    ]  # fmt: skip
+    for state in ENDING:
+        rows += fits.filter(state=state, until__lte=Now(), skill__in=("", *skills))[:size]
+    return sorted(rows, key=place)[:size]
+
+
+def has_unassigned(items: Any, queue: str) -> bool:
+    """Whether somebody may take an item of the queue. In the order of an index: else a planner may read the table."""
+    rows = items.filter(queue=queue, is_open=True).values_list("pk", flat=True)
+    if rows.filter(state=State.WAITING).order_by("skill", *ORDER).first() is not None:
+        return True
+    fallen = (rows.filter(state=state, until__lte=Now()).order_by("until") for state in ENDING)
+    return any(found.first() is not None for found in fallen)
+
+
+def _cut(rows: list[Item], size: int) -> Page:
+    more = len(rows) > size
+    last = rows[size - 1] if more else None
+    return Page(rows[:size], str(Place(last.priority, last.due_or_last, last.pk)) if last else None)
+
+
+def _heads(items: Any, begin: Place | None, count: int) -> list[Item]:
+    """The first ones behind a place: three ranges of the index, since no database takes the order for one."""
+    if begin is None:
+        return list(items.in_order()[:count])
+    ranges = (
+        {"priority": begin.priority, "due_or_last": begin.due, "id__gt": begin.id},
+        {"priority": begin.priority, "due_or_last__gt": begin.due},
+        {"priority__lt": begin.priority},
+    )
+    rows: list[Item] = []
+    for limits in ranges:
+        if len(rows) < count:
+            rows += items.filter(**limits).in_order()[: count - len(rows)]
+    return rows
