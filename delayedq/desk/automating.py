@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import Case, Count, IntegerField, Q, Value, When
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.desk import figures, rules
+from delayedq.desk import rules, trend
 from delayedq.desk.declaring import DeskTask, Mode
 from delayedq.desk.errors import NotAllowed
 from delayedq.desk.models import Automation
+from delayedq.desk.trend import Period
 from delayedq.desk.visiting import measured
 from delayedq.tasks import registered
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 #: How many days the page looks back on.
 DAYS = 14
-DAY = timedelta(days=1)
 #: The size of a chart, in its own units.
 WIDTH, HEIGHT = 280, 56
 MEANINGS = {
@@ -37,26 +37,6 @@ MEANINGS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Day:
-    """24 hours, that many days ago (0: the last ones)."""
-
-    ago: int
-    done: int = 0
-    automated: int = 0
-    alike: int = 0
-    compared: int = 0
-    sent_back: int = 0
-
-    @property
-    def share_automated(self) -> float | None:
-        return self.automated / self.done if self.done else None
-
-    @property
-    def agreement(self) -> float | None:
-        return self.alike / self.compared if self.compared else None
-
-
-@dataclass(frozen=True, slots=True)
 class TaskAutomation:
     """One task: its mode now, and whether that is set in the database or comes from its code."""
 
@@ -65,8 +45,8 @@ class TaskAutomation:
     is_set: bool
     required: float | None
     agreement: Agreement
-    week: figures.TaskFigures
-    days: list[Day]
+    total: Period
+    days: list[Period]
 
     @property
     def allowed(self) -> float | None:
@@ -87,7 +67,7 @@ class TaskAutomation:
 
     @property
     def agreement_line(self) -> str:
-        return _line(self.days, lambda day: day.agreement)
+        return _line(self.days, lambda day: day.agreement.share)
 
 
 def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
@@ -98,42 +78,19 @@ def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
         if isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
     }
     modes = dict(Automation.objects.values_list("kind", "mode"))
-    week = {one.kind: one for one in figures.by_task(items, now)}
-    days = by_day(items.filter(kind__in=tasks), now)
+    days = trend.by_task(items.filter(kind__in=tasks), now, count=DAYS)
     return [
         TaskAutomation(
             kind=kind,
             mode=Mode(modes.get(kind, task.desk.mode)),
             is_set=kind in modes,
             required=task.desk.required,
-            agreement=(agreement := measured(kind, items.db)),
-            week=week.get(kind) or figures.TaskFigures(kind, 0, 0, 0, None, agreement),
+            agreement=measured(kind, items.db),
+            total=reduce(add, days.get(kind, []), Period(now)),
             days=days.get(kind, []),
         )
         for kind, task in tasks.items()
     ]
-
-
-def by_day(items: Any, now: datetime) -> dict[str, list[Day]]:
-    """By kind: what was decided in each of the last days, the latest first. Days without a decision are left out."""
-    begins = [When(decided_at__gt=now - DAY * (ago + 1), then=Value(ago)) for ago in range(DAYS)]
-    rows = (
-        items.filter(decided_at__gt=now - DAY * DAYS)
-        .annotate(ago=Case(*begins, output_field=IntegerField()))
-        .values("kind", "ago")
-        .annotate(
-            done=Count("pk"),
-            automated=Count("pk", filter=Q(is_automated=True)),
-            alike=Count("pk", filter=Q(agreed=True)),
-            compared=Count("pk", filter=Q(agreed__isnull=False)),
-            sent_back=Count("pk", filter=Q(rejections__gt=0)),
-        )
-        .order_by("kind", "ago")
-    )
-    days: dict[str, list[Day]] = {}
-    for row in rows:
-        days.setdefault(row.pop("kind"), []).append(Day(**row))
-    return days
 
 
 def may_set(user: Any) -> bool:
@@ -152,8 +109,8 @@ def set_mode(user: Any, kind: str, mode: str) -> None:
         Automation.objects.filter(kind=kind).delete()
 
 
-def _line(days: list[Day], share: Callable[[Day], float | None]) -> str:
+def _line(days: list[Period], share: Callable[[Period], float | None]) -> str:
     """The points of a line from the first day at the start to the last one at the end."""
-    known = [(day.ago, value) for day in reversed(days) if (value := share(day)) is not None]
-    step = WIDTH / (DAYS - 1)
-    return " ".join(f"{(DAYS - 1 - ago) * step:.1f},{2 + (HEIGHT - 4) * (1 - value):.1f}" for ago, value in known)
+    step = WIDTH / max(len(days) - 1, 1)
+    known = [(number * step, value) for number, day in enumerate(days) if (value := share(day)) is not None]
+    return " ".join(f"{x:.1f},{2 + (HEIGHT - 4) * (1 - value):.1f}" for x, value in known)

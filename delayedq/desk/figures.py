@@ -10,13 +10,11 @@ from django.db import models
 from django.db.models import Avg, Q, Value
 from django.db.models.functions import Coalesce
 
-from delayedq.desk.models import State
 from delayedq.desk.paging import queues_of
 from delayedq.desk.visiting import measured
 from delayedq.operations.counting import BOUND, Count, bounded_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from delayedq.desk.agreement import Agreement
@@ -65,16 +63,6 @@ class TaskFigures:
         return timedelta(seconds=self.automated * (self.seconds or 0.0))
 
 
-def waiting(items: Any, queue: str, skills: Sequence[str]) -> Count:
-    """How many items of a queue nobody has taken yet that somebody with these skills may take."""
-    return bounded(items.filter(queue=queue, is_open=True, state=State.WAITING, skill__in=("", *skills)))
-
-
-def bounded(items: Any) -> Count:
-    """How many these are, as far as they are counted."""
-    return bounded_rows(items.order_by(), BOUND)
-
-
 def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
     """Those of the queues that these items have: a few statements for each, none of which reads all that is open."""
     since = now - SPAN
@@ -87,10 +75,10 @@ def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
 
 
 def _of_queue(items: Any, name: str, done: int, since: datetime) -> QueueFigures:
-    rows = items.filter(is_open__in=(True, False), opened_at__gte=since)
+    rows = items.filter(is_open__in=(True, False), opened_at__gte=since).order_by()
     still_open = items.filter(is_open=True)
     oldest = still_open.order_by("opened_at").values_list("opened_at", flat=True).first()
-    return QueueFigures(name, bounded(still_open), oldest, done, bounded(rows))
+    return QueueFigures(name, bounded_rows(still_open.order_by(), BOUND), oldest, done, bounded_rows(rows, BOUND))
 
 
 def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:

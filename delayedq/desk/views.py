@@ -1,8 +1,11 @@
-"""The lists and figures of the desk. `acting.py` has what is done with an item."""
+"""The lists and figures of the desk. `acting.py` has what is done with an item.
+
+What a page reads does not grow with what is open: a list is a page of it, and a count stops at a bound.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -12,15 +15,28 @@ from delayedq.desk import automating, paging, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.framing import framed
 from delayedq.desk.showing import rows_of
+from delayedq.operations.counting import Count, bounded_rows
 from delayedq.store import store_for
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from django.http import HttpRequest, HttpResponse
 
 #: How many rows a page shows.
 SHOWN = 50
+#: Up to which number the items of a queue are counted.
+COUNTED = 1_000
 #: What the team desk can be narrowed to.
 FILTERS = ("unassigned", "assigned", "postponed", "in_review", "late")
+
+
+class Waiting(NamedTuple):
+    """What the user may take of a queue. `due`: when the next one is."""
+
+    queue: str
+    number: Count
+    due: datetime | None
 
 
 @never_cache
@@ -31,14 +47,25 @@ def mine(request: HttpRequest, site: Any = None) -> HttpResponse:
     items: Any = rules.visible(user)
     now = store_for(items.db).now()
     held = items.assigned(user).in_order().select_related("holder")
+    reviews = items.in_review().exclude(decided_by=user)
     context = {
         "title": _("My desk"),
         "now": now,
         "held": rows_of(held[:SHOWN], now),
-        "to_review": counted.bounded(_reviews(user, items)) if user.has_perm("delayedq_desk.review_item") else 0,
+        "to_review": bounded_rows(reviews, SHOWN) if user.has_perm("delayedq_desk.review_item") else None,
         "queues": _waiting(user, items),
     }
     return framed(request, site, "mine", context)
+
+
+def _waiting(user: Any, items: Any) -> list[Waiting]:
+    waiting, skills = [], rules.skills_of(user)
+    for queue in paging.queues_of(items.open()):
+        heads = paging.heads_of_unassigned(items, queue, skills, SHOWN)
+        if heads and rules.may(user, "take", queue):
+            number = Count(len(heads), exact=True if len(heads) < SHOWN else None)
+            waiting.append(Waiting(queue, number, heads[0].due_at))
+    return waiting
 
 
 @never_cache
@@ -48,11 +75,10 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
     queue, only = request.GET.get("queue", ""), request.GET.get("only", "")
-    chosen = getattr(items.open(), only)() if only in FILTERS else items.open()
-    names = list(paging.queues_of(items.open()))
-    page = paging.page_of_queues(
-        chosen.select_related("holder"), [queue] if queue else names, request.GET.get("after", ""), SHOWN
-    )
+    queues = {name: bounded_rows(_open(items, name), COUNTED) for name in paging.queues_of(items.open())}
+    chosen = items.open().select_related("holder")
+    chosen = getattr(chosen, only)() if only in FILTERS else chosen
+    page = paging.page_of_queues(chosen, [queue] if queue else list(queues), request.GET.get("after", ""), SHOWN)
     context = {
         "title": _("Team desk"),
         "now": now,
@@ -60,7 +86,7 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
         "after": page.after,
         "queue": queue,
         "only": only,
-        "queues": names,
+        "queues": queues,
         "filters": {
             "": _("all"),
             "unassigned": _("unassigned"),
@@ -73,14 +99,18 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     return framed(request, site, "team", context)
 
 
+def _open(items: Any, queue: str) -> Any:
+    return items.open().filter(queue=queue).order_by()
+
+
 @never_cache
 @require_safe
 def review(request: HttpRequest, site: Any = None) -> HttpResponse:
-    """The decisions that wait for the user's review."""
+    """The decisions of others that wait for the user's review; those that nobody is named for are the handler's."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
-    found = rows_of(_reviews(request.user, items).select_related("decided_by")[:SHOWN], now)
-    may = [row for row in found if rules.may(request.user, "review", row.item.queue)]
+    pending = items.in_review().exclude(decided_by=request.user).select_related("decided_by")
+    may = [row for row in rows_of(pending[:SHOWN], now) if rules.may(request.user, "review", row.item.queue)]
     return framed(request, site, "review", {"title": _("Review"), "now": now, "rows": may})
 
 
@@ -113,18 +143,3 @@ def automation(request: HttpRequest, site: Any = None) -> HttpResponse:
         "may_set": automating.may_set(request.user),
     }
     return framed(request, site, "automation", context)
-
-
-def _waiting(user: Any, items: Any) -> list[dict[str, Any]]:
-    """The queues from which the user may take the next item, and how many wait there, as far as they are counted."""
-    skills = rules.skills_of(user)
-    return [
-        {"queue": queue, "waiting": counted.waiting(items, queue, skills)}
-        for queue in paging.queues_of(items.open())
-        if rules.may(user, "take", queue) and paging.has_unassigned(items, queue)
-    ]
-
-
-def _reviews(user: Any, items: Any) -> Any:
-    """Decisions of others; those that nobody is named for are the handler's."""
-    return items.in_review().exclude(decided_by=user)
