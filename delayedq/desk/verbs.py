@@ -149,6 +149,7 @@ def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
 
     review = desk.review if item.truth is None else None
     if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
+        closing.demand_current(item)
         _free(item, State.REVIEW)
     else:
         _free(item, State.DONE)
