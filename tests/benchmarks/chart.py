@@ -1,4 +1,4 @@
-"""The chart of the README: medians of all contenders."""
+"""The chart of docs/benchmarks.md: medians of all contenders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages of docs/how-to/: the blocks of each are one module of a small shop, which runs on each database."""
+"""The pages of docs/how-to/ and docs/moving/: the blocks of each are one module of a shop, on each database."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ from delayedq.tasks import registered
 from tests import shop
 from tests.shop import models
 
-PAGES = Path(__file__).parents[2] / "docs" / "how-to"
-NAMES = sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "README")
+DOCS = Path(__file__).parents[2] / "docs"
+NAMES = sorted(page.stem for page in (DOCS / "how-to").glob("*.md") if page.stem != "README")
+MOVING = sorted(page.stem for page in (DOCS / "moving").glob("*.md"))
 
 
 def blocks(page):
-    return re.findall(r"^```python\n(.*?)^```$", (PAGES / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(r"^```python\n(.*?)^```$", (DOCS / f"{page}.md").read_text(), re.DOTALL | re.MULTILINE)
+
+
+def listed(page, folder=""):
+    """The pages of a folder to which a list on this page leads."""
+    return re.findall(rf"^- \[.+\]\({folder}([\w-]+)\.md\)", (DOCS / page).read_text(), re.MULTILINE)
 
 
 @pytest.fixture
@@ -41,15 +47,15 @@ def as_module(alias, monkeypatch):
 
 
 def test_the_models_are_those_that_the_tests_use():
-    assert blocks("README") == [Path(models.__file__).read_text()]
+    assert blocks("how-to/README") == [Path(models.__file__).read_text()]
 
 
 def test_the_list_names_each_page():
-    listed = re.findall(r"^- \[.+\]\(([\w-]+)\.md\)", (PAGES / "README.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == NAMES
+    assert sorted(listed("how-to/README.md")) == NAMES
+    assert sorted(listed("moving.md", "moving/")) == MOVING
 
 
-@pytest.mark.parametrize("page", NAMES)
+@pytest.mark.parametrize("page", [*(f"how-to/{name}" for name in NAMES), *(f"moving/{name}" for name in MOVING)])
 def test_the_code_of_each_page_does_what_the_page_says(as_module, page):
     code = "\n".join(blocks(page))
     assert "assert " in code

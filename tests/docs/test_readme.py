@@ -1,0 +1,85 @@
+"""README.md: its code runs, its links lead somewhere, and are absolute on the package index."""
+
+from __future__ import annotations
+
+import re
+import sys
+from datetime import timedelta
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from django.utils import timezone
+
+from delayedq.models import Message
+from delayedq.tasks import registered
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+FACE, SETTINGS, TASKS, VIEWS, TEST = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+ADDRESS = "https://forge.example/owner/name"
+
+
+@pytest.fixture
+def links(monkeypatch):
+    """The build step that makes links absolute."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    import absolute_links
+
+    yield absolute_links
+    del sys.modules["absolute_links"]
+
+
+@pytest.fixture
+def run(alias, monkeypatch):
+    """Runs code as a module of this name; its tasks are forgotten afterwards."""
+    before = set(registered)
+
+    def module(name, code, **names):
+        made = ModuleType(name)
+        made.__dict__.update(names)
+        monkeypatch.setitem(sys.modules, name, made)
+        exec(code, made.__dict__)
+        return made
+
+    yield module
+    for path in set(registered) - before:
+        del registered[path]
+
+
+def test_its_first_example_creates_moves_and_cancels(run):
+    departure = timezone.now() + timedelta(hours=3)
+    run("shown", FACE, departure=departure, later=departure + timedelta(hours=1), timedelta=timedelta)
+    assert [message.key for message in Message.objects.all()] == [None]  # what is due now; the other was cancelled
+
+
+def test_its_settings_tasks_views_and_test_go_together(run):
+    assert run("shown_settings", SETTINGS).TASKS["default"]["BACKEND"] == "delayedq.backend.DelayedQBackend"
+    run("flights", "")
+    tasks = run("flights.tasks", TASKS)
+    run("flights.views", VIEWS)
+    assert Message.objects.get().key == "UA1545"
+    made = run("flights.tests", TEST, remind=tasks.remind, timedelta=timedelta)
+    assert made.attempt.outcome == "succeeded"
+
+
+def test_there_is_one_picture():
+    assert len(re.findall(r"^!\[.+\]\(.+\)$", README, re.MULTILINE)) == 1
+
+
+def test_on_the_package_index_each_link_is_absolute(links):
+    before, after = (re.findall(r"\]\(([^)]+)\)", text) for text in (README, links.absolute(README, ADDRESS, "v1")))
+    assert len(before) == len(after) > 20
+    assert all(link.startswith("https://") for link in after)
+    of_files = [link.removeprefix(f"{ADDRESS}/").split("/v1/")[1].split("#")[0] for link in after if ADDRESS in link]
+    assert len(of_files) > 20
+    assert [path for path in of_files if not (ROOT / path).exists()] == []
+    assert f"({ADDRESS}/raw/v1/docs/images/dashboard.png)" in links.absolute(README, ADDRESS, "v1")
+
+
+def test_they_are_made_absolute_before_the_package_is_built():
+    steps = yaml.safe_load((ROOT / ".github/workflows/publish.yml").read_text())["jobs"]["build"]["steps"]
+    commands = [step.get("run", "") for step in steps]
+    (made,) = [i for i, command in enumerate(commands) if "docs/absolute_links.py" in command]
+    assert made < commands.index("python3 -m uv build")
