@@ -15,19 +15,21 @@ from delayedq.async_versions import async_version
 from delayedq.base_task import DEFAULTED, BaseTask
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
 from delayedq.core.channels import channel_of, shown_priority
-from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, stored_duration, with_own
+from delayedq.core.metadata import DEADLINE, EXPIRES, as_given, stored_duration, with_own
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
+from delayedq.own_metadata import own_metadata
 from delayedq.scheduling import Call
 from delayedq.sensitive import sensitive_names
+from delayedq.signature import WrittenCall
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
-from delayedq.task_options import check_call, check_naming, check_options, check_place, database_of, enter, warn_naive
+from delayedq.task_options import check_call, check_naming, check_options, check_place, enter, warn_naive
 
 if TYPE_CHECKING:
     import inspect
@@ -209,41 +211,40 @@ class Task[**P, R](BaseTask):
         (offer,) = self.offers([(args, kwargs)], when, key)
         return offer
 
-    def offers(self, calls: Iterable[AnyCall], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
-        """The messages that these calls would store, one at a time. Raises what `offer` raises."""
+    def offers(
+        self,
+        calls: Iterable[AnyCall | WrittenCall],
+        when: datetime | None,
+        key: str | None = None,
+        step: dict[str, Any] | None = None,
+    ) -> Iterator[Offer]:
+        """The messages that these calls would store, one at a time. Raises what `offer` raises.
+
+        step: what the metadata of the messages of a step of a flow say; the sizes of limits do not hold for them.
+        """
         if self.func.__module__ == "__main__":
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
         given_metadata = None if self.metadata is None else dumps(self.metadata)
-        with_parent, without = (with_own(given_metadata, self._own_metadata(one)) for one in (None, ""))
+        known, makers = registered.get(self.module_path, self), (current_attempt.get(), None)
+        with_parent, without = (
+            with_own(given_metadata, own_metadata(self, known, maker) | (step or {})) for maker in makers
+        )
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
-        sizes = sizes_of(rules_of(self, queue)) if limited else ()
+        sizes = sizes_of(rules_of(self, queue)) if limited and step is None else ()
         for call in calls:
-            given, kwargs, at, own_key = Call(*call)
+            payload = call.payload if isinstance(call, WrittenCall) else None
+            given, kwargs, at, own_key = Call(*call) if payload is None else Call(*call[:2])
             args, own_key = tuple(given), key if own_key is None else own_key
             check_call(self, args, kwargs)
-            payload = dump_call(args, kwargs, names)
+            payload = dump_call(args, kwargs, names) if payload is None else payload
             warn_naive(self, payload)
             channel = channel_for(self, args, kwargs) if limited else None
             metadata = with_parent if own_key is None else without
             if enqueue_hooks() and own_key is None:
                 metadata = with_added(metadata, self)
             yield Offer(queue, kind, payload, own_key, at or when, priority, max_attempts, metadata, channel, sizes)
-
-    def _own_metadata(self, key: str | None) -> dict[str, Any]:
-        """What its messages must say of it, as it differs from the task that workers know; and who makes them.
-
-        A message with a key is that of all who offer it, so it has no parent; nor has one in another database.
-        """
-        lineage = _lineage(self) if key is None else {}
-        known = registered.get(self.module_path, self)
-        if self is known:
-            return lineage
-        durations = ((EXPIRES, self.expires, known.expires), (DEADLINE, self.deadline, known.deadline))
-        return lineage | {
-            name: own.total_seconds() for name, own, theirs in durations if own is not None and own != theirs
-        }
 
 
 _CHANGEABLE = {
@@ -333,14 +334,6 @@ def current_message() -> Attempt:
     if attempt is None:
         raise LookupError("There is no current message: this code was not started by a worker.")
     return attempt
-
-
-def _lineage(task: Task[..., Any]) -> dict[str, Any]:
-    """What says that the message of this attempt makes one of the task, in the same database."""
-    attempt = current_attempt.get()
-    if attempt is None or (task.backend != attempt.task.backend and database_of(task) != database_of(attempt.task)):
-        return {}
-    return {PARENT: attempt.id, ROOT: attempt.root_id}
 
 
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:
