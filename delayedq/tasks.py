@@ -22,6 +22,7 @@ from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
 from delayedq.scheduling import Call, Changes
 from delayedq.sensitive import sensitive_names
+from delayedq.signature import WrittenCall
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
@@ -227,24 +228,36 @@ class Task[**P, R](BaseTask):
         (offer,) = self.offers([(args, kwargs)], when, key)
         return offer
 
-    def offers(self, calls: Iterable[AnyCall], when: datetime | None, key: str | None = None) -> Iterator[Offer]:
-        """The messages that these calls would store, one at a time. Raises what `offer` raises."""
+    def offers(
+        self,
+        calls: Iterable[AnyCall | WrittenCall],
+        when: datetime | None,
+        key: str | None = None,
+        step: dict[str, Any] | None = None,
+    ) -> Iterator[Offer]:
+        """The messages that these calls would store, one at a time. Raises what `offer` raises.
+
+        step: what the metadata of the messages of a step of a flow say; the sizes of limits do not hold for them.
+        """
         if self.func.__module__ == "__main__":
             raise InvalidTask(f"{self.name} is defined in __main__, where no worker finds it; move it to a module.")
         queue, kind, priority, max_attempts = self.queue_name, self.module_path, self.priority, self.max_attempts
         given_metadata = None if self.metadata is None else dumps(self.metadata)
-        task = registered.get(self.module_path, self)
+        known = registered.get(self.module_path, self)
         # A message with a key is that of all who offer it, so it has no parent.
         makers = (current_attempt.get(), None)
-        with_parent, without = (with_own(given_metadata, own_metadata(self, task, maker)) for maker in makers)
+        with_parent, without = (
+            with_own(given_metadata, own_metadata(self, known, maker) | (step or {})) for maker in makers
+        )
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
-        sizes = sizes_of(rules_of(self, queue)) if limited else ()
+        sizes = sizes_of(rules_of(self, queue)) if limited and step is None else ()
         for call in calls:
-            given, kwargs, at, own_key = Call(*call)
+            payload = call.payload if isinstance(call, WrittenCall) else None
+            given, kwargs, at, own_key = Call(*call) if payload is None else Call(*call[:2])
             args, own_key = tuple(given), key if own_key is None else own_key
             check_call(self, args, kwargs)
-            payload = dump_call(args, kwargs, names)
+            payload = dump_call(args, kwargs, names) if payload is None else payload
             warn_naive(self, payload)
             channel = channel_for(self, args, kwargs) if limited else None
             metadata = with_parent if own_key is None else without

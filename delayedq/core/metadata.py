@@ -50,6 +50,12 @@ def step_of(metadata: str | None) -> tuple[int, int] | None:
     return place if all(type(part) is int for part in place) else None
 
 
+@lru_cache(maxsize=1_000)
+def has_step_only(metadata: str) -> bool:
+    """Whether it says of which step the message is, and nothing else."""
+    return step_of(metadata) is not None and json.loads(metadata).keys() == {FLOW, STEP}
+
+
 def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None) -> timedelta | None:
     """One value of delayedq that is a number of seconds; `otherwise` if the message has none."""
     seconds = own(metadata, name)

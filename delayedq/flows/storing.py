@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import batched, groupby, islice
+from itertools import batched, chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.flows import MAX_WAITING, RESULT, StepState, When, flow_of, step_id
-from delayedq.core.metadata import FLOW, STEP, with_own
+from delayedq.core.metadata import FLOW, STEP
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.result import FlowResult, cancel_flow
 from delayedq.signature import Signature
@@ -171,16 +171,12 @@ class _Storing:
     def _offers(self, flow: int, node: Node) -> Iterator[Offer]:
         """The messages of a step, one at a time."""
         own = {FLOW: flow, STEP: node.number}
-        known: dict[str | None, str | None] = {}
         for _, run in groupby(node.calls, key=_task_of):
             calls = iter(run)
             first = next(calls)
             self._check_task(first.task)
-            given = (_given(call, node.incoming) for call in _all(first, calls))
-            for offer in first.task.offers(given, first.task.run_after):
-                if offer.metadata not in known:
-                    known[offer.metadata] = with_own(offer.metadata, own)
-                yield offer._replace(metadata=known[offer.metadata], sizes=())
+            given = (call.call(node.incoming) for call in chain([first], calls))
+            yield from first.task.offers(given, first.task.run_after, step=own)
 
     def _fill(self, flow: int, chunk_size: int, begun: StepState) -> None:
         """Store the messages of the steps that wait for nothing."""
@@ -217,24 +213,13 @@ def _first(node: Node) -> Signature | None:
     else:
         calls = iter(node.calls)
         first = next(calls, None)
-        node.calls = [] if first is None else _all(first, calls)
+        node.calls = [] if first is None else chain([first], calls)
     if first is not None and not isinstance(first, Signature):
         raise InvalidFlow(f"A member of the group {node.name!r} is a call as task.s(...), not {first!r}.")
     return first
-
-
-def _all(first: Signature, others: Iterator[Signature]) -> Iterator[Signature]:
-    yield first
-    yield from others
 
 
 def _task_of(call: object) -> int:
     if not isinstance(call, Signature):
         raise InvalidFlow(f"A member of a group is a call as task.s(...), not {call!r}.")
     return id(call.task)
-
-
-def _given(call: Signature, incoming: Any) -> tuple[tuple[Any, ...], Any]:
-    if incoming is None or not call.takes_result:
-        return call.args, call.kwargs
-    return (incoming, *call.args), call.kwargs

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from delayedq import clock
 from delayedq.core.backoff import as_backoff
 from delayedq.core.channels import channel_of
-from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, own, stored_duration
+from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, has_step_only, own, stored_duration
 from delayedq.core.progress import checked
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
@@ -72,7 +72,7 @@ class Attempt:
         """Whether nothing limits its time, nor interrupts it, nor says anything else of this message: most are."""
         task = self.task
         return (
-            self.claimed.metadata is None
+            (self.claimed.metadata is None or has_step_only(self.claimed.metadata))
             and task.timeout is None
             and task.deadline is None
             and task.expires is None

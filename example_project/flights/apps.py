@@ -6,4 +6,4 @@ class FlightsConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from example_project.flights import refunds  # noqa: F401  its task is registered by that
+        from example_project.flights import closing, refunds  # noqa: F401  their tasks are registered by that

@@ -18,7 +18,7 @@ READERS = {
     "he-narrow-light": (NARROW, "light", "he"),
 }
 #: Whether a table is wider than the room that it has.
-CLIPPED = "[...document.querySelectorAll('.dq-wide')].some((one) => one.scrollWidth > one.clientWidth + 1)"
+CLIPPED = "[...document.querySelectorAll('.dq-wide:has(table)')].some((one) => one.scrollWidth > one.clientWidth + 1)"
 
 
 def axe_core():

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.utils import timezone
 
-from delayedq import limits
+from delayedq import Flow, chain, group, limits
 from delayedq.core.edits import Shift
 from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage, Message, PausedQueue
@@ -22,6 +22,7 @@ from tests.app import tasks
 from tests.browser.accessibility import READERS, problems
 from tests.browser.conftest import PATIENCE, SCREENSHOTS, log_in
 from tests.browser.given import a_busy_site
+from tests.flows.given import fails, run
 from tests.store.given import LEASE, message
 from tests.store.test_worker_registry import worker
 
@@ -60,6 +61,10 @@ PAGES = {
     "archived": "finishedmessage/77/change/",
     "send-again": "finishedmessage/77/again/",
     "archive-search": "finishedmessage/?q=LH400/MUC",
+    "flows": "flow/",
+    "flow": "flow/{flow}/change/",
+    "cancel-flow": "flow/{going}/cancel/now/",
+    "retry-flow": "flow/{flow}/retry/now/",
 }
 
 
@@ -87,7 +92,21 @@ def ids(store, settings, monkeypatch):
     edit = begin(store, RESCHEDULE, "Shift by an amount: 2 h later", "ann")
     reschedule(store, edit, Ticked([live.pk]), Shift(timedelta(hours=2)), store.now())
     dead = FinishedMessage.objects.failed().latest("finished_at")
-    return {"live": live.pk, "dead": dead.pk, "running": running[0].id, "edit": edit.pk}
+    flows = {"flow": flows_of_all_states().id, "going": chain(tasks.remind.si(1), tasks.remind.si(2)).enqueue().id}
+    return {"live": live.pk, "dead": dead.pk, "running": running[0].id, "edit": edit.pk, **flows}
+
+
+def flows_of_all_states():
+    """One that failed, with a step of each end, a group and a branch."""
+    flow = Flow("Close 2013-03-08", policy="continue")
+    counted = flow.add("count", group(tasks.echo.s(airline) for airline in ("B6", "UA", "WN")))
+    flow.add("missing", fails("missing"))
+    report = flow.add("report", tasks.echo.s(counted.result))
+    flow.add("apologise, if one of the reminders was late", tasks.echo.s(), after=["missing"])
+    flow.add("close", tasks.echo.s(report.result), after=["missing"], when="ended")
+    stored = flow.enqueue()
+    run(queue="default")
+    return stored
 
 
 def an_archived_message(at):

@@ -104,6 +104,8 @@ def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo
                     forecast = browser.open(f"http://{address}/admin/delayedq/dashboard/forecast/").read().decode()
                     assert re.search(r"fall due</dt><dd>(9\d\d|1,\d{3})<", forecast)
                     assert browser.open(f"http://{address}/static/delayedq/dashboard.js").status == 200
+                    flows = browser.open(f"http://{address}/admin/delayedq/flow/").read().decode()
+                    assert "Close 2013-03-08" in flows
             finally:
                 process.send_signal(signal.SIGINT)
                 said, _ = process.communicate(timeout=60)

@@ -84,3 +84,16 @@ def test_async_twins(alias):
     run()
     assert async_to_sync(flow.aresult)() == {"args": [None], "kwargs": {}}
     assert [step.state for step in async_to_sync(flow.asteps)()] == ["succeeded"] * 2
+
+
+def test_arguments_are_written_once_where_the_signature_is_made(alias, monkeypatch):
+    first, second = [1], [2]
+    calls = [tasks.echo.s(first), tasks.echo.s(second)]
+    monkeypatch.setattr("delayedq.tasks.dump_call", None)  # what writes the arguments of what is enqueued
+    first.append("later")
+    flow = group(calls).enqueue()
+    run()
+    assert [one["args"] for one in flow.result()] == [[[1]], [[2]]]
+    assert [message.metadata for message in FinishedMessage.objects.order_by("id")] == [
+        f'{{"delayedq.flow":{flow.id},"delayedq.step":0}}'
+    ] * 2

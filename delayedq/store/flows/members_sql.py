@@ -90,9 +90,12 @@ def _write(database: Database, statements: dict[str, str], parameters: dict[str,
 
 
 def _parameters(vendor: str, parameters: dict[str, Any], rows: Sequence[Any]) -> dict[str, Any]:
-    """Arrays on PostgreSQL, a JSON document elsewhere."""
+    """Arrays on PostgreSQL, as texts, which psycopg writes ten times as fast; a JSON document elsewhere."""
     if vendor == "postgresql":
-        return parameters
-    return {name: value for name, value in parameters.items() if not isinstance(value, list)} | {
-        "rows": json.dumps(rows)
-    }
+        texts = {name: f"{{{','.join(map(str, value))}}}" for name, value in parameters.items() if _is_ids(value)}
+        return parameters | texts
+    return {name: value for name, value in parameters.items() if not _is_ids(value)} | {"rows": json.dumps(rows)}
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list | tuple)

@@ -115,6 +115,9 @@ def texts(values: Sequence[str | None]) -> str | None:
     """The same for texts. An array that holds nothing but NULL need not be sent: unnest() fills it up."""
     if all(value is None for value in values):
         return None
+    first = values[0]
+    if first is not None and values.count(first) == len(values):  # the metadata of the members of a group
+        return "{" + ",".join([_quoted(first)] * len(values)) + "}"
     return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
 
 

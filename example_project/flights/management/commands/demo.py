@@ -11,6 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 
+from example_project.flights.closing import close_day
 from example_project.flights.replay import demo
 from example_project.flights.replay import serve as after
 from example_project.flights.replay.player import TooFast
@@ -67,7 +68,8 @@ class Command(BaseCommand):
         host = address if ":" in address else f"127.0.0.1:{address}"
         self.stdout.write(
             f"The board: http://{host}/{DAY}/\n"
-            f"The admin: http://{host}/admin/, user {after.USER}, password {after.PASSWORD}"
+            f"The admin: http://{host}/admin/, user {after.USER}, password {after.PASSWORD}\n"
+            f"The flow that closes the day: http://{host}/admin/delayedq/flow/{close_day(DAY).id}/change/"
         )
         after.serve(address, processes=processes)
 
