@@ -18,6 +18,7 @@ import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
 
+from delayedq import metrics
 from tests.missing import missing
 from tests.worker.conftest import eventually
 
@@ -100,6 +101,32 @@ def documents(name):
     return list(yaml.safe_load_all((DEPLOY / name).read_text()))
 
 
+def test_compose_takes_the_file():
+    checked = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", DEPLOY / "compose.yaml"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_no_image_or_service_of_compose_is_like_another_by_mistake():
+    """A key that is there twice is no error to YAML: the last one wins."""
+    text = (DEPLOY / "compose.yaml").read_text()
+    keys = re.findall(r"^  (\w+):$", text.split("services:")[1].split("volumes:\n  postgres")[0], re.MULTILINE)
+
+    assert len(keys) == len(set(keys)) == len(documents("compose.yaml")[0]["services"])
+
+
+def test_hadolint_has_nothing_to_say_of_the_dockerfile():
+    program = shutil.which("hadolint") or shutil.which("hadolint", path=Path(sys.executable).parent)
+    if program is None:
+        missing("hadolint")
+    said = subprocess.run([program, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
+
+    assert (said.returncode, said.stdout) == (0, "")
+
+
 def test_kubernetes_takes_the_manifests():
     found = documents("kubernetes.yaml")
     for document in found:
@@ -128,6 +155,36 @@ def test_what_the_manifests_name_is_there():
     waited = {name for one in compose["services"].values() for name in one.get("depends_on", {})}
     assert waited <= set(compose["services"])
     assert set(compose["volumes"]) == {"postgres"}
+
+
+def test_keda_takes_its_manifest():
+    """By what its custom resource asks for; no package brings the schema."""
+    (keda,) = documents("keda.yaml")
+    spec, (trigger,) = keda["spec"], keda["spec"]["triggers"]
+    assert (keda["apiVersion"], keda["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    assert {*spec} <= {
+        *("scaleTargetRef", "pollingInterval", "cooldownPeriod", "initialCooldownPeriod", "idleReplicaCount"),
+        *("minReplicaCount", "maxReplicaCount", "advanced", "triggers", "fallback"),
+    }
+    assert all(isinstance(spec[name], int) for name in ("minReplicaCount", "maxReplicaCount", "cooldownPeriod"))
+    assert trigger["type"] == "prometheus"
+    assert {*trigger["metadata"]} == {"serverAddress", "query", "threshold"}
+    assert all(isinstance(value, str) for value in trigger["metadata"].values()), "KEDA takes texts only"
+
+
+def test_scalers_ask_for_the_metric_that_there_is_and_for_the_threads_of_a_pod():
+    _, workers, _, scaler = documents("kubernetes.yaml")
+    (keda,) = documents("keda.yaml")
+    (metric,), (trigger,) = scaler["spec"]["metrics"], keda["spec"]["triggers"]
+    asked = {metric["external"]["metric"]["name"], *re.findall(r"delayedq_\w+", trigger["metadata"]["query"])}
+    arguments = " ".join(workers["spec"]["template"]["spec"]["containers"][0]["args"])
+    threads = re.search(r"--threads=(\d+)", arguments)[1]
+
+    assert asked == {"delayedq_threads_needed"} <= {family.name for family in metrics._of_databases({})}
+    assert trigger["metadata"]["threshold"] == metric["external"]["target"]["averageValue"] == threads
+    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (
+        keda["spec"]["minReplicaCount"], keda["spec"]["maxReplicaCount"],
+    )  # fmt: skip
 
 
 @pytest.fixture

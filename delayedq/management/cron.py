@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.utils.dateparse import parse_duration
+from django.utils.translation import gettext as _
 
 from delayedq import schedules
 from delayedq.cron.definitions import definitions
@@ -77,30 +78,34 @@ class CronVerbs:
 
     def _run(self, options: dict[str, Any]) -> None:
         scheduled = schedules.run_now(options["name"])
-        self._out.write(f"{options['name']} is due now, as message {scheduled.id}.")
+        about = {"name": options["name"], "id": scheduled.id}
+        self._out.write(_("%(name)s is due now, as message %(id)s.") % about)
 
     def _enable(self, options: dict[str, Any]) -> None:
         name = options["name"]
         enabled = schedule_edits.recorded(name, "Enable", lambda: schedules.enable(name))
-        self._out.write(f"{name} {'is enabled' if enabled else 'was already enabled'}.")
+        said = _("%(name)s is enabled.") if enabled else _("%(name)s was already enabled.")
+        self._out.write(said % {"name": name})
 
     def _disable(self, options: dict[str, Any]) -> None:
         name = options["name"]
         disabled = schedule_edits.recorded(name, "Disable", lambda: schedules.disable(name))
-        self._out.write(f"{name} {'is disabled' if disabled else 'was already disabled'}.")
+        said = _("%(name)s is disabled.") if disabled else _("%(name)s was already disabled.")
+        self._out.write(said % {"name": name})
 
     def _remove(self, options: dict[str, Any]) -> None:
         name = options["name"]
         if not schedule_edits.recorded(name, "Delete", lambda: schedules.delete(name)):
-            raise CommandError(f"There is no schedule {name!r} in the database.")
-        self._out.write(f"{name} is deleted.")
+            raise CommandError(_("There is no schedule %(name)r in the database.") % {"name": name})
+        self._out.write(_("%(name)s is deleted.") % {"name": name})
 
     def _add(self, options: dict[str, Any]) -> None:
         name, task = options["name"], options["task"]
         given = {key: options[f"given_{key}"] for key in (*DURATIONS, *INSTANTS, *TEXTS, *NUMBERS, *JSON)}
         enabled = not options["disabled"]
         first = schedule_edits.recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given))
-        self._out.write(f"{name} is added{f'; it ticks first at {first.isoformat()}' if first else ''}.")
+        said = _("%(name)s is added; it ticks first at %(first)s.") if first else _("%(name)s is added.")
+        self._out.write(said % {"name": name, "first": first and first.isoformat()})
 
     def _show(self, options: dict[str, Any]) -> None:
         console = tables.console_on(self._out, no_color=options["no_color"], force_color=options["force_color"])
@@ -121,7 +126,8 @@ def _known(name: str, defined: dict[str, Definition]) -> Definition:
     if known is None:
         raise CommandError(schedules.unknown(store, name))
     if known.definition is None:
-        raise CommandError(known.problem or f"Nobody defines the schedule {name!r} any more.")
+        gone = _("Nobody defines the schedule %(name)r any more.") % {"name": name}
+        raise CommandError(known.problem or gone)
     return known.definition
 
 

@@ -6,10 +6,13 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
 from delayedq.operations.databases import all_databases
 from delayedq.operations.doctor import diagnose
 from delayedq.operations.pending import check_pending
-from delayedq.operations.wording import printable
+from delayedq.operations.wording import grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -23,8 +26,9 @@ def add_json(parser: ArgumentParser) -> None:
 
 def run_doctor(out: OutputWrapper, options: dict[str, Any]) -> None:
     found = [{"database": store.alias, **one._asdict()} for store in all_databases() for one in diagnose(store)]
-    lines = [f"{one['database']}: {one['sentence']}\n  Cure: {one['cure']}" for one in found]
-    _tell(out, found, lines or ["Nothing is wrong."], as_json=options["json"])
+    cure = _("Cure: %(cure)s")
+    lines = [f"{one['database']}: {one['sentence']}\n  {cure % one}" for one in found]
+    _tell(out, found, lines or [_("Nothing is wrong.")], as_json=options["json"])
 
 
 def run_check_pending(out: OutputWrapper, options: dict[str, Any]) -> None:
@@ -33,8 +37,14 @@ def run_check_pending(out: OutputWrapper, options: dict[str, Any]) -> None:
         number, unrunnable = check_pending(store)
         checked += number
         found += [{"database": store.alias, **one._asdict()} for one in unrunnable]
-    lines = [f"{one['number']:,} of {one['kind']}, as #{one['id']}: {one['reason']}" for one in found]
-    _tell(out, found, lines or [f"This version can run all {checked:,} messages that wait."], as_json=options["json"])
+    about = _("%(count)s of %(kind)s, as #%(id)s: %(reason)s")
+    lines = [about % {**one, "count": grouped(one["number"])} for one in found]
+    well = ngettext(
+        "This version can run the %(number)s message that waits.",
+        "This version can run all %(number)s messages that wait.",
+        checked,
+    )
+    _tell(out, found, lines or [well % {"number": grouped(checked)}], as_json=options["json"])
 
 
 def _tell(out: OutputWrapper, found: list[dict[str, Any]], lines: list[str], *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
+from django.utils.translation import gettext as _
 
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
@@ -47,7 +48,7 @@ def run_import_from(out: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError for what can't be read here."""
     origin, dry_run = options["origin"], options["dry_run"]
     if wrong := [given for given in options["task"] if "=" not in given]:
-        raise CommandError(f"--task takes OLD=NEW, not {wrong[0]!r}.")
+        raise CommandError(_("--task takes OLD=NEW, not %(given)r.") % {"given": wrong[0]})
     tasks = dict(given.split("=", 1) for given in options["task"])
     console = tables.console_on(out, no_color=options["no_color"], force_color=options["force_color"])
     try:

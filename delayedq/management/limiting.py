@@ -5,14 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
 
 from delayedq import limits
 from delayedq.core.limiting import Rate
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.management.arguments import age
+from delayedq.management.pausing import told_paused, told_resumed
 from delayedq.operations.channel_list import MOST_COUNTED, page_of_channels, scopes_now
 from delayedq.operations.channels import terms_of
-from delayedq.operations.wording import both, printable
+from delayedq.operations.wording import both, grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -70,20 +73,25 @@ def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> N
 
 def _change(store: Store, options: dict[str, Any]) -> str:
     scope, channel = options["scope"], options["channel"]
-    name = printable(f"channel {channel} of {scope}" if channel else scope)
+    name = _named(scope, channel)
     match options["verb"]:
         case "pause":
             did = limits.pause(scope, channel=channel, store=store)
-            return f"{name} {'is paused' if did else 'was already paused'}."
+            return told_paused(name, did)
         case "resume":
             did = limits.resume(scope, channel=channel, store=store)
-            return f"{name} {'is resumed' if did else 'is not paused'}."
+            return told_resumed(name) if did else _("%(name)s is not paused.") % {"name": name}
         case "skip":
             did = limits.skip(scope, channel=channel, store=store)
-            return f"{name} {'is not blocked any more' if did else 'is blocked by no message'}."
+            said = _("%(name)s is not blocked any more.") if did else _("%(name)s is blocked by no message.")
+            return said % {"name": name}
         case "clear":
             did = limits.clear(scope, channel=channel, store=store)
-            return f"{name} {'has its limit from the code again' if did else 'has no limit that was set live'}."
+            again, never = (
+                _("%(name)s has its limit from the code again."),
+                _("%(name)s has no limit that was set live."),
+            )
+            return (again if did else never) % {"name": name}
     terms = {name: options[name] for name in ("concurrency", "size", "weight", "share")} | {"rate": _rate(options)}
     return f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}."
 
@@ -95,32 +103,50 @@ def _rate(options: dict[str, Any]) -> Rate | None:
     try:
         return Rate(*given, window=options["window"], retries=not options["first_only"])
     except ValueError as error:
-        raise InvalidLimit(f"{error}; --rate and --per go together.") from None
+        raise InvalidLimit(_("%(error)s; --rate and --per go together.") % {"error": error}) from None
+
+
+def _named(scope: str, channel: str) -> str:
+    of = _("channel %(channel)s of %(scope)s") if channel else "%(scope)s"
+    return printable(of % {"channel": channel, "scope": scope})
 
 
 def _lines(store: Store, now: datetime, channel: str) -> Iterator[str]:
     for one in scopes_now(store, now):
-        name = f"channel {one.channel} of {one.scope}" if one.channel else one.scope
-        running = "" if one.running is None else f", {one.running:,} running"
-        yield f"{printable(name)}: {_state(one.limit, one.released_at, now)}{running}{' (set live)' * one.is_live}"
+        said = [_state(one.limit, one.released_at, now)]
+        if one.running is not None:
+            said.append(_("%(number)s running") % {"number": grouped(one.running)})
+        live = _(" (set live)") if one.is_live else ""
+        yield f"{_named(one.scope, one.channel)}: {', '.join(said)}{live}"
     page = page_of_channels(store, now, name=channel or None)
     for each in page.channels:
         yield _line(each, now)
     if not page.channels:
-        yield "No channel has messages." if not channel else f"No channel {printable(channel)} has messages."
+        none, known = _("No channel has messages."), _("No channel %(name)s has messages.")
+        yield known % {"name": printable(channel)} if channel else none
     elif page.following:
-        yield "There are more: name one by --channel, or see the admin."
+        yield _("There are more: name one by --channel, or see the admin.")
 
 
 def _line(one: Listed, now: datetime) -> str:
-    waiting = f"over {MOST_COUNTED:,}" if one.waiting > MOST_COUNTED else f"{one.waiting:,}"
-    where = printable(f"{one.kind} in {one.queue}, channel {one.name or '(no name)'}")
-    blocked = f", blocked by message {one.blocked_by} until {both(one.blocked_until, now)}" if one.blocked_until else ""
-    return f"{where}: {waiting} waiting, {one.running:,} running; {_state(one.limit, one.released_at, now)}{blocked}"
+    over = _("over %(number)s") % {"number": grouped(MOST_COUNTED)}
+    about = {
+        "kind": printable(one.kind),
+        "queue": printable(one.queue),
+        "channel": printable(one.name) or _("(no name)"),
+        "waiting": over if one.waiting > MOST_COUNTED else grouped(one.waiting),
+        "running": grouped(one.running),
+        "state": _state(one.limit, one.released_at, now),
+    }
+    said = _("%(kind)s in %(queue)s, channel %(channel)s: %(waiting)s waiting, %(running)s running; %(state)s") % about
+    if one.blocked_until is None:
+        return said
+    blocked = {"id": one.blocked_by, "until": both(one.blocked_until, now)}
+    return said + _(", blocked by message %(id)s until %(until)s") % blocked
 
 
 def _state(limit: Limit, released_at: datetime | None, now: datetime) -> str:
     if limit.is_paused:
-        return "paused"
-    release = f", next release {both(released_at, now)}" if released_at else ""
+        return pgettext("state", "paused")
+    release = _(", next release %(when)s") % {"when": both(released_at, now)} if released_at else ""
     return f"{terms_of(limit)}{release}"

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
+from django.utils.translation import gettext as _
 
 from delayedq.management.arguments import age
 from delayedq.operations.databases import all_databases
@@ -77,9 +78,9 @@ def monitored(options: dict[str, Any]) -> Iterator[Monitoring]:
         if place:
             _check_port(option, *place)
     if metrics and health and metrics[1] == health[1]:
-        raise CommandError("--metrics-port and --health-port must be two ports.")
+        raise CommandError(_("--metrics-port and --health-port must be two ports."))
     if file and not file.parent.is_dir():
-        raise CommandError(f"--health-file: there is no directory {str(file.parent)!r}.")
+        raise CommandError(_("--health-file: there is no directory %(path)r.") % {"path": str(file.parent)})
     if metrics is None:
         yield Monitoring(metrics, health, file, None)
         return
@@ -105,8 +106,9 @@ def run_health(stdout: OutputWrapper, options: dict[str, Any]) -> None:
     """Say what was checked in each database. Exits with 1 if something failed."""
     asked = {"oldest_due": options["oldest_due"], "workers_here": options["workers_here"]}
     checks = [check for store in all_databases() for check in health(store, **asked)]
+    passed, failed = _("ok"), _("FAILED")
     for check in checks:
-        stdout.write(f"{'ok' if check.passed else 'FAILED'}: {printable(check.sentence)}")
+        stdout.write(f"{passed if check.passed else failed}: {printable(check.sentence)}")
     if not all(check.passed for check in checks):
         sys.exit(1)
 
@@ -131,6 +133,6 @@ def _check_port(option: str, address: str, port: int) -> None:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((address, port))
     except OSError as error:
-        raise CommandError(
-            f"{option}: nothing can listen on port {port} of {address or 'this host'}: {error}"
-        ) from None
+        about = {"option": option, "port": port, "address": address or _("this host"), "error": error}
+        said = _("%(option)s: nothing can listen on port %(port)s of %(address)s: %(error)s") % about
+        raise CommandError(said) from None

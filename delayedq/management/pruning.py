@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError
 from django.db import Error
 from django.utils.timezone import localtime
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from delayedq.core.limits import EARLIEST
 from delayedq.management.arguments import age
 from delayedq.operations.pruning import prune
-from delayedq.operations.wording import printable
+from delayedq.operations.wording import grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -37,7 +39,8 @@ def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
     """Do it and say what was done; returns how many rows that was. Raises CommandError if nothing is asked for."""
     asked = {False: options["older_than"], True: options["failed_older_than"]}
     if not any(older_than is not None for older_than in asked.values()):
-        raise CommandError("Say what to delete: --older-than AGE, --failed-older-than AGE, or both; AGE as in 30d.")
+        said = _("Say what to delete: --older-than AGE, --failed-older-than AGE, or both; AGE as in 30d.")
+        raise CommandError(said)
     now = store.now()
     moments = {failed: _before(now, older_than) for failed, older_than in asked.items() if older_than is not None}
     return sum(
@@ -48,7 +51,8 @@ def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
 
 def _before(now: datetime, older_than: timedelta) -> datetime:
     if older_than > now - EARLIEST:
-        raise CommandError(f"{older_than.days:,} days ago is before the year {EARLIEST.year:,}.")
+        about = {"days": grouped(older_than.days), "year": grouped(EARLIEST.year)}
+        raise CommandError(_("%(days)s days ago is before the year %(year)s.") % about)
     return now - older_than
 
 
@@ -62,12 +66,45 @@ def _run(
     except Error as error:
         if not deleted:
             raise
-        raise CommandError(f"The database failed after {deleted:,} rows: {error}") from error
-    what = "dead letter" if dead_letters else "ended message"
-    where = f" of the queue {printable(queue)}" if queue else ""
-    done = "would be deleted" if dry_run else ("was deleted" if deleted == 1 else "were deleted")
-    until = localtime(before).isoformat(sep=" ", timespec="seconds")
-    out.write(f"{deleted:,} {what}{'' if deleted == 1 else 's'}{where} from before {until} {done}.")
+        about = {"number": grouped(deleted), "error": error}
+        raise CommandError(_("The database failed after %(number)s rows: %(error)s") % about) from error
+    about = {
+        "number": grouped(deleted),
+        "where": _(" of the queue %(queue)s") % {"queue": printable(queue)} if queue else "",
+        "until": localtime(before).isoformat(sep=" ", timespec="seconds"),
+    }
+    out.write(_told(deleted, dead_letters=dead_letters, dry_run=dry_run) % about)
     if needed:
-        out.write(f"{needed:,} {'is' if needed == 1 else 'are'} kept: an open batch of the archive still needs them.")
+        said = ngettext(
+            "%(number)s is kept: an open batch of the archive still needs them.",
+            "%(number)s are kept: an open batch of the archive still needs them.",
+            needed,
+        )
+        out.write(said % {"number": grouped(needed)})
     return deleted + needed
+
+
+def _told(number: int, *, dead_letters: bool, dry_run: bool) -> str:
+    if dead_letters and dry_run:
+        return ngettext(
+            "%(number)s dead letter%(where)s from before %(until)s would be deleted.",
+            "%(number)s dead letters%(where)s from before %(until)s would be deleted.",
+            number,
+        )
+    if dead_letters:
+        return ngettext(
+            "%(number)s dead letter%(where)s from before %(until)s was deleted.",
+            "%(number)s dead letters%(where)s from before %(until)s were deleted.",
+            number,
+        )
+    if dry_run:
+        return ngettext(
+            "%(number)s ended message%(where)s from before %(until)s would be deleted.",
+            "%(number)s ended messages%(where)s from before %(until)s would be deleted.",
+            number,
+        )
+    return ngettext(
+        "%(number)s ended message%(where)s from before %(until)s was deleted.",
+        "%(number)s ended messages%(where)s from before %(until)s were deleted.",
+        number,
+    )

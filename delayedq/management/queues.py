@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError
 from django.db import Error, connections
+from django.utils.translation import gettext as _
 
+from delayedq.operations.wording import grouped
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
 
@@ -32,8 +34,9 @@ def check_queues(names: Iterable[str], backends: Sequence[DelayedQBackend], warn
         if name in known:
             continue
         if all(backend.queues for backend in backends):
-            raise CommandError(f"There is no queue {name!r}{near(name, known)}")
-        warn.write(f"Warning: no task and no message has the queue {name!r} so far{near(name, known)}")
+            raise CommandError(_("There is no queue %(name)r") % {"name": name} + near(name, known))
+        said = _("Warning: no task and no message has the queue %(name)r so far") % {"name": name}
+        warn.write(f"{said}{near(name, known)}")
 
 
 def known_queues(names: Iterable[str], backends: Sequence[DelayedQBackend]) -> set[str]:
@@ -46,9 +49,10 @@ def near(name: str, known: set[str]) -> str:
     """The end of a sentence about a name that is not known."""
     nearest = get_close_matches(name, known, 1)
     listed = sorted(known)[:LISTED]
-    more = f", and {len(known) - LISTED:,} more" if len(known) > LISTED else ""
-    asked = f". Did you mean {nearest[0]!r}?" if nearest else "."
-    return f"{asked} Known: {', '.join(listed)}{more}." if listed else asked
+    more = _(", and %(number)s more") % {"number": grouped(len(known) - LISTED)} if len(known) > LISTED else ""
+    asked = _(". Did you mean %(name)r?") % {"name": nearest[0]} if nearest else "."
+    known_ones = _("Known: %(names)s.") % {"names": f"{', '.join(listed)}{more}"}
+    return f"{asked} {known_ones}" if listed else asked
 
 
 def _configured(backends: Sequence[DelayedQBackend]) -> set[str]:

@@ -11,7 +11,11 @@ from itertools import islice
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext
+
 from delayedq.operations.schedules import changes, describe, disabled_by_hand, zone_of
+from delayedq.operations.wording import grouped
 from delayedq.store import default_store
 
 if TYPE_CHECKING or find_spec("rich"):
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
     Record = dict[str, list[Text]]
 
 UNLIMITED = 10_000
-NOTHING = "There are no schedules, neither in DELAYEDQ['CRON'] nor in the database."
+NOTHING = gettext_lazy("There are no schedules, neither in DELAYEDQ['CRON'] nor in the database.")
 
 STYLES = {"succeeded": "green", "failed": "red", "cancelled": "yellow", "expired": "yellow", "retrying": "yellow"}
 
@@ -56,6 +60,12 @@ def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False
     )
 
 
+def _word(state: str) -> str:
+    """A state as the admin calls it."""
+    word = pgettext("state", state)
+    return _(state) if word == state else word
+
+
 # cron list
 
 
@@ -63,7 +73,7 @@ def show_schedules(console: Console, schedules: Iterable[Known]) -> None:
     """Print each schedule's task, times, last tick with its outcome, and next tick, in the widest layout that fits."""
     records = [_record(known) for known in schedules]
     if not records:
-        console.print(NOTHING)
+        console.print(str(NOTHING))
         return
     layouts = [_rows(records, ", "), _rows(records, "\n"), _paragraphs(records)]
     anywhere = console.options.update(max_width=UNLIMITED)
@@ -74,13 +84,14 @@ def show_schedules(console: Console, schedules: Iterable[Known]) -> None:
 def _record(known: Known) -> Record:
     definition = known.definition
     zone = _zone(definition) if definition else UTC
-    never = {"disabled in the settings": "disabled", "ended": "never"}.get(known.state, known.state)
+    never = {"disabled in the settings": _word("disabled"), "ended": _("never")}
+    following = never.get(known.state, _word(known.state))
     return {
-        "schedule": [Text(known.name, "bold")],
-        "task": [Text(definition.offer.kind)] if definition else [],
-        "when": [Text(line) for line in describe(definition)] if definition else [],
-        "last tick": _last(known.last, zone) if known.last else [Text("none yet")],
-        "next tick": _both(known.following, zone) if known.following else [Text(never, "yellow")],
+        _("schedule"): [Text(known.name, "bold")],
+        _("task"): [Text(definition.offer.kind)] if definition else [],
+        _("when"): [Text(line) for line in describe(definition)] if definition else [],
+        _("last tick"): _last(known.last, zone) if known.last else [Text(_("none yet"))],
+        _("next tick"): _both(known.following, zone) if known.following else [Text(following, "yellow")],
     }
 
 
@@ -112,27 +123,27 @@ def show_ticks(console: Console, definitions: Iterable[Definition], count: int) 
     """Print the next `count` ticks of each schedule."""
     store = default_store()
     now, disabled = store.now(), disabled_by_hand(store)
-    table = _table("schedule", "tick", "UTC", "interval")
+    table = _table(_("schedule"), _("tick"), "UTC", _("interval"))
     for definition in definitions:
         ticks = islice(definition.schedule.ticks_after(now), count)
         _add_ticks(table, _name(definition, disabled), _zone(definition), ticks)
         table.add_section()
-    console.print(table if table.row_count else NOTHING)
+    console.print(table if table.row_count else str(NOTHING))
 
 
 def show_ticks_around_changes(console: Console, definitions: Iterable[Definition], count: int) -> None:
     """Print `count` ticks before and after each of the next two clock changes (DST) of each schedule's zone."""
     store = default_store()
     now, disabled = store.now(), disabled_by_hand(store)
-    table = _table("schedule", "tick", "UTC", "interval")
+    table = _table(_("schedule"), _("tick"), "UTC", _("interval"))
     for definition in definitions:
         name, found = _name(definition, disabled), [*changes(definition.schedule, now, count)]
         for change in found:
             _add_change(table, name, _zone(definition), change)
             table.add_section()
         if not found:
-            table.add_row(name, f"The clock of {_zone(definition)} does not change.")
-    console.print(table if table.row_count else NOTHING)
+            table.add_row(name, _("The clock of %(zone)s does not change.") % {"zone": _zone(definition)})
+    console.print(table if table.row_count else str(NOTHING))
 
 
 def _add_change(table: Table, name: Text, zone: ZoneInfo, change: Change) -> None:
@@ -163,7 +174,7 @@ def _table(*titles: str, leading: int = 0) -> Table:
 def _name(definition: Definition, disabled: set[str]) -> Text:
     """The name, marked if the schedule is disabled in the settings or by an operator."""
     active = definition.enabled and definition.name not in disabled
-    return Text(definition.name if active else f"{definition.name} (disabled)", "bold")
+    return Text(definition.name if active else f"{definition.name} ({_word('disabled')})", "bold")
 
 
 def _both(moment: datetime, zone: tzinfo) -> list[Text]:
@@ -172,7 +183,7 @@ def _both(moment: datetime, zone: tzinfo) -> list[Text]:
 
 
 def _last(tick: LastTick, zone: tzinfo) -> list[Text]:
-    return [Text(_time(tick.nominal_at, zone)), Text(tick.state, STYLES.get(tick.state, ""))]
+    return [Text(_time(tick.nominal_at, zone)), Text(_word(tick.state), STYLES.get(tick.state, ""))]
 
 
 def _time(moment: datetime, zone: tzinfo) -> str:
@@ -196,19 +207,29 @@ def _zone(definition: Definition) -> ZoneInfo:
 
 def show_imported(console: Console, taken: Iterable[Taken], *, dry_run: bool = False) -> None:
     """A row for each schedule of another framework: what became of it, or would."""
-    table = _table("schedule", "task", "outcome", "when, or why not", "first tick", "notes")
+    table = _table(_("schedule"), _("task"), _("outcome"), _("when, or why not"), _("first tick"), _("notes"))
     for one in taken:
-        outcome = f"would be {one.outcome}" if dry_run else one.outcome
+        outcome = _became(one.outcome, dry_run=dry_run)
         style = "red" if one.outcome == "refused" else "green"
         first = _time(one.first, UTC) if one.first else ""
         table.add_row(one.name, one.task, Text(outcome, style), one.said, first, "; ".join(one.notes))
-    console.print(table if table.row_count else "There are no schedules.")
+    console.print(table if table.row_count else _("There are no schedules."))
 
 
 def show_moved(console: Console, moved: Iterable[Moved], *, dry_run: bool = False) -> None:
     """A row for each task and each reason: how many of its waiting messages were moved or refused, or would be."""
-    table = _table("task", "outcome", "messages", "why not")
+    table = _table(_("task"), _("outcome"), _("messages"), _("why not"))
     for one in moved:
-        outcome = f"would be {one.outcome}" if dry_run else one.outcome
-        table.add_row(one.task, Text(outcome, "red" if one.said else "green"), f"{one.messages:,}", one.said)
-    console.print(table if table.row_count else "No messages wait there.")
+        outcome = _became(one.outcome, dry_run=dry_run)
+        table.add_row(one.task, Text(outcome, "red" if one.said else "green"), grouped(one.messages), one.said)
+    console.print(table if table.row_count else _("No messages wait there."))
+
+
+def _became(outcome: str, *, dry_run: bool) -> str:
+    """What became of it, or would."""
+    words = {
+        "imported": (_("imported"), _("would be imported")),
+        "moved": (_("moved"), _("would be moved")),
+        "refused": (_("refused"), _("would be refused")),
+    }
+    return words[outcome][dry_run]

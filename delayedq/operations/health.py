@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error, transaction
+from django.utils.translation import gettext as _
 
 from delayedq.operations.limited_waits import waits
 from delayedq.operations.wording import span
@@ -34,12 +35,13 @@ def health(store: Store, *, oldest_due: timedelta | None = None, workers_here: b
     try:
         return list(_checks(store, oldest_due, workers_here=workers_here))
     except Error as error:
-        return [Check(False, f"The database {store.alias!r} does not let a worker claim: {str(error).strip()}")]
+        about = {"alias": repr(store.alias), "error": str(error).strip()}
+        return [Check(False, _("The database %(alias)s does not let a worker claim: %(error)s") % about)]
 
 
 def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -> Iterator[Check]:
     try_claim(store)
-    yield Check(True, f"A worker could claim from the database {store.alias!r}.")
+    yield Check(True, _("A worker could claim from the database %(alias)s.") % {"alias": repr(store.alias)})
     if workers_here:
         yield _workers_here(store)
     if oldest_due is not None:
@@ -57,10 +59,9 @@ def _workers_here(store: Store) -> Check:
     host = socket.gethostname()
     names = [worker.name for worker in live_workers(store, store.now()) if worker.host == host]
     if names:
-        return Check(True, f"These workers of this host live: {', '.join(names)}.")
-    return Check(
-        False, f"No worker of this host ({host}) has a fresh heartbeat. Start run_workers, or look at its log."
-    )
+        return Check(True, _("These workers of this host live: %(names)s.") % {"names": ", ".join(names)})
+    said = _("No worker of this host (%(host)s) has a fresh heartbeat. Start run_workers, or look at its log.")
+    return Check(False, said % {"host": host})
 
 
 def _in_time(store: Store, bound: timedelta) -> Check:
@@ -69,7 +70,10 @@ def _in_time(store: Store, bound: timedelta) -> Check:
     late = {queue: wait.late for queue, wait in found.items() if wait.late > bound.total_seconds()}
     if not late:
         limited = max((wait.limited for wait in found.values()), default=0.0)
-        more = f" Some wait for a limit, the first for {span(timedelta(seconds=limited))}." if limited else ""
-        return Check(True, f"No message has been due for longer than {span(bound)}.{more}")
+        said = _("No message has been due for longer than %(span)s.") % {"span": span(bound)}
+        waiting = {"span": span(timedelta(seconds=limited))}
+        more = _("Some wait for a limit, the first for %(span)s.") % waiting if limited else ""
+        return Check(True, " ".join(filter(None, [said, more])))
     queue = max(late, key=lambda name: late[name])
-    return Check(False, f"The first message of {queue} has been due for {span(timedelta(seconds=late[queue]))}.")
+    about = {"queue": queue, "span": span(timedelta(seconds=late[queue]))}
+    return Check(False, _("The first message of %(queue)s has been due for %(span)s.") % about)

@@ -23,23 +23,28 @@ from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
-INI = """
-[databases]
-* = host={postgresql}
-[pgbouncer]
-listen_port = 6432
-unix_socket_dir = {directory}
-pool_mode = transaction
-default_pool_size = 5
-auth_type = trust
-auth_file = {directory}/users
-ignore_startup_parameters = options
-"""
+INI = Path(__file__).parents[2] / "docs" / "deploy" / "pgbouncer.ini"
+#: What the file has for other machines, and what a test has for it.
+HERE = {
+    "site = host=db.internal port=5432 dbname=site": "* = host={postgresql}",
+    "listen_addr = 127.0.0.1": "unix_socket_dir = {directory}",
+    "auth_type = scram-sha-256": "auth_type = trust",
+    "/etc/pgbouncer/userlist.txt": "{directory}/users",
+    "default_pool_size = 20": "default_pool_size = 5",
+}
+
+
+def configuration(**places):
+    text = INI.read_text()
+    for there, here in HERE.items():
+        assert there in text
+        text = text.replace(there, here.format(**places))
+    return text
 
 
 @pytest.fixture
 def pooler(connection):
-    """The directory of the socket of a PgBouncer with 5 server connections."""
+    """The directory of the socket of a PgBouncer as docs/deploy has it, with 5 server connections."""
     program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
     if not Path(program).exists():
         missing("pgbouncer")
@@ -47,7 +52,7 @@ def pooler(connection):
     with tempfile.TemporaryDirectory(prefix="pgb-", ignore_cleanup_errors=True) as directory:
         Path(directory).chmod(0o777)
         Path(directory, "users").write_text(f'"{settings["USER"]}" ""')
-        Path(directory, "ini").write_text(INI.format(postgresql=settings["HOST"], directory=directory))
+        Path(directory, "ini").write_text(configuration(postgresql=settings["HOST"], directory=directory))
         # It does not run as root: take the user who may reach the socket of the server.
         user = ["-u", Path(settings["HOST"]).owner()] if os.getuid() == 0 else []
         arguments = [program, "-q", *user, f"{directory}/ini"]

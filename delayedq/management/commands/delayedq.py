@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, ProgrammingError
+from django.utils.translation import gettext as _
 
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_tables, chosen_store
@@ -15,7 +16,7 @@ from delayedq.management.doctor import add_json, run_check_pending, run_doctor
 from delayedq.management.importing import add_import_from, run_import_from
 from delayedq.management.limiting import add_channels, run_channels
 from delayedq.management.monitoring import add_health, run_health, show_metrics
-from delayedq.management.pausing import pause_others, resume_others
+from delayedq.management.pausing import pause_others, resume_others, told_paused, told_resumed
 from delayedq.management.pruning import add_prune, run_prune
 from delayedq.management.queues import check_queues, known_queues, near
 from delayedq.management.scaling import add_needed, run_needed
@@ -106,26 +107,30 @@ class Command(BaseCommand):
         found = [(store, message) for store in all_stores() for message in _named(store, text)]
         candidates = [] if found else [(store, message) for store in all_stores() for message in _begun(store, text)]
         if not found and not candidates:
-            raise CommandError(
-                f"There is no live message with the id or key {text!r}, nor one whose key begins with it, and no ended"
+            said = _(
+                "There is no live message with the id or key %(text)r, nor one whose key begins with it, and no ended"
                 " one with that id."
             )
+            raise CommandError(said % {"text": text})
         for store, message in found or candidates:
             name = f"{message.kind} {message.key}" if message.key else message.kind
             self.stdout.write(f"#{message.pk} {printable(name)}")
             for answer in [] if len(candidates) > 1 else explain(message, store=store):
                 self.stdout.write(f"  {printable(answer.text)}")
         if len(candidates) > 1:
-            many = f"More than {PAGE}" if len(candidates) > PAGE else f"{len(candidates)}"
-            said = f"{many} messages have a key that begins with {printable(text)}; name one to have it explained."
-            self.stdout.write(said)
+            about = {"number": min(len(candidates), PAGE), "text": printable(text)}
+            more = _(
+                "More than %(number)s messages have a key that begins with %(text)s; name one to have it explained."
+            )
+            these = _("%(number)s messages have a key that begins with %(text)s; name one to have it explained.")
+            self.stdout.write((more if len(candidates) > PAGE else these) % about)
 
     def _explain_flow(self, text: str) -> None:
         id_ = id_in(text.removeprefix(FLOW)) or 0
         found = [(store, steps) for store in all_stores() if (steps := steps_of(store, id_))]
         if not found:
-            raise CommandError(f"There is no flow {printable(text.removeprefix(FLOW))!r}.")
-        for _, steps in found:
+            raise CommandError(_("There is no flow %(name)r.") % {"name": printable(text.removeprefix(FLOW))})
+        for _store, steps in found:
             for one in steps:
                 self.stdout.write(f"{printable(one.step.name)}: {one.step.state}")
                 self.stdout.write(f"  {printable(explain_step(one, steps))}")
@@ -142,21 +147,26 @@ class Command(BaseCommand):
             paused = pause(queue, store=store)
         except InvalidQueue as error:
             raise CommandError(str(error)) from None
-        self.stdout.write(f"{printable(queue)} {'is paused' if paused else 'was already paused'}.")
+        self.stdout.write(told_paused(queue, paused))
 
     def _resume(self, options: dict[str, Any]) -> None:
         queue: str | None = options["queue"]
-        store, _ = chosen_store(options["backend"])
+        store, _backends = chosen_store(options["backend"])
         if queue is None:
             self.stdout.write(resume_others(store, options["task"]))
             return
         if not resume(queue, store=store):
             others = ", ".join(sorted(map(printable, store.paused())))
-            raise CommandError(f"{queue!r} is not paused; {f'paused: {others}' if others else 'no queue is'}.")
-        self.stdout.write(f"{printable(queue)} is resumed.")
+            said = (
+                _("%(name)r is not paused; paused: %(others)s.")
+                if others
+                else _("%(name)r is not paused; no queue is.")
+            )
+            raise CommandError(said % {"name": queue, "others": others})
+        self.stdout.write(told_resumed(queue))
 
     def _channels(self, options: dict[str, Any]) -> None:
-        store, _ = chosen_store(options["backend"])
+        store, _backends = chosen_store(options["backend"])
         run_channels(store, self.stdout, options)
 
     def _prune(self, options: dict[str, Any]) -> None:
@@ -166,7 +176,8 @@ class Command(BaseCommand):
         if queue is not None and not found and BARE not in queue:
             known = known_queues([queue], backends)
             if queue not in known:
-                self.stderr.write(f"Warning: no task and no message has the queue {queue!r}{near(queue, known)}")
+                said = _("Warning: no task and no message has the queue %(name)r") % {"name": queue}
+                self.stderr.write(f"{said}{near(queue, known)}")
 
 
 def _named(store: Store, text: str) -> list[Message | FinishedMessage]:
