@@ -1,13 +1,16 @@
-"""What the messages of a task say beside what the task was given: see `core.metadata`."""
+"""What the messages of a task say of it and of who makes them: their part of the metadata, and what is read back."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT
+from delayedq.core.channels import channel_of, shown_priority
+from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, stored_duration
+from delayedq.core.serialization import loads
 from delayedq.task_options import database_of
 
 if TYPE_CHECKING:
+    from delayedq.scheduling import StoredOptions
     from delayedq.tasks import Task
     from delayedq.worker.attempt import Attempt
 
@@ -19,6 +22,21 @@ def own_metadata(task: Task[..., Any], known: Task[..., Any], attempt: Attempt |
         return lineage
     durations = ((EXPIRES, task.expires, known.expires), (DEADLINE, task.deadline, known.deadline))
     return lineage | {name: own.total_seconds() for name, own, theirs in durations if own is not None and own != theirs}
+
+
+def stored_options(task: Task[..., Any], row: StoredOptions) -> dict[str, Any]:
+    """The options of the task that a message (a row, or what was claimed) has."""
+    moved = row.scheduled_at_initially != row.created_at
+    return {
+        "queue_name": row.queue,
+        "priority": shown_priority(row.priority),
+        "max_attempts": row.max_attempts,
+        "metadata": None if (metadata := as_given(row.metadata)) is None else loads(metadata),
+        "deadline": stored_duration(row.metadata, DEADLINE, task.deadline),
+        "expires": stored_duration(row.metadata, EXPIRES, task.expires),
+        "channel_name": channel_of(row.metadata),
+        "run_after": row.scheduled_at_initially if moved else None,
+    }
 
 
 def _lineage(task: Task[..., Any], attempt: Attempt | None) -> dict[str, Any]:

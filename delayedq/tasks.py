@@ -14,9 +14,8 @@ from delayedq import clock
 from delayedq.async_versions import async_version
 from delayedq.base_task import DEFAULTED, BaseTask
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
-from delayedq.core.channels import channel_of, shown_priority
-from delayedq.core.metadata import DEADLINE, EXPIRES, as_given, stored_duration, with_own
-from delayedq.core.serialization import dump_call, dumps, loads
+from delayedq.core.metadata import with_own
+from delayedq.core.serialization import dump_call, dumps
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
@@ -28,7 +27,7 @@ from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer, OnConflict
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
-from delayedq.task_metadata import own_metadata
+from delayedq.task_metadata import own_metadata, stored_options
 from delayedq.task_options import check_call, check_naming, check_options, check_place, enter, warn_naive
 
 if TYPE_CHECKING:
@@ -201,18 +200,7 @@ class Task[**P, R](BaseTask):
 
     def as_stored(self, row: StoredOptions, backend: str | None = None) -> Task[P, R]:
         """The task as it was enqueued: with the options that a message (a row, or what was claimed) has."""
-        moved = row.scheduled_at_initially != row.created_at
-        changes = {
-            "queue_name": row.queue,
-            "priority": shown_priority(row.priority),
-            "max_attempts": row.max_attempts,
-            "metadata": None if (metadata := as_given(row.metadata)) is None else loads(metadata),
-            "deadline": stored_duration(row.metadata, DEADLINE, self.deadline),
-            "expires": stored_duration(row.metadata, EXPIRES, self.expires),
-            "channel_name": channel_of(row.metadata),
-            "run_after": row.scheduled_at_initially if moved else None,
-            "backend": backend or self.backend,
-        }
+        changes = {**stored_options(self, row), "backend": backend or self.backend}
         stored: Task[P, R] = object.__new__(type(self))  # what is stored is not checked against the settings of today
         for each in fields(self):
             object.__setattr__(stored, each.name, changes.get(each.name, getattr(self, each.name)))
