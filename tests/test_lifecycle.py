@@ -157,6 +157,30 @@ def test_each_retry_is_followed_once(store):
     assert sorted(marks()) == [("failed", result.id), ("tried", result.id)]
 
 
+@pytest.mark.parametrize("retries", [0, 3])
+def test_j1_as_many_retries_as_allowed_are_followed_and_then_the_failure_once(alias, retries):
+    with clock(START) as now:
+        result = enqueue(lifecycle.followed, ValueError("no"), max_attempts=1 + retries)
+        for _ in range(retries + 3):
+            run_due(raise_failures=False)
+            now.advance(HOUR)
+    assert marks() == [("tried", result.id)] * retries + [("failed", result.id)]
+
+
+def test_j4_who_submits_a_key_shares_its_message_until_that_has_ended(alias):
+    with clock(START):
+        tasks.bodies["lifecycle"] = lambda: 7
+        first, second = (
+            lifecycle.followed.schedule_at(START, "lifecycle", key="a", on_conflict="keep") for _ in range(2)
+        )
+        run_due()
+        third = lifecycle.followed.schedule_at(START, "lifecycle", key="a", on_conflict="keep")
+        run_due()
+    assert first.id == second.id != third.id
+    assert [default_task_backend.get_result(one.id).return_value for one in (first, second, third)] == [7, 7, 7]
+    assert marks() == [("succeeded", first.id), ("succeeded", third.id)]
+
+
 @pytest.mark.parametrize("why", ["cancelled", "expired", "snoozed"])
 def test_nothing_follows_what_neither_succeeds_nor_fails(alias, why):
     error = {"cancelled": Cancel("no"), "snoozed": Snooze(HOUR), "expired": None}[why]

@@ -12,7 +12,7 @@ import pytest
 TESTS = Path(__file__).parent
 ROW = re.compile(r"^\| ([A-Z]\d+) \| .+ \| (.+) \|$", re.MULTILINE)
 NAMED = dict(ROW.findall((TESTS / "SCENARIOS.md").read_text()))
-COUNTS = {"A": 15, "B": 20, "C": 11, "K": 14, "E": 15, "D": 32}
+COUNTS = {"A": 15, "B": 20, "C": 11, "K": 14, "E": 15, "J": 8, "D": 32}
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin, messages
@@ -81,12 +82,13 @@ class FlowAdmin(ReadOnlyAdmin):
         steps = steps_of(self.store, flow.pk)
         drawn = picture({step.number: step.after for step in steps})
         first = self._first_messages(steps)
-        critical = {step.number for step in steps if step.is_critical}
+        # Each step of the critical path comes after the one before it, and has a higher number.
+        critical = set(pairwise(sorted(step.number for step in steps if step.is_critical)))
         context = {
             "flow": flow,
             "state": flow.state,
             "rows": [_row(step, steps, first.get(step.step.pk, ""), *drawn.places[step.number]) for step in steps],
-            "lines": [(line, {before, number} <= critical) for before, number, line in drawn.lines],
+            "lines": [(line, (before, number) in critical) for before, number, line in drawn.lines],
             "size": (drawn.width, drawn.height),
             "box": (WIDTH, HEIGHT),
             "now": self.store.now(),

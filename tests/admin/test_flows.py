@@ -70,3 +70,16 @@ def test_permissions(member):
     assert Row.objects.get().stopped_at is None
     assert member("view_flow", "cancel_message", name="dora").post(f"{FLOWS}{result.id}/cancel/now/").status_code == 302
     assert result.state == "cancelled"
+
+
+def test_only_lines_of_the_critical_path_are_thick(operator):
+    """The first step is on it, and so is the last: the line between them is not, as another step came between."""
+    flow = Flow("shortcut")
+    flow.add("first", tasks.nothing.s())
+    flow.add("second", tasks.nothing.s(), after="first")
+    flow.add("last", tasks.nothing.s(), after=["first", "second"])
+    result = flow.enqueue()
+    run()
+    page = operator.get(f"{FLOWS}{result.id}/change/")
+    assert sum(row.is_critical for row in page.context["rows"]) == 3
+    assert sorted(is_critical for _, is_critical in page.context["lines"]) == [False, True, True]
