@@ -9,6 +9,7 @@ from delayedq.async_versions import async_version
 from delayedq.exceptions import QueueClosed
 from delayedq.queue.browsing import Browsing, Readings
 from delayedq.queue.consumer import Consumer
+from delayedq.queue.consuming import BACKOFF, PATIENCE, Consumers, terms
 from delayedq.queue.leases import History, check_duration
 from delayedq.queue.producer import Producer
 from delayedq.queue.reading import Reading, live, waiting
@@ -16,12 +17,15 @@ from delayedq.queue.replies import expiry, reply_name, sweep
 from delayedq.store.offers import check_key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from django.db.models import QuerySet
 
+    from delayedq.core.backoff import Backoff
     from delayedq.cron.service import CronService
     from delayedq.models import FinishedMessage, MessageQuerySet
+    from delayedq.queue.envelope import Envelope
 
 #: The argument that drop_all_messages() requires.
 CONFIRMATION = "Yes, please, I know what I'm doing!"
@@ -73,6 +77,27 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
     def _keyed(self, key: str) -> MessageQuerySet:
         check_key(key)
         return live(self.leases).keyed(self.address.queue, key)
+
+    def consume(
+        self,
+        handle: Callable[[Envelope[P]], object],
+        *,
+        threads: int | tuple[int, int] = 1,
+        patience: timedelta = PATIENCE,
+        backoff: Backoff | timedelta | None = BACKOFF,
+        lease: timedelta | None = None,
+    ) -> None:
+        """Hand each message to `handle(envelope)`, in threads, until the queue is closed; elastic if told so.
+
+        threads: how many, or (fewest, most): one more starts while all others work, and one that has waited `patience`
+        (timedelta) for a message ends.
+
+        What `handle` has not settled is acknowledged when it returns. If it raises, that is logged, and the message is
+        rejected: due again after `backoff` (a timedelta, a callable that takes the number of the attempt; None: at
+        once). It must end within the lease, or extend it. While the database is away, it is polled again. An exception
+        in the calling thread, as of Ctrl-C, is raised when what runs has ended. Raises InvalidQueue.
+        """
+        Consumers(self, handle, terms(threads, patience, backoff, lease)).run()
 
     def count(self) -> int:
         """The number of messages that are not leased, due or not (of those that pass the filter)."""

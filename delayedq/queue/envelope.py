@@ -209,6 +209,10 @@ class Envelope[P]:
                 self._put_back(error, delay)
             raise
 
+    def put_back(self, error: Exception, backoff: Backoff | timedelta | None) -> None:
+        """Reject after an error, unless it is settled already: due after `backoff`."""
+        self._settle(self.putting_back(error, self._delay(backoff)))
+
     # The settlements, for Batch too
 
     def acknowledging(self) -> Settlement:

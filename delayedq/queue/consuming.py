@@ -1,0 +1,158 @@
+"""Threads that hand the messages of a queue to a function: more while all of them work, fewer while it is empty."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.db import Error, connections
+
+from delayedq.core.backoff import as_backoff
+from delayedq.exceptions import InvalidQueue, QueueClosed
+from delayedq.queue.leases import check_duration
+from delayedq.queue.watch import ring
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from delayedq.core.backoff import Backoff
+    from delayedq.queue.consumer import Consumer
+    from delayedq.queue.envelope import Envelope
+
+logger = logging.getLogger("delayedq")
+
+#: For how long a thread that is not one of the fewest waits for a message before it ends.
+PATIENCE = timedelta(seconds=10)
+#: Seconds after which a signal is seen that another thread got.
+SIGNALS = 1.0
+#: After how long a message is due again whose handler has raised.
+BACKOFF = timedelta(seconds=1)
+
+
+class Terms(NamedTuple):
+    """See `DelayedQueue.consume`."""
+
+    fewest: int
+    most: int
+    patience: timedelta
+    backoff: Backoff | timedelta | None
+    lease: timedelta | None
+
+
+def terms(threads: object, patience: timedelta, backoff: Backoff | timedelta | None, lease: timedelta | None) -> Terms:
+    """Raises InvalidQueue for what is no number of threads and no duration."""
+    given = threads if isinstance(threads, tuple) else (threads, threads)
+    if len(given) != 2 or any(type(one) is not int for one in given) or not 1 <= given[0] <= given[1]:  # noqa: PLR2004
+        raise InvalidQueue(f"The threads are a number from 1 on, or (fewest, most), not {threads!r}.")
+    check_duration("patience", patience)
+    if lease is not None:
+        check_duration("lease", lease)
+    if backoff is not None:
+        as_backoff(backoff)
+    return Terms(*given, patience, backoff, lease)
+
+
+class Consumers[P]:
+    """The threads of one `consume()`. A thread starts when a message came and no other one waits for the next."""
+
+    def __init__(self, queue: Consumer[P], handle: Callable[[Envelope[P]], object], agreed: Terms) -> None:
+        self._queue, self._handle, self._terms = queue, handle, agreed
+        self._lock = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        self._waiting = 0
+        self._stopped = threading.Event()
+
+    def run(self) -> None:
+        """Until the queue is closed; or what interrupts this thread is raised, once what runs has ended."""
+        try:
+            for _ in range(self._terms.fewest):
+                self._start()
+            self._join()
+        except BaseException:
+            self._stop()
+            self._join()
+            raise
+
+    def _start(self) -> None:
+        """One more, unless there are as many as there may be."""
+        with self._lock:
+            if len(self._threads) >= self._terms.most or self._stopped.is_set():
+                return
+            # A second interrupt ends the process, whatever they do.
+            thread = threading.Thread(target=self._consume, name="delayedq-consumer", daemon=True)
+            self._threads.add(thread)
+            self._waiting += 1
+            thread.start()
+
+    def _join(self) -> None:
+        while alive := tuple(self._threads):
+            alive[0].join(SIGNALS)
+
+    def _stop(self) -> None:
+        self._stopped.set()
+        ring(self._queue.leases.alias, self._queue.address.queue)
+
+    def _consume(self) -> None:
+        """The body of a thread, which counts as waiting when it begins."""
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._poll_and_give()
+                except Error:
+                    logger.exception("The database failed: %r is polled again.", self._queue)
+                    connections.close_all()
+                    self._stopped.wait(self._queue.patience())
+                else:
+                    return
+        except QueueClosed:
+            self._stop()
+        finally:
+            connections.close_all()
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _poll_and_give(self) -> None:
+        """Until there is nothing to do for one more, or for all. Raises QueueClosed, django.db.Error."""
+        patience = self._terms.patience.total_seconds()
+        with self._queue._watch() as watch:  # noqa: SLF001 - the other half of the queue
+            while not self._stopped.is_set():
+                give_up_at = time.monotonic() + patience
+                envelope = self._queue._await(watch, give_up_at, self._terms.lease, self._stopped)  # noqa: SLF001
+                if envelope is not None:
+                    self._work(envelope)
+                elif self._may_end():
+                    return
+
+    def _work(self, envelope: Envelope[P]) -> None:
+        with self._lock:
+            self._waiting -= 1
+            is_last = not self._waiting
+        try:
+            if is_last:
+                self._start()
+            self._give(envelope)
+        finally:
+            with self._lock:
+                self._waiting += 1
+
+    def _give(self, envelope: Envelope[P]) -> None:
+        try:
+            self._handle(envelope)
+        except Exception as error:
+            logger.exception("The consumer of %r failed with message %s.", self._queue, envelope.message_id)
+            with suppress(Error, QueueClosed):  # it comes back when its lease ends
+                envelope.put_back(error, self._terms.backoff)
+        else:
+            envelope.acknowledge()
+
+    def _may_end(self) -> bool:
+        with self._lock:
+            if len(self._threads) <= self._terms.fewest:
+                return False
+            self._threads.discard(threading.current_thread())
+            self._waiting -= 1
+            return True
