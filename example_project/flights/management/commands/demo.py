@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 
-from example_project.flights.replay import demo
+from example_project.flights.replay import cases, demo
 from example_project.flights.replay import serve as after
 from example_project.flights.replay.player import TooFast
 from example_project.flights.replay.timeline import DAY, read_record
@@ -47,6 +47,7 @@ class Command(BaseCommand):
         try:
             call_command("migrate", interactive=False, verbosity=max(0, verbosity - 1))
             self._conclude(demo.run(Console(), seconds=seconds, processes=processes))
+            self.stdout.write(f"{cases.ask()} passengers of delayed flights ask for a refund, at the desk.")
             if serve:
                 self._serve(serve, processes)
         except TooFast:
@@ -67,7 +68,8 @@ class Command(BaseCommand):
         host = address if ":" in address else f"127.0.0.1:{address}"
         self.stdout.write(
             f"The board: http://{host}/{DAY}/\n"
-            f"The admin: http://{host}/admin/, user {after.USER}, password {after.PASSWORD}"
+            f"The admin: http://{host}/admin/, user {after.USER}, password {after.PASSWORD}\n"
+            f"The desk: http://{host}/desk/, as {', '.join(cases.USERS)} (the password is the name)"
         )
         after.serve(address, processes=processes)
 
