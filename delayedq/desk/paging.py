@@ -80,8 +80,7 @@ def heads_of_unassigned(items: Any, queue: str, skills: list[str], size: int) ->
     rows = [
         row for skill in ("", *skills) for row in fits.filter(state=State.WAITING, skill=skill)[:size]
     ]  # fmt: skip
-    for state in ENDING:
-        rows += fits.filter(state=state, until__lte=Now(), skill__in=("", *skills))[:size]
+    rows += fits.filter(state__in=ENDING, until__lte=Now(), skill__in=("", *skills))[:size]
     return sorted(rows, key=place)[:size]
 
 
@@ -90,8 +89,7 @@ def has_unassigned(items: Any, queue: str) -> bool:
     rows = items.filter(queue=queue, is_open=True).values_list("pk", flat=True)
     if rows.filter(state=State.WAITING).order_by("skill", *ORDER).first() is not None:
         return True
-    fallen = (rows.filter(state=state, until__lte=Now()).order_by("until") for state in ENDING)
-    return any(found.first() is not None for found in fallen)
+    return rows.filter(state__in=ENDING, until__lte=Now()).order_by("until").first() is not None
 
 
 def _cut(rows: list[Item], size: int) -> Page:

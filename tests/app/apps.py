@@ -14,6 +14,9 @@ class TestsConfig(AppConfig):
         if "NEW_VERSION" in os.environ:
             from tests.app import later  # noqa: F401
 
+        if "DECIDING" in os.environ:
+            from tests.app import deciding  # noqa: F401
+
         if "QUERY_AT_START" in os.environ:
             with warnings.catch_warnings(action="ignore"):
                 self.get_model("Mark").objects.exists()

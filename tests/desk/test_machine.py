@@ -16,7 +16,7 @@ from delayedq.desk.errors import DeskError
 from delayedq.desk.models import Item
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
-from tests.desk.given import ALL, PAID, opened, person, refund, reviewed
+from tests.desk.given import ALL, PAID, person, refund, reviewed
 
 EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
 SETTINGS = settings(
@@ -28,8 +28,16 @@ SETTINGS = settings(
 )
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOLD = {refund: timedelta(hours=2), reviewed: timedelta(hours=4)}
-VERBS = ["take", "unassign", "renew", "postpone", "finish", "approve", "send_back", "wait", "visit"]
-STEPS = st.lists(st.tuples(st.sampled_from(VERBS), st.booleans()), max_size=12)
+VERBS = ["take", "assign", "unassign", "renew", "postpone", "finish", "approve", "send_back"]
+EVENTS = ["wait", "visit", "replace", "withdraw"]
+STEPS = st.lists(st.tuples(st.sampled_from(VERBS + EVENTS), st.booleans()), max_size=14)
+
+
+def keyed(task):
+    """The item of a message that has a key."""
+    scheduled = task.schedule_at(START, 100, key="case")
+    run_due()
+    return Item.objects.get(message_id=scheduled.id)
 
 
 class Model:
@@ -38,6 +46,7 @@ class Model:
     def __init__(self, task):
         self.state, self.holder, self.until, self.maker = "waiting", None, START, None
         self.is_reviewed, self.hold, self.now = task is reviewed, HOLD[task], START
+        self.message = "there"  # or replaced, or gone
 
     def step(self, verb, who):
         """Whether the verb is carried out."""
@@ -57,9 +66,23 @@ class Model:
     def take(self, who):
         if self.state in {"review", "done"} or self.held() not in {None, who}:
             return False
+        if self.message != "there" and self.held() is None:
+            return False
         if self.state == "postponed" and self.until > self.now:
             return False
         return self.give(who)
+
+    def assign(self, who):
+        """By the lead, who has seen the holder."""
+        if self.state in {"review", "done"} or (self.state == "postponed" and self.until > self.now):
+            return False
+        return (self.message == "there" or self.held() == who) and self.give(who)
+
+    def visit(self):
+        """A worker opens anew what was replaced, whoever holds it."""
+        if self.message == "replaced":
+            self.message, self.maker = "there", None
+            self.free("waiting")
 
     def mine(self, who):
         return self.state in {"assigned", "rejected"} and self.holder == who
@@ -74,22 +97,22 @@ class Model:
         return self.mine(who) and self.free("postponed", self.now + timedelta(hours=3))
 
     def finish(self, who):
-        if not self.mine(who):
+        if not self.mine(who) or self.message != "there":
             return False
         self.maker = who
         return self.free("review" if self.is_reviewed else "done")
 
     def approve(self, who):
-        return self.state == "review" and who != self.maker and self.free("done")
+        return self.state == "review" and who != self.maker and self.message == "there" and self.free("done")
 
     def send_back(self, who):
         return self.state == "review" and who != self.maker and self.give(self.maker, "rejected")
 
 
-def attempt(item, verb, who, now):
-    arguments = {"postpone": [now + timedelta(hours=3)], "finish": [PAID], "send_back": ["no"]}
+def attempt(item, verb, who, now, lead):
+    arguments = {"postpone": [now + timedelta(hours=3)], "finish": [PAID], "send_back": ["no"], "assign": [who]}
     try:
-        getattr(item, verb)(*arguments.get(verb, []), by=who)
+        getattr(item, verb)(*arguments.get(verb, []), by=lead if verb == "assign" else who)
     except DeskError:
         return False
     return True
@@ -98,24 +121,42 @@ def attempt(item, verb, who, now):
 @pytest.mark.parametrize("task", [refund, reviewed], ids=["plain", "reviewed"])
 def test_an_item_is_what_the_model_says(store, task):
     people = {name: person(name, *(one for one in ALL if one != "assign")) for name in ("ann", "bob")}
+    lead = person("lead", "assign")
 
     @SETTINGS
     @given(STEPS)
     def check(steps):
         Message.objects.all().delete()
         with clock(START) as time:
-            pk, model = opened(task).pk, Model(task)
-            for verb, first in steps:
+            pk, model = keyed(task).pk, Model(task)
+            for number, (verb, first) in enumerate(steps):
                 item, who = Item.objects.get(pk=pk), "ann" if first else "bob"
-                if verb == "wait":
-                    model.now = time.advance(hours=1 if first else 4)
-                elif verb == "visit":
-                    run_due()
+                if verb in VERBS:
+                    assert attempt(item, verb, people[who], time(), lead) == bool(model.step(verb, who)), (verb, who)
                 else:
-                    assert attempt(item, verb, people[who], time()) == bool(model.step(verb, who)), (verb, who)
+                    happen(verb, task, model, item, time, number)
                 item = Item.objects.select_related("holder").get(pk=pk)
                 assert (item.state, item.holder and item.holder.username) == (model.state, model.holder)
-                assert Message.objects.filter(pk=item.message_id).exists() == item.is_open == (model.state != "done")
-                assert FinishedMessage.objects.filter(pk=item.message_id).exists() != item.is_open
+                is_live = Message.objects.filter(pk=item.message_id).exists()
+                assert item.is_open == (model.state != "done")
+                assert is_live == (item.is_open and model.message != "gone")
+                assert FinishedMessage.objects.filter(pk=item.message_id).exists() != is_live
 
     check()
+
+
+def happen(event, task, model, item, time, number):
+    """What comes from outside: time, a worker, or whoever has submitted the message."""
+    if event == "wait":
+        model.now = time.advance(hours=number % 4 + 1)
+    elif event == "visit":
+        model.visit()
+        run_due()
+    elif model.state != "done" and model.message != "gone":
+        message = Message.objects.filter(pk=item.message_id)
+        if event == "withdraw":
+            assert task.unschedule(key=message.get().key)
+            model.message = "gone"
+        else:
+            task.schedule_at(time(), 1000 + number, key=message.get().key)
+            model.message = "replaced"
