@@ -29,6 +29,7 @@ __all__ = [
     "distribute",
     "items",
     "plant",
+    "status_of",
     "take_next",
 ]
 
@@ -37,6 +38,7 @@ _LATER = {
     "take_next": "delayedq.desk.dealing",
     "distribute": "delayedq.desk.dealing",
     "plant": "delayedq.desk.planting",
+    "status_of": "delayedq.desk.status",
 }
 
 

@@ -171,6 +171,9 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
     call = call_of(item)
     holder = item.held_by(now)
     may = {verb: rules.may(request.user, verb, item.queue) for verb in ("take", "assign", "review")}
+    reviewing = item.state == "review" and item.decided_by_id != request.user.pk and may["review"]
+    assigning = item.is_open and item.state != "review" and may["assign"]
+    offered = _offered(is_mine=holder == request.user.pk, reviewing=reviewing, assigning=assigning)
     forms = _filled(item, may) | given
     refused = next(iter(given), "")
     _focus(forms[refused or "finish"])
@@ -182,7 +185,8 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "is_late": item.is_open and item.due_at is not None and item.due_at <= now,
         "is_mine": holder == request.user.pk,
         "is_held": holder is not None,
-        "reviewing": item.state == "review" and item.decided_by_id != request.user.pk and may["review"],
+        "reviewing": reviewing,
+        "assigning": assigning,
         "call": call,
         "arguments": select_template([f"delayedq/desk/arguments/{item.kind}.html", "delayedq/desk/_arguments.html"]),
         "decision": _shown(item),
@@ -191,9 +195,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "may": may,
         "forms": forms,
         "refused": refused,
-        "error": ""
-        if refused in {"", "comment", *_offered(item, holder == request.user.pk, may)}
-        else _said(forms[refused]),
+        "error": _said(forms[refused]) if refused not in {"", *offered} else "",
     }
     return framed(request, site, "item", context, status)
 
@@ -218,12 +220,10 @@ def _focus(form: Any) -> None:
         field.field.widget.attrs["autofocus"] = True
 
 
-def _offered(item: Item, is_mine: bool, may: Mapping[str, bool]) -> set[str]:
+def _offered(*, is_mine: bool, reviewing: bool, assigning: bool) -> set[str]:
     """The verbs with a form on the page. What another one has refused, as the item has changed since, is said alone."""
-    verbs = {"finish", "postpone"} if is_mine else set()
-    if item.state == "review":
-        return {"send_back"} if may["review"] else set()
-    return verbs | ({"assign"} if item.is_open and may["assign"] else set())
+    offered = {"finish": is_mine, "postpone": is_mine, "send_back": reviewing, "assign": assigning, "comment": True}
+    return {verb for verb, is_offered in offered.items() if is_offered}
 
 
 def _said(form: Any) -> str:

@@ -174,6 +174,7 @@ class Item(models.Model):
 
     take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
     postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
+    report = verbs.report
 
 
 class DeskQueue(models.Model):

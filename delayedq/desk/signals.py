@@ -1,14 +1,29 @@
-"""Signals of the desk; the sender is the kind of the message.
+"""Signals of the desk; the sender is the task, so that `sender=refund` hears of one alone (None: it is not known here).
 
 - `item_changed` (item, verb: str, by: a user or None): sent in the transaction of each verb, robustly: what a receiver
-  raises is logged, and changes nothing.
+  raises is logged, and changes nothing. The verb `replace` says that a worker has opened the item anew.
 - `item_due_soon`, `item_late` (item): once, by the worker that finds it out.
+
+    @receiver(item_changed, sender=refund)
+    def tell_the_team(item, verb, by, **kwargs): ...
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from django.dispatch import Signal
+
+from delayedq.tasks import registered
+
+if TYPE_CHECKING:
+    from delayedq.desk.models import Item
 
 item_changed = Signal()
 item_due_soon = Signal()
 item_late = Signal()
+
+
+def tell(signal: Signal, item: Item, **said: Any) -> None:
+    """Django knows a sender by its identity, which a text read from the database does not have."""
+    signal.send_robust(registered.get(item.kind), item=item, **said)

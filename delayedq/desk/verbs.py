@@ -15,11 +15,13 @@ from django.db import router, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
+from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
 from delayedq.desk import closing, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidPostponement, NotAllowed, NotOpen, Taken
 from delayedq.store import store_for
+from delayedq.store.progress import read_progress, write_progress
 from delayedq.tasks import task_at
 
 if TYPE_CHECKING:
@@ -85,6 +87,20 @@ def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None
         item.until, item.reason = until, why
 
 
+def report(self: Item, done: float, total: float | None = None, note: str = "", by: Any = None) -> None:
+    """Say how far it has come: who has submitted the message reads it as `result.progress`.
+
+    Raises ValueError for negative numbers, what is no number, and a note of more than 200 characters.
+    """
+    said = checked(done, total, note)
+    with _changed(self, "report", by) as (item, now):
+        _demand_held(item, by, now)
+        store = store_for(item._state.db or "default")  # noqa: SLF001 - Django's documented API
+        before = read_progress(store, item.message_id)
+        began = now if before is None else before.began_at
+        write_progress(store, {item.message_id: Progress(*said, began, now)})
+
+
 def finish(self: Item, result: Any, by: Any = None) -> None:
     """Decide it: `result` is that of its message, which ends now, or after the review.
 
@@ -140,7 +156,7 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
         item.save(using=alias)
         if verb in closing.RECORDED:
             closing.record(item, verb, by)
-        signals.item_changed.send_robust(item.kind, item=item, verb=verb, by=by)
+        signals.tell(signals.item_changed, item, verb=verb, by=by)
     given.__dict__.update(item.__dict__)
 
 

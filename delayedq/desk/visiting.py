@@ -95,7 +95,7 @@ def _opened(
         _lay_out(item, desk, mode, now)
         item.save(using=alias)
         if item.replaced_at is not None:
-            signals.item_changed.send_robust(item.kind, item=item, verb="replace", by=None)
+            signals.tell(signals.item_changed, item, verb="replace", by=None)
         if item.is_automated:
             closing.record(item, "automate", None)
     return item
@@ -162,12 +162,12 @@ def _look_after(item: Item, desk: Desk, now: datetime) -> None:
         return
     rows = Item.objects.using(item._state.db).filter(pk=item.pk, is_open=True)  # noqa: SLF001
     if item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
-        signals.item_due_soon.send_robust(item.kind, item=item)
+        signals.tell(signals.item_due_soon, item)
     if item.due_at <= now and rows.filter(escalated_at=None).update(escalated_at=now):
         queue = DeskQueue.objects.using(item._state.db).filter(queue=item.queue).first()  # noqa: SLF001
         if queue is not None and queue.escalate_to:
             rows.update(queue=queue.escalate_to)
-        signals.item_late.send_robust(item.kind, item=item)
+        signals.tell(signals.item_late, item)
 
 
 def _next_visit(item: Item, desk: Desk, now: datetime) -> datetime:

@@ -76,6 +76,7 @@ def test_a_whole_day_is_replayed_and_each_reminder_arrives_once(demo: Demo, envi
     assert counts == {"scheduled": "979", "moved": "774", "cancelled": "180", "delivered": "799"}
     assert [row[1] for row in rows if row[0] == "late,"] == ["p50", "p99", "max"]
     assert "Each flight that left got exactly one reminder, for its last known time." in said
+    assert "60 passengers of delayed flights ask for a refund, at the desk." in said
     assert not CronTick.objects.exists()
 
 
@@ -101,11 +102,20 @@ def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo
         with demo("--seconds", seconds, "--serve", address) as process:
             try:
                 if browser := logged_in(f"http://{address}/admin/", process):
+
+                    def read(page: str, browser: OpenerDirector = browser) -> str:
+                        return browser.open(page).read().decode()
+
                     forecast = browser.open(f"http://{address}/admin/delayedq/dashboard/forecast/").read().decode()
                     assert re.search(r"fall due</dt><dd>(9\d\d|1,\d{3})<", forecast)
                     assert browser.open(f"http://{address}/static/delayedq/dashboard.js").status == 200
                     flows = browser.open(f"http://{address}/admin/delayedq/flow/").read().decode()
                     assert "Close 2013-03-08" in flows
+                    assert "People decide; the handler decides too, unseen" in read(
+                        f"http://{address}/desk/automation/"
+                    )
+                    while "nothing compared yet" in read(f"http://{address}/desk/figures/"):
+                        time.sleep(0.2)  # the clerk decides when workers have opened the cases
             finally:
                 process.send_signal(signal.SIGINT)
                 said, _ = process.communicate(timeout=60)
@@ -113,6 +123,7 @@ def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo
 
     said = at_its_pace(visit)
     assert f"http://{address}/admin/, user demo, password demo" in said
+    assert f"http://{address}/desk/, as clerk, reviewer, lead (the password is the name)" in said
 
 
 def test_serving_the_demo_needs_debug(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from django.utils import timezone
 
-from example_project.flights.replay import traces, verdict, workers
+from example_project.flights.replay import cases, traces, verdict, workers
 from example_project.flights.replay.player import Player
 from example_project.flights.replay.screen import Moment, Screen, summary
 from example_project.flights.replay.timeline import Clock, last_reminder, read_record, timeline
@@ -27,6 +27,7 @@ SHOWN = 5
 
 def run(console: Console, *, seconds: float, processes: int) -> list[str]:
     """Replay the recorded day in `seconds`; returns the faults found. Raises TooFast and WorkersStopped."""
+    cases.clear()
     traces.clear()
     record = read_record()
     events, closes = timeline(record), last_reminder(record)

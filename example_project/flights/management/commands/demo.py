@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 
 from example_project.flights.closing import close_day
-from example_project.flights.replay import demo
+from example_project.flights.replay import cases, demo
 from example_project.flights.replay import serve as after
 from example_project.flights.replay.player import TooFast
 from example_project.flights.replay.timeline import DAY, read_record
@@ -48,6 +48,7 @@ class Command(BaseCommand):
         try:
             call_command("migrate", interactive=False, verbosity=max(0, verbosity - 1))
             self._conclude(demo.run(Console(), seconds=seconds, processes=processes))
+            self.stdout.write(f"{cases.ask()} passengers of delayed flights ask for a refund, at the desk.")
             if serve:
                 self._serve(serve, processes)
         except TooFast:
@@ -69,6 +70,7 @@ class Command(BaseCommand):
         self.stdout.write(
             f"The board: http://{host}/{DAY}/\n"
             f"The admin: http://{host}/admin/, user {after.USER}, password {after.PASSWORD}\n"
+            f"The desk: http://{host}/desk/, as {', '.join(cases.USERS)} (the password is the name)\n"
             f"The flow that closes the day: http://{host}/admin/delayedq/flow/{close_day(DAY).id}/change/"
         )
         after.serve(address, processes=processes)

@@ -1,0 +1,225 @@
+"""Who may do what by POST: every verb by every role, and what each verb says of bad input."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group, Permission
+from django.test import Client
+from django.utils import timezone
+
+from delayedq.desk.models import Automation, Comment, DeskQueue, Item, State
+from tests.desk.given import ALL, QUEUE, opened, person, refund, reviewed
+
+pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
+#: Permissions are the same on each database, and there are many cases.
+sqlite = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
+DESK, ADMIN = "/desk/", "/admin/delayedq_desk/item/desk/"
+#: By name: the permissions. The holder has taken the item, and has decided it where it is pending review.
+ROLES = {
+    "holder": ("view", "take"),
+    "colleague": ("view", "take"),
+    "reviewer": ("view", "review"),
+    "both": ("view", "take", "review"),
+    "lead": ALL,
+    "viewer": ("view",),
+    "blind": ("take", "assign", "review"),
+    "nobody": (),
+    "outsider": ALL,
+}
+#: By verb: the state in which it is tried, and the roles that may.
+MAY = {
+    "take": (State.WAITING, {"holder", "colleague", "both", "lead"}),
+    "unassign": (State.ASSIGNED, {"holder", "lead"}),
+    "renew": (State.ASSIGNED, {"holder"}),
+    "postpone": (State.ASSIGNED, {"holder"}),
+    "finish": (State.ASSIGNED, {"holder"}),
+    "assign": (State.ASSIGNED, {"lead"}),
+    "approve": (State.REVIEW, {"reviewer", "both", "lead"}),
+    "send_back": (State.REVIEW, {"reviewer", "both", "lead"}),
+    "comment": (State.ASSIGNED, {"holder", "colleague", "reviewer", "both", "lead", "viewer"}),
+}
+
+
+def signed_in(user):
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+@pytest.fixture
+def people():
+    """One of each role; only the outsider is in none of the groups of the queue."""
+    group = Group.objects.create(name="office")
+    DeskQueue.objects.create(queue=QUEUE).groups.add(group)
+    users = {name: person(name, *verbs) for name, verbs in ROLES.items()}
+    group.user_set.add(*(user for name, user in users.items() if name != "outsider"))
+    return users
+
+
+def given(verb, people):
+    """An item in the state in which this verb is tried."""
+    state, _ = MAY[verb]
+    item = opened(reviewed if state == State.REVIEW else refund)
+    if state != State.WAITING:
+        item.take(people["holder"])
+    if state == State.REVIEW:
+        item.finish({"amount": 1, "paid": True}, by=people["holder"])
+    return item
+
+
+def values(verb, people, item):
+    """Good input for this verb."""
+    return {
+        "postpone": {"until": "2099-01-01T10:00", "why": "later"},
+        "finish": {"amount": 70},
+        "assign": {"user": people["colleague"].pk, "assignment": item.assignment},
+        "send_back": {"why": "the amount"},
+        "comment": {"text": "hello"},
+    }.get(verb, {})
+
+
+def seen():
+    return Item.objects.values().get(), Comment.objects.count()
+
+
+@sqlite
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("verb", MAY)
+def test_each_verb_is_for_those_who_may(people, verb, role):
+    item = given(verb, people)
+    before = seen()
+    answer = signed_in(people[role]).post(f"{DESK}{item.pk}/{verb}/", values(verb, people, item))
+    assert (seen() != before) == (role in MAY[verb][1])
+    assert (answer.status_code == 404) == (role in {"blind", "nobody", "outsider"})
+
+
+@sqlite
+@pytest.mark.parametrize("verb", MAY)
+def test_the_admin_refuses_who_is_no_staff_and_who_is_not_signed_in(people, verb):
+    item, holder = given(verb, people), people["holder"]
+    before = seen()
+    holder.is_staff = False
+    holder.save()
+    for client in (Client(), signed_in(holder)):
+        answer = client.post(f"{ADMIN}{item.pk}/{verb}/", values(verb, people, item))
+        assert "/admin/login/" in answer.headers["Location"]
+    assert Client().post(f"{DESK}{item.pk}/{verb}/").status_code == 302
+    assert Client(enforce_csrf_checks=True).post(f"{DESK}{item.pk}/{verb}/").status_code in {302, 403}
+    assert signed_in(people["lead"]).get(f"{DESK}{item.pk}/{verb}/").status_code == 405
+    assert seen() == before
+
+
+def test_nobody_reviews_their_own(people):
+    item = opened(reviewed)
+    item.take(people["both"])
+    item.finish({"amount": 1, "paid": True}, by=people["both"])
+    before, client = seen(), signed_in(people["both"])
+    for verb in ("approve", "send_back"):
+        answer = client.post(f"{DESK}{item.pk}/{verb}/", {"why": "I was wrong"}, follow=True)
+        assert "Nobody reviews their own decisions." in answer.content.decode()
+        assert seen() == before
+    assert "approve" not in client.get(f"{DESK}{item.pk}/").content.decode()
+
+
+@pytest.mark.parametrize(
+    ("verb", "bad", "field", "said"),
+    [
+        ("finish", {"amount": "much"}, "amount", "Enter a whole number."),
+        ("finish", {}, "amount", "This field is required."),
+        ("postpone", {"until": "2001-01-01T10:00"}, "until", "A follow-up date lies in the future"),
+        ("postpone", {"until": "soon"}, "until", "Enter a valid date/time."),
+        ("assign", {"user": "999999"}, "user", "Select a valid choice"),
+        ("assign", {"user": "viewer"}, "user", "viewer may not work on the queue refunds."),
+        ("assign", {"user": "outsider"}, "user", "outsider may not work on the queue refunds."),
+        ("send_back", {"why": ""}, "why", "This field is required."),
+        ("comment", {"text": ""}, "text", "Write something, or add a file."),
+    ],
+)
+def test_bad_input_is_said_at_its_field_and_changes_nothing(people, verb, bad, field, said):
+    item = given(verb, people)
+    if verb in {"finish", "postpone"}:
+        item.assign(people["lead"])
+    if bad.get("user") in people:
+        bad = {"user": people[bad["user"]].pk, "assignment": item.assignment}
+    before = seen()
+    answer = signed_in(people["lead"]).post(f"{DESK}{item.pk}/{verb}/", bad)
+    assert answer.status_code == 422
+    form = answer.context["forms"][verb]
+    assert said in str(form.errors[field])
+    page = answer.content.decode()
+    assert f'id="{form[field].auto_id}_error"' in page
+    assert f'aria-describedby="{form[field].auto_id}_error"' in page or form[field].help_text
+    assert seen() == before
+
+
+def test_what_others_hold_is_neither_finished_nor_postponed_and_the_reader_is_told_who_holds_it(people):
+    item = given("finish", people)
+    before = seen()
+    for verb in ("finish", "postpone"):
+        answer = signed_in(people["colleague"]).post(f"{DESK}{item.pk}/{verb}/", values(verb, people, item))
+        assert answer.status_code == 422
+        assert "Taken by holder" in answer.content.decode()
+    assert seen() == before
+
+
+def test_an_assignment_holds_only_from_the_holder_that_the_page_has_shown(people):
+    item = given("assign", people)
+    shown = values("assign", people, item)
+    item.unassign()
+    item.take(people["both"])
+    before = seen()
+    for stale in (shown, {"user": shown["user"]}, {**shown, "assignment": "x"}):
+        answer = signed_in(people["lead"]).post(f"{DESK}{item.pk}/assign/", stale)
+        assert answer.status_code == 422
+        assert "Taken by both" in answer.content.decode()
+    assert seen() == before
+
+
+def test_unknown_verbs_items_and_forms_are_not_found(people):
+    item = given("finish", people)
+    client = signed_in(people["lead"])
+    for path in (f"{item.pk}/delete/", f"{item.pk}/save/", f"{item.pk}/held_by/", "999999/take/"):
+        assert client.post(f"{DESK}{path}").status_code == 404
+
+
+@sqlite
+@pytest.mark.parametrize("role", ["lead", "viewer", "outsider", "nobody"])
+def test_who_sets_the_mode_needs_the_permission_and_a_queue_that_they_see(people, role):
+    user = people[role]
+    if role != "viewer":
+        user.user_permissions.add(Permission.objects.get(codename="change_automation"))
+    client = signed_in(user)
+    client.post(f"{DESK}automation/mode/", {"kind": refund.module_path, "mode": "automatic"})
+    assert Automation.objects.filter(mode="automatic").exists() == (role == "lead")
+    if role != "lead":
+        return
+    for kind, mode in ((refund.module_path, "wild"), ("no.such.task", "shadow"), ("", "")):
+        client.post(f"{DESK}automation/mode/", {"kind": kind, "mode": mode})
+        assert Automation.objects.get().mode == "automatic"
+    page = client.post(f"{DESK}automation/mode/", {"kind": refund.module_path, "mode": "people"}, follow=True)
+    assert "From now on: people." in page.content.decode()
+    client.post(f"{DESK}automation/mode/", {"kind": refund.module_path, "mode": ""})
+    assert not Automation.objects.exists()
+
+
+def test_take_next_takes_nothing_for_who_may_not(people):
+    opened()
+    for role in ("viewer", "reviewer", "nobody", "outsider"):
+        signed_in(people[role]).post(f"{DESK}next/", {"queue": QUEUE})
+    assert Item.objects.get().state == State.WAITING
+    answer = signed_in(people["colleague"]).post(f"{DESK}next/", {"queue": "no such queue"}, follow=True)
+    assert "Nothing waits for you there." in answer.content.decode()
+
+
+def test_a_postponed_item_waits_again_when_its_date_is_past(people):
+    item = given("postpone", people)
+    item.postpone(timezone.now() + timedelta(hours=1), by=people["holder"])
+    client = signed_in(people["colleague"])
+    client.post(f"{DESK}{item.pk}/take/")
+    assert Item.objects.get().state == State.POSTPONED
+    Item.objects.update(until=timezone.now() - timedelta(seconds=1))
+    client.post(f"{DESK}{item.pk}/take/")
+    assert Item.objects.get().holder == people["colleague"]
