@@ -41,6 +41,12 @@ class ItemAdmin(AnyAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False
 
+    def get_exclude(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002
+        """Who is to decide without seeing what the handler has decided, or what is right, does not see it here."""
+        if obj is None or not obj.is_open or obj.decision is not None:
+            return None
+        return ("truth", "proposal", "confidence") if obj.is_blind else ("truth",)
+
 
 @admin.register(Automation)
 class AutomationAdmin(AnyAdmin):

@@ -205,7 +205,10 @@ def _demand_held(item: Item, by: Any, now: datetime, or_may: str = "") -> None:
 
     others = {State.WAITING, State.POSTPONED} if by is None else {State.POSTPONED} if or_may else set()
     _demand_open(item, {*HELD, *others})
-    if by is None or item.holder_id == by.pk or (or_may and _rules().may(by, or_may, item.queue)):
+    if by is None or (or_may and (item.holder_id == by.pk or _rules().may(by, or_may, item.queue))):
+        return
+    if item.holder_id == by.pk:
+        _rules().demand(by, "take", item)  # which may have been withdrawn since
         return
     if item.held_by(now) is not None:
         raise _taken(item, now)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.test import Client
 
 from delayedq import desk
 from delayedq.desk import trend
@@ -56,6 +57,22 @@ def test_nobody_may_take_it_before_a_worker_has_opened_it():
         item.take(ann)
     run_due()
     assert desk.take_next(ann, QUEUE) == item
+
+
+@pytest.mark.urls("tests.desk.urls")
+def test_what_is_blind_is_not_shown_in_the_admin_before_it_is_decided():
+    ann, client = person("ann", *ALL), Client()
+    client.force_login(ann)
+    for mode, shown in (("shadow", []), ("assisted", ["55"])):
+        set_mode(mode)
+        item = planted(refund, 55, answer={"amount": 77})
+        address = f"/admin/delayedq_desk/item/{item.pk}/change/"
+        text = client.get(address).content.decode()
+        assert [number for number in ("55", "77") if f"&quot;amount&quot;:{number}" in text] == shown
+        item.take(ann)
+        item.finish(PAID, by=ann)
+        text = client.get(address).content.decode()
+        assert all(f"&quot;amount&quot;:{number}" in text for number in (55, 77, 100))
 
 
 def test_it_is_not_reviewed_and_an_answer_that_the_form_refuses_stores_nothing():

@@ -177,3 +177,34 @@ def test_dealing_ends_when_nobody_may_hold_more():
     assert desk.distribute(QUEUE, people) == 4
     assert [sum(item.weight for item in desk.items().assigned(user)) for user in people] == [4, 4]
     assert desk.distribute(QUEUE, people) == 0
+
+
+def test_what_a_person_holds_who_was_deleted_falls_back():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    with clock(START) as time:
+        first, second = opened(), opened()
+        for item in (first, second):
+            item.take(ann)
+        ann.delete()
+        Item.objects.get(pk=first.pk).take(bob)
+        assert desk.take_next(bob, QUEUE) is None
+        time.advance(hours=2)
+        assert desk.take_next(bob, QUEUE) in {first, second}
+
+
+def test_who_may_no_longer_work_on_the_queue_can_only_give_back():
+    ann = person("ann", *ALL)
+    item = opened()
+    item.take(ann)
+    ann.user_permissions.clear()
+    ann = type(ann).objects.get(pk=ann.pk)
+    for verb in (
+        lambda: item.finish(PAID, by=ann),
+        lambda: item.renew(ann),
+        lambda: item.report(1, by=ann),
+        lambda: item.postpone(datetime(2099, 1, 1, tzinfo=UTC), by=ann),
+    ):
+        with pytest.raises(NotAllowed, match="ann may not work on the queue refunds"):
+            verb()
+    item.unassign(by=ann)
+    assert item.state == State.WAITING
