@@ -11,6 +11,7 @@ from django.db import connections
 
 from delayedq.conf import get_settings
 from delayedq.cron.beat import LOST, Beats
+from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,6 +50,7 @@ class CronBeat(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        keep_no_query_log(self._store.alias)
         while not self._stopped.wait(self._pause):
             self._beat()
             connections[self._store.alias].close()

@@ -19,6 +19,7 @@ from delayedq.operations.scaling import demand
 from delayedq.store import serve, served_store
 from delayedq.worker.child import STOP_SIGNALS, fork, leave, signals_held_back
 from delayedq.worker.restarts import Restarts
+from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -88,6 +89,7 @@ class Elastic:
             signal.signal(number, signal.SIG_IGN)  # it ends with its supervisor
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         serve(self._alias)
+        keep_no_query_log(self._alias)
         while os.getppid() == supervisor:
             try:
                 pipe.send(demand(served_store(), self._options.serves))

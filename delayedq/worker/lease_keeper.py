@@ -26,6 +26,7 @@ from delayedq.worker.hung import HungWorkers
 from delayedq.worker.outage import Outage
 from delayedq.worker.registration import Registration
 from delayedq.worker.releases import Releases
+from delayedq.worker.sessions import keep_no_query_log
 from delayedq.worker.shared_releases import SharedReleases
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class LeaseKeeper:
 
     def run(self) -> None:
         """Serve until the supervisor says farewell; without one, until all workers have ended."""
+        keep_no_query_log(self._store.alias)
         while not self._ended:
             self._hung.end()
             if not self._outage.lasts():

@@ -15,6 +15,7 @@ from delayedq import clock
 from delayedq.core.progress import Progress
 from delayedq.store import served_store
 from delayedq.store.progress import write_progress
+from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from delayedq.worker.attempt import Attempt
@@ -64,6 +65,7 @@ class ProgressWriter:
             self._thread.join()
 
     def _run(self) -> None:
+        keep_no_query_log(served_store().alias)
         while not self._stopping.is_set():
             self._asked.wait()
             self._asked.clear()

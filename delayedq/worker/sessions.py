@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,7 @@ def keep_no_query_log(alias: str) -> None:
     """
     if not logging.getLogger("django.db.backends").isEnabledFor(logging.DEBUG):
         connections[alias].make_debug_cursor = connections[alias].make_cursor  # type: ignore[method-assign,assignment]
+        connections[alias].queries_log = deque(maxlen=0)  # beginnings and ends of transactions go by no cursor
 
 
 class _Session:
@@ -118,12 +120,16 @@ def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
 def restore(*, failed: bool = False) -> None:
     """After a task: close what it left broken, in a transaction, or with another session than it found.
 
+    With DEBUG, its statements are forgotten, as Django does after a request.
+
     After one that has `failed`, the connections that it used are checked. Raises django.db.Error.
     """
     for connection, session in [*(_opened.sessions or {}).items()]:
         if connection.in_atomic_block or not connection.autocommit or session.is_changed():
             _drop(connection)
             continue
+        if connection.queries_log:
+            connection.queries_log.clear()
         if failed and session.used:
             connection.errors_occurred = True
         session.used = False
