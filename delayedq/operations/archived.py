@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from delayedq.core.channels import channel_of
 from delayedq.core.masking import MASKED
-from delayedq.exceptions import DelayedQError, InvalidMessage
+from delayedq.exceptions import DelayedQError, InvalidMessage, QueueFull
+from delayedq.operations.channels import rules_here
 from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
+from delayedq.task_channels import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,10 +78,12 @@ def find_archived(store: Store, *, id: int | None = None, key: str | None = None
 def send_again(store: Store, message: FinishedMessage) -> int | None:
     """Offer it once more, due at once, as a new message; returns its id. None: a live message has its key, and stays.
 
-    Raises InvalidMessage for what can't be stored any more, and for what was masked when it was archived.
+    It waits in its channel again, as far as its limits have room. Raises InvalidMessage for what can't be stored any
+    more, and for what was masked when it was archived; QueueFull if a limit of it has reached its size.
     """
     if message.payload == MASKED:
         raise InvalidMessage(f"The arguments of message {message.pk} were masked when it was archived: they are lost.")
+    channel = channel_of(message.metadata)
     offer = Offer(
         queue=message.queue,
         kind=message.kind,
@@ -87,6 +92,10 @@ def send_again(store: Store, message: FinishedMessage) -> int | None:
         priority=message.priority,
         max_attempts=message.max_attempts,
         metadata=message.metadata,
+        channel=channel,
+        sizes=() if channel is None else sizes_of(rules_here(message.queue, message.kind)),
     )
     offered = store.offer(offer, OnConflict.KEEP)
+    if offered.outcome is OfferOutcome.DROPPED:
+        raise QueueFull(f"A limit of {message.kind} has reached its size: message {message.pk} was not sent again.")
     return offered.id if offered.outcome is OfferOutcome.CREATED else None

@@ -5,7 +5,7 @@ rows and charges an attempt. Every later write about that attempt is fenced by i
 id, token and generation (*settle*): it changes the row only while the row still carries them. An expired lease is
 claimable as it stands; no reaper is needed. A worker that froze past its lease and settles late is accepted if no other
 claim took the message meanwhile: the row still has its token. Else it finds the message in the answer's `lost`, and has
-changed nothing.
+changed nothing. In a channel, the claim that gives its place to another message takes the expired lease away.
 
 Offering a key again replaces its message and raises `generation`. If an attempt of the older generation is running, its
 end does not end the message: the row is given back instead, with the new payload, time and a full set of attempts (the

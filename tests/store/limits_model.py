@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 from delayedq.core.limiting import Limit, Rate
@@ -68,6 +68,8 @@ class Model:
     #: What is set live, by scope and channel; and what is paused.
     live: dict = field(default_factory=dict)
     paused: set = field(default_factory=set)
+    #: Attempts whose messages were taken from them, or went to another channel: they have their places there.
+    orphans: list = field(default_factory=list)
     #: Until when a channel may not know that it has room, as nobody told.
     untold: dict = field(default_factory=dict)
 
@@ -97,7 +99,21 @@ class Model:
         return [one for one in self.messages.values() if scope in {name for name, _, _ in self.scopes(one)}]
 
     def held(self, scope, now):
-        return sum(one.holds(now) for one in self.within(scope))
+        """How many attempts run there; one that counts in two channels counts once in what these share."""
+        orphans = [one for one in self.orphans if scope in {name for name, _, _ in self.scopes(one)}]
+        return len({id(one.claimed) for one in [*self.within(scope), *orphans] if one.holds(now)})
+
+    def orphaned(self, one, **where):
+        """Its attempt runs on, and holds its place."""
+        self.orphans.append(replace(one, **where))
+
+    def ended(self, claimed):
+        self.orphans = [one for one in self.orphans if one.claimed is not claimed]
+
+    def renewed(self, claimed, until):
+        for one in self.orphans:
+            if one.claimed is claimed:
+                one.held_until = until
 
     def bucket(self, scope, rate, now):
         full = Fraction(rate.size)

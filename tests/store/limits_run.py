@@ -42,8 +42,11 @@ OPERATIONS = {
     "claim": {"limit": [1, 2, 5, 100]},
     "claim_all": {},
     "end": {"which": range(50), "end": [succeed, fail, retry, put_back]},
-    "elsewhere": {"which": range(50), "how": ["renew", "release", "drop"]},
-    "replace": {"which": range(50), "delay": [0.0, 3.0]},
+    "elsewhere": {"which": range(50), "how": ["renew", "renew", "release", "drop"]},
+    "replace": {"which": range(50), "delay": [0.0, 3.0], "channel": ["", "", *CHANNELS], "queue": ["", "", *QUEUES]},
+    "stop": {"which": range(50)},
+    "unschedule": {"which": range(50)},
+    "orphan": {"which": range(50), "how": ["renew", "end", "give back"]},
     "cancel": {"which": range(50)},
     "move": {"which": range(50), "queue": QUEUES, "delay": [0.0, 2.0]},
     "change": {"kind": KINDS, "channel": ["", *CHANNELS], "terms": LIVE},
@@ -110,16 +113,22 @@ class Run:
     def _gone(self):
         return self.model.messages.keys() - set(Message.objects.values_list("id", flat=True))
 
-    def replace(self, which, delay):
-        """Also what is held: then it runs once more."""
+    def replace(self, which, delay, channel, queue):
+        """Also what is held: then it runs once more, and its attempt has its place where it started."""
         one = [*self.model.messages.items()][which % len(self.model.messages) :][:1] if self.model.messages else []
         for id_, known in one:
             key = Message.objects.values_list("key", flat=True).get(pk=id_)
             due = self.now + delay
-            fields = {"kind": known.kind, "queue": known.queue, "scheduled_at": at(due), "max_attempts": 99}
-            new = in_channel(known.channel, key, payload=f"[{self.now}, {which}, {delay}]", **fields)
+            home = {"channel": channel or known.channel, "queue": queue or known.queue}
+            fields = {"kind": known.kind, "queue": home["queue"], "scheduled_at": at(due), "max_attempts": 99}
+            new = in_channel(home["channel"], key, payload=f"[{self.now}, {which}, {delay}]", **fields)
             if self.here.offer(new).outcome == "updated":
+                if (known.channel, known.queue) != (home["channel"], home["queue"]):
+                    self.moved_at = self.now
+                    if known.holds(self.now):
+                        self.model.orphaned(known)
                 known.due, known.is_replaced = due, known.claimed is not None
+                known.channel, known.queue = home["channel"], home["queue"]
 
     # Time and claims
 
@@ -159,10 +168,11 @@ class Run:
     def check_counts(self):
         """What is counted as running is what is leased."""
         held = [one for one in self.model.messages.values() if one.holds(self.now)]
+        taken = [*held, *(one for one in self.model.orphans if one.holds(self.now))]
         groups = {one.pk: (one.queue, one.kind) for one in ChannelGroup.objects.all()}
         running = Places(self.here, at(self.now)).running_by_group(groups)
         assert {groups[id_]: number for id_, number in running.items() if number} == {
-            name: number for name in groups.values() if (number := sum((one.queue, one.kind) == name for one in held))
+            name: number for name in groups.values() if (number := sum((one.queue, one.kind) == name for one in taken))
         }
         assert Message.objects.filter(leased_until__gt=at(self.now)).count() == len(held)
 
@@ -173,10 +183,17 @@ class Run:
         if one is None:
             return
         settled = self.here.settle([end(one.claimed, started=0.5, finished=0.0)], "first")
-        assert not settled.lost | settled.busy
-        assert settled.superseded == ({id_} if one.is_replaced else set())
-        if end in {succeed, fail} and not one.is_replaced:
-            del self.model.messages[id_]
+        assert not settled.busy
+        if settled.lost:
+            assert not one.holds(self.now)  # its place was given away
+        else:
+            assert settled.superseded == ({id_} if one.is_replaced else set())
+            if end in {succeed, fail} and not one.is_replaced:
+                del self.model.messages[id_]
+        self._over(one)
+
+    def _over(self, one):
+        self.model.ended(one.claimed)
         one.held_until = one.claimed = None
         one.is_replaced = False
 
@@ -185,19 +202,69 @@ class Run:
         id_, one = self._chosen(which, held=True)
         if one is None or (how == "release" and one.is_replaced):
             return
-        if how == "renew" and not one.holds(self.now):
-            return  # who froze for longer than its lease runs beside others
         if how == "renew":
-            assert not self.here.renew([(id_, one.claimed.token)], LEASE).lost
-            one.held_until = self.now + SECONDS
+            self._renew(id_, one)
             return
         if how == "release":
-            assert not self.here.release([(id_, one.claimed.token)]).lost
+            assert not (self.here.release([(id_, one.claimed.token)]).lost and one.holds(self.now))
+        elif any(orphan.claimed is one.claimed for orphan in self.model.orphans):
+            return
         else:
             self.model.untold[one.queue, one.kind, one.channel] = self.now + SECONDS
             Message.objects.filter(pk=id_).delete()
             del self.model.messages[id_]
         one.held_until = one.claimed = None
+
+    def _renew(self, id_, one):
+        """Also what ran out: it is lost if its place was given away, else it has it again."""
+        if self.here.renew([(id_, one.claimed.token)], LEASE).lost:
+            assert not one.holds(self.now)
+            self._over(one)
+            return
+        late, one.held_until = not one.holds(self.now), self.now + SECONDS
+        self.model.renewed(one.claimed, one.held_until)
+        if late and not self.model.live and self.moved_at < 0:
+            for scope, limit, _ in self.model.scopes(one):
+                assert limit.concurrency is None or self.model.held(scope, self.now) <= limit.concurrency
+
+    def stop(self, which):
+        id_, one = self._chosen(which, held=True)
+        if one is not None and one.holds(self.now):
+            row = Message.objects.get(pk=id_)
+            seen = Seen._make(getattr(row, name) for name in Seen._fields)
+            assert operator_store(self.store.alias).at(at(self.now)).stop([seen]) == {id_}
+            self._taken_away(id_, one)
+
+    def unschedule(self, which):
+        ids = [*self.model.messages]
+        for id_ in ids[which % len(ids) :][:1] if ids else []:
+            one, key = self.model.messages[id_], Message.objects.values_list("key", flat=True).get(pk=id_)
+            assert self.here.unschedule(one.kind, key)
+            self._taken_away(id_, one)
+
+    def _taken_away(self, id_, one):
+        """An attempt that runs keeps its place where it started."""
+        del self.model.messages[id_]
+        known = [orphan for orphan in self.model.orphans if orphan.claimed is one.claimed]
+        if one.holds(self.now) and not known:
+            self.model.orphaned(one)
+
+    def orphan(self, which, how):
+        """What the worker and its keeper do about an attempt whose message was taken from it."""
+        alive = {id(one.claimed) for one in self.model.messages.values()}
+        orphans = [one for one in self.model.orphans if id(one.claimed) not in alive]
+        if not orphans:
+            return
+        one = orphans[which % len(orphans)]
+        id_, token = one.claimed.id, one.claimed.token
+        if how == "renew":
+            assert self.here.renew([(id_, token)], LEASE).lost == {(id_, token)}
+            if one.holds(self.now):
+                self.model.renewed(one.claimed, self.now + SECONDS)
+            return
+        end = succeed if how == "end" else put_back
+        assert self.here.settle([end(one.claimed, started=0.5, finished=0.0)], "first").lost == {id_}
+        self.model.ended(one.claimed)
 
     def _seen(self, which):
         id_, one = self._chosen(which, held=False)
@@ -246,9 +313,8 @@ class Run:
                 tokens.most = Fraction(10**6)
 
     def _settle_bucket(self, scope, channel):
-        """At a change, what a bucket has gained so far may be that of the rate before it."""
+        """At a change, what a bucket has gained so far may be that of the rate before it, or of the one that comes."""
         rate, tokens = self.model.holding((scope, "")).rate, self.model.buckets.get(scope)
         if rate is not None and tokens is not None and not channel:
-            least, _ = tokens.at_moment(rate, self.now)
             gone = Fraction(self.now) - tokens.at
-            tokens.least, tokens.most, tokens.at = least, tokens.most + gone * 10**6, Fraction(self.now)
+            tokens.most, tokens.at = tokens.most + gone * 10**6, Fraction(self.now)

@@ -185,6 +185,17 @@ def test_a_channel_vanishes_with_its_last_message(store):
     assert left_behind() == (0, 0, 0)
 
 
+def test_thousands_of_channels_are_forgotten_when_their_messages_have_ended(store):
+    offer(store, *[f"tenant {number}" for number in range(1_200)])
+    claimed, due_in = True, 0.0
+    while claimed or due_in is not None:
+        claimed, due_in = asked(store, 500, rules=one_by_one())
+        finish(store, *claimed)
+        assert due_in is None or due_in == 0.0
+
+    assert left_behind() == (0, 0, 0)
+
+
 @pytest.mark.parametrize("end", [succeed, fail, Discard])
 def test_whatever_ends_a_message_frees_its_place(store, end):
     offer(store, "acme", "acme")

@@ -244,3 +244,22 @@ def test_a_lease_whose_place_in_a_shared_limit_was_given_away_is_not_renewed(sto
 def test_the_moments_are_those_of_a_lease():
     assert timedelta(seconds=60) == LEASE
     assert at(0) == NOW
+
+
+def test_what_is_taken_away_between_two_reads_of_a_claim_is_counted(store, end, monkeypatch):
+    """The claim has read the places, and not yet the leases of their messages."""
+    rules = shared(Limit(concurrency=1))
+    offer(store, "a", key="first")
+    (first,) = claims(store, rules=rules)
+    offer(store, "b", now=at(1))
+    bound, held_among = store.at(at(2)), type(store).held_among
+
+    def taken_meanwhile(self, ids, now):
+        monkeypatch.setattr(type(store), "held_among", held_among)
+        if Message.objects.filter(pk=first.id).exists():
+            end(store, first, at(1))
+        return held_among(self, ids, now)
+
+    monkeypatch.setattr(type(store), "held_among", taken_meanwhile)
+    assert bound.claim_channels(lambda queue, kind: rules, 9, LEASE, "second").claimed == []
+    assert not Message.objects.filter(pk=first.id).exists()

@@ -9,7 +9,7 @@ from django.db.models import Exists, Min, OuterRef, Subquery
 
 from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
-from delayedq.store.channels.places_held import free, message_of
+from delayedq.store.channels.places_held import free, held_key, message_of
 from delayedq.store.channels.requests import ChannelState, Look, Running
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class Places:
     def attempts_by_group(self, groups: Collection[int]) -> dict[int, set[tuple[int, int]]]:
         """What runs in each of these groups: messages and tokens. What ran out there can't be renewed any more."""
         running, ended = self._in_groups(groups)
-        if self._take_leases([one.id for one in ended if one.id > 0]):
+        if self._take_leases(ended):
             running, _ = self._in_groups(groups)
         attempts: dict[int, set[tuple[int, int]]] = {id_: set() for id_ in groups}
         for one in running:
@@ -102,7 +102,15 @@ class Places:
                 held[one.id] = max(lease.until or self._now, self._now)
             elif one.held_until is not None and one.held_until > self._now:
                 held[one.id] = one.held_until
-        return held
+        return held | self._held_since(taken, held)
+
+    def _held_since(self, taken: Collection[Taken], held: Collection[int]) -> dict[int, datetime]:
+        """Those whose message was taken from them after the places were read: each was given a held place then."""
+        known = {one.id for one in taken}
+        missing = {held_key(one.id, one.token): one.id for one in taken if one.id > 0 and one.id not in held}
+        new = [key for key in missing if key not in known]
+        rows = self._all.filter(message_id__in=new, held_until__gt=self._now) if new else self._all.none()
+        return {missing[key]: until for key, until in rows.values_list("message_id", "held_until") if until}
 
     def give_away(self, ended: Collection[int], *, is_strict: bool = False) -> None:
         """`put_right` places of what ran. Leases that ran out are taken away, so that nobody can renew them.
@@ -110,10 +118,9 @@ class Places:
         Where that can't be done, as another transaction has locked the message or it was renewed in this moment, the
         place stays as it is.
         """
+        self._take_leases(self._taken(self._all.filter(message_id__in=ended)))
         free(self._store, [id_ for id_ in ended if id_ < 0])
-        own = [id_ for id_ in ended if id_ > 0]
-        self._take_leases(own)
-        self.put_right(own, is_strict=is_strict)
+        self.put_right([id_ for id_ in ended if id_ > 0], is_strict=is_strict)
 
     def put_right(self, ids: Collection[int], *, is_strict: bool = False) -> set[int]:
         """Have these wait, as their messages say; those without a message in a limited lane have no place any more.
@@ -143,16 +150,18 @@ class Places:
             place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency"])
         return gone
 
-    def _take_leases(self, ids: Collection[int]) -> int:
-        """Take the leases of these messages that ran out, unless another transaction has locked them; how many."""
+    def _take_leases(self, ended: Collection[Taken]) -> int:
+        """Take away the leases of these that ran out, unless another transaction has locked them; how many."""
         from delayedq.models import Message, has_run_out
 
-        if not ids:
+        if not ended:
             return 0
-        expired = Message.objects.using(self._alias).filter(has_run_out(self._now), id__in=ids, priority__lt=BOUNDARY)
+        tokens = {(one.message, one.token) for one in ended}
+        expired = Message.objects.using(self._alias).filter(has_run_out(self._now), priority__lt=BOUNDARY)
         skip = self._store.database.connection.features.has_select_for_update_skip_locked
-        found = list(expired.select_for_update(skip_locked=skip).order_by("id").values_list("id", flat=True))
-        return expired.filter(id__in=found).update(lease_token=None, leased_until=None, leased_by=None) if found else 0
+        rows = expired.filter(id__in=[id_ for id_, _ in tokens]).select_for_update(skip_locked=skip).order_by("id")
+        ids = [id_ for id_, token in rows.values_list("id", "lease_token") if (id_, token) in tokens]
+        return expired.filter(id__in=ids).update(lease_token=None, leased_until=None, leased_by=None) if ids else 0
 
     def sweep(self, channel: int) -> None:
         """Of the first SWEPT that wait in a channel, those whose messages have ended have no place any more."""
