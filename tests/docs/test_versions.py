@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.timeout(300)  # two sites are built, beside other tests
+
 ROOT = Path(__file__).parents[2]
 NAMED = ["-c", "user.name=tests", "-c", "user.email=tests@example.org", "-c", "commit.gpgsign=false"]
 INDEX = "# Pages\n\n```{toctree}\nstart\nmore/testing\n```\n"
@@ -40,7 +42,7 @@ def site(tmp_path_factory):
     git("commit", "--quiet", "--message", "second")
     git("tag", "v0.0.2")
     command = [sys.executable, docs / "versions.py", folder, "v0.0.2", "v0.0.1"]
-    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(command, env=os.environ, capture_output=True, text=True, check=False, timeout=280)
     assert done.returncode == 0, done.stderr
     return folder
 
