@@ -21,7 +21,7 @@ from delayedq.desk.declaring import Mode
 from delayedq.desk.errors import DeskError, InvalidDecision
 from delayedq.desk.forms import AssignForm, CommentForm, PostponeForm, ResultForm, SendBackForm
 from delayedq.desk.framing import framed, go
-from delayedq.desk.showing import call_of, state_at, text_of
+from delayedq.desk.showing import call_of, name_of, state_at, text_of
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
 from delayedq.tasks import task_at
@@ -98,7 +98,7 @@ def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
         "send_back": _("Sent back."),
         "comment": _("Your comment was added."),
     }
-    messages.success(request, f"{item.key or item.message_id}: {texts[verb]}")
+    messages.success(request, f"{name_of(item)}: {texts[verb]}")
     if request.POST.get("then") == "next":
         return _next(request, item.queue)
     return go(request, NEXT[verb]) if verb in NEXT else go(request, "item", item.pk)
@@ -178,7 +178,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
     refused = next(iter(given), "")
     _focus(forms[refused or "finish"])
     context = {
-        "title": item.key or f"#{item.message_id}",
+        "title": name_of(item),
         "now": now,
         "item": item,
         "state": state_at(item, now),

@@ -26,9 +26,10 @@ PREVIEW_LENGTH, VALUE_LENGTH = 120, 10_000
 
 
 class Row(NamedTuple):
-    """An item in a list. `about`: its arguments in one line."""
+    """An item in a list. `name`: its key, or the number of its message. `about`: its arguments in one line."""
 
     item: Item
+    name: str
     state: State
     is_late: bool
     about: str
@@ -55,12 +56,18 @@ def rows_of(items: Iterable[Item], now: datetime) -> list[Row]:
     return [
         Row(
             item,
+            name_of(item),
             state_at(item, now),
             item.is_open and item.due_at is not None and item.due_at <= now,
             about.get(item.message_id, ""),
         )
         for item in found
     ]
+
+
+def name_of(item: Item) -> str:
+    """Its key, with control characters as escapes; without one the number of its message."""
+    return printable(item.key) if item.key else f"#{item.message_id}"
 
 
 def call_of(item: Item) -> Call:
@@ -97,7 +104,7 @@ def _about(message: Message | FinishedMessage) -> str:
     try:
         call = json.loads(shown(message).payload)
         given = _named(message.kind, call.get("args", []), call.get("kwargs", {}))
-    except (ValueError, RecursionError, AttributeError):
+    except (ValueError, RecursionError, AttributeError, TypeError):
         return ""
     line = " · ".join(f"{name}: {_brief(value)}" for name, value in given.items())
     return printable(line.replace("\n", " "))[:PREVIEW_LENGTH]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from delayedq.desk.models import Automation, State
+from delayedq.desk.models import Automation, Item, State
+from delayedq.models import Message
 from tests.desk.given import ALL, QUEUE, opened, person, refund
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
@@ -55,6 +56,25 @@ def test_the_form_shows_what_the_handler_says_only_where_it_assists():
         item = opened(refund, 88)
         item.take(ann)
         assert ('value="88"' in text_of(signed_in(ann).get(f"/desk/{item.pk}/"))) == shown
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_hostile_texts_are_shown_as_texts(alias):
+    hostile = "<script>alert(1)</script>\u202e"
+    ann = person("ann", *ALL)
+    item = opened(refund, hostile)
+    item.take(ann)
+    item.comments.create(by=ann, at=item.opened_at, text=hostile)
+    Item.objects.update(key=hostile, reason=hostile, due_at=item.opened_at)
+    client = signed_in(ann)
+    for page in ("", "team/", "review/", f"{item.pk}/"):
+        text = text_of(client.get(f"/desk/{page}"))
+        assert "<script>alert" not in text
+        assert ("&lt;script&gt;alert(1)&lt;/script&gt;\\u202e" in text) == (page != "review/")
+    for payload in ("[1]", '{"args": 5}', "no JSON", '{"kwargs": {"order": {"$": "model", "v": 7}}}', "{}"):
+        Message.objects.filter(pk=item.message_id).update(payload=payload)
+        for page in ("", "team/", f"{item.pk}/"):
+            assert client.get(f"/desk/{page}").status_code == 200
 
 
 def test_going_back_is_one_post_in_the_admin():
