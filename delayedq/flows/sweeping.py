@@ -57,7 +57,12 @@ def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int]) 
 
 
 def _stop(store: Store, flow: int) -> None:
-    """Cancel what lives of a flow. Nothing is added to a group of it any more."""
+    """Cancel what lives of a flow. Nothing is added to a group of it any more.
+
+    Who released steps, and did not see yet that it is stopped, has committed when the lock is ours.
+    """
+    with store.database.atomic():
+        lock_flows(store, [flow])
     steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
     steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
     running = list(steps.filter(state=StepState.RUNNING).values_list("id", flat=True))

@@ -23,7 +23,7 @@ class Counts(TypedDict):
     late: int
 
 
-@task(result_retention=timedelta(days=7))
+@task
 def count(day: date, carrier: str) -> Counts:
     """The departures of one airline, and their reminders."""
     flights = Flight.objects.leaving_on(day).filter(carrier=carrier)

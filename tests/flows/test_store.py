@@ -7,8 +7,10 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import chain, group
+from delayedq.core.flows import StepState
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
+from delayedq.store.flows.ending import Judging
 from delayedq.store.protocol import Lane
 from tests.app import tasks
 from tests.flows.given import call, run, states
@@ -164,3 +166,20 @@ def test_members_have_what_the_archive_finds_them_by(store):
     run()
     flow = Flow.objects.get().id
     assert FinishedMessage.objects.get().metadata == f'{{"delayedq.flow":{flow},"delayedq.step":0}}'
+
+
+def test_a_flow_that_is_cancelled_while_its_last_step_ends_is_cancelled(store):
+    """Whoever ends the step has read the flow before: what was cancelled since then is judged once more."""
+    flow = chain(tasks.nothing.s()).enqueue()
+    (claimed,) = claim(store)
+    store.settle([succeed(claimed)], "first")
+    (step,) = FlowStep.objects.all()
+    Flow.objects.update(ended_at=None, outcome="")
+    FlowStep.objects.update(state="running")
+    with store.database.atomic():
+        judging = Judging(store, [flow.id], {step.pk: StepState.SUCCEEDED})
+        Flow.objects.update(stopped_at=store.now())  # the other one commits here
+        judging.carry_out()
+    assert flow.state == "running"
+    sweep(store)
+    assert flow.state == "cancelled"

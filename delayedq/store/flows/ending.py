@@ -188,11 +188,11 @@ class Judging:
             rows.filter(id__in=ids).update(state=state, ended_at=self._now if has_ended else None)
 
     def _end_flows(self, states: Mapping[int, FlowState]) -> None:
-        """What another transaction has locked, say to cancel it, is ended by the next sweep."""
+        """What another transaction has locked, say to cancel it, or has cancelled since, is ended by the next sweep."""
         from delayedq.models import Flow
 
         for id_, state in sorted(states.items()):
-            rows = Flow.objects.using(self._store.alias).filter(id=id_)
+            rows = Flow.objects.using(self._store.alias).filter(id=id_, stopped_at=self._flows[id_].stopped_at)
             if not _unlocked(self._store, rows):
                 continue
             ended = {"ended_at": self._now, "outcome": state} if state != FlowState.RUNNING else _OPEN
