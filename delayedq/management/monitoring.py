@@ -81,6 +81,8 @@ def monitored(options: dict[str, Any]) -> Iterator[Monitoring]:
         raise CommandError(_("--metrics-port and --health-port must be two ports."))
     if file and not file.parent.is_dir():
         raise CommandError(_("--health-file: there is no directory %(path)r.") % {"path": str(file.parent)})
+    if file:
+        _check_file(file)
     if metrics is None:
         yield Monitoring(metrics, health, file, None)
         return
@@ -125,6 +127,18 @@ def _library() -> None:
         import delayedq.metrics  # noqa: F401  the library may be missing
     except ImproperlyConfigured as error:
         raise CommandError(str(error)) from None
+
+
+def _check_file(file: Path) -> None:
+    """A file that could not be written would have a probe end workers that are well."""
+    was_there = file.exists()
+    try:
+        with file.open("a"):
+            pass
+    except OSError as error:
+        raise CommandError(f"--health-file: {error}") from None
+    if not was_there:
+        file.unlink()
 
 
 def _check_port(option: str, address: str, port: int) -> None:

@@ -35,6 +35,8 @@ logger = logging.getLogger("delayedq")
 SWITCH_INTERVAL = 0.001
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the end of a terminal, unless nohup has it ignored
+    STOP_SIGNALS.add(signal.SIGHUP)
 #: Tells a process to end when what it runs has ended.
 RETIRE = signal.SIGUSR1
 A_YEAR = 365 * 86_400.0  #: In seconds: that it may take.
@@ -145,7 +147,8 @@ def work(alias: str, options: Options, leases: SharedLeases, parent: int) -> Non
     sys.setswitchinterval(SWITCH_INTERVAL)
     loop = Loop(served_store(), options, worker_name(os.getpid(), options.name), leases)
     leases.register(os.getpid())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
+    for number in STOP_SIGNALS - {signal.SIGTERM}:
+        signal.signal(number, signal.SIG_IGN)  # a terminal sends it to all; the supervisor decides
     signal.signal(signal.SIGTERM, lambda *_: loop.stop())
     signal.signal(RETIRE, lambda *_: loop.stop(within=A_YEAR))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

@@ -5,6 +5,7 @@ Who asks: the file of `--health-file`, the answers of `--health-port`, and syste
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from delayedq.worker.fleet import Fleet
+
+logger = logging.getLogger("delayedq")
 
 #: A loop turns every 3 s at least; one that has not for this many seconds is stuck, or its process is frozen.
 STILL = 30.0
@@ -62,12 +65,22 @@ class HealthFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._written = True
 
     def tell(self, *, live: bool) -> None:
         """Its time of modification says when the workers were last seen alive."""
-        if live:
-            with suppress(OSError):  # a disk that is full stops no worker; the file grows old
-                self._path.write_text(f"{os.getpid()}\n")
+        if not live:
+            return
+        try:
+            self._path.write_text(f"{os.getpid()}\n")
+        except OSError as error:  # what a full disk has no room for; it still takes the time
+            if self._written:
+                logger.warning("The health file %s can't be written: %s", self._path, error)
+            self._written = False
+            with suppress(OSError):
+                os.utime(self._path)
+        else:
+            self._written = True
 
     def remove(self) -> None:
         with suppress(OSError):

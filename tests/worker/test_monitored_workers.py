@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -106,6 +107,26 @@ def test_who_lives_and_who_is_ready(leases, tmp_path, silent, still, live, ready
 
     assert (liveness.live(), liveness.ready()) == (live, ready)
     assert (tmp_path / "alive").exists() == live
+
+
+def test_a_health_file_on_a_full_disk_still_takes_the_time_and_that_is_said_once(tmp_path, caplog):
+    path = tmp_path / "alive"
+    path.symlink_to("/dev/full")
+    file = HealthFile(path)
+    before = path.stat().st_mtime_ns
+    with caplog.at_level(logging.WARNING, "delayedq"):
+        file.tell(live=True)
+        file.tell(live=True)
+
+    assert path.stat().st_mtime_ns > before
+    assert [record.message.startswith("The health file") for record in caplog.records] == [True]
+    file.remove()
+
+
+def test_a_health_file_that_can_not_be_written_is_refused(store, tmp_path):
+    """As in a directory that is read-only; it would have a probe end workers that are well."""
+    with pytest.raises(CommandError, match=r"--health-file: .*Is a directory"):
+        call_command("run_workers", "--health-file", str(tmp_path))
 
 
 def test_a_fleet_without_a_process_does_not_live():

@@ -93,6 +93,17 @@ def test_sigterm_lets_running_tasks_finish_and_gives_the_rest_back_uncharged(wor
     assert FinishedMessage.objects.count() + left.count() == 4
 
 
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_the_end_of_the_terminal_is_a_stop_like_any_other(workers):
+    """It sends SIGHUP to all processes: a task that runs finishes all the same."""
+    chores.nap.enqueue("long", 3.0)
+    one = workers("--threads", "1")
+    eventually(lambda: marked("long began"))
+    one.send_all(signal.SIGHUP)
+    assert one.finish()[0] == 0
+    assert marked("long ended")
+
+
 def test_a_task_that_outlives_the_shutdown_timeout_is_given_back_uncharged(workers):
     chores.nap.enqueue("endless", 60)
     one = workers("--shutdown-timeout", "2")
