@@ -9,12 +9,15 @@ attributes are those of the semantic conventions for messaging.
 from __future__ import annotations
 
 from contextlib import contextmanager
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
+from django.dispatch import receiver
 
 from delayedq.exceptions import Fail, Steering
 from delayedq.results import masked_trace
+from delayedq.signals import worker_stopped
 
 try:
     from opentelemetry import propagate, trace
@@ -30,7 +33,23 @@ if TYPE_CHECKING:
     from delayedq.tasks import Task
     from delayedq.worker.attempt import Attempt
 
+#: Seconds that a worker process which ends has to hand over its last spans.
+LAST_EXPORT = 2.0
+
 _tracer = trace.get_tracer("delayedq")
+
+
+@receiver(worker_stopped)
+def _hand_over(**_: Any) -> None:
+    """A worker process ends at once, and not as Python ends: what waits for the next export would be lost.
+
+    An exporter that nobody answers takes longer than that; the process does not wait for it.
+    """
+    export = getattr(trace.get_tracer_provider(), "force_flush", None)
+    if export is not None:
+        thread = Thread(target=export, name="delayedq-spans", daemon=True)
+        thread.start()
+        thread.join(LAST_EXPORT)
 
 
 def made(task: Task[..., Any]) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from contextlib import contextmanager, nullcontext
 
@@ -145,3 +147,32 @@ def test_where_nothing_is_configured_a_message_pays_less_than_a_microsecond(sett
 
     assert min(asked() for _ in range(5)) < 1e-6
     assert not trace.get_current_span().get_span_context().is_valid
+
+
+@pytest.fixture
+def drained(environment, tmp_path):
+    """Runs workers until the queue is empty, in a process with a batching exporter; returns what that has got."""
+
+    def run(**exporter):
+        file = tmp_path / "spans"
+        own = {"DJANGO_SETTINGS_MODULE": "tests.traced_settings", "SPANS": str(file), **exporter}
+        command = [sys.executable, "-m", "django", "run_workers", "--drain", "--processes", "1"]
+        done = subprocess.run(command, env=environment | own, capture_output=True, text=True, check=False, timeout=100)
+        assert done.returncode == 0, done.stderr
+        return file.read_text().split("\n") if file.exists() else []
+
+    return run
+
+
+@pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
+def test_the_last_spans_of_a_process_are_exported_before_it_ends(store, drained):
+    tasks.echo.enqueue_many([((number,), {}) for number in range(20)])
+    assert drained().count("process default") == 20
+
+
+@pytest.mark.parametrize("exporter", ["hangs", "fails"])
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_an_exporter_without_a_collector_holds_up_no_message_and_no_end(store, drained, exporter):
+    tasks.echo.enqueue_many([((number,), {}) for number in range(2_000)])
+    assert drained(EXPORT=exporter) == []
+    assert FinishedMessage.objects.succeeded().count() == 2_000

@@ -79,6 +79,14 @@ def check_tables(store: Store) -> None:
         )
 
 
+def check_answer(store: Store) -> None:
+    """Raises CommandError if there is no connection to the database."""
+    try:
+        connections[store.alias].ensure_connection()
+    except Error as error:
+        raise CommandError(f"The database {store.alias!r} does not answer: {str(error).strip()}") from None
+
+
 def _ours() -> list[DelayedQBackend]:
     return [backend for backend in map(_backend, task_backends) if isinstance(backend, DelayedQBackend)]
 

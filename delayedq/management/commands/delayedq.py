@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import BaseCommand, CommandError
@@ -9,7 +10,7 @@ from django.db import OperationalError, ProgrammingError
 from django.utils.translation import gettext as _
 
 from delayedq.exceptions import InvalidQueue
-from delayedq.management.backends import all_stores, check_tables, chosen_store
+from delayedq.management.backends import all_stores, check_answer, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
 from delayedq.management.development import add_dev, run_dev
 from delayedq.management.doctor import add_json, run_check_pending, run_doctor
@@ -97,7 +98,13 @@ class Command(BaseCommand):
         except (OperationalError, ProgrammingError):
             for store in all_stores():  # forgotten migrations are the likely reason
                 check_tables(store)
+                check_answer(store)
             raise
+
+    def check_migrations(self) -> None:
+        """Of a database that answers. Of one that does not, `health` and `doctor` say what is wrong."""
+        with suppress(OperationalError):
+            super().check_migrations()
 
     def _explain(self, options: dict[str, Any]) -> None:
         text: str = options["message"]
