@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-DATABASE, STANDBY, UNCHECKED = "database", "standby", "unchecked"
+DATABASE, STANDBY, UNCHECKED, HIDDEN = "database", "standby", "unchecked", "hidden sessions"
 #: After these there is nothing more to ask.
 FINAL = {DATABASE, STANDBY}
 

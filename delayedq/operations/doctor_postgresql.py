@@ -11,7 +11,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from delayedq.operations.diagnosis import STANDBY, UNCHECKED, Diagnosis
+from delayedq.operations.diagnosis import HIDDEN, STANDBY, Diagnosis
 from delayedq.operations.wording import grouped
 from delayedq.store.postgresql.inspection import Inspection
 from delayedq.store.postgresql.inspection_sql import LEAVE_IT_ON, LEAVE_ROOM
@@ -75,7 +75,7 @@ def transactions_that_pin_vacuum(inspection: Inspection) -> Iterator[Diagnosis]:
             "How long the transactions of %(number)s sessions of other users last could not be checked.",
             hidden,
         )
-        yield Diagnosis(UNCHECKED, said % {"number": hidden}, f"GRANT pg_read_all_stats TO {inspection.user()}")
+        yield Diagnosis(HIDDEN, said % {"number": hidden}, f"GRANT pg_read_all_stats TO {inspection.user()}")
 
 
 @on_postgresql

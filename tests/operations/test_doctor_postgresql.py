@@ -169,10 +169,13 @@ def test_what_a_user_may_not_see_could_not_be_checked(store):
         other.ensure_connection()
         with plain_user(store, "delayedq_pipeline_archivebatch"):
             hidden, refused = diagnose(store)
+        with plain_user(store):
+            alone = said("doctor")
     finally:
         other.close()
 
-    assert (hidden.condition, hidden.cure) == ("unchecked", "GRANT pg_read_all_stats TO plain")
+    assert (hidden.condition, hidden.cure) == ("hidden sessions", "GRANT pg_read_all_stats TO plain")
+    assert alone == (0, f"{store.alias}: {hidden.sentence}\n  Cure: {hidden.cure}\n")
     assert (refused.condition, "permission denied" in refused.sentence) == ("unchecked", True)
     assert "archives" in refused.sentence
 
