@@ -104,6 +104,8 @@ class Supervisor:
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         if self._stop_by is not None:  # the second signal
+            if number == signal.SIGHUP:  # shell and kernel tell of the end of a terminal; systemd may, too
+                return
             self._signal(signal.SIGKILL)
             os._exit(128 + number)
         self._stop_by = time.monotonic() + self._shutdown_timeout.total_seconds() + LAST_MOMENTS
