@@ -146,7 +146,8 @@ def test_defaults_are_those_of_the_queue_then_of_the_backend(settings):
     assert [one.result_retention for one in made] == [HOUR, MINUTE, 2 * HOUR]
 
 
-def test_wrong_ones_are_refused_and_those_beyond_retention_are_w012(settings):
+def test_wrong_ones_are_refused_and_those_beyond_retention_are_w012(settings, kept_briefly, monkeypatch):
+    monkeypatch.setattr("delayedq.checks.registered", {one.module_path: one for one in kept_briefly})
     with pytest.raises(InvalidTask, match="result_retention must be a timedelta over zero, not 60"):
         task(result_retention=60)(plain)
     settings.DELAYEDQ = {"RETENTION": HOUR}

@@ -76,6 +76,15 @@ def test_messages_that_are_no_calls_are_passed_over(alias):
     assert Message.objects.called_with(tasks.remind, flight_id=7).count() == 1
 
 
+@pytest.mark.parametrize("unreadable", ["a\x00b", "\ud83d", "\ude00 alone", "\ud83d\ud83d\ude00"])
+def test_what_a_database_can_not_read_hides_no_other_row(alias, unreadable):
+    tasks.remind.using(metadata={"batch": unreadable}).enqueue(unreadable)
+    expected = {int(tasks.remind.using(metadata={"batch": "\U0001f600"}).enqueue("\U0001f600", gate="\\u0001").id)}
+    assert found(Message.objects.called_with(tasks.remind, flight_id="\U0001f600")) == expected
+    assert found(Message.objects.called_with(tasks.remind, gate="\\u0001")) == expected
+    assert found(Message.objects.filter(metadata__batch="\U0001f600")) == expected
+
+
 def test_names_and_values_that_no_call_can_have(alias):
     with pytest.raises(TypeError, match=r"takes flight_id, gate, not flight, gat\.$"):
         Message.objects.called_with(tasks.remind, gat=1, flight=2)

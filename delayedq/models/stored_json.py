@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from django.db import models
-from django.db.models import JSONField
+from django.db.models import Func, JSONField
 from django.db.models.fields.json import KeyTransform, KeyTransformExact, KeyTransformIn
 from django.db.models.functions import Cast
 
@@ -19,9 +19,26 @@ if TYPE_CHECKING:
     from django.db.models.sql.compiler import SQLCompiler
 
 
+#: A NUL, the first half of a surrogate pair without the second, or the second without the first.
+_UNREADABLE = r"\\u0000|\\ud[89ab][0-9a-f]{2}(?!\\ud[c-f])|(?<!\\ud[89ab][0-9a-f]{2})\\ud[c-f]"
+
+
+class Readable(Func):
+    """The text itself. Of what PostgreSQL refuses to read as JSON, and a message may hold: null."""
+
+    output_field = models.TextField()
+
+    def as_sql(self, compiler: SQLCompiler, *_: Any, **__: Any) -> tuple[str, Any]:  # type: ignore[override]
+        return compiler.compile(self.source_expressions[0])
+
+    def as_postgresql(self, compiler: SQLCompiler, *_: Any, **__: Any) -> tuple[str, Any]:
+        text, parameters = compiler.compile(self.source_expressions[0])
+        return f"regexp_replace({text}, '^.*(?:{_UNREADABLE}).*$', 'null')", parameters
+
+
 def as_json(text: Any) -> Cast:
     """The text (an expression) as a value of JSON, of which `StoredName` takes a part."""
-    return Cast(text, JSONField(encoder=Canonical))
+    return Cast(Readable(text), JSONField(encoder=Canonical))
 
 
 class StoredJSON(models.TextField):  # type: ignore[type-arg]  # Django does not know arguments

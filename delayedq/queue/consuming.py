@@ -9,11 +9,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import Error, connections
+from django.db import Error, close_old_connections, connections
 
 from delayedq.core.backoff import as_backoff
 from delayedq.exceptions import InvalidQueue, QueueClosed
-from delayedq.queue.leases import check_duration
+from delayedq.queue.leases import Acknowledgement, check_duration
 from delayedq.queue.watch import ring
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ PATIENCE = timedelta(seconds=10)
 SIGNALS = 1.0
 #: After how long a message is due again whose handler has raised.
 BACKOFF = timedelta(seconds=1)
+#: Answers to a consumer that was not the last one to have the message.
+LOST = {Acknowledgement.LEASE_LOST, Acknowledgement.BUSY}
 
 
 class Terms(NamedTuple):
@@ -61,13 +63,14 @@ class Consumers[P]:
 
     def __init__(self, queue: Consumer[P], handle: Callable[[Envelope[P]], object], agreed: Terms) -> None:
         self._queue, self._handle, self._terms = queue, handle, agreed
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._threads: set[threading.Thread] = set()
         self._waiting = 0
         self._stopped = threading.Event()
+        self._error: BaseException | None = None
 
     def run(self) -> None:
-        """Until the queue is closed; or what interrupts this thread is raised, once what runs has ended."""
+        """Until the queue is closed. Raises what interrupts this thread or ends another, once what runs has ended."""
         try:
             for _ in range(self._terms.fewest):
                 self._start()
@@ -76,6 +79,8 @@ class Consumers[P]:
             self._stop()
             self._join()
             raise
+        if self._error is not None:
+            raise self._error
 
     def _start(self) -> None:
         """One more, unless there are as many as there may be."""
@@ -84,9 +89,9 @@ class Consumers[P]:
                 return
             # A second interrupt ends the process, whatever they do.
             thread = threading.Thread(target=self._consume, name="delayedq-consumer", daemon=True)
+            thread.start()
             self._threads.add(thread)
             self._waiting += 1
-            thread.start()
 
     def _join(self) -> None:
         while alive := tuple(self._threads):
@@ -110,10 +115,12 @@ class Consumers[P]:
                     return
         except QueueClosed:
             self._stop()
+        except BaseException as error:  # noqa: BLE001 - it is raised where `consume` was called
+            self._error = self._error or error
+            self._stop()
         finally:
             connections.close_all()
-            with self._lock:
-                self._threads.discard(threading.current_thread())
+            self._leave()
 
     def _poll_and_give(self) -> None:
         """Until there is nothing to do for one more, or for all. Raises QueueClosed, django.db.Error."""
@@ -133,26 +140,54 @@ class Consumers[P]:
             is_last = not self._waiting
         try:
             if is_last:
-                self._start()
+                self._start_if_possible()
             self._give(envelope)
         finally:
             with self._lock:
                 self._waiting += 1
 
+    def _start_if_possible(self) -> None:
+        try:
+            self._start()
+        except RuntimeError as error:  # the system has no thread left
+            logger.warning("%r gets no more threads: %s", self._queue, error)
+
     def _give(self, envelope: Envelope[P]) -> None:
+        envelope.outlive_queue()
         try:
             self._handle(envelope)
         except Exception as error:
             logger.exception("The consumer of %r failed with message %s.", self._queue, envelope.message_id)
-            with suppress(Error, QueueClosed):  # it comes back when its lease ends
-                envelope.put_back(error, self._terms.backoff)
+            self._put_back(envelope, error)
+            close_old_connections()  # one that is broken would fail each message from now on
+        except BaseException:
+            with suppress(Error):
+                envelope.release()
+            raise
         else:
-            envelope.acknowledge()
+            if envelope.answer is None and (answer := envelope.acknowledge()) in LOST:
+                logger.warning("The end of message %s of %r was refused: %s.", envelope.message_id, self._queue, answer)
+
+    def _put_back(self, envelope: Envelope[P], error: Exception) -> None:
+        with suppress(Error, QueueClosed):  # it comes back when its lease ends
+            try:
+                envelope.put_back(error, self._terms.backoff)
+            except (Error, QueueClosed):
+                raise
+            except Exception:
+                logger.exception("The backoff of %r failed.", self._queue)
+                envelope.put_back(error, BACKOFF)
 
     def _may_end(self) -> bool:
         with self._lock:
-            if len(self._threads) <= self._terms.fewest:
-                return False
-            self._threads.discard(threading.current_thread())
-            self._waiting -= 1
-            return True
+            may = len(self._threads) > self._terms.fewest
+            if may:
+                self._leave()
+            return may
+
+    def _leave(self) -> None:
+        """The calling thread takes no more messages."""
+        with self._lock:
+            if (thread := threading.current_thread()) in self._threads:
+                self._threads.remove(thread)
+                self._waiting -= 1

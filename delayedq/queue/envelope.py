@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import Enum, StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -114,6 +115,10 @@ class Envelope[P]:
     def answer(self) -> Acknowledgement | None:
         """How the delivery ended; None before that, and after it was rolled back with the caller's transaction."""
         return self._answer if self._stands() else None
+
+    def outlive_queue(self) -> None:
+        """Can be settled, too, after the queue was closed."""
+        self._leases = replace(self._leases)  # it is open, and nobody closes it
 
     # Settling
 

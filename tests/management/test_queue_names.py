@@ -25,7 +25,7 @@ def pause(queue):
 
 
 def test_a_queue_that_can_have_no_messages_is_not_paused(store, closed):
-    with pytest.raises(CommandError, match=r"There is no queue 'mial'. Did you mean 'mail'\? Known: default, mail"):
+    with pytest.raises(CommandError, match=r"There is no queue 'mial'. Did you mean 'mail'\? Known: .*default, mail\b"):
         pause("mial")
     assert store.paused() == set()
     assert pause("mail") == ""

@@ -120,21 +120,24 @@ def others(store):
     execute(store, "DROP TABLE delayedq_yours")
 
 
+def bloated(store):
+    """The cure for each table and index; other tests leave bloat in tables that are not asked for here."""
+    return {one.sentence.split()[0]: one.cure for one in diagnose(store) if one.condition == "bloat"}
+
+
 def test_bloat_of_our_tables_and_no_others(store, others, monkeypatch):
     monkeypatch.setattr(doctor_postgresql, "BLOATED", 2**16)
     execute(store, "TRUNCATE delayedq_message")
     store.offer_many([later(store)] * 5_000)
-    assert diagnose(store) == []
+    assert bloated(store).keys() & {"delayedq_message", "delayedq_due"} == set()
     # The last row stays: vacuum returns to the system only what is empty at the end of a table.
     execute(store, "DELETE FROM delayedq_message WHERE id < (SELECT max(id) FROM delayedq_message)")
     execute(store, "VACUUM delayedq_message", "SELECT pg_stat_force_next_flush()", "SELECT 1")
     try:
-        found = diagnose(store)
+        cures = bloated(store)
     finally:
         execute(store, "TRUNCATE delayedq_message")
 
-    assert {one.condition for one in found} == {"bloat"}
-    cures = {one.sentence.split()[0]: one.cure for one in found}
     assert cures["delayedq_message"].startswith("VACUUM (FULL) delayedq_message while workers are stopped")
     assert cures["delayedq_due"] == "REINDEX INDEX CONCURRENTLY delayedq_due"
     assert not any("yours" in name for name in cures)

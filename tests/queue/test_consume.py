@@ -134,6 +134,74 @@ def test_an_interrupt_is_raised_when_what_runs_has_ended(queue, monkeypatch):
     assert FinishedMessage.objects.succeeded().count() == 1
 
 
+def test_what_runs_when_the_queue_is_closed_is_acknowledged(queue):
+    began, closed = threading.Event(), threading.Event()
+
+    def handle(envelope):
+        began.set()
+        assert closed.wait(PATIENCE)
+
+    with consuming(queue, handle):
+        queue.offer_or_update("a", 1, at(0))
+        assert began.wait(PATIENCE)
+        queue.close()
+        closed.set()
+
+    assert FinishedMessage.objects.succeeded().count() == 1
+
+
+def test_what_raises_when_the_queue_is_closed_is_put_back(queue):
+    def handle(envelope):
+        queue.close()
+        boom()
+
+    queue.offer_or_update("a", 1, at(0))
+    queue.consume(handle, backoff=timedelta(0))
+    assert Message.objects.get().lease_token is None
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_what_ends_a_thread_is_raised_and_its_message_given_back(queue):
+    def handle(envelope):
+        raise SystemExit(3)
+
+    queue.offer_or_update("a", 1, at(0))
+    with pytest.raises(SystemExit):
+        queue.consume(handle, threads=(1, 4))
+    assert (Message.objects.get().lease_token, consumers()) == (None, 0)
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_a_wrong_filter_is_raised_where_it_is_consumed(make):
+    queue = make(clock=None, channels=True).filter(payload__a=1)
+    with pytest.raises(InvalidQueue, match="has channels"):
+        queue.consume(boom)
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_a_backoff_that_fails_is_logged_and_the_message_put_back(queue, caplog):
+    def handle(envelope):
+        queue.close()
+        boom()
+
+    queue.offer_or_update("a", 1, at(0))
+    queue.consume(handle, backoff=lambda attempt: 1 / 0)
+    assert "The backoff of" in caplog.text
+    assert Message.objects.get().lease_token is None
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_a_refused_end_is_logged(queue, caplog):
+    def handle(envelope):
+        Message.objects.all().delete()
+        queue.close()
+
+    queue.offer_or_update("a", 1, at(0))
+    with caplog.at_level(logging.WARNING, "delayedq"):
+        queue.consume(handle)
+    assert "was refused: lease_lost" in caplog.text
+
+
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_while_the_database_is_away_it_is_polled_again(queue, monkeypatch, settings):
     settings.DELAYEDQ = {"POLL_INTERVAL": SOON}
