@@ -28,7 +28,7 @@ class Readable(Func):
 
     output_field = models.TextField()
 
-    def as_sql(self, compiler: SQLCompiler, *_: Any, **__: Any) -> tuple[str, Any]:  # type: ignore[override]
+    def as_sql(self, compiler: SQLCompiler, *_: Any, **__: Any) -> tuple[str, Any]:
         return compiler.compile(self.source_expressions[0])
 
     def as_postgresql(self, compiler: SQLCompiler, *_: Any, **__: Any) -> tuple[str, Any]:
