@@ -109,7 +109,7 @@ def record(item: Item, verb: str, by: Any) -> None:
     from delayedq.desk.tasks import decided
 
     task = task_at(item.kind)
-    decided.using(queue_name=item.queue, backend=task.backend).enqueue(
+    decided.using(queue_name=task.queue_name, backend=task.backend).enqueue(
         message_id=item.message_id,
         task=item.kind,
         key=item.key,

@@ -20,6 +20,7 @@ from delayedq.core.serialization import dumps
 from delayedq.desk import closing, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidPostponement, NotAllowed, NotOpen, Taken
+from delayedq.exceptions import UnknownTask
 from delayedq.store import store_for
 from delayedq.store.progress import read_progress, write_progress
 from delayedq.tasks import task_at
@@ -232,7 +233,10 @@ def _taken(item: Item, now: datetime) -> Taken:
 
 
 def _desk(item: Item) -> Desk:
-    return closing.desk_of(task_at(item.kind))
+    try:
+        return closing.desk_of(task_at(item.kind))
+    except UnknownTask as unknown:
+        raise NotOpen(str(unknown)) from None
 
 
 def _rules() -> Any:

@@ -13,11 +13,12 @@ from django.db import models, transaction
 
 from delayedq.core.channels import shown_priority
 from delayedq.core.serialization import dumps, loads
-from delayedq.desk import closing, signals
+from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.exceptions import Snooze, Steering
+from delayedq.masking import error_text
 from delayedq.store import served_store
 
 if TYPE_CHECKING:
@@ -142,16 +143,17 @@ def _is_reviewed(item: Item, desk: Desk) -> bool:
 
 def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], mode: Mode) -> Answer:
     """What the handler says. Its errors are those of a task where it decides, until its last attempt."""
+    masked = error_text(attempt.kind, attempt.claimed.payload)
     try:
         returned = desk.handler(*args, **kwargs)
     except NeedsPerson as needed:
-        return Answer(reason=needed.reason[:REASON_LENGTH])
+        return Answer(reason=masked(needed.reason)[:REASON_LENGTH])
     except Steering:
         raise
     except Exception as error:
         if mode in {Mode.REVIEWED, Mode.AUTOMATIC} and attempt.attempt < attempt.max_attempts:
             raise
-        return Answer(reason=f"{type(error).__name__}: {error}"[:REASON_LENGTH])
+        return Answer(reason=f"{type(error).__name__}: {masked(str(error))}"[:REASON_LENGTH])
     result, confidence = returned if isinstance(returned, Proposal) else (returned, None)
     return Answer(dumps(result, where="the result"), confidence)
 
@@ -163,10 +165,24 @@ def _look_after(item: Item, desk: Desk, now: datetime) -> None:
     rows = Item.objects.using(item._state.db).filter(pk=item.pk, is_open=True)  # noqa: SLF001
     if item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
         signals.tell(signals.item_due_soon, item)
-    if item.due_at <= now and rows.filter(escalated_at=None).update(escalated_at=now):
-        queue = DeskQueue.objects.using(item._state.db).filter(queue=item.queue).first()  # noqa: SLF001
+    if item.due_at <= now and item.escalated_at is None:
+        _escalate(rows, now)
+
+
+def _escalate(rows: models.QuerySet[Item], now: datetime) -> None:
+    """Move it to where its queue sends what is late. Who holds it and may not work there gives it back."""
+    alias = rows.db
+    with transaction.atomic(using=alias):
+        if not rows.filter(escalated_at=None).update(escalated_at=now):  # writing first is the lock of SQLite
+            return
+        item = rows.select_for_update().get()
+        queue = DeskQueue.objects.using(alias).filter(queue=item.queue).first()
         if queue is not None and queue.escalate_to:
-            rows.update(queue=queue.escalate_to)
+            item.queue = queue.escalate_to
+            if item.holder is not None and not rules.may(item.holder, "take", item.queue, alias):
+                item.state, item.holder, item.until = State.WAITING, None, None
+                item.assignment += 1
+            item.save(using=alias)
         signals.tell(signals.item_late, item)
 
 

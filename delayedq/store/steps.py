@@ -58,11 +58,14 @@ def replaced_failures(transitions: Sequence[Transition]) -> list[Finish]:
 def forget_replaced(store: Store, ended: Mapping[int, int]) -> None:
     """Within the transaction that ends these messages (generations by their ids): what they have replaced did no step.
 
-    The history has no generation, so whoever brings a message back could not tell its records from those.
+    The history has no generation, so whoever brings a message back could not tell its records from those. One query of
+    the index, if there are none.
     """
-    for generation in sorted(set(ended.values()) - {0}):
-        ids = [id_ for id_, own in ended.items() if own == generation]
-        _of(store, *ids).filter(generation__lt=generation).delete()
+    replaced = {id_: own for id_, own in ended.items() if own > 0}
+    recorded = _of(store, *replaced).values_list("id", "message_id", "generation") if replaced else ()
+    old = [id_ for id_, message_id, generation in recorded if generation < replaced[message_id]]
+    if old:
+        _of(store, *replaced).filter(id__in=old).delete()
 
 
 def begin_generations(store: Store, ids: Collection[int]) -> None:
