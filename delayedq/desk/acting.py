@@ -133,7 +133,7 @@ def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
         case "send_back":
             item.send_back(form.cleaned_data["why"], by=user)
         case "finish":
-            item.finish(closing.result_of(form), by=user)
+            item.finish(form, by=user)
         case "comment":
             item.comments.create(by=user, at=store_for(item._state.db).now(), **form.cleaned_data)  # noqa: SLF001
 

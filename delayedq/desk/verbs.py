@@ -104,7 +104,8 @@ def report(self: Item, done: float, total: float | None = None, note: str = "", 
 def finish(self: Item, result: Any, by: Any = None) -> None:
     """Decide it: `result` is that of its message, which ends now, or after the review.
 
-    With a form in the task, a dict is its data. Raises InvalidDecision for what the form refuses.
+    With a form in the task, a dict is its data; a bound form is read as it is. Raises InvalidDecision for what the
+    form refuses.
     """
     with _changed(self, "finish", by) as (item, now):
         _demand_held(self, item, by, now)

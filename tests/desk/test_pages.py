@@ -7,7 +7,7 @@ from django.test import Client
 
 from delayedq.desk.models import Automation, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
+from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -101,3 +101,11 @@ def test_what_is_approved_is_the_decision_that_the_page_has_shown(hostile):
         assert Item.objects.get().state == State.REVIEW
     client.post(f"/desk/{item.pk}/approve/", {"assignment": item.assignment})
     assert Item.objects.get().state == State.DONE
+
+
+def test_a_form_that_converts_is_read_once():
+    ann = person("ann", *ALL)
+    item = opened(euros)
+    item.take(ann)
+    signed_in(ann).post(f"/desk/{item.pk}/finish/", {"euros": 7})
+    assert Item.objects.get().decision == '{"cents":700}'
