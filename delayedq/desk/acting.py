@@ -118,22 +118,22 @@ def _next(request: HttpRequest, queue: str) -> HttpResponse:
 
 def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
     user: Any = request.user
+    seen = request.POST.get("assignment", "" if verb == "assign" else None)
+    if seen is not None:  # what the page has shown, not what is there now
+        item.assignment = int(seen) if seen.isdecimal() and len(seen) < 19 else -1  # noqa: PLR2004 - what a row holds
     match verb:
         case "take" | "renew":
             getattr(item, verb)(user)
         case "unassign" | "approve":
             getattr(item, verb)(by=user)
         case "assign":
-            # The holder that the page has shown, not the one of now.
-            seen = request.POST.get("assignment", "")
-            item.assignment = int(seen) if seen.isdecimal() else -1
             item.assign(form.cleaned_data["user"], by=user)
         case "postpone":
             item.postpone(form.cleaned_data["until"], form.cleaned_data["why"], by=user)
         case "send_back":
             item.send_back(form.cleaned_data["why"], by=user)
         case "finish":
-            item.finish(closing.result_of(form), by=user)
+            item.finish(form, by=user)
         case "comment":
             item.comments.create(by=user, at=store_for(item._state.db).now(), **form.cleaned_data)  # noqa: SLF001
 

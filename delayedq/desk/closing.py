@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from django.forms import BaseForm
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import loads
@@ -36,19 +37,19 @@ def desk_of(task: Task[..., Any]) -> Desk:
 
 
 def checked(desk: Desk, result: Any) -> Any:
-    """The result as the form of the task makes it. Raises InvalidDecision."""
+    """The result as the form of the task makes it, or a form that is bound says. Raises InvalidDecision."""
+    if isinstance(result, BaseForm):
+        return _valid(result)
     if desk.form is None or not isinstance(result, Mapping):
         return result
-    form: Any = desk.form(data=dict(result))
+    return _valid(desk.form(data=dict(result)))
+
+
+def _valid(form: Any) -> Any:
     if not form.is_valid():
         errors = {name: [str(text) for text in texts] for name, texts in form.errors.items()}
         said = "; ".join(f"{name}: {' '.join(texts)}" for name, texts in errors.items())
         raise InvalidDecision(said, errors)
-    return result_of(form)
-
-
-def result_of(form: Any) -> Any:
-    """What a valid form says."""
     return form.result() if hasattr(form, "result") else dict(form.cleaned_data)
 
 

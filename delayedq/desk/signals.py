@@ -1,7 +1,8 @@
 """Signals of the desk; the sender is the task, so that `sender=refund` hears of one alone (None: it is not known here).
 
 - `item_changed` (item, verb: str, by: a user or None): sent in the transaction of each verb, robustly: what a receiver
-  raises is logged, and changes nothing. The verb `replace` says that a worker has opened the item anew.
+  raises is logged, and changes nothing; after an error of the database, what receivers have stored is undone, but not
+  the verb. The verb `replace` says that a worker has opened the item anew.
 - `item_due_soon`, `item_late` (item): once, by the worker that finds it out.
 
     @receiver(item_changed, sender=refund)
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.db import Error, transaction
 from django.dispatch import Signal
 
 from delayedq.tasks import registered
@@ -26,4 +28,8 @@ item_late = Signal()
 
 def tell(signal: Signal, item: Item, **said: Any) -> None:
     """Django knows a sender by its identity, which a text read from the database does not have."""
-    signal.send_robust(registered.get(item.kind), item=item, **said)
+    alias = item._state.db  # noqa: SLF001 - Django's documented API
+    with transaction.atomic(using=alias):  # a failed statement spoils this savepoint, not the transaction of the verb
+        answers = signal.send_robust(registered.get(item.kind), item=item, **said)
+        if any(isinstance(answer, Error) for _, answer in answers):
+            transaction.set_rollback(True, using=alias)

@@ -61,14 +61,14 @@ def unassign(self: Item, by: Any = None) -> None:
     from delayedq.desk.models import State
 
     with _changed(self, "unassign", by) as (item, now):
-        _demand_held(item, by, now, or_may="assign")
+        _demand_held(self, item, by, now, or_may="assign")
         _free(item, State.WAITING)
 
 
 def renew(self: Item, by: Any) -> datetime:
     """Hold it for longer, from now on; returns until when. A page that is open does this. Raises NotAllowed."""
     with _changed(self, "renew", by) as (item, now):
-        _demand_held(item, by, now)
+        _demand_held(self, item, by, now)
         if item.held_by(now) != by.pk:  # it fell back, and counts again in what they hold
             _rules().demand_fit(by, item)
         item.until = now + _desk(item).hold
@@ -83,7 +83,7 @@ def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None
     with _changed(self, "postpone", by) as (item, now):
         if until.utcoffset() is None or until <= now:
             raise InvalidPostponement(_("A follow-up date lies in the future, and has a time zone."))
-        _demand_held(item, by, now)
+        _demand_held(self, item, by, now)
         _free(item, State.POSTPONED)
         item.until, item.reason = until, why
 
@@ -95,7 +95,7 @@ def report(self: Item, done: float, total: float | None = None, note: str = "", 
     """
     said = checked(done, total, note)
     with _changed(self, "report", by) as (item, now):
-        _demand_held(item, by, now)
+        _demand_held(self, item, by, now)
         store = store_for(item._state.db or "default")  # noqa: SLF001 - Django's documented API
         before = read_progress(store, item.message_id)
         began = now if before is None else before.began_at
@@ -105,10 +105,11 @@ def report(self: Item, done: float, total: float | None = None, note: str = "", 
 def finish(self: Item, result: Any, by: Any = None) -> None:
     """Decide it: `result` is that of its message, which ends now, or after the review.
 
-    With a form in the task, a dict is its data. Raises InvalidDecision for what the form refuses.
+    With a form in the task, a dict is its data; a bound form is read as it is. Raises InvalidDecision for what the
+    form refuses.
     """
     with _changed(self, "finish", by) as (item, now):
-        _demand_held(item, by, now)
+        _demand_held(self, item, by, now)
         desk = _desk(item)
         text = dumps(closing.checked(desk, result), where="the result")
         item.decision, item.decided_by, item.decided_at = text, by, now
@@ -122,7 +123,7 @@ def approve(self: Item, by: Any = None) -> None:
     from delayedq.desk.models import State
 
     with _changed(self, "approve", by) as (item, now):
-        _demand_review(item, by)
+        _demand_review(self, item, by)
         item.reviewed_by = by
         _free(item, State.DONE)
         closing.close(item, _desk(item), now)
@@ -133,7 +134,7 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
     from delayedq.desk.models import State
 
     with _changed(self, "send_back", by) as (item, now):
-        _demand_review(item, by)
+        _demand_review(self, item, by)
         maker = item.decided_by
         item.reviewed_by, item.rejections, item.reason = by, item.rejections + 1, why
         _free(item, State.WAITING)
@@ -200,23 +201,27 @@ def _demand_takeable(item: Item, now: datetime) -> None:
     _demand_open(item, {State.WAITING, *HELD} | ({State.POSTPONED} if is_over else set()))
 
 
-def _demand_held(item: Item, by: Any, now: datetime, or_may: str = "") -> None:
+def _demand_held(seen: Item, item: Item, by: Any, now: datetime, or_may: str = "") -> None:
     """`by` holds it, also past its time if nobody else has taken it since."""
     from delayedq.desk.models import HELD, State
 
     others = {State.WAITING, State.POSTPONED} if by is None else {State.POSTPONED} if or_may else set()
     _demand_open(item, {*HELD, *others})
-    if by is None or (or_may and (item.holder_id == by.pk or _rules().may(by, or_may, item.queue))):
+    if by is None:
+        return
+    if or_may and (item.holder_id == by.pk or _rules().may(by, or_may, item.queue)):
+        _demand_seen(seen, item)
         return
     if item.holder_id == by.pk:
         _rules().demand(by, "take", item)  # which may have been withdrawn since
+        _demand_seen(seen, item)
         return
     if item.held_by(now) is not None:
         raise _taken(item, now)
     raise NotAllowed(_("You do not hold this item: take it first."))
 
 
-def _demand_review(item: Item, by: Any) -> None:
+def _demand_review(seen: Item, item: Item, by: Any) -> None:
     from delayedq.desk.models import State
 
     _demand_open(item, {State.REVIEW})
@@ -225,6 +230,13 @@ def _demand_review(item: Item, by: Any) -> None:
     _rules().demand(by, "review", item)
     if item.decided_by_id == by.pk:
         raise NotAllowed(_("Nobody reviews their own decisions."))
+    _demand_seen(seen, item)
+
+
+def _demand_seen(seen: Item, item: Item) -> None:
+    """What a person does is about what they have seen, not about what others have made of it since."""
+    if item.assignment != seen.assignment:
+        raise NotOpen(_("Nothing was changed: the message runs, has ended, or was changed meanwhile."))
 
 
 def _taken(item: Item, now: datetime) -> Taken:

@@ -23,6 +23,18 @@ class RefundForm(forms.Form):
     paid = forms.BooleanField(required=False)
 
 
+class EurosForm(forms.Form):
+    """Its result has other names than its fields, and converts."""
+
+    euros = forms.IntegerField()
+
+    def clean_euros(self):
+        return self.cleaned_data["euros"] * 100
+
+    def result(self):
+        return {"cents": self.cleaned_data["euros"]}
+
+
 @task(queue_name=QUEUE)
 def told(message_id):
     return message_id
@@ -59,6 +71,11 @@ def skilled(order):
 @desk_task(queue_name=QUEUE, required=0.95, blind=0.1, mode="automatic")
 def braked(order):
     return order
+
+
+@desk_task(queue_name=QUEUE, form=EurosForm)
+def euros(order):
+    return {"cents": order}
 
 
 def person(name, *verbs, superuser=False):

@@ -7,7 +7,7 @@ from django.test import Client
 
 from delayedq.desk.models import Automation, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, QUEUE, opened, person, refund
+from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -84,3 +84,28 @@ def test_going_back_is_one_post_in_the_admin():
     client.post(f"/admin/delayedq_desk/automation/{row.pk}/change/", {"kind": row.kind, "mode": "people"})
     assert opened().state == State.WAITING
     assert client.get("/admin/delayedq_desk/item/").status_code == 200
+
+
+@pytest.mark.parametrize("hostile", ["", "9" * 5000, "-3", "x"])
+def test_what_is_approved_is_the_decision_that_the_page_has_shown(hostile):
+    ann, bob, eve = (person(name, *ALL) for name in ("ann", "bob", "eve"))
+    item = opened(reviewed)
+    item.take(ann)
+    item.finish(PAID, by=ann)
+    shown = item.assignment
+    item.send_back("too much", by=eve)
+    item.finish({"amount": 5}, by=ann)
+    client = signed_in(bob)
+    for seen in (shown, hostile):
+        assert client.post(f"/desk/{item.pk}/approve/", {"assignment": seen}).status_code == 302
+        assert Item.objects.get().state == State.REVIEW
+    client.post(f"/desk/{item.pk}/approve/", {"assignment": item.assignment})
+    assert Item.objects.get().state == State.DONE
+
+
+def test_a_form_that_converts_is_read_once():
+    ann = person("ann", *ALL)
+    item = opened(euros)
+    item.take(ann)
+    signed_in(ann).post(f"/desk/{item.pk}/finish/", {"euros": 7})
+    assert Item.objects.get().decision == '{"cents":700}'

@@ -297,3 +297,18 @@ def test_each_change_is_told_and_a_receiver_that_fails_changes_nothing():
     item.unassign(by=ann)
     item_changed.disconnect(hear)
     assert heard == [("assign", ann), ("unassign", ann)]
+
+
+def test_a_receiver_with_an_error_of_the_database_does_not_undo_the_verb():
+    ann = person("ann", *ALL)
+    item = opened()
+
+    def hear(item, **_):
+        Item.objects.using(item._state.db).create(message_id=item.message_id, opened_at=START)
+
+    item_changed.connect(hear)
+    try:
+        item.take(ann)
+    finally:
+        item_changed.disconnect(hear)
+    assert Item.objects.get().holder == ann
