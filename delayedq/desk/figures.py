@@ -107,9 +107,9 @@ def by_person(items: ItemQuerySet | Any, now: datetime) -> list[dict[str, Any]]:
     )
 
 
-def earlier(item: Item) -> list[Item]:
-    """The last decisions on the same key."""
+def earlier(item: Item, items: ItemQuerySet | Any) -> list[Item]:
+    """The last decisions on the same key, of these items."""
     if item.key is None:
         return []
-    rows = type(item).objects.filter(kind=item.kind, key=item.key, is_open=False).exclude(pk=item.pk)
+    rows = items.filter(kind=item.kind, key=item.key, is_open=False).exclude(pk=item.pk)
     return list(rows.select_related("decided_by").order_by("-closed_at")[:10])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth.models import Group
 from django.test import Client
 
-from delayedq.desk.models import Automation, Item, State
+from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
 from tests.desk.given import ALL, QUEUE, opened, person, refund
 
@@ -84,3 +85,17 @@ def test_going_back_is_one_post_in_the_admin():
     client.post(f"/admin/delayedq_desk/automation/{row.pk}/change/", {"kind": row.kind, "mode": "people"})
     assert opened().state == State.WAITING
     assert client.get("/admin/delayedq_desk/item/").status_code == 200
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_earlier_decisions_are_those_of_queues_that_the_reader_may_see(alias):
+    ann, before = person("ann", *ALL), opened()
+    before.take(ann)
+    before.finish({"amount": 4711}, by=ann)
+    item = opened()
+    Item.objects.update(key="order/7")
+    Item.objects.filter(pk=before.pk).update(queue="fraud")
+    client = signed_in(ann)
+    assert "4711" in text_of(client.get(f"/desk/{item.pk}/"))
+    DeskQueue.objects.create(queue="fraud").groups.add(Group.objects.create(name="detectives"))
+    assert "4711" not in text_of(client.get(f"/desk/{item.pk}/"))
