@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth import get_user_model
 from django.db import models
-from django.db.models import Avg, Q, Value
+from django.db.models import Avg, F, Q, Value
 from django.db.models.functions import Coalesce
 
 from delayedq.desk.paging import queues_of
@@ -100,10 +101,9 @@ def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:
 def by_person(items: ItemQuerySet | Any, now: datetime) -> list[dict[str, Any]]:
     """How many each person has decided in the last 7 days, and in how many seconds on average."""
     decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False)
+    name = f"decided_by__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
     return list(
-        decided.values("decided_by__username")
-        .annotate(done=models.Count("pk"), seconds=Avg("seconds"))
-        .order_by("-done")
+        decided.values(name=F(name)).annotate(done=models.Count("pk"), seconds=Avg("seconds")).order_by("-done")
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.test import Client
 
@@ -99,3 +100,15 @@ def test_earlier_decisions_are_those_of_queues_that_the_reader_may_see(alias):
     assert "4711" in text_of(client.get(f"/desk/{item.pk}/"))
     DeskQueue.objects.create(queue="fraud").groups.add(Group.objects.create(name="detectives"))
     assert "4711" not in text_of(client.get(f"/desk/{item.pk}/"))
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_people_are_named_by_what_their_model_calls_them(alias, monkeypatch):
+    ann, item = person("ann", *ALL), opened()
+    item.take(ann)
+    item.finish({"amount": 1}, by=ann)
+    get_user_model().objects.update(email="ann@example.com")
+    client = signed_in(ann)
+    assert ">ann</th>" in text_of(client.get("/desk/figures/"))
+    monkeypatch.setattr(get_user_model(), "USERNAME_FIELD", "email")
+    assert ">ann@example.com</th>" in text_of(client.get("/desk/figures/"))
