@@ -35,6 +35,11 @@ class QueueFigures:
     done: int
     opened: Count
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether all was counted: else nobody knows when it is empty."""
+        return self.open.exact is not None and self.opened.exact is not None
+
     def empty_in(self) -> timedelta | None:
         """None: it does not shrink, or there is more than was counted."""
         if self.open.exact is None or self.opened.exact is None:

@@ -7,6 +7,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.test import Client
 
+from delayedq.desk import figures
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
 from tests.desk.given import ALL, QUEUE, opened, person, refund
@@ -112,3 +113,14 @@ def test_people_are_named_by_what_their_model_calls_them(alias, monkeypatch):
     assert ">ann</th>" in text_of(client.get("/desk/figures/"))
     monkeypatch.setattr(get_user_model(), "USERNAME_FIELD", "email")
     assert ">ann@example.com</th>" in text_of(client.get("/desk/figures/"))
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_when_a_queue_is_empty_is_not_known_if_there_is_too_much_to_count(alias, monkeypatch):
+    client = signed_in(person("ann", *ALL))
+    opened(), opened()
+    assert "it does not shrink" in text_of(client.get("/desk/figures/"))
+    monkeypatch.setattr(figures, "BOUND", 1)
+    page = text_of(client.get("/desk/figures/"))
+    assert "unknown" in page
+    assert "it does not shrink" not in page
