@@ -190,7 +190,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "call": call,
         "arguments": select_template([f"delayedq/desk/arguments/{item.kind}.html", "delayedq/desk/_arguments.html"]),
         "decision": _shown(item),
-        "earlier": [(one, _shown(one)) for one in counted.earlier(item)],
+        "earlier": [(one, _shown(one)) for one in counted.earlier(item, rules.visible(request.user))],
         "comments": item.comments.select_related("by").order_by("at"),
         "may": may,
         "forms": forms,

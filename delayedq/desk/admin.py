@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import admin
 from django.urls import include, path
 
+from delayedq.desk import rules
+from delayedq.desk.closing import shown_result
 from delayedq.desk.models import Automation, DeskQueue, Item, Skill
+from delayedq.desk.showing import text_of
 from delayedq.desk.urls import app_name, pages
 
 if TYPE_CHECKING:
+    from django.db.models import QuerySet
     from django.http import HttpRequest
 
     AnyAdmin = admin.ModelAdmin[Any]
 else:
     AnyAdmin = admin.ModelAdmin
+
+#: What may be masked: it is shown by a method, and no query string asks for it.
+MASKED = ("reason", "proposal", "truth", "decision")
 
 
 @admin.register(Item)
@@ -41,11 +49,45 @@ class ItemAdmin(AnyAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return rules.visible(request.user)
+
+    def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
+        """A filter of what is not shown would tell it letter by letter."""
+        if lookup.split("__", maxsplit=1)[0] in {*MASKED, "confidence"}:
+            return False
+        return bool(super().lookup_allowed(lookup, value, request))
+
     def get_exclude(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002
         """Who is to decide without seeing what the handler has decided, or what is right, does not see it here."""
-        if obj is None or not obj.is_open or obj.decision is not None:
-            return None
-        return ("truth", "proposal", "confidence") if obj.is_blind else ("truth",)
+        hidden = obj is not None and obj.is_open and (obj.is_blind or obj.truth is not None)
+        return (*MASKED, "confidence", "agreed") if hidden else MASKED
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002
+        names = {"shown_reason", "shown_proposal", "shown_truth", "shown_decision"}
+        if obj is None or obj.is_open:
+            names -= {"shown_truth", "shown_proposal"} if obj is None or obj.is_blind else {"shown_truth"}
+        return sorted(names)
+
+    @admin.display(description="reason")
+    def shown_reason(self, item: Item) -> str:
+        return str(shown_result(item.kind, json.dumps(item.reason)))
+
+    @admin.display(description="proposal")
+    def shown_proposal(self, item: Item) -> str | None:
+        return _shown(item, item.proposal)
+
+    @admin.display(description="truth")
+    def shown_truth(self, item: Item) -> str | None:
+        return _shown(item, item.truth)
+
+    @admin.display(description="decision")
+    def shown_decision(self, item: Item) -> str | None:
+        return _shown(item, item.decision)
+
+
+def _shown(item: Item, text: str | None) -> str | None:
+    return None if text is None else text_of(shown_result(item.kind, text))
 
 
 @admin.register(Automation)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth import get_user_model
 from django.db import models
-from django.db.models import Avg, Q, Value
+from django.db.models import Avg, F, Q, Value
 from django.db.models.functions import Coalesce
 
 from delayedq.desk.paging import queues_of
@@ -33,6 +34,11 @@ class QueueFigures:
     oldest: datetime | None
     done: int
     opened: Count
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether all was counted: else nobody knows when it is empty."""
+        return self.open.exact is not None and self.opened.exact is not None
 
     def empty_in(self) -> timedelta | None:
         """None: it does not shrink, or there is more than was counted."""
@@ -100,16 +106,15 @@ def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:
 def by_person(items: ItemQuerySet | Any, now: datetime) -> list[dict[str, Any]]:
     """How many each person has decided in the last 7 days, and in how many seconds on average."""
     decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False)
+    name = f"decided_by__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
     return list(
-        decided.values("decided_by__username")
-        .annotate(done=models.Count("pk"), seconds=Avg("seconds"))
-        .order_by("-done")
+        decided.values(name=F(name)).annotate(done=models.Count("pk"), seconds=Avg("seconds")).order_by("-done")
     )
 
 
-def earlier(item: Item) -> list[Item]:
-    """The last decisions on the same key."""
+def earlier(item: Item, items: ItemQuerySet | Any) -> list[Item]:
+    """The last decisions on the same key, of these items."""
     if item.key is None:
         return []
-    rows = type(item).objects.filter(kind=item.kind, key=item.key, is_open=False).exclude(pk=item.pk)
+    rows = items.filter(kind=item.kind, key=item.key, is_open=False).exclude(pk=item.pk)
     return list(rows.select_related("decided_by").order_by("-closed_at")[:10])

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
 from django.test import Client
 
-from delayedq.desk.models import Automation, Item, State
+from delayedq.desk import figures
+from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
 from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed
 
@@ -109,3 +112,38 @@ def test_a_form_that_converts_is_read_once():
     item.take(ann)
     signed_in(ann).post(f"/desk/{item.pk}/finish/", {"euros": 7})
     assert Item.objects.get().decision == '{"cents":700}'
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_earlier_decisions_are_those_of_queues_that_the_reader_may_see(alias):
+    ann, before = person("ann", *ALL), opened()
+    before.take(ann)
+    before.finish({"amount": 4711}, by=ann)
+    item = opened()
+    Item.objects.update(key="order/7")
+    Item.objects.filter(pk=before.pk).update(queue="fraud")
+    client = signed_in(ann)
+    assert "4711" in text_of(client.get(f"/desk/{item.pk}/"))
+    DeskQueue.objects.create(queue="fraud").groups.add(Group.objects.create(name="detectives"))
+    assert "4711" not in text_of(client.get(f"/desk/{item.pk}/"))
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_people_are_named_by_what_their_model_calls_them(alias, monkeypatch):
+    ann, item = person("ann", *ALL), opened()
+    item.take(ann)
+    item.finish({"amount": 1}, by=ann)
+    get_user_model().objects.update(email="ann@example.com")
+    client = signed_in(ann)
+    assert ">ann</th>" in text_of(client.get("/desk/figures/"))
+    monkeypatch.setattr(get_user_model(), "USERNAME_FIELD", "email")
+    assert ">ann@example.com</th>" in text_of(client.get("/desk/figures/"))
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_when_a_queue_is_empty_is_not_known_if_there_is_too_much_to_count(alias, monkeypatch):
+    client = signed_in(person("ann", *ALL))
+    opened(), opened()
+    assert "it does not shrink" in text_of(client.get("/desk/figures/"))
+    monkeypatch.setattr(figures, "BOUND", 1)
+    page = text_of(client.get("/desk/figures/"))
+    assert "unknown" in page
+    assert "it does not shrink" not in page
