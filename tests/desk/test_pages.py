@@ -112,6 +112,8 @@ def test_a_form_that_converts_is_read_once():
     item.take(ann)
     signed_in(ann).post(f"/desk/{item.pk}/finish/", {"euros": 7})
     assert Item.objects.get().decision == '{"cents":700}'
+
+
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_earlier_decisions_are_those_of_queues_that_the_reader_may_see(alias):
     ann, before = person("ann", *ALL), opened()
