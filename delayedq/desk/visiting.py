@@ -18,6 +18,7 @@ from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.exceptions import Snooze, Steering
+from delayedq.masking import error_text
 from delayedq.store import served_store
 
 if TYPE_CHECKING:
@@ -142,16 +143,17 @@ def _is_reviewed(item: Item, desk: Desk) -> bool:
 
 def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], mode: Mode) -> Answer:
     """What the handler says. Its errors are those of a task where it decides, until its last attempt."""
+    masked = error_text(attempt.kind, attempt.claimed.payload)
     try:
         returned = desk.handler(*args, **kwargs)
     except NeedsPerson as needed:
-        return Answer(reason=needed.reason[:REASON_LENGTH])
+        return Answer(reason=masked(needed.reason)[:REASON_LENGTH])
     except Steering:
         raise
     except Exception as error:
         if mode in {Mode.REVIEWED, Mode.AUTOMATIC} and attempt.attempt < attempt.max_attempts:
             raise
-        return Answer(reason=f"{type(error).__name__}: {error}"[:REASON_LENGTH])
+        return Answer(reason=f"{type(error).__name__}: {masked(str(error))}"[:REASON_LENGTH])
     result, confidence = returned if isinstance(returned, Proposal) else (returned, None)
     return Answer(dumps(result, where="the result"), confidence)
 

@@ -7,7 +7,7 @@ from django.test import Client
 
 from delayedq.desk.models import Automation, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed
+from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, secret
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -109,3 +109,10 @@ def test_a_form_that_converts_is_read_once():
     item.take(ann)
     signed_in(ann).post(f"/desk/{item.pk}/finish/", {"euros": 7})
     assert Item.objects.get().decision == '{"cents":700}'
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_why_a_person_is_needed_does_not_tell_what_is_sensitive(asks):
+    item = opened(secret, "Cassandra", asks)
+    assert "unknown" in item.reason
+    assert "Cassandra" not in item.reason
