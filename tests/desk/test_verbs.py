@@ -312,3 +312,13 @@ def test_a_receiver_with_an_error_of_the_database_does_not_undo_the_verb():
     finally:
         item_changed.disconnect(hear)
     assert Item.objects.get().holder == ann
+
+
+def test_an_item_of_an_unknown_task_is_refused_and_left_out():
+    ann = person("ann", *ALL)
+    gone, known = opened(), opened()
+    Item.objects.filter(pk=gone.pk).update(kind="app.tasks.gone")
+    with pytest.raises(NotOpen, match="gone"):
+        gone.take(ann)
+    assert desk.take_next(ann, QUEUE) == known
+    assert desk.take_next(ann, QUEUE) is None
