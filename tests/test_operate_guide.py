@@ -42,7 +42,9 @@ def test_the_view_of_the_guide_answers(store, settings):
 def test_the_guide_names_every_condition_of_the_doctor():
     table = GUIDE.split("| Condition |")[1].split("\n\n")[0]
     source = "".join(Path(one.__file__).read_text() for one in (doctor, doctor_features, doctor_postgresql))
-    known = set(re.findall(r'Diagnosis\(\s*"(.*?)"', source)) | {str(rule) for rule in Rule} | FINAL | {UNCHECKED, HIDDEN}
+    known = (
+        set(re.findall(r'Diagnosis\(\s*"(.*?)"', source)) | {str(rule) for rule in Rule} | FINAL | {UNCHECKED, HIDDEN}
+    )
 
     assert {word for row in table.splitlines() for word in re.findall(r"`(.*?)`", row.split("|")[1])} == known
 
