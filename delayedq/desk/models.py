@@ -82,7 +82,7 @@ class ItemQuerySet(models.QuerySet["Item"]):
 
     def late(self) -> Self:
         """Those that are open and were due."""
-        return self.open().filter(due_at__lte=Now())
+        return self.open().filter(due_or_last__lte=Now())  # as `due_at`, in the order of an index
 
     def done(self) -> Self:
         """Those that are decided."""

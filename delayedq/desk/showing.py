@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.utils.translation import gettext as _
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.desk.models import Item
+
+logger = logging.getLogger("delayedq")
 
 #: A list shows at most this many characters of the arguments, and a page of a value.
 PREVIEW_LENGTH, VALUE_LENGTH = 120, 10_000
@@ -131,6 +134,10 @@ def _named(kind: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]
 
 
 def _address(value: Any) -> str:
-    """Where a model instance has a page."""
+    """Where a model instance has a page; an empty text: it has none, or its project's code fails."""
     address = getattr(value, "get_absolute_url", None)
-    return str(address()) if callable(address) else ""
+    try:
+        return str(address()) if callable(address) else ""
+    except Exception:
+        logger.exception("The address of %r was not found.", type(value).__name__)
+        return ""

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from delayedq.core.limits import is_storable
 from delayedq.desk import automating, paging, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.framing import framed
@@ -75,6 +76,7 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
     queue, only = request.GET.get("queue", ""), request.GET.get("only", "")
+    queue = queue if is_storable(queue) else ""
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in paging.queues_of(items.open())}
     chosen = items.open().select_related("holder")
     chosen = getattr(chosen, only)() if only in FILTERS else chosen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from contextlib import ExitStack
 from datetime import timedelta
 
@@ -167,7 +168,9 @@ def test_of_two_browsers_that_take_an_item_at_once_one_has_it_and_the_other_read
         page.goto(f"{DESK}{item.pk}/")
         page.route("**/take/", lambda route: waiting.append(route))  # noqa: PLW0108 - a builtin has no signature
         page.evaluate("document.querySelector('form[action$=\"/take/\"]').requestSubmit()")
+    deadline = time.monotonic() + PATIENCE / 1000
     while len(waiting) < len(pages):
+        assert time.monotonic() < deadline, f"{len(waiting)} of {len(pages)} browsers have sent it"
         pages[ann].wait_for_timeout(20)  # both have sent it, and none has arrived
     for request in waiting:
         request.continue_()

@@ -7,7 +7,7 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
 from django.test import Client
 
-from delayedq.desk import figures
+from delayedq.desk import figures, showing
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
 from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, secret
@@ -156,3 +156,19 @@ def test_why_a_person_is_needed_does_not_tell_what_is_sensitive(asks):
     item = opened(secret, "Cassandra", asks)
     assert "unknown" in item.reason
     assert "Cassandra" not in item.reason
+
+
+@pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
+def test_a_queue_that_no_database_stores_is_none(alias):
+    opened()
+    client = signed_in(person("ann", *ALL))
+    assert "refunds" in text_of(client.get("/desk/team/?queue=%00"))
+    assert client.get("/desk/team/?queue=%00").context["queue"] == ""
+
+
+def test_an_address_that_fails_is_none():
+    class Order:
+        def get_absolute_url(self):
+            raise LookupError("no such page")
+
+    assert showing._address(Order()) == ""

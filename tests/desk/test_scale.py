@@ -18,7 +18,15 @@ from tests.desk.given import ALL, QUEUE, person, refund
 
 pytestmark = pytest.mark.urls("tests.desk.urls")
 FEW, MANY = 1_000, 10_000
-PAGES = ["/desk/", "/desk/team/", f"/desk/team/?queue={QUEUE}", "/desk/review/", "/desk/figures/", "/desk/automation/"]
+PAGES = [
+    "/desk/",
+    "/desk/team/",
+    f"/desk/team/?queue={QUEUE}",
+    "/desk/team/?only=late",
+    "/desk/review/",
+    "/desk/figures/",
+    "/desk/automation/",
+]
 #: The states of what is open, in turn; every other one is of a person, and nine of ten that were not compared are done.
 STATES = [State.WAITING, State.ASSIGNED, State.WAITING, State.POSTPONED, State.WAITING, State.REVIEW]
 

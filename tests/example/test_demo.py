@@ -114,7 +114,9 @@ def test_a_served_demo_has_an_admin_with_a_user_workers_and_flights_to_come(demo
                     assert "People decide; the handler decides too, unseen" in read(
                         f"http://{address}/desk/automation/"
                     )
+                    deadline = time.monotonic() + 60
                     while "nothing compared yet" in read(f"http://{address}/desk/figures/"):
+                        assert time.monotonic() < deadline, "the clerk has decided nothing in 60 s"
                         time.sleep(0.2)  # the clerk decides when workers have opened the cases
             finally:
                 process.send_signal(signal.SIGINT)
