@@ -28,8 +28,8 @@ MASKED = ("reason", "proposal", "truth", "decision")
 
 @admin.register(Item)
 class ItemAdmin(AnyAdmin):
-    list_display = ("__str__", "queue", "state", "holder", "due_at", "mode", "agreed")
-    list_filter = ("state", "queue", "mode", "agreed")
+    list_display = ("__str__", "queue", "state", "holder", "due_at", "mode")
+    list_filter = ("state", "queue", "mode")
     list_select_related = ("holder",)
     search_fields = ("=key", "=message_id")
     ordering = ("-pk",)
@@ -54,7 +54,7 @@ class ItemAdmin(AnyAdmin):
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         """A filter of what is not shown would tell it letter by letter."""
-        if lookup.split("__", maxsplit=1)[0] in {*MASKED, "confidence"}:
+        if lookup.split("__", maxsplit=1)[0] in {*MASKED, "confidence", "agreed"}:
             return False
         return bool(super().lookup_allowed(lookup, value, request))
 

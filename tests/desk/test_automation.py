@@ -68,11 +68,11 @@ def test_what_is_blind_is_not_shown_in_the_admin_before_it_is_decided():
         item = planted(refund, 55, answer={"amount": 77})
         address = f"/admin/delayedq_desk/item/{item.pk}/change/"
         text = client.get(address).content.decode()
-        assert [number for number in ("55", "77") if f"&quot;amount&quot;:{number}" in text] == shown
+        assert [number for number in ("55", "77") if f"&quot;amount&quot;: {number}" in text] == shown
         item.take(ann)
         item.finish(PAID, by=ann)
         text = client.get(address).content.decode()
-        assert all(f"&quot;amount&quot;:{number}" in text for number in (55, 77, 100))
+        assert all(f"&quot;amount&quot;: {number}" in text for number in (55, 77, 100))
 
 
 def test_it_is_not_reviewed_and_an_answer_that_the_form_refuses_stores_nothing():
