@@ -8,7 +8,7 @@ import pytest
 
 from delayedq.core.limiting import Limit
 from delayedq.core.sizes import OnFull, Size
-from delayedq.models import ChannelMessage, Message
+from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack
@@ -125,6 +125,26 @@ def test_what_a_dead_worker_had_not_started_frees_its_place(store, end):
     end(store, first, at(1))
     assert store.at(at(2)).release([(first.id, first.token)]).lost == {(first.id, first.token)}
     assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
+    assert len(claims(store, rules=one_by_one(), now=at(2))) == 1
+
+
+def test_its_channel_is_told_although_it_rests_until_the_lease_would_have_run_out(store, end):
+    first = running(store)
+    end(store, first, at(1))
+    assert claims(store, rules=one_by_one(), now=at(2)) == []
+    assert asked(store, rules=one_by_one(), now=at(2)).due_in == pytest.approx(58, abs=0.1)
+    store.at(at(3)).release([(first.id, first.token)])
+    assert len(claims(store, rules=one_by_one(), now=at(3))) == 1
+
+
+def test_who_has_no_place_to_let_go_tells_nothing(store):
+    offer(store, "a")
+    (first,) = claims(store, rules=one_by_one())
+    finish(store, first)
+    store.at(at(1)).claim_channels(lambda queue, kind: one_by_one(), 9, LEASE, "first")
+    before = ChannelNotice.objects.count()
+    store.at(at(1)).release([(first.id, first.token)])
+    assert ChannelNotice.objects.count() == before
 
 
 def test_an_attempt_that_gives_its_message_back_too_late_frees_its_place(store, end):

@@ -114,6 +114,14 @@ def free(store: Channels, keys: Collection[int]) -> None:
             _unlocked(store, keys).delete()
 
 
+def let_go(store: Channels, keys: Collection[int]) -> None:
+    """`free` those of them that hold a place, and have their channels looked at."""
+    with store.database.atomic():
+        if known := [*_places(store).filter(message_id__in=keys).values_list("message_id", flat=True)]:
+            store.tell_freed(known)
+            free(store, known)
+
+
 def _places(store: Channels) -> QuerySet[ChannelMessage]:
     from delayedq.models import ChannelMessage
 
