@@ -187,7 +187,7 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
     ) -> tuple[Settled, ChannelClaim]:
         """`settle`, then `claim_channels`, in one transaction: it hears at once what the settlement tells."""
         if not (limited := with_channels(transitions)):
-            return self.settle(transitions, worker), self.claim_channels(*request)
+            return self.settle(transitions, worker), self.claim_channels(*request[:5], expired=request.expired)
         with self.database.atomic():
             settled = self._settle(transitions, worker)
             return settled, self._claim_channels(request, told_of(limited, settled))

@@ -172,7 +172,7 @@ class StoreThread(threading.Thread):
     def _settle_and_claim(self, round_trip: RoundTrip, transitions: Sequence[Transition]) -> None:
         where = (round_trip.room, self._lease, self._worker, round_trip.token)
         if round_trip.channels:
-            request = ChannelRequest(self._rules, *where)
+            request = ChannelRequest(self._rules, *where, expired=round_trip.expired)
             settled, claim = self._store.settle_and_claim_channels(transitions, self._worker, request)
             round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
         else:

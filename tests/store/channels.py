@@ -33,14 +33,14 @@ def shared(limit, scope="mail", channel=None):
     return Rules(((scope, limit),), channel)
 
 
-def claims(store, limit=100, *, rules=UNLIMITED, now=NOW, lease=LEASE, worker="first"):
+def claims(store, limit=100, *, rules=UNLIMITED, now=NOW, lease=LEASE, worker="first", expired=True):
     """The messages that a claim takes."""
-    return asked(store, limit, rules=rules, now=now, lease=lease, worker=worker).claimed
+    return asked(store, limit, rules=rules, now=now, lease=lease, worker=worker, expired=expired).claimed
 
 
-def asked(store, limit=100, *, rules=UNLIMITED, now=NOW, lease=LEASE, worker="first"):
+def asked(store, limit=100, *, rules=UNLIMITED, now=NOW, lease=LEASE, worker="first", expired=True):
     """What a claim answers."""
-    return store.at(now).claim_channels(lambda queue, kind: rules, limit, lease, worker)
+    return store.at(now).claim_channels(lambda queue, kind: rules, limit, lease, worker, expired=expired)
 
 
 def channels_of(claimed):

@@ -8,8 +8,9 @@ import pytest
 
 from delayedq.core.limiting import Limit
 from delayedq.core.sizes import OnFull, Size
-from delayedq.models import ChannelMessage, Message
+from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.store import operator_store
+from delayedq.store.channels import places_held
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack
 from tests.store.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one, shared
@@ -125,6 +126,26 @@ def test_what_a_dead_worker_had_not_started_frees_its_place(store, end):
     end(store, first, at(1))
     assert store.at(at(2)).release([(first.id, first.token)]).lost == {(first.id, first.token)}
     assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
+    assert len(claims(store, rules=one_by_one(), now=at(2))) == 1
+
+
+def test_its_channel_is_told_although_it_rests_until_the_lease_would_have_run_out(store, end):
+    first = running(store)
+    end(store, first, at(1))
+    assert claims(store, rules=one_by_one(), now=at(2)) == []
+    assert asked(store, rules=one_by_one(), now=at(2)).due_in == pytest.approx(58, abs=0.1)
+    store.at(at(3)).release([(first.id, first.token)])
+    assert len(claims(store, rules=one_by_one(), now=at(3))) == 1
+
+
+def test_who_has_no_place_to_let_go_tells_nothing(store):
+    offer(store, "a")
+    (first,) = claims(store, rules=one_by_one())
+    finish(store, first)
+    store.at(at(1)).claim_channels(lambda queue, kind: one_by_one(), 9, LEASE, "first")
+    before = ChannelNotice.objects.count()
+    store.at(at(1)).release([(first.id, first.token)])
+    assert ChannelNotice.objects.count() == before
 
 
 def test_an_attempt_that_gives_its_message_back_too_late_frees_its_place(store, end):
@@ -197,6 +218,33 @@ def test_room_for_a_newer_message_is_never_made_by_what_runs(store):
     assert newer.outcome == "created"
     assert set(Message.objects.values_list("id", flat=True)) == {first.id, newer.id}
     assert claims(store, rules=one_by_one(), now=at(1)) == []
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_a_dropped_queue_names_only_what_runs_in_its_channels(store, connection, recorded):
+    offer(store, *["a"] * 60)
+    claims(store, rules=one_by_one())
+    Message.objects.update(kind=QUEUE)
+    most = []
+
+    def watch(execute, sql, params, many, context):
+        if "delayedq_finishedmessage" not in sql and not many:
+            most.append(len(params or ()))
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(watch):
+        assert store.at(at(1)).drop(QUEUE, recorded=recorded) == 60
+    assert max(most, default=0) < 30
+    assert ChannelMessage.objects.filter(message_id__lt=0).count() == 1
+
+
+def test_however_many_run_their_places_are_held_some_at_a_time(store, monkeypatch):
+    monkeypatch.setattr(places_held, "AT_ONCE", 2)
+    offer(store, *["a"] * 5)
+    assert len(claims(store, rules=one_by_one(5))) == 5
+    Message.objects.update(kind=QUEUE)
+    assert store.at(at(1)).drop(QUEUE) == 5
+    assert ChannelMessage.objects.filter(message_id__lt=0, held_until__gt=at(1)).count() == 5
 
 
 def test_a_deleted_row_frees_its_place_at_once(store):

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
+from delayedq.store.channels.verbs import Channels
+from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
 from tests.store.channels import left_behind
 from tests.worker.conftest import eventually
@@ -43,6 +45,21 @@ def test_one_at_a_time_of_each_channel(drain, options):
 
     assert len(most) == 20
     assert max(most) == 1
+
+
+def test_leases_that_ran_out_are_left_to_their_keepers_while_renewals_do_not_go_through(drain, monkeypatch):
+    told = set()
+    claim_channels = Channels.claim_channels
+
+    def watched(*arguments, expired):
+        told.add(expired)
+        return claim_channels(*arguments, expired=expired)
+
+    monkeypatch.setattr(Channels, "claim_channels", watched)
+    monkeypatch.setattr(SharedLeases, "may_claim_expired", lambda self: False)
+    tasks.deliver.enqueue("acme")
+    drain()
+    assert told == {False}
 
 
 def test_a_rate_leaves_the_rest_for_later(drain):

@@ -111,6 +111,22 @@ def test_what_it_could_not_settle_singly_is_settled_later(errands, store, monkey
     assert FinishedMessage.objects.get().id == good.id
 
 
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_claim_from_channels_is_told_whether_it_may_give_expired_leases_away(errands, store, monkeypatch, expired):
+    told = []
+    claim_channels = type(store).claim_channels
+
+    def watched(*arguments, **options):
+        told.append(options["expired"])
+        return claim_channels(*arguments, **options)
+
+    monkeypatch.setattr(type(store), "claim_channels", watched)
+    round_trip = RoundTrip([], [], 9, channels=True, expired=expired)
+    errands.store_thread.send(round_trip)
+    assert round_trip.done.wait(PATIENCE)
+    assert told == [expired]
+
+
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_after_its_connection_was_killed_it_has_a_new_one(errands, connection):
     first = claimed(errands, 1)

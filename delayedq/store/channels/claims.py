@@ -17,21 +17,24 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
+from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from delayedq.core.channels import channel_id
 from delayedq.core.limiting import Limit, Order, after, in_order
 from delayedq.core.turns import deal
-from delayedq.store.channels.places import Places
+from delayedq.store.channels.places import Attempts, Places
 from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, ScopeState, Start
 from delayedq.store.channels.visits import Room, Visit, bucket_of, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from delayedq.core.limiting import Rate
     from delayedq.store.base import Store
+    from delayedq.store.channels.places import Attempt
     from delayedq.store.channels.requests import ChannelRequest, ChannelState, Group, Look, Rules, Surroundings, Told
     from delayedq.store.protocol import Claimed
 
@@ -40,6 +43,8 @@ MOST_VISITED = 512
 #: Seconds until a claim asks again that found another one under way; and one whose messages wait for the end of others
 #: in a limit that several channels share.
 TAKEN, BLOCKED = 0.01, 0.25
+#: While leases that ran out are left to their keepers, full channels are looked at again after so long.
+UNRENEWED = timedelta(seconds=1)
 
 #: Places that a channel has no message for are dealt again to the others, at most so often.
 ROUNDS = 4
@@ -54,7 +59,7 @@ class ChannelTurn:
         self._store = store
         self._request = request
         self._now = store.now()
-        self._places = Places(store, self._now)
+        self._places = Places(store, self._now, expired=request.expired)
         self._groups: list[Group] = []
         self._live: dict[str, ScopeState] = {}
         self._shares: Sequence[tuple[str, str]] = ()
@@ -90,15 +95,25 @@ class ChannelTurn:
     def _count(self, served: Sequence[tuple[Group, Rules]]) -> None:
         """How many messages run in each scope that is limited; those of paused and of other workers' queues count."""
         shared = [(scope, limit) for _, rules in served for scope, limit in rules.scopes]
-        limited = {scope for scope, limit in shared if self._of(scope, limit).concurrency}
+        limited = {scope: most for scope, limit in shared if (most := self._of(scope, limit).concurrency)}
         if not limited:
             return
-        members = {group.id: scopes for group in self._groups if (scopes := limited & self._scopes(group))}
-        attempts: dict[str, set[tuple[int, int]]] = {scope: set() for scope in limited}
-        for id_, running in self._places.attempts_by_group(members).items():
+        members = {group.id: scopes for group in self._groups if (scopes := limited.keys() & self._scopes(group))}
+        attempts = {scope: Attempts(set(), set()) for scope in limited}
+        for id_, (running, ended) in self._places.attempts_by_group(members).items():
             for scope in members[id_]:
-                attempts[scope] |= running
-        self._running.update({scope: len(running) for scope, running in attempts.items()})
+                attempts[scope].running.update(running)
+                attempts[scope].ended.update(ended)
+        gone: set[Attempt] = set()
+        if any(group.is_ready for group, _ in served):
+            for scope, (running, ended) in attempts.items():
+                gone |= self._make_room(limited[scope], running, ended - gone)
+        self._running.update({scope: len((one.running | one.ended) - gone) for scope, one in attempts.items()})
+
+    def _make_room(self, most: int, running: AbstractSet[Attempt], ended: AbstractSet[Attempt]) -> AbstractSet[Attempt]:
+        """Take as many of the leases that ran out as are in the way of what this claim may start; says which."""
+        lacking = len(running | ended) + self._request.limit - most
+        return self._places.take_leases(ended, lacking) if lacking > 0 else set()
 
     def _scopes(self, group: Group) -> set[str]:
         """The limits that this group shares with others, as far as this process knows its task."""
@@ -149,18 +164,23 @@ class ChannelTurn:
         """Which channels to visit: for a share, also those that are far behind in turn."""
         is_strict = rules.is_strict
         if places <= 0:
-            return Asked(group, 1, places, is_strict)
+            return Asked(group, 1, places, is_strict, expired=self._request.expired)
         has_share = rules.channel is not None and rules.channel.share is not None
         names = {name for scope, name in self._shares if scope in {group.queue, group.kind}}
         others = [channel_id(group.queue, group.kind, name) for name in names]
-        return Asked(group, MOST_VISITED if has_share else _visited(places), places, is_strict, others)
+        return Asked(
+            group, MOST_VISITED if has_share else _visited(places), places, is_strict, others, self._request.expired
+        )
 
     def _look(self, asked: Asked) -> list[Look]:
         looks = self._store.look(asked, self._now)
         if ended := [id_ for one in looks for id_ in one.ended]:
             self._places.give_away(ended, is_strict=asked.is_strict)
             looks = self._store.look(asked, self._now)
-        return looks
+        if asked.expired:
+            return looks
+        later = self._now + UNRENEWED
+        return [one._replace(running=one.running.not_before(later)) for one in looks]
 
     def _choose(self, visits: Sequence[Visit], places: int) -> None:
         """Deal the places to the channels in turn, as far as their limits have room and messages are due in them."""

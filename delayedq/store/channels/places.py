@@ -14,16 +14,21 @@ from delayedq.store.channels.requests import ChannelState, Look, Running
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from django.db.models import QuerySet
 
     from delayedq.models import ChannelMessage
-    from delayedq.store.channels.requests import Asked, Group
+    from delayedq.store.channels.requests import Asked, Group, Held
     from delayedq.store.channels.verbs import Channels
 
 #: Where a message was cancelled, so many others of its channel are looked at.
 SWEPT = 1_000
+
+
+#: A message, and the token of its lease.
+type Attempt = tuple[int, int]
 
 
 class Taken(NamedTuple):
@@ -39,14 +44,28 @@ class Taken(NamedTuple):
     def message(self) -> int:
         return message_of(self.id, self.token)
 
+    @property
+    def attempt(self) -> Attempt:
+        return self.message, self.token
+
+
+class Attempts(NamedTuple):
+    running: set[Attempt]
+    #: Their leases ran out, and can be renewed until they are taken away.
+    ended: set[Attempt]
+
 
 class Places:
-    """At one moment. A message runs if it carries the token of its place, and its lease holds; or its place is held."""
+    """At one moment. A message runs if it carries the token of its place, and its lease holds; or its place is held.
 
-    def __init__(self, store: Channels, now: datetime) -> None:
+    expired: leases that ran out may be taken away; else they hold, as their keepers may renew them yet.
+    """
+
+    def __init__(self, store: Channels, now: datetime, *, expired: bool = True) -> None:
         self._store = store
         self._alias = store.database.alias
         self._now = now
+        self._expired = expired
 
     @property
     def _all(self) -> QuerySet[ChannelMessage]:
@@ -58,14 +77,16 @@ class Places:
         """How many messages run in each of these groups."""
         return Counter(one.group for one in self._in_groups(groups)[0])
 
-    def attempts_by_group(self, groups: Collection[int]) -> dict[int, set[tuple[int, int]]]:
-        """What runs in each of these groups: messages and tokens. What ran out there can't be renewed any more."""
+    def attempts_by_group(self, groups: Collection[int]) -> dict[int, Attempts]:
+        """What runs in each of these groups, and what ran out there and can be renewed until its lease is taken."""
         running, ended = self._in_groups(groups)
-        if self._take_leases(ended):
-            running, _ = self._in_groups(groups)
-        attempts: dict[int, set[tuple[int, int]]] = {id_: set() for id_ in groups}
+        leases = self._store.leased_among([one.message for one in ended]) if ended else {}
+        attempts = {id_: Attempts(set(), set()) for id_ in groups}
         for one in running:
-            attempts[one.group].add((one.message, one.token))
+            attempts[one.group].running.add(one.attempt)
+        for one in ended:
+            if one.message in leases and leases[one.message].token == one.token:
+                attempts[one.group].ended.add(one.attempt)
         return attempts
 
     def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
@@ -94,7 +115,7 @@ class Places:
 
     def _held(self, taken: Collection[Taken]) -> dict[int, datetime]:
         """The ids of the places of those that run, and until when their leases hold, or at least now."""
-        leases = self._store.held_among([one.message for one in taken], self._now) if taken else {}
+        leases = self._leases([one.message for one in taken]) if taken else {}
         held = {}
         for one in taken:
             lease = leases.get(one.message)
@@ -103,6 +124,9 @@ class Places:
             elif one.held_until is not None and one.held_until > self._now:
                 held[one.id] = one.held_until
         return held | self._held_since(taken, held)
+
+    def _leases(self, ids: Sequence[int]) -> dict[int, Held]:
+        return self._store.held_among(ids, self._now) if self._expired else self._store.leased_among(ids)
 
     def _held_since(self, taken: Collection[Taken], held: Collection[int]) -> dict[int, datetime]:
         """Those whose message was taken from them after the places were read: each was given a held place then."""
@@ -118,7 +142,7 @@ class Places:
         Where that can't be done, as another transaction has locked the message or it was renewed in this moment, the
         place stays as it is.
         """
-        self._take_leases(self._taken(self._all.filter(message_id__in=ended)))
+        self.take_leases({one.attempt for one in self._taken(self._all.filter(message_id__in=ended))})
         free(self._store, [id_ for id_ in ended if id_ < 0])
         self.put_right([id_ for id_ in ended if id_ > 0], is_strict=is_strict)
 
@@ -150,18 +174,20 @@ class Places:
             place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency"])
         return gone
 
-    def _take_leases(self, ended: Collection[Taken]) -> int:
-        """Take away the leases of these that ran out, unless another transaction has locked them; how many."""
+    def take_leases(self, ended: AbstractSet[Attempt], most: int | None = None) -> AbstractSet[Attempt]:
+        """Take away the leases of up to so many of these that ran out, unless another transaction has locked them."""
         from delayedq.models import Message, has_run_out
 
-        if not ended:
-            return 0
-        tokens = {(one.message, one.token) for one in ended}
+        if not ended or not self._expired:
+            return set()
         expired = Message.objects.using(self._alias).filter(has_run_out(self._now), priority__lt=BOUNDARY)
         skip = self._store.database.connection.features.has_select_for_update_skip_locked
-        rows = expired.filter(id__in=[id_ for id_, _ in tokens]).select_for_update(skip_locked=skip).order_by("id")
-        ids = [id_ for id_, token in rows.values_list("id", "lease_token") if (id_, token) in tokens]
-        return expired.filter(id__in=ids).update(lease_token=None, leased_until=None, leased_by=None) if ids else 0
+        rows = expired.filter(id__in=[id_ for id_, _ in ended]).select_for_update(skip_locked=skip).order_by("id")
+        taken = ended & {(id_, token or 0) for id_, token in rows.values_list("id", "lease_token")[:most]}
+        if taken:
+            ids = [id_ for id_, _ in taken]
+            expired.filter(id__in=ids).update(lease_token=None, leased_until=None, leased_by=None)
+        return taken
 
     def sweep(self, channel: int) -> None:
         """Of the first SWEPT that wait in a channel, those whose messages have ended have no place any more."""

@@ -15,6 +15,7 @@ Whoever takes a message away only inserts here, and waits for nobody.
 
 from __future__ import annotations
 
+from itertools import batched
 from typing import TYPE_CHECKING
 
 from delayedq.conf import get_settings
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from delayedq.models import ChannelMessage
     from delayedq.store.channels.requests import Held
     from delayedq.store.channels.verbs import Channels
+
+
+#: Messages in one statement.
+AT_ONCE = 1_000
 
 
 def held_key(message_id: int, token: int) -> int:
@@ -49,9 +54,9 @@ def hold(store: Channels, ids: Collection[int]) -> None:
 
     On PostgreSQL, the statement that ends them does it.
     """
-    held = store.held_among([*ids], store.now()) if ids else {}
-    if held:
-        _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
+    for some in batched(ids, AT_ONCE):
+        if held := store.held_among(some, store.now()):
+            _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
 
 
 def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
@@ -82,7 +87,7 @@ def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping
         update_conflicts=True,
         update_fields=["held_until"],
         unique_fields=store.unique("message_id"),
-        batch_size=1_000,
+        batch_size=AT_ONCE,
     )
 
 
@@ -112,6 +117,14 @@ def free(store: Channels, keys: Collection[int]) -> None:
     if keys:
         with store.database.atomic(savepoint=False):
             _unlocked(store, keys).delete()
+
+
+def let_go(store: Channels, keys: Collection[int]) -> None:
+    """`free` those of them that hold a place, and have their channels looked at."""
+    with store.database.atomic():
+        if known := [*_places(store).filter(message_id__in=keys).values_list("message_id", flat=True)]:
+            store.tell_freed(known)
+            free(store, known)
 
 
 def _places(store: Channels) -> QuerySet[ChannelMessage]:

@@ -40,13 +40,17 @@ class Held(NamedTuple):
 
 
 class ChannelRequest(NamedTuple):
-    """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for those Elsewhere."""
+    """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for those Elsewhere.
+
+    expired: whether places of leases that ran out may be given away; else what carries a lease runs.
+    """
 
     rules: Callable[[str, str], Rules | None]
     limit: int
     lease: timedelta
     worker: str
     token: int
+    expired: bool = True
 
 
 class ChannelClaim(NamedTuple):
@@ -126,6 +130,7 @@ class Asked(NamedTuple):
     """Which channels of a group a claim visits: the first `most` in turn, and `others` (ids) as far as they are.
 
     room: how many messages it may start. is_strict: messages that are to be tried again block their channels.
+    expired: see `ChannelRequest`.
     """
 
     group: Group
@@ -133,6 +138,7 @@ class Asked(NamedTuple):
     room: int
     is_strict: bool = False
     others: Collection[int] = ()
+    expired: bool = True
 
 
 class Running(NamedTuple):
@@ -144,6 +150,10 @@ class Running(NamedTuple):
     def and_until(self, until: datetime) -> Running:
         """With another one."""
         return Running(self.number + 1, until if self.until is None else min(self.until, until))
+
+    def not_before(self, moment: datetime) -> Running:
+        """None of them ends before this moment."""
+        return self if self.until is None else self._replace(until=max(self.until, moment))
 
 
 class Look(NamedTuple):

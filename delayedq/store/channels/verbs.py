@@ -54,11 +54,13 @@ class Channels(ABC):
         lease: timedelta,
         worker: str,
         token: int | None = None,
+        *,
+        expired: bool = True,
     ) -> ChannelClaim:
         """Lease up to `limit` messages that are due in channels, as far as their limits have room, in fair turn.
 
         `rules` tells the limits of a queue and a kind; None: its messages are not claimed. Without anything to do it
-        only reads.
+        only reads. expired: see `ChannelRequest`.
         """
         coming = self.coming()
         if not coming.is_now:
@@ -66,7 +68,7 @@ class Channels(ABC):
             due_in = None if until is None else max(0.0, (until - self.now()).total_seconds())
             if due_in is None or due_in > 0:
                 return ChannelClaim([], due_in)
-        return self._claim_channels(ChannelRequest(rules, limit, lease, worker, token or new_token()))
+        return self._claim_channels(ChannelRequest(rules, limit, lease, worker, token or new_token(), expired))
 
     def _claim_channels(self, request: ChannelRequest, told: Told = NOTHING) -> ChannelClaim:
         """`told`: what this transaction has settled before."""
@@ -125,7 +127,7 @@ class Channels(ABC):
 
         Of the messages that are due, so many are named as the room divided by the channels gives.
         """
-        return Places(self, now).look(asked)
+        return Places(self, now, expired=asked.expired).look(asked)
 
     def heads(self, most: Mapping[int, int], now: datetime) -> dict[int, list[int]]:
         """The ids of the first messages that are due in each of these channels, up to so many."""
@@ -175,6 +177,15 @@ class Channels(ABC):
 
         held = Message.objects.using(self.database.alias).filter(is_held(now), id__in=ids)
         return {id_: Held(token, until) for id_, token, until in held.values_list("id", "lease_token", "leased_until")}
+
+    def leased_among(self, ids: Sequence[int]) -> dict[int, Held]:
+        """The leases of these messages, also those that ran out: until they are taken away, they can be renewed."""
+        from delayedq.models import Message
+
+        leased = Message.objects.using(self.database.alias).filter(lease_token__isnull=False, id__in=ids)
+        return {
+            id_: Held(token, until) for id_, token, until in leased.values_list("id", "lease_token", "leased_until")
+        }
 
     # What offers and settlements write. They only insert, and delete what is theirs.
 

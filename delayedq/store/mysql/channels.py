@@ -36,7 +36,7 @@ class MySQLChannels(Channels):
 
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
         asked = ClaimRequest((), len(ids), request.lease, request.worker, request.token)
-        where: dict[str, Any] = {"ids": list(ids), "expired": True}
+        where: dict[str, Any] = {"ids": list(ids), "expired": request.expired}
         return self._lease(channels_sql.CLAIM_IDS, [where], asked)
 
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:

@@ -185,7 +185,9 @@ FREE_KEYS = _FREE.format(f"{_NAMES} {_BY_KEY}")
 
 HELD = f"SELECT message.id, lease_token FROM {IDS} {BY_ID}"
 KEYS = f"SELECT message.id, kind, `key`, priority FROM {IDS} {BY_ID}"
-_LOCK = "SELECT id, priority FROM delayedq_message FORCE INDEX (delayedq_key) WHERE {which} FOR UPDATE"
+_LOCK = """
+SELECT id, priority, lease_token FROM delayedq_message FORCE INDEX (delayedq_key) WHERE {which} FOR UPDATE
+"""
 LOCK_KEY = _LOCK.format(which="kind = %(kind)s AND `key` = %(key)s")
 # Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
 # priority while this waits for a lock would be missed.

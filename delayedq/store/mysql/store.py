@@ -258,9 +258,9 @@ class MySQLStore(MySQLChannels, Store):
 
     def _locked_to_drop(self, statement: str, parameters: dict[str, Any]) -> set[int]:
         """The ids of the messages that the statement locks; those that run in a channel keep their places."""
-        priorities = dict(self.database.rows(statement, parameters))
-        hold(self, [id_ for id_, priority in priorities.items() if is_limited(priority)])
-        return set(priorities)
+        rows = self.database.rows(statement, parameters)
+        hold(self, [id_ for id_, priority, token in rows if token is not None and is_limited(priority)])
+        return {row[0] for row in rows}
 
     def _erase(self, queue: str, key: str | None) -> int:
         lock = sql.LOCK_QUEUE if key is None else sql.LOCK_KEY_OF_QUEUE

@@ -40,8 +40,9 @@ class PostgreSQLChannels(Channels):
     def look(self, asked: Asked, now: datetime) -> list[Look]:  # noqa: ARG002
         group, most, room, *_ = asked
         parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
+        given = {"others": numbers(asked.others), "expired": asked.expired}
         statement = sql.look(is_strict=asked.is_strict, with_others=bool(asked.others))
-        rows = self.database.batch(statement, {**parameters, "others": numbers(asked.others)})
+        rows = self.database.batch(statement, {**parameters, **given})
         return [Look(ChannelState(*row[:9]), Running(*row[9:11]), *row[11:]) for row in rows]
 
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
@@ -65,7 +66,7 @@ class PostgreSQLChannels(Channels):
 
 
 def _leased(request: ChannelRequest) -> dict[str, Any]:
-    return of_lease(request.lease, request.worker, request.token)
+    return {**of_lease(request.lease, request.worker, request.token), "expired": request.expired}
 
 
 def _named(channels: Collection[Address | Notice]) -> dict[str, Any]:

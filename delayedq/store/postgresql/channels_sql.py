@@ -14,7 +14,7 @@ from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
 from delayedq.store.channels.sql import SURROUNDINGS
 from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS
 from delayedq.store.postgresql.places_held_sql import MESSAGE
-from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired, unleased
+from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired
 
 # A number of its own among the advisory locks of the database. The moment is that at which the lock is there.
 # For the rest of the transaction, indexes are read in their order, and what is dead in them is left out the next time:
@@ -180,7 +180,7 @@ CROSS JOIN LATERAL (
         coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{{{}}}}')
     FROM (
         SELECT place.message_id, message.leased_until, place.held_until,
-            message.id IS NOT NULL AND NOT ({expired("message")})
+            message.id IS NOT NULL AND NOT (%(expired)s AND {expired("message")})
                 OR coalesce(place.held_until > {NOW}, false) AS is_held
         FROM delayedq_channelmessage AS place
         LEFT JOIN delayedq_message AS message
@@ -211,7 +211,8 @@ def look(*, is_strict: bool, with_others: bool) -> str:
 
 CLAIM_IDS = f"""
 {LEASE}
-WHERE message.id = {FREE} AND message.priority < {BOUNDARY} AND message.scheduled_at <= {NOW} AND {unleased("message")}
+WHERE message.id = {FREE} AND message.priority < {BOUNDARY} AND message.scheduled_at <= {NOW}
+    AND (message.lease_token IS NULL OR %(expired)s AND {expired("message")})
 RETURNING {CLAIMED}
 """
 

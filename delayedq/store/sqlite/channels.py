@@ -31,9 +31,9 @@ class SQLiteChannels(Channels):
 
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
         lease = leased(self.database.now(), request.lease, request.worker, request.token)
-        return [
-            claimed_from(row) for row in self.database.rows(channels_sql.CLAIM_IDS, {**lease, "ids": json.dumps(ids)})
-        ]
+        expired_by = lease["now"] if request.expired else ""
+        parameters = {**lease, "ids": json.dumps(ids), "expired_by": expired_by}
+        return [claimed_from(row) for row in self.database.rows(channels_sql.CLAIM_IDS, parameters)]
 
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
         for channel, number in most.items():

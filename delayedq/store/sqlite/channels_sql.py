@@ -7,7 +7,7 @@ from delayedq.store.sqlite.sql import LEASE, free
 
 CLAIM_IDS = LEASE.format(
     which=f"""id IN (SELECT value FROM json_each(%(ids)s)) AND priority < {BOUNDARY} AND scheduled_at <= %(now)s
-    AND {free("%(now)s")}"""
+    AND {free("%(expired_by)s")}"""
 )
 
 HEADS = """

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
+    from django.db.models import QuerySet
+
+    from delayedq.models import Message
     from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Offer, OnConflict, Transition
@@ -220,9 +223,12 @@ class SQLiteStore(SQLiteChannels, Store):
         return bool(recorded)
 
     def _drop_all(self, queue: str) -> int:
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
         with self.database.atomic():
             recorded = self.database.rows(sql.RECORD_ALL, {"queue": queue})
-            self._hold_recorded(recorded)
+            if any(channel_of(metadata) is not None for _, metadata in recorded):
+                self._hold_leased(Message.objects.using(self.alias).filter(queue=queue))
             self.database.many(sql.DELETE_BY_ID, ((id_,) for id_, _ in recorded))
         return len(recorded)
 
@@ -234,9 +240,13 @@ class SQLiteStore(SQLiteChannels, Store):
             messages = messages.filter(kind=queue, key=key)
         with self.database.atomic():
             self.database.write(sql.WRITE_LOCK)
-            taken = messages.filter(priority__lt=BOUNDARY, lease_token__isnull=False)
-            hold(self, list(taken.values_list("id", flat=True)))
+            self._hold_leased(messages)
             return messages.delete()[0]
+
+    def _hold_leased(self, messages: QuerySet[Message]) -> None:
+        """Those that run in a channel keep their places; what only waits is not read, however much it is."""
+        taken = messages.filter(priority__lt=BOUNDARY, lease_token__isnull=False)
+        hold(self, list(taken.values_list("id", flat=True)))
 
     def _hold_recorded(self, recorded: Iterable[tuple[int, str | None]]) -> None:
         """Of these messages (id, metadata), those that run in a channel keep their places."""
