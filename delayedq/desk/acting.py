@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
+from delayedq.core.limits import is_storable
 from delayedq.core.serialization import loads
 from delayedq.desk import automating, closing, dealing, rules
 from delayedq.desk import figures as counted
@@ -41,7 +42,8 @@ NEXT = {"finish": "mine", "unassign": "mine", "postpone": "mine", "approve": "re
 @require_POST
 def take_next(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001 - of all pages
     """Give the user the next item of a queue."""
-    return _next(request, request.POST.get("queue", ""))
+    queue = request.POST.get("queue", "")
+    return _next(request, queue if is_storable(queue) else "")
 
 
 @require_POST

@@ -164,6 +164,7 @@ def test_a_queue_that_no_database_stores_is_none(alias):
     client = signed_in(person("ann", *ALL))
     assert "refunds" in text_of(client.get("/desk/team/?queue=%00"))
     assert client.get("/desk/team/?queue=%00").context["queue"] == ""
+    assert client.post("/desk/next/", {"queue": "\0"}).status_code == 302
 
 
 def test_an_address_that_fails_is_none():

@@ -270,7 +270,7 @@ def test_it_goes_on_after_its_connection_was_killed(store, claim, connection, ca
     with keeping(store, leases, lease=LEASE) as kept:
         before = until(claimed)
         eventually(lambda: until(claimed) > before)
-        assert kill_others(connection) == 1
+        assert kill_others(connection) >= 1  # beside its own, one that the server has not ended yet
         before = until(claimed)
         eventually(lambda: until(claimed) > before)
         # What it was doing when its connection was killed is told.
