@@ -144,7 +144,8 @@ def test_what_a_page_reads_does_not_grow(store, connection, acts):
             cursor.execute("VACUUM ANALYZE delayedq_desk_item")
         heard = {name: Heard(connection, act) for name, act in asked.items()}
         counts[size] = {name: len(one.sent) for name, one in heard.items()}
-        for name, one in heard.items():
+        # Of a small table a planner may rightly read all.
+        for name, one in heard.items() if size == MANY else ():
             for (sql, _), nodes in zip(one.sent, one.plans(), strict=True):
                 assert "Seq Scan" not in {node["Node Type"] for node in nodes}, f"{name}, {size}: {sql}"
                 assert sum(map(read, nodes)) <= 400, f"{name}, {size}: {sql}"
