@@ -14,6 +14,7 @@ from delayedq.desk import figures, paging, views
 from delayedq.desk.models import Item, Skill, State
 from delayedq.desk.visiting import measured
 from delayedq.models import Message
+from delayedq.tasks import registered
 from tests.desk.given import ALL, QUEUE, person, refund
 
 pytestmark = pytest.mark.urls("tests.desk.urls")
@@ -150,7 +151,10 @@ def test_what_a_page_reads_does_not_grow(store, connection, acts):
                 assert "Seq Scan" not in {node["Node Type"] for node in nodes}, f"{name}, {size}: {sql}"
                 assert sum(map(read, nodes)) <= 400, f"{name}, {size}: {sql}"
     assert counts[FEW] == counts[MANY]
+    of_tasks = counts[MANY].pop("/desk/automation/")  # which asks for each desk task that these tests define
+    tasks = sum(hasattr(one, "desk") and one.desk is not None for one in registered.values())
     assert 0 < max(counts[MANY].values()) < 25, counts
+    assert 0 < of_tasks < 10 + 2 * tasks, (of_tasks, tasks)
 
 
 def test_pages_go_on_where_the_last_one_ended(store):
