@@ -94,8 +94,7 @@ class ItemQuerySet(models.QuerySet["Item"]):
 
     def for_skills_of(self, user: Any) -> Self:
         """Those that need no skill, or one that the user has."""
-        known = Skill.objects.filter(user=user).filter(Q(until=None) | Q(until__gt=Now())).values("name")
-        return self.filter(Q(skill="") | Q(skill__in=known))
+        return self.filter(Q(skill="") | Q(skill__in=known_to(user).values("name")))
 
 
 class Item(models.Model):
@@ -237,3 +236,8 @@ class Comment(models.Model):
 
     def __str__(self) -> str:
         return self.text[:80]
+
+
+def known_to(user: Any, using: str | None = None) -> models.QuerySet[Skill]:
+    """What the user knows at this moment."""
+    return Skill.objects.using(using).filter(user=user).filter(Q(until=None) | Q(until__gt=Now()))

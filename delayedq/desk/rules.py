@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from django.db import connections
-from django.db.models import Q, Sum
+from django.db.models import Sum
 from django.utils.translation import gettext as _
 
 from delayedq.desk.errors import NotAllowed
-from delayedq.desk.models import DeskQueue, Item, Skill
-from delayedq.models.message import Now
+from delayedq.desk.models import DeskQueue, Item, known_to
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -85,8 +84,7 @@ def room_of(user: Any, queue: str, using: str | None = None, *, lock: bool = Fal
 
 def skills_of(user: Any, using: str | None = None) -> list[str]:
     """What the user knows at this moment."""
-    rows = _of(Skill, using).filter(user=user).filter(Q(until=None) | Q(until__gt=Now()))
-    return sorted(rows.values_list("name", flat=True))
+    return sorted(known_to(user, using).values_list("name", flat=True))
 
 
 def _capacity(queue: str, using: str | None) -> int | None:
