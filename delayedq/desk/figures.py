@@ -69,6 +69,19 @@ class TaskFigures:
         return timedelta(seconds=self.automated * (self.seconds or 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class PersonFigures:
+    """One person: how many they have decided in the last 7 days, and in how many seconds on average; how many they hold
+    now, and since when the oldest of these is open.
+    """
+
+    name: str
+    done: int = 0
+    seconds: float | None = None
+    held: int = 0
+    oldest: datetime | None = None
+
+
 def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
     """Those of the queues that these items have: a few statements for each, none of which reads all that is open."""
     since = now - SPAN
@@ -103,13 +116,24 @@ def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:
     return [TaskFigures(**row, agreement=measured(row["kind"], items.db)) for row in rows]
 
 
-def by_person(items: ItemQuerySet | Any, now: datetime) -> list[dict[str, Any]]:
-    """How many each person has decided in the last 7 days, and in how many seconds on average."""
-    decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False)
-    name = f"decided_by__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
-    return list(
-        decided.values(name=F(name)).annotate(done=models.Count("pk"), seconds=Avg("seconds")).order_by("-done")
+def by_person(items: ItemQuerySet | Any, now: datetime) -> list[PersonFigures]:
+    """Who has decided items in the last 7 days, or holds some now: two statements, which read what they count."""
+    user = f"__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
+    decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False).order_by()
+    held = items.assigned().filter(holder__isnull=False).order_by()
+    rows = (
+        *decided.values(pk_=F("decided_by"), name=F(f"decided_by{user}")).annotate(
+            done=models.Count("pk"), seconds=Avg("seconds")
+        ),
+        *held.values(pk_=F("holder"), name=F(f"holder{user}")).annotate(
+            held=models.Count("pk"), oldest=models.Min("opened_at")
+        ),
     )
+    people: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        people.setdefault(row.pop("pk_"), {}).update(row)
+    found = [PersonFigures(**person) for person in people.values()]
+    return sorted(found, key=lambda one: (-one.done, -one.held, str(one.name)))
 
 
 def earlier(item: Item, items: ItemQuerySet | Any) -> list[Item]:
