@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Avg, F, Q, Value
 from django.db.models.functions import Coalesce
 
+from delayedq.desk.models import State
 from delayedq.desk.paging import queues_of
 from delayedq.desk.visiting import measured
 from delayedq.operations.counting import BOUND, Count, bounded_rows
@@ -89,15 +90,22 @@ def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
     # An expression: by the column alone SQLite groups along an index of queues, and reads all that was ever closed.
     of_queue = Coalesce("queue", Value(""))
     done = dict(closed.values_list(of_queue).annotate(models.Count("pk")))
+    # What was withdrawn has left without a decision: nobody had to make one.
+    left = items.filter(is_open=False, closed_at__gte=since, opened_at__gte=since, state=State.WITHDRAWN).order_by()
+    withdrawn = dict(left.values_list(of_queue).annotate(models.Count("pk")))
     names = {*queues_of(items.filter(is_open=True)), *done}
-    return [_of_queue(items.filter(queue=name), name, done.get(name, 0), since) for name in sorted(names)]
+    return [
+        _of_queue(items.filter(queue=name), name, done.get(name, 0), withdrawn.get(name, 0), since)
+        for name in sorted(names)
+    ]
 
 
-def _of_queue(items: Any, name: str, done: int, since: datetime) -> QueueFigures:
+def _of_queue(items: Any, name: str, done: int, withdrawn: int, since: datetime) -> QueueFigures:
     rows = items.filter(is_open__in=(True, False), opened_at__gte=since).order_by()
+    opened = bounded_rows(rows, BOUND).without(Count(withdrawn, exact=True))
     still_open = items.filter(is_open=True)
     oldest = still_open.order_by("opened_at").values_list("opened_at", flat=True).first()
-    return QueueFigures(name, bounded_rows(still_open.order_by(), BOUND), oldest, done, bounded_rows(rows, BOUND))
+    return QueueFigures(name, bounded_rows(still_open.order_by(), BOUND), oldest, done, opened)
 
 
 def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:

@@ -12,6 +12,7 @@ from django.test import Client
 from delayedq import desk
 from delayedq.desk import figures, paging, views
 from delayedq.desk.models import Item, Skill, State
+from delayedq.desk.sweeping import close_withdrawn
 from delayedq.desk.visiting import measured
 from delayedq.models import Message
 from delayedq.tasks import registered
@@ -132,7 +133,9 @@ def acts(store, monkeypatch):
 
     asked = {address: lambda address=address: client.get(address) for address in PAGES}
     asked |= {"a later page": behind, "an item": one, "take_next": take}
-    return boss, asked | {"the brake": lambda: measured(refund.module_path)}
+    asked["the brake"] = lambda: measured(refund.module_path)
+    asked["the sweep"] = lambda: close_withdrawn(store, FEW // 2, limit=100)
+    return boss, asked
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
