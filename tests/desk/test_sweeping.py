@@ -10,9 +10,10 @@ import pytest
 from delayedq import desk
 from delayedq.cancelling import cancel
 from delayedq.desk import figures
-from delayedq.desk.models import Item, State
+from delayedq.desk.models import Comment, Item, State
 from delayedq.desk.signals import item_changed
-from delayedq.desk.sweeping import close_withdrawn, withdraw
+from delayedq.desk.sweeping import close_withdrawn, forget_closed, withdraw
+from delayedq.desk.visiting import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
 from delayedq.worker.forgetting import Forgetting
@@ -119,3 +120,74 @@ def test_what_was_brought_back_is_opened_anew(store):
     item.take(ann)
     item.finish(PAID, by=ann)
     assert FinishedMessage.objects.get(pk=before.pk).outcome == "succeeded"
+
+
+@pytest.fixture
+def retention(settings):
+    settings.DELAYEDQ = {"RETENTION": timedelta(days=30)}
+
+
+def closed(count, **fields):
+    """Items that were decided an hour apart, from START on."""
+    moments = [START + timedelta(hours=number) for number in range(count)]
+    first = Item.objects.count()
+    given = {"kind": refund.module_path, "queue": "refunds", "mode": "shadow", "state": State.DONE, "is_open": False}
+    return Item.objects.bulk_create(
+        Item(message_id=-first - number, opened_at=moment, decided_at=moment, closed_at=moment, **given | fields)
+        for number, moment in enumerate(moments, 1)
+    )
+
+
+@pytest.mark.usefixtures("retention")
+def test_what_was_closed_goes_with_the_history_and_what_is_open_stays(store):
+    ann = person("ann", *ALL)
+    with clock(START) as clocked:
+        first, second, gone, held = (opened() for _ in range(4))
+        held.take(ann)
+        for item in (first, second):
+            item.take(ann)
+        first.comments.create(by=ann, at=START, text="asked")
+        first.finish(PAID, by=ann)
+        cancel(store, [gone.message_id])
+        swept(store)
+        clocked.advance(hours=1)
+        second.comments.create(by=ann, at=START, text="told")
+        second.finish(PAID, by=ann)
+        clocked.advance(days=30)
+        swept(store)
+        assert list(Item.objects.order_by("pk")) == [second, held]
+        assert [comment.text for comment in Comment.objects.all()] == ["told"]
+        clocked.advance(seconds=1)
+        swept(store)
+        assert list(Item.objects.all()) == [held]
+        clocked.advance(days=300)
+        held.finish(PAID, by=ann)
+    assert held.state == State.DONE
+
+
+def test_without_a_retention_nothing_goes(store, settings):
+    settings.DELAYEDQ = {"RETENTION": None}
+    closed(2)
+    with clock(START + timedelta(days=9_000)):
+        assert forget_closed(store) == (0, None)
+    assert Item.objects.count() == 2
+
+
+@pytest.mark.usefixtures("retention")
+def test_closed_items_are_deleted_page_by_page_and_the_last_comparisons_stay(store, monkeypatch):
+    for module in ("sweeping", "visiting"):
+        monkeypatch.setattr(f"delayedq.desk.{module}.WINDOW", 2)
+    plain, alike, unlike = closed(3), closed(3, agreed=True), closed(1, agreed=False)
+    other = closed(1, agreed=True, kind=reviewed.module_path)
+    with clock(START + timedelta(days=60)):
+        before = measured(refund.module_path), measured(reviewed.module_path)
+        pages, after = [], None
+        while not pages or after is not None:
+            page = forget_closed(store, after, limit=3)
+            pages.append(page.removed)
+            after = page.reached
+        assert pages == [2, 1, 1]
+        assert forget_closed(store) == (0, None)
+        assert (measured(refund.module_path), measured(reviewed.module_path)) == before
+    assert set(Item.objects.all()) == {*alike[1:], *unlike, *other}
+    assert not Item.objects.filter(pk__in=[item.pk for item in plain])
