@@ -19,7 +19,7 @@ from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from delayedq.desk.agreement import Agreement
 
@@ -60,6 +60,11 @@ class TaskAutomation:
     @property
     def meaning(self) -> Any:
         return MEANINGS[self.mode][1]
+
+    @property
+    def rows(self) -> list[tuple[Period, timedelta]]:
+        """The days, the last one first, and the time that each has saved."""
+        return [(day, day.saved_as_in(self.total)) for day in reversed(self.days)]
 
     @property
     def automated_line(self) -> str:

@@ -11,9 +11,11 @@ from django.db.models import Max
 
 from delayedq.desk import rules
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
-from delayedq.desk.models import Item, State
+from delayedq.desk.models import Item
 from delayedq.desk.paging import has_unassigned, heads_of_unassigned, page
+from delayedq.desk.sweeping import withdraw
 from delayedq.models import Message
+from delayedq.store import store_for
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,8 +116,8 @@ def _given(item: Item, user: Any, by: Any = None) -> bool:
 
 def _is_live(item: Item) -> bool:
     """Whether its message is there; an item whose message was withdrawn is closed."""
-    if Message.objects.filter(pk=item.message_id).exists():
+    store = store_for(item._state.db or "default")  # noqa: SLF001 - Django's documented API
+    if Message.objects.using(store.alias).filter(pk=item.message_id).exists():
         return True
-    rows = Item.objects.filter(pk=item.pk, is_open=True)
-    rows.update(is_open=False, state=State.WITHDRAWN, holder=None, until=None)
+    withdraw(store, [item.pk])
     return False
