@@ -72,6 +72,20 @@ def test_flows_that_stay_do_not_hold_up_those_behind_them(store):
     assert not Flow.objects.filter(id=good.id).exists()
 
 
+def test_a_page_of_flows_may_end_among_those_that_ended_at_one_moment(store):
+    flows = [chain(fails(f"bad {number}")).enqueue() for number in range(2)]
+    flows += [chain(tasks.nothing.s()).enqueue() for _ in range(2)]
+    run()
+    Flow.objects.update(ended_at=timezone.now())
+    pages, after = [], None
+    while not pages or after is not None:
+        page = forget_flows(store, -DAY, after, limit=1)
+        pages.append(page.removed)
+        after = page.reached
+    assert pages == [0, 0, 1, 1, 0]
+    assert set(Flow.objects.values_list("id", flat=True)) == {flow.id for flow in flows[:2]}
+
+
 def test_many_members_are_deleted_in_parts(store, monkeypatch):
     monkeypatch.setattr("delayedq.flows.sweeping.CHUNK", 2)
     chain(*(tasks.nothing.si() for _ in range(5))).enqueue()
