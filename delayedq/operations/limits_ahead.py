@@ -12,6 +12,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models import Max, Min
+
 from delayedq.core.channels import group_id
 from delayedq.core.limiting import last_start
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
@@ -26,6 +28,8 @@ from delayedq.tasks import registered
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
+
+    from django.db.models import QuerySet
 
     from delayedq.core.limiting import Limit
     from delayedq.operations.channel_list import Listed
@@ -62,9 +66,8 @@ class LimitsAhead:
 
 def limits_ahead(store: Store, grid: Grid, now: datetime) -> LimitsAhead:
     """Of the messages that wait and are due before the grid ends."""
-    groups = _groups(store)
-    waiting = _Waiting(store, grid, now, groups) if groups else None
-    if waiting is None or not waiting.by_channel:
+    waiting = _Waiting(store, grid, now)
+    if not waiting.groups:
         return LimitsAhead()
     shared, full = _of_scopes(store, waiting)
     channels = _largest(store, waiting)
@@ -84,19 +87,23 @@ def _groups(store: Store) -> dict[int, ChannelGroup]:
 class _Waiting:
     """How many messages wait in channels, by group, channel and bucket; of many, about so many."""
 
-    def __init__(self, store: Store, grid: Grid, now: datetime, groups: dict[int, ChannelGroup]) -> None:
+    def __init__(self, store: Store, grid: Grid, now: datetime) -> None:
         self.grid, self.now = grid, now
         self.by_channel: dict[int, dict[int, Counter[int]]] = {}
-        rows = ChannelMessage.objects.using(store.alias).filter(message_id__gt=0).order_by("message_id")
-        ids = rows.values_list("message_id", flat=True)
-        ends = (ids.first() or 0, (ids.last() or 0) + 1)
-        inside = ids.filter(message_id__gte=ends[0], message_id__lt=ends[1])
-        read = partial(operator_store(store.alias).figures.waiting_in_channels, grid)
+        self.groups: dict[int, ChannelGroup] = {}
+        places = ChannelMessage.objects.using(store.alias).filter(message_id__gt=0)
+        found = places.aggregate(first=Min("message_id"), last=Max("message_id"))
+        if found["first"] is not None:
+            self._read(store, places, (found["first"], found["last"] + 1))
+
+    def _read(self, store: Store, places: QuerySet[ChannelMessage], ends: tuple[int, int]) -> None:
+        inside = places.filter(message_id__lt=ends[1]).order_by("message_id").values_list("message_id")
+        read = partial(operator_store(store.alias).figures.waiting_in_channels, self.grid)
         part, found = read_bounded(inside, ends, read, size=lambda found: sum(one.number for one in found))
         for one in found:
             channels = self.by_channel.setdefault(one.group, {})
             channels.setdefault(one.channel, Counter())[one.bucket] += part.estimate(one.number)
-        self.groups = {id_: group for id_, group in groups.items() if id_ in self.by_channel}
+        self.groups = {id_: group for id_, group in _groups(store).items() if id_ in self.by_channel}
 
     def of_group(self, id_: int) -> Counter[int]:
         total: Counter[int] = Counter()
