@@ -203,7 +203,7 @@ class ChannelPages(ReadOnlyAdmin):
         scope, channel = request.GET.get("scope", ""), request.GET.get("channel", "")
         if not scope or not is_storable(scope + channel) or max(len(scope), len(channel)) > NAME_LENGTH:
             raise Http404("There is no such queue, task, limit or channel.")
-        return scope, channel, _name(scope, channel)
+        return scope, channel, name_of(scope, channel)
 
     def _try(self, request: HttpRequest, change: Callable[[], bool]) -> bool | None:
         """Whether it changed anything; None: it is refused, which is said."""
@@ -229,7 +229,8 @@ def _list_url() -> str:
     return reverse("admin:delayedq_pausedqueue_channels")
 
 
-def _name(scope: str, channel: str) -> str:
+def name_of(scope: str, channel: str) -> str:
+    """A limit in words: that of a queue, a task or several tasks, or of one channel."""
     if not channel:
         return visible(scope)
     return _("channel %(channel)s of %(scope)s") % {"channel": visible(channel), "scope": visible(scope)}
@@ -248,7 +249,7 @@ def _initial(limit: Limit, channel: str) -> dict[str, Any]:
 def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> Row:
     paused_by = _("paused by %s") % visible(one.paused_by) if one.paused_by else ""
     return Row(
-        name=_name(one.scope, one.channel),
+        name=name_of(one.scope, one.channel),
         queue="",
         kind="",
         state=_state(one.limit, one.running or 0, one.released_at),

@@ -13,18 +13,20 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, may, visible
+from delayedq.admin.channels import name_of
 from delayedq.admin.charts import Chart, Series, count, seconds
 from delayedq.admin.durations import tables
 from delayedq.admin.heat import heat_map, hours, query_of
 from delayedq.admin.verdict import verdict_of
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.models import Dashboard
+from delayedq.operations.channels import terms_of
 from delayedq.operations.counting import count_live
 from delayedq.operations.durations import durations
 from delayedq.operations.figures import Figures, Span, figures
 from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
 from delayedq.operations.selecting import Selection
-from delayedq.operations.wording import exact
+from delayedq.operations.wording import both, exact, grouped
 from delayedq.store.operator import State
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
 
     from delayedq.operations.counting import Count
+    from delayedq.operations.limits_ahead import HeldBack
     from delayedq.store.base import Store
 
 SPANS = {
@@ -116,7 +119,8 @@ class DashboardAdmin(ReadOnlyAdmin):
 
     def forecast_view(self, request: HttpRequest) -> HttpResponse:
         ahead = _chosen(Ahead, request.GET.get("ahead"), Ahead.DAY)
-        found = forecast(self.store, ahead)
+        now = self.store.now()
+        found = forecast(self.store, ahead, now)
         stampeding = stampedes(found.minutes)
         return self.page(
             request,
@@ -135,6 +139,7 @@ class DashboardAdmin(ReadOnlyAdmin):
                 (minute, exact(minute.start), query_of(minute.start, MINUTE), _local(minute))
                 for minute in stampeding[:SHOWN]
             ],
+            held_back=[_held_back(one, now) for one in found.limited.held_back[:SHOWN]],
             more_stampedes=len(stampeding[SHOWN:]),
             most_ticks=MOST_TICKS,
             may_look=may(request, "view_message"),
@@ -144,6 +149,12 @@ class DashboardAdmin(ReadOnlyAdmin):
 
 def _chosen[E: (Span, Ahead)](choices: type[E], asked: str | None, default: E) -> E:
     return next((choice for choice in choices if choice.name.lower() == asked), default)
+
+
+def _held_back(one: HeldBack, now: datetime) -> tuple[str, str, str, str]:
+    """The name of a limit, its terms, how many wait for it, and when the last can start; "": it is paused."""
+    until = "" if one.until is None else both(one.until, now)
+    return name_of(one.scope, one.channel), terms_of(one.limit), grouped(one.waiting), until
 
 
 def _only(request: HttpRequest) -> dict[str, str]:

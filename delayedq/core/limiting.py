@@ -15,9 +15,12 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from math import ceil, floor
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from delayedq.core.sizes import OnFull, on_full
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: What rounding may take from a token.
@@ -240,3 +243,31 @@ def release_at(rate: Rate, bucket: Bucket | None, now: datetime, wanted: float =
     if seconds >= FARTHEST.total_seconds():
         return moment + FARTHEST
     return moment + timedelta(microseconds=ceil(seconds * 1e6 - _ROUNDED))
+
+
+def last_start(rate: Rate, bucket: Bucket | None, now: datetime, arrivals: Iterable[tuple[datetime, int]]) -> datetime:
+    """The earliest moment at which the last of these messages may start: so many that are due at each, in that order.
+
+    A time beyond FARTHEST is told as that.
+    """
+    moment, latest = now, now + FARTHEST
+    for due, number in arrivals:
+        moment, bucket = _start_all(rate, bucket, max(moment, due), number, latest)
+    return moment
+
+
+def _start_all(
+    rate: Rate, bucket: Bucket | None, now: datetime, number: int, latest: datetime
+) -> tuple[datetime, Bucket]:
+    """When the last of `number` messages starts that are due by now, and the bucket then."""
+    missing = number - tokens(rate, bucket, now)
+    if missing <= _GRAIN:
+        return now, after(rate, bucket, now, number)
+    if not rate.window:
+        moment = min(release_at(rate, bucket, now, number), latest)
+        return moment, Bucket(max(0.0, (moment - now).total_seconds() / rate.interval - missing), moment)
+    windows = ceil(missing / rate.count)
+    if windows > (latest - now) / rate.per:
+        return latest, Bucket(-rate.count, latest)
+    moment = _EPOCH + (_window(rate, now) + windows) * rate.per
+    return moment, Bucket((windows - 1) * rate.count - missing, moment)

@@ -54,8 +54,7 @@ class Listed(NamedTuple):
     @property
     def has_room(self) -> bool:
         """Whether its own limit lets a message start now."""
-        is_full = self.limit.concurrency is not None and self.running >= self.limit.concurrency
-        return not is_full and self.released_at is None
+        return _has_room(self.limit, self.running, self.released_at)
 
 
 class Page(NamedTuple):
@@ -78,6 +77,16 @@ class ScopeNow(NamedTuple):
     paused_by: str
     running: int | None
     released_at: datetime | None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it lets a message start now."""
+        return _has_room(self.limit, self.running or 0, self.released_at)
+
+
+def _has_room(limit: Limit, running: int, released_at: datetime | None) -> bool:
+    is_full = limit.concurrency is not None and running >= limit.concurrency
+    return not is_full and released_at is None
 
 
 def page_of_channels(

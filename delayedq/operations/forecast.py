@@ -21,6 +21,7 @@ from delayedq.cron.definitions import definitions, read_stored
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule, Message
 from delayedq.operations.figures import count_ids
+from delayedq.operations.limits_ahead import OVERDUE, LimitsAhead, limits_ahead
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
 
@@ -63,7 +64,8 @@ class Minute(NamedTuple):
 class Forecast:
     """`one_in`: as in `Figures`. `uncounted`: names of schedules with more than MOST_TICKS ticks, counted in part.
 
-    Of the schedules of the database, one in `schedules_one_in` was counted, for all of them.
+    Of the schedules of the database, one in `schedules_one_in` was counted, for all of them. `limited`: what waits for
+    limits, which is not overdue; and until when limits hold back what waits and falls due.
     """
 
     minutes: list[Minute]
@@ -71,6 +73,7 @@ class Forecast:
     one_in: float
     uncounted: list[str]
     schedules_one_in: int
+    limited: LimitsAhead = field(default_factory=LimitsAhead)
 
     @property
     def due(self) -> int:
@@ -82,7 +85,9 @@ def forecast(store: Store, ahead: Ahead, now: datetime | None = None) -> Forecas
     moment = (now or store.now()).replace(microsecond=0)
     local = timezone.localtime(moment)
     first = moment - timedelta(minutes=local.minute, seconds=local.second)
-    one_in, waiting = _waiting(store.alias, Grid(moment.replace(second=0), first + ahead.value * MINUTE, 60))
+    grid = Grid(moment.replace(second=0), first + ahead.value * MINUTE, 60)
+    one_in, waiting = _waiting(store.alias, grid)
+    limited = limits_ahead(store, grid, moment)
     coming = _Coming(moment, first, ahead)
     schedules_one_in = _count_ticks(store.alias, coming)
     passed = (moment - first) // MINUTE
@@ -90,7 +95,8 @@ def forecast(store: Store, ahead: Ahead, now: datetime | None = None) -> Forecas
         Minute(first + number * MINUTE, waiting[number - passed] if number >= passed else 0, coming.minutes[number])
         for number in range(ahead.value)
     ]
-    return Forecast(minutes, waiting[-1], one_in, coming.uncounted, schedules_one_in)
+    overdue = max(0, waiting[OVERDUE] - limited.overdue)
+    return Forecast(minutes, overdue, one_in, coming.uncounted, schedules_one_in, limited)
 
 
 def _waiting(alias: str, grid: Grid) -> tuple[float, Counter[int]]:

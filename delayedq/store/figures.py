@@ -55,6 +55,15 @@ class Durations(NamedTuple):
     slowest: float | None
 
 
+class WaitingInChannel(NamedTuple):
+    """How many messages of a channel fall due in a bucket, by the ids of the channel and its group."""
+
+    group: int
+    channel: int
+    bucket: int
+    number: int
+
+
 class Figures:
     """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
@@ -63,7 +72,7 @@ class Figures:
         self._only = only or {}
 
     def of(self, **only: str) -> Self:
-        """Those of one task (`kind`), one `queue`, or both; but `dead`, `durations` and `falling_due` are of all."""
+        """Those of one task (`kind`), one `queue`, or both; but `dead`, `durations` and what falls due are of all."""
         return type(self)(self._database, only)
 
     def ended(self, grid: Grid, times: Sample) -> list[Ended]:
@@ -89,6 +98,10 @@ class Figures:
     def falling_due(self, grid: Grid, ids: Sample) -> dict[int, int]:
         """How many live messages with these ids fall due, by bucket; -1 has what is overdue."""
         return dict(self._rows(sql.FALLING_DUE, grid, ids.slices))
+
+    def waiting_in_channels(self, grid: Grid, ids: Sample) -> list[WaitingInChannel]:
+        """How many messages with these ids wait in each channel and fall due, by bucket; -1 has what is overdue."""
+        return [WaitingInChannel(*row) for row in self._rows(sql.WAITING_IN_CHANNELS, grid, ids.slices)]
 
     def _instants(self, times: Sample) -> list[list[str]]:
         stored = self._database.dialect.stored

@@ -90,6 +90,14 @@ WHERE scheduled_at < {end} AND (lease_token IS NULL OR leased_until <= {start} A
 GROUP BY bucket ORDER BY bucket
 """
 
+# By their places, which know of no other lease than their own.
+WAITING_IN_CHANNELS = """
+SELECT group_id, channel_id, CASE WHEN due_at < {start} THEN -1 ELSE {place_due_in} END AS bucket, count(*)
+FROM {places}
+WHERE lease_token = 0 AND due_at < {end}
+GROUP BY group_id, channel_id, bucket
+"""
+
 
 #: Of one task, or of one queue.
 ONLY = {"kind": "AND message.kind = %(kind)s", "queue": "AND message.queue = %(queue)s"}
@@ -104,6 +112,7 @@ def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
         ),
         dead_then=dialect.dead,
         live=dialect.sliced.format(table="delayedq_message", column="id", type="bigint"),
+        places=dialect.sliced.format(table="delayedq_channelmessage", column="message_id", type="bigint"),
         start=dialect.moment.format("start"),
         end=dialect.moment.format("end"),
         limited=f"message.metadata LIKE '%%\"{METADATA_KEY}\"%%'",
@@ -111,5 +120,6 @@ def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
         run=dialect.seconds.format(later="finished_at", earlier="started_at"),
         ended_in=dialect.bucket.format(time="finished_at"),
         created_in=dialect.bucket.format(time="created_at"),
+        place_due_in=dialect.bucket.format(time="due_at"),
         due_in=dialect.bucket.format(time="scheduled_at"),
     )

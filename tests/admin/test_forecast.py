@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone
 
+from delayedq import Call, limits
 from delayedq.admin.heat import LEVELS, heat_map, level
 from delayedq.core.serialization import dumps, loads
 from delayedq.cron.beat import beat
@@ -15,6 +16,7 @@ from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampe
 from delayedq.operations.wording import exact
 from tests.admin.given import MESSAGES, confirm, text_of
 from tests.admin.test_dashboard import live
+from tests.app import tasks
 from tests.store.given import claim_one
 
 NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
@@ -284,3 +286,13 @@ def test_an_empty_queue_has_an_empty_map(operator, cron):
     assert page.context["ahead"] is Ahead.WEEK
     assert "Stampede" not in text_of(page)
     assert page.content.count(b"dq-outlined") == 0
+
+
+def test_limits_that_hold_messages_back_are_named(store, operator):
+    now = timezone.now()
+    tasks.report.enqueue_many(Call((7,), at=now - MINUTE) for _ in range(20))
+    limits.pause(tasks.deliver.module_path, store=store)
+    tasks.deliver.enqueue_many(Call(("acme",), at=now) for _ in range(3))
+    said = text_of(operator.get(FORECAST))
+    assert f"{tasks.deliver.module_path} is paused: 3 messages wait or fall due." in said
+    assert f"{tasks.report.module_path} (2 in 1 h): of 20 messages that wait or fall due, the last can start in" in said

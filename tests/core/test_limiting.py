@@ -12,7 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limiting import Bucket, Limit, Order, Rate, after, in_order, release_at, startable
+from delayedq.core.limiting import (
+    FARTHEST,
+    Bucket,
+    Limit,
+    Order,
+    Rate,
+    after,
+    in_order,
+    last_start,
+    release_at,
+    startable,
+)
 
 NOW = datetime(2026, 3, 8, 7, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -200,3 +211,43 @@ def test_a_release_that_is_longer_ahead_than_times_go_is_told_again_later():
     rate = Rate(1, timedelta(days=36_500), burst=1_000_000)
     bucket = Bucket(0.0, NOW)
     assert NOW + timedelta(days=36_500) == release_at(rate, bucket, NOW, rate.size)
+
+
+# When the last one starts
+
+
+def one_by_one(rate, bucket, now, arrivals):
+    """The same as `last_start`, by starting each at the first moment at which it may."""
+    moment = now
+    for due, number in arrivals:
+        moment = max(moment, due)
+        for _ in range(number):
+            moment = release_at(rate, bucket, moment)
+            bucket = after(rate, bucket, moment, 1)
+    return moment
+
+
+@settings(deadline=None)
+@given(
+    RATES | st.builds(Rate, st.integers(1, 9), st.timedeltas(SECOND, timedelta(hours=2)), window=st.just(True)),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(1, 25)), min_size=1, max_size=5),
+    st.integers(0, 9),
+)
+def test_the_last_starts_when_each_starts_as_soon_as_it_may(rate, given, started):
+    arrivals = [(at(seconds), number) for seconds, number in sorted(given)]
+    bucket = after(rate, None, NOW, min(started, startable(rate, None, NOW)))
+    expected = one_by_one(rate, bucket, NOW, arrivals)
+    found = last_start(rate, bucket, NOW, arrivals)
+    assert abs((found - expected).total_seconds()) < 0.001
+
+
+def test_more_than_the_bucket_holds_start_at_the_pace_of_the_rate():
+    assert last_start(Rate(5, SECOND), None, NOW, [(NOW, 43_205)]) == at(8_640)
+    assert last_start(WINDOW, None, NOW, [(NOW, 7), (at(90), 5)]) == at(180)
+    assert last_start(Rate(5, SECOND), None, NOW, []) == NOW
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_what_takes_longer_than_can_be_told_is_told_as_that(window):
+    rate = Rate(1, FARTHEST, window=window)
+    assert last_start(rate, None, NOW, [(NOW, 2**31), (NOW, 2**31)]) == NOW + FARTHEST

@@ -36,7 +36,7 @@ def test_e1_one_by_one_a_channel_keeps_its_order_also_after_lost_leases_and_retu
 
 
 def test_e6_beside_a_large_backlog_small_channels_are_done_first(store):
-    """As one of 100,000 and a hundred of 10, which `tests.benchmarks.limits --messages 101000` measures: 1 of 101."""
+    """As one of 100,000 and a hundred of 10, which `tests.benchmarks.fair_turn` measures: 1 of 101."""
     large = offer(store, *["large"] * 5_000)
     offered = offer(store, *[f"small {number}" for number in range(5) for _ in range(10)])
     small, taken = 0, 0
