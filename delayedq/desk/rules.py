@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth import get_user_model
 from django.db import connections
 from django.db.models import Sum
 from django.utils.translation import gettext as _
@@ -76,7 +77,7 @@ def room_of(user: Any, queue: str, using: str | None = None, *, lock: bool = Fal
     if capacity is None:
         return None
     if lock:
-        rows = _of(type(user), using).filter(pk=user.pk)
+        rows = _of(get_user_model(), using).filter(pk=user.pk)
         no_key = connections[rows.db].features.has_select_for_no_key_update
         list(rows.order_by().select_for_update(no_key=no_key).values_list("pk"))
     return capacity - load(user, queue, using)

@@ -41,6 +41,23 @@ def test_from_the_desk_to_the_decision():
     assert "70" in text_of(client.get(f"/desk/{item.pk}/"))
 
 
+def test_the_capacity_of_a_queue_holds_on_the_pages():
+    ann, ben = person("ann", *ALL), person("ben", *ALL)
+    DeskQueue.objects.create(queue=QUEUE, capacity=2)
+    first, second, third, fourth = (opened() for _ in range(4))
+    client = signed_in(ann)
+    client.post("/desk/next/", {"queue": QUEUE})
+    client.post(f"/desk/{second.pk}/take/")
+    refused = [
+        client.post("/desk/next/", {"queue": QUEUE}, follow=True),
+        client.post(f"/desk/{third.pk}/take/", follow=True),
+        signed_in(ben).post(f"/desk/{third.pk}/assign/", {"user": ann.pk}),
+    ]
+    assert all("ann holds as much of the queue refunds as one may: 2." in text_of(page) for page in refused)
+    assert set(Item.objects.assigned(ann)) == {first, second}
+    assert set(Item.objects.unassigned()) == {third, fourth}
+
+
 def test_figures_and_team():
     ann = person("ann", *ALL)
     opened().take(ann)
