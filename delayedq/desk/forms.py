@@ -8,6 +8,7 @@ from django import forms
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, PermissionsMixin
 from django.db.models import Q
+from django.forms.fields import InvalidJSONInput
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
@@ -17,10 +18,28 @@ from delayedq.desk.models import Comment, DeskQueue
 OFFERED = 200
 
 
+class ResultField(forms.JSONField):
+    """Refuses also what is JSON, but which Python does not read: numbers of thousands of digits, extreme nesting."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError):
+            raise forms.ValidationError(
+                self.error_messages["invalid"], code="invalid", params={"value": value}
+            ) from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return super().bound_data(data, initial)
+        except (ValueError, RecursionError):
+            return InvalidJSONInput(data)
+
+
 class ResultForm(forms.Form):
     """The decision of a task that has no form of its own."""
 
-    value = forms.JSONField(label=_("Result"), help_text=_("As JSON."), required=False)
+    value = ResultField(label=_("Result"), help_text=_("As JSON."), required=False)
 
     def result(self) -> Any:
         return self.cleaned_data["value"]

@@ -10,7 +10,7 @@ from django.test import Client
 from delayedq.desk import figures, showing
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, secret
+from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, secret, sure
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -56,6 +56,29 @@ def test_the_capacity_of_a_queue_holds_on_the_pages():
     assert all("ann holds as much of the queue refunds as one may: 2." in text_of(page) for page in refused)
     assert set(Item.objects.assigned(ann)) == {first, second}
     assert set(Item.objects.unassigned()) == {third, fourth}
+
+
+@pytest.mark.parametrize("value", ["[" * 200 + "]" * 200, "[" * 100_000, "9" * 5_000], ids=len)
+def test_json_that_cannot_be_stored_is_refused_on_the_page(value):
+    ann = person("ann", *ALL)
+    item = opened(sure, 1, 0.5)
+    item.take(ann)
+    page = signed_in(ann).post(f"/desk/{item.pk}/finish/", {"assignment": item.assignment, "value": value})
+    assert page.status_code == 422
+    assert page.context["forms"]["finish"].errors
+    assert Item.objects.get().state == State.ASSIGNED
+
+
+@pytest.mark.parametrize("until", ["9999-12-31T23:59", "9999-12-31T12:00", "0001-01-01T00:00"])
+def test_a_follow_up_date_at_the_end_of_the_calendar_is_refused_at_its_field(until, settings):
+    settings.TIME_ZONE = "America/New_York"
+    ann = person("ann", *ALL)
+    item = opened()
+    item.take(ann)
+    page = signed_in(ann).post(f"/desk/{item.pk}/postpone/", {"assignment": item.assignment, "until": until})
+    assert page.status_code == 422
+    assert page.context["forms"]["postpone"].errors.keys() == {"until"}
+    assert Item.objects.get().state == State.ASSIGNED
 
 
 def test_figures_and_team():

@@ -242,6 +242,8 @@ def test_bad_input_changes_nothing():
         lambda: item.finish({"amount": "much"}, by=ann),
         lambda: item.finish(PAID, by=bob),
         lambda: item.postpone(datetime(2036, 1, 1), by=ann),  # noqa: DTZ001
+        lambda: item.postpone(datetime(9999, 12, 31, tzinfo=UTC), by=ann),
+        lambda: item.finish(object(), by=ann),
         lambda: item.unassign(by=person("guest", "view")),
         lambda: item.approve(by=bob),
     ):
