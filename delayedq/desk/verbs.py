@@ -51,8 +51,8 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
         if holder is not None and holder != user.pk and (by == user or item.assignment != self.assignment):
             raise _taken(item, now)
         _demand_takeable(item, now)
-        if by is not None and by != user:
-            _rules().demand(by, "assign", item)
+        if by is not None:
+            _rules().demand(by, "take" if by == user else "assign", item)
         if holder != user.pk:
             closing.demand_current(item)
             _rules().demand_fit(user, item)
@@ -196,9 +196,9 @@ def _hold(item: Item, user: Any, now: datetime) -> None:
     from delayedq.desk.models import State
 
     if item.held_by(now) != user.pk:
-        item.assigned_at = now
+        item.state, item.holder, item.assigned_at = State.ASSIGNED, user, now
         item.assignment += 1
-    item.state, item.holder, item.until = State.ASSIGNED, user, now + _desk(item).hold
+    item.until = now + _desk(item).hold
 
 
 def _free(item: Item, state: str) -> None:

@@ -177,6 +177,22 @@ def test_assigning_to_somebody_without_the_permission_changes_nothing():
     assert refused.value.field == "user"
 
 
+def test_taking_what_one_holds_prolongs_it_for_who_may_still_work_on_it():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    with clock(START) as time:
+        item = opened(reviewed)
+        item.take(ann)
+        item.finish(PAID, by=ann)
+        item.send_back("too much", by=bob)
+        time.advance(timedelta(hours=1))
+        item.take(ann)
+        assert (item.state, item.reason) == (State.REJECTED, "too much")
+        assert item.until == START + timedelta(hours=1) + reviewed.desk.hold
+        ann.user_permissions.clear()
+        with pytest.raises(NotAllowed, match="ann may not work on the queue refunds"):
+            item.take(type(ann).objects.get(pk=ann.pk))
+
+
 def test_only_the_groups_of_a_queue_work_on_it():
     ann, bob = person("ann", *ALL), person("bob", *ALL)
     team = Group.objects.create(name="team")
