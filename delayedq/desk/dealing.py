@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.auth import get_user_model
 from django.db.models import Max
 
 from delayedq.desk import rules
@@ -55,7 +54,7 @@ def distribute(queue: str, users: Sequence[Any] | None = None, deal: Deal | str 
 
     It ends when nobody may hold more. Raises ValueError for an unknown deal.
     """
-    people = list(get_user_model().objects.filter(is_active=True)) if users is None else list(users)
+    people = list(rules.active_users()) if users is None else list(users)
     turns = _turns([one for one in people if rules.may(one, "take", queue)], queue, Deal(deal))
     count, waiting = 0, Item.objects.filter(queue=queue).unassigned()
     after: str | None = ""

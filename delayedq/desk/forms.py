@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk.models import Comment, DeskQueue
+from delayedq.desk.rules import active_users
 
 #: At most this many people are offered to assign an item to.
 OFFERED = 200
@@ -68,14 +69,14 @@ class AssignForm(forms.Form):
     def __init__(self, *args: Any, queue: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field: Any = self.fields["user"]
-        field.queryset = get_user_model().objects.filter(is_active=True)
+        field.queryset = active_users()
         offered = sorted((str(user), user.pk) for user in offered_for(queue)[:OFFERED])
         field.widget.choices = [("", "-"), *((pk, name) for name, pk in offered)]
 
 
 def offered_for(queue: str) -> Any:
     """The active users who have the permission to take items of this queue, in one statement."""
-    users: Any = get_user_model().objects.filter(is_active=True)
+    users: Any = active_users()
     if not issubclass(get_user_model(), PermissionsMixin):
         return users
     known = Permission.objects.filter(codename="take_item", content_type__app_label="delayedq_desk")
