@@ -138,7 +138,10 @@ def approve(self: Item, by: Any = None) -> None:
 
 
 def send_back(self: Item, why: str, by: Any = None) -> None:
-    """Reject a decision that is pending review: who has made it holds it again, or anybody may take it."""
+    """Reject a decision that is pending review: who has made it, and may still work on it, holds it again.
+
+    Without such a person anybody may take it.
+    """
     from delayedq.desk.models import State
 
     with _changed(self, "send_back", by) as (item, now):
@@ -146,7 +149,7 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
         maker = item.decided_by
         item.reviewed_by, item.rejections, item.reason = by, item.rejections + 1, why
         _free(item, State.WAITING)
-        if maker is not None:
+        if maker is not None and _rules().may(maker, "take", item.queue, item._state.db):  # noqa: SLF001
             _hold(item, maker, now)
             item.state = State.REJECTED
 

@@ -81,6 +81,21 @@ def test_a_follow_up_date_at_the_end_of_the_calendar_is_refused_at_its_field(unt
     assert Item.objects.get().state == State.ASSIGNED
 
 
+def test_who_has_decided_is_the_handler_only_where_it_has():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    Automation.objects.create(kind=reviewed.module_path, mode="reviewed")
+    handled, deleted = opened(reviewed), opened(reviewed, 7)
+    deleted.send_back("less", by=bob)
+    deleted.take(ann)
+    deleted.finish(PAID, by=ann)
+    ann.delete()
+    client = signed_in(bob)
+    said = {item.pk: text_of(client.get(f"/desk/{item.pk}/")) for item in (handled, deleted)}
+    assert "the handler" in said[handled.pk]
+    assert "somebody" in said[deleted.pk]
+    assert "the handler" not in said[deleted.pk]
+
+
 def test_figures_and_team():
     ann = person("ann", *ALL)
     opened().take(ann)
