@@ -15,7 +15,7 @@ from django.utils import timezone
 from delayedq.desk import figures, showing
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, secret
+from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -187,13 +187,6 @@ def test_when_a_queue_is_empty_is_not_known_if_there_is_too_much_to_count(alias,
     page = text_of(client.get("/desk/figures/"))
     assert "unknown" in page
     assert "it does not shrink" not in page
-
-
-@pytest.mark.parametrize("asks", [True, False])
-def test_why_a_person_is_needed_does_not_tell_what_is_sensitive(asks):
-    item = opened(secret, "Cassandra", asks)
-    assert "unknown" in item.reason
-    assert "Cassandra" not in item.reason
 
 
 @pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
