@@ -236,6 +236,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "is_late": item.is_open and item.due_at is not None and item.due_at <= now,
         "is_mine": holder == request.user.pk,
         "is_held": holder is not None,
+        "renew_every": _renew_every(_desk(item)),
         "reviewing": reviewing,
         "assigning": assigning,
         "call": call,
@@ -249,6 +250,11 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "error": _said(forms[refused]) if refused not in {"", *offered} else "",
     }
     return framed(request, site, "item", context, status)
+
+
+def _renew_every(desk: Desk) -> int:
+    """Seconds between two renewals of a page: three in a hold, so that two may be lost, and one in 5 minutes."""
+    return max(1, min(300, int(desk.hold.total_seconds() / 3)))
 
 
 def _filled(item: Item, may: Mapping[str, bool]) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def record(item: Item, verb: str, by: Any) -> None:
         agreed=item.agreed,
         truth=shown_result(item.kind, item.truth),
         reason=item.reason,
+        why=item.why,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -157,7 +158,10 @@ def test_bad_input_is_said_at_its_field_and_changes_nothing(people, verb, bad, f
     assert said in str(form.errors[field])
     page = answer.content.decode()
     assert f'id="{form[field].auto_id}_error"' in page
-    assert f'aria-describedby="{form[field].auto_id}_error"' in page or form[field].help_text
+    (shown,) = re.findall(rf'<(?:input|select|textarea) [^>]*id="{form[field].auto_id}"[^>]*>', page)
+    described = re.search(r'aria-describedby="([^"]*)"', shown)
+    assert described is not None, shown
+    assert described[1].split()[-1] == f"{form[field].auto_id}_error"
     assert seen() == before
 
 
