@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The verbs that leave a message in the history.
 RECORDED = {"finish", "approve", "send_back", "postpone", "automate"}
+#: Those that may end its message.
+DECIDING = {"finish", "approve"}
 
 
 def desk_of(task: Task[..., Any]) -> Desk:
@@ -45,6 +47,18 @@ def checked(desk: Desk, result: Any) -> Any:
     if desk.form is None or not isinstance(result, Mapping):
         return result
     return _valid(desk.form(data=dict(result)))
+
+
+def checked_of_handler(desk: Desk, result: Any) -> Any:
+    """The same of what a handler decides by itself. Raises InvalidDecision also for what is no data of the form.
+
+    Where the form makes its result by a method of its own, the handler returns such a result, and not data.
+    """
+    if desk.form is None or hasattr(desk.form, "result") or isinstance(result, BaseForm):
+        return checked(desk, result)
+    if not isinstance(result, Mapping):
+        raise InvalidDecision(f"The handler returns a dict, which is data of the form, and not {result!r}.")
+    return checked(desk, result)
 
 
 def _valid(form: Any) -> Any:
@@ -80,8 +94,13 @@ def close(item: Item, desk: Desk, now: datetime) -> None:
         follow_ups=_follow_ups(item, desk), is_meant=lambda claimed: is_shown(item, claimed.kind, claimed.payload),
     ):  # fmt: skip
         raise _why_not(item)
-    if item.truth is None and desk.on_finish is not None and not isinstance(desk.on_finish, Task):
-        desk.on_finish(item)
+
+
+def call_on_finish(item: Item) -> None:
+    """Call the function that follows a decision which has ended its message, and is stored."""
+    follows = desk_of(task_at(item.kind)).on_finish
+    if not item.is_open and item.truth is None and follows is not None and not isinstance(follows, Task):
+        follows(item)
 
 
 def _follow_ups(item: Item, desk: Desk) -> list[Offer]:

@@ -160,6 +160,8 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
                 item.save(using=alias)
                 if verb in closing.RECORDED:
                     closing.record(item, verb, by)
+                if verb in closing.DECIDING:
+                    closing.call_on_finish(item)
             except UnknownTask as unknown:  # it was removed from the code: one such item is no error of a page
                 raise NotOpen(str(unknown)) from None
             signals.tell(signals.item_changed, item, verb=verb, by=by)
