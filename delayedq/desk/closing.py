@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
 from django.forms import BaseForm
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import loads
-from delayedq.desk.errors import InvalidDecision, NotOpen
+from delayedq.desk.errors import InvalidDecision, NotOpen, Replaced
 from delayedq.exceptions import CannotRun, UnknownTask
 from delayedq.masking import masking_of
 from delayedq.models import Message
 from delayedq.operations.ending import end_waiting
-from delayedq.store import store_for
+from delayedq.store import operator_store, store_for
+from delayedq.store.operator import Move, Seen
 from delayedq.tasks import Task, task_at
 
 if TYPE_CHECKING:
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 #: The verbs that leave a message in the history.
 RECORDED = {"finish", "approve", "send_back", "postpone", "automate"}
+#: Those that may end its message.
+DECIDING = {"finish", "approve"}
 
 
 def desk_of(task: Task[..., Any]) -> Desk:
@@ -43,6 +47,18 @@ def checked(desk: Desk, result: Any) -> Any:
     if desk.form is None or not isinstance(result, Mapping):
         return result
     return _valid(desk.form(data=dict(result)))
+
+
+def checked_of_handler(desk: Desk, result: Any) -> Any:
+    """The same of what a handler decides by itself. Raises InvalidDecision also for what is no data of the form.
+
+    Where the form makes its result by a method of its own, the handler returns such a result, and not data.
+    """
+    if desk.form is None or hasattr(desk.form, "result") or isinstance(result, BaseForm):
+        return checked(desk, result)
+    if not isinstance(result, Mapping):
+        raise InvalidDecision(f"The handler returns a dict, which is data of the form, and not {result!r}.")
+    return checked(desk, result)
 
 
 def _valid(form: Any) -> Any:
@@ -75,11 +91,16 @@ def close(item: Item, desk: Desk, now: datetime) -> None:
     by = "desk" if item.decided_by is None else f"desk/{item.decided_by}"
     if not end_waiting(
         store, item.message_id, item.generation, result=item.decision, by=by, seconds=item.seconds or 0.0,
-        follow_ups=_follow_ups(item, desk),
+        follow_ups=_follow_ups(item, desk), is_meant=lambda claimed: is_shown(item, claimed.kind, claimed.payload),
     ):  # fmt: skip
-        raise NotOpen(_why_not(item))
-    if item.truth is None and desk.on_finish is not None and not isinstance(desk.on_finish, Task):
-        desk.on_finish(item)
+        raise _why_not(item)
+
+
+def call_on_finish(item: Item) -> None:
+    """Call the function that follows a decision which has ended its message, and is stored."""
+    follows = desk_of(task_at(item.kind)).on_finish
+    if not item.is_open and item.truth is None and follows is not None and not isinstance(follows, Task):
+        follows(item)
 
 
 def _follow_ups(item: Item, desk: Desk) -> list[Offer]:
@@ -91,18 +112,49 @@ def _follow_ups(item: Item, desk: Desk) -> list[Offer]:
 
 def demand_current(item: Item) -> None:
     """Raises NotOpen if its message was withdrawn or replaced since it was opened."""
-    rows = Message.objects.using(item._state.db)  # noqa: SLF001
-    if not rows.filter(pk=item.message_id, generation=item.generation).exists():
-        raise NotOpen(_why_not(item))
+    message = _message_of(item)
+    if message is None or not _is_current(item, message):
+        raise _why_not(item)
 
 
-def _why_not(item: Item) -> str:
-    message = Message.objects.using(item._state.db).filter(pk=item.message_id).first()  # noqa: SLF001
+def digest_of(kind: str, payload: str) -> str:
+    """Of the task and the arguments of a message: its generation begins at 0 again when it is brought back."""
+    return blake2b(f"{kind}\n{payload}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def is_shown(item: Item, kind: str, payload: str) -> bool:
+    """Whether the item was opened for these arguments; an item that has no digest is taken to be."""
+    return item.digest is None or item.digest == digest_of(kind, payload)
+
+
+def _is_current(item: Item, message: Message) -> bool:
+    return message.generation == item.generation and is_shown(item, message.kind, message.payload)
+
+
+def _message_of(item: Item) -> Message | None:
+    return Message.objects.using(item._state.db).filter(pk=item.message_id).first()  # noqa: SLF001
+
+
+def _why_not(item: Item) -> NotOpen:
+    message = _message_of(item)
     if message is None:
-        return _("Its message has ended: it was withdrawn.")
-    if message.generation != item.generation:
-        return _("Its message was replaced since: read it again.")
-    return _("A worker looks at its message at this moment: try again.")
+        return NotOpen(_("Its message has ended: it was withdrawn."))
+    if not _is_current(item, message):
+        return Replaced(_("Its message was replaced since: read it again."))
+    return NotOpen(_("A worker looks at its message at this moment: try again."))
+
+
+def bring_forward(item: Item) -> None:
+    """Let a worker open it anew now, if its message has other arguments and was only put off to the next visit.
+
+    That message keeps its time if it was replaced at a later one.
+    """
+    store, message = store_for(item._state.db or "default"), _message_of(item)  # noqa: SLF001
+    if message is None or _is_current(item, message) or message.scheduled_at <= message.scheduled_at_initially:
+        return
+    seen = Seen._make(getattr(message, name) for name in Seen._fields)
+    if seen.scheduled_at > (now := store.now()):
+        operator_store(store.alias).move([Move(seen, now, seen.queue, seen.priority)])
 
 
 def record(item: Item, verb: str, by: Any) -> None:

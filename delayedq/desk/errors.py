@@ -19,6 +19,10 @@ class NotOpen(DeskError):
     """The item is not in a state in which this can be done: it was decided, or withdrawn, or was not decided yet."""
 
 
+class Replaced(NotOpen):
+    """The message of the item has other arguments now: a worker opens the item anew."""
+
+
 class NotAllowed(DeskError):
     """The permissions, groups, skills or the load of a person do not allow it; the error says which."""
 

@@ -106,6 +106,7 @@ class Item(models.Model):
 
     message_id = models.BigIntegerField(unique=True, help_text="The same in the history, when it is done.")
     generation = models.IntegerField(default=0, help_text="That of the message which was shown.")
+    digest = models.CharField(max_length=32, null=True, help_text="Of the arguments which were shown; empty: unknown.")
     queue = models.CharField(max_length=NAME_LENGTH)
     kind = models.CharField(max_length=NAME_LENGTH)
     key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)

@@ -19,7 +19,7 @@ from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
 from delayedq.desk import closing, signals
 from delayedq.desk.agreement import drawn
-from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Taken
+from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
 from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import store_for
 from delayedq.store.progress import read_progress, write_progress
@@ -161,18 +161,24 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
 
     alias = given._state.db or router.db_for_write(Item)  # noqa: SLF001 - Django's documented API
     rows = Item.objects.using(alias).filter(pk=given.pk)
-    with transaction.atomic(using=alias):
-        if not rows.update(state=F("state")):
-            raise NotOpen(_("The item was deleted."))
-        item, now = rows.select_for_update().get(), store_for(alias).now()
-        try:
-            yield item, now
-            item.save(using=alias)
-            if verb in closing.RECORDED:
-                closing.record(item, verb, by)
-        except UnknownTask as unknown:  # it was removed from the code: one such item is no error of a page
-            raise NotOpen(str(unknown)) from None
-        signals.tell(signals.item_changed, item, verb=verb, by=by)
+    try:
+        with transaction.atomic(using=alias):
+            if not rows.update(state=F("state")):
+                raise NotOpen(_("The item was deleted."))
+            item, now = rows.select_for_update().get(), store_for(alias).now()
+            try:
+                yield item, now
+                item.save(using=alias)
+                if verb in closing.RECORDED:
+                    closing.record(item, verb, by)
+                if verb in closing.DECIDING:
+                    closing.call_on_finish(item)
+            except UnknownTask as unknown:  # it was removed from the code: one such item is no error of a page
+                raise NotOpen(str(unknown)) from None
+            signals.tell(signals.item_changed, item, verb=verb, by=by)
+    except Replaced:
+        closing.bring_forward(given)
+        raise
     given.__dict__.update(item.__dict__)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.desk.declaring import Desk
+    from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 
 #: A message whose item is open is visited at least this often.
@@ -45,9 +46,7 @@ def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, A
     """Returns the result of the message, or raises Snooze."""
     store = served_store()
     now, item = store.now(), Item.objects.using(store.alias).filter(message_id=attempt.id).first()
-    # What was withdrawn and is visited was brought back: a cancellation was undone, a dead letter redriven.
-    is_new = item is None or item.generation != attempt.claimed.generation or item.state == State.WITHDRAWN
-    if item is None or is_new:
+    if item is None or not _is_of(item, attempt.claimed):
         item = _opened(item, attempt, desk, args, kwargs, now)
     else:
         _look_after(item, desk, now)
@@ -73,6 +72,14 @@ def measured(kind: str, using: str | None = None) -> Agreement:
     return Agreement(sum(agreed is True for _, agreed in last), len(last))
 
 
+def _is_of(item: Item, claimed: Claimed) -> bool:
+    """Not if the message was replaced, or has other arguments. What was withdrawn and is visited was brought back: a
+    cancellation was undone, a dead letter redriven.
+    """
+    is_same = item.generation == claimed.generation and closing.is_shown(item, claimed.kind, claimed.payload)
+    return is_same and item.state != State.WITHDRAWN
+
+
 def _opened(
     old: Item | None, attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], now: datetime
 ) -> Item:
@@ -82,10 +89,11 @@ def _opened(
     answer = Answer() if mode is Mode.PEOPLE else _asked(attempt, desk, args, kwargs, mode)
     skill = desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill
     item = Item(message_id=attempt.id, opened_at=now)
-    if old is not None and old.generation == UNOPENED and not attempt.claimed.generation:
-        item.truth = old.truth
-    elif old is not None:
+    if old is not None and not attempt.claimed.generation:
+        item.truth = old.truth  # what was planted is no case of the business, however often it is opened
+    if old is not None and old.generation != UNOPENED:
         item.replaced_at = now
+    item.digest = closing.digest_of(attempt.claimed.kind, attempt.claimed.payload)
     item.generation, item.queue, item.kind, item.key = (
         attempt.claimed.generation, attempt.queue, attempt.kind, attempt.key,
     )  # fmt: skip

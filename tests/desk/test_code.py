@@ -35,6 +35,29 @@ def claim(number):
     """A function follows."""
 
 
+def counted(item):
+    """Reads the item that it follows, as a query does."""
+    item.refresh_from_db()
+    Mark.objects.create(name=f"{item.state} {desk.items().done().count()}")
+
+
+@desk.desk_task(queue_name=QUEUE, review=desk.Share(1.0), on_finish=counted)
+def tallied(number):
+    """A function follows, and a review comes before."""
+
+
+def test_the_function_that_follows_finds_the_decision_stored():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    item = opened(tallied)
+    item.take(ann)
+    item.finish(1, by=ann)
+    assert not Mark.objects.exists()
+    item.approve(by=bob)
+    assert Mark.objects.get().name == "done 1"
+    item.refresh_from_db()
+    assert (item.state, item.is_open, item.reviewed_by) == (State.DONE, False, bob)
+
+
 def case_of(user):
     """The item of a message whose key names a row of a project's model."""
     refund.schedule_at(START, 100, key=f"refund/{user.pk}")
