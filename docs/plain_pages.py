@@ -1,4 +1,4 @@
-"""An extension of Sphinx: each page also as Markdown, `llms.txt`, and links to files of the repository.
+"""An extension of Sphinx: each page also as Markdown, `llms.txt`, pictures, and links to files of the repository.
 
 A link that leaves `docs/` (to the README or a file of the code) has no page on the site: it becomes plain text there,
 if the file exists; else it is left to Sphinx, which warns.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Any
+
+import pictures
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -21,6 +23,7 @@ ABOUT = "Delayed messages and background tasks for Django, in the project's own 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("source-read", unlink)
     app.connect("source-read", list_others)
+    app.connect("source-read", show_pictures)
     app.connect("autodoc-process-docstring", shape)
     app.connect("build-finished", write_plain)
     return {"parallel_read_safe": True}
@@ -41,6 +44,11 @@ def list_others(app: Sphinx, name: str, source: list[str]) -> None:
         named = set(source[0].splitlines()) | {"index"}
         others = "\n".join(sorted(set(app.env.found_docs) - named))
         source[0] = source[0].replace("OTHERS", others) if others else WITHOUT_OTHERS.sub("", source[0])
+
+
+def show_pictures(app: Sphinx, name: str, source: list[str]) -> None:  # noqa: ARG001
+    """In place of the text of a picture, its files: the site has no script that could draw it."""
+    source[0] = pictures.shown(name, source[0])
 
 
 def shape(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:  # noqa: ARG001

@@ -9,3 +9,10 @@ class DeskConfig(AppConfig):
     label = "delayedq_desk"
     verbose_name = _("Desk")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from delayedq.desk.sweeping import close_withdrawn, forget_closed
+        from delayedq.store.pages import look_too
+
+        look_too(close_withdrawn)
+        look_too(forget_closed)

@@ -7,19 +7,21 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from django.db import router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk import rules, trend
 from delayedq.desk.declaring import DeskTask, Mode
 from delayedq.desk.errors import NotAllowed
 from delayedq.desk.models import Automation
+from delayedq.desk.tasks import mode_set
 from delayedq.desk.trend import Period
 from delayedq.desk.visiting import measured
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from delayedq.desk.agreement import Agreement
 
@@ -62,6 +64,11 @@ class TaskAutomation:
         return MEANINGS[self.mode][1]
 
     @property
+    def rows(self) -> list[tuple[Period, timedelta]]:
+        """The days, the last one first, and the time that each has saved."""
+        return [(day, day.saved_as_in(self.total)) for day in reversed(self.days)]
+
+    @property
     def automated_line(self) -> str:
         return _line(self.days, lambda day: day.share_automated)
 
@@ -98,15 +105,23 @@ def may_set(user: Any) -> bool:
 
 
 def set_mode(user: Any, kind: str, mode: str) -> None:
-    """Who decides the messages of the task from now on; an empty mode: what its code says. Raises NotAllowed."""
+    """Who decides the messages of the task from now on; an empty mode: what its code says.
+
+    The history says who has set it. Raises NotAllowed, and ValueError for an unknown mode.
+    """
     task: Any = registered.get(kind)
     known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
     if not (known and may_set(user)):
         raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
-    if mode:
-        Automation.objects.update_or_create(kind=kind, defaults={"mode": Mode(mode)})
-    else:
-        Automation.objects.filter(kind=kind).delete()
+    new, rows = Mode(mode or task.desk.mode), Automation.objects.filter(kind=kind)
+    with transaction.atomic(using=router.db_for_write(Automation)):
+        before = rows.values_list("mode", flat=True).first() or task.desk.mode
+        if mode:
+            Automation.objects.update_or_create(kind=kind, defaults={"mode": new})
+        else:
+            rows.delete()
+        recorded = mode_set.using(queue_name=task.queue_name, backend=task.backend)
+        recorded.enqueue(task=kind, by=str(user), before=str(before), mode=str(new))
 
 
 def _line(days: list[Period], share: Callable[[Period], float | None]) -> str:

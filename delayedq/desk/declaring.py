@@ -9,6 +9,8 @@ from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from django.apps import apps
+
 from delayedq.compat import (
     DEFAULT_TASK_BACKEND_ALIAS,
     DEFAULT_TASK_PRIORITY,
@@ -115,7 +117,7 @@ def desk_task(**options: Any) -> Callable[[Callable[..., Any]], DeskTask[..., An
 
     Takes the options of `Desk` and those of `@task`, but exactly_once. The function is the handler: it returns the
     result (or a `Proposal`), or raises NeedsPerson. In the mode "people" it is never called.
-    Raises InvalidTask for a wrong option.
+    Raises InvalidTask for a wrong option, or if `delayedq.desk` is not in INSTALLED_APPS.
 
         @desk_task(queue_name="refunds", form=RefundForm, review=Share(0.2), due_in=timedelta(hours=8))
         def refund(order_id: int) -> dict[str, Any]: ...
@@ -127,6 +129,8 @@ def desk_task(**options: Any) -> Callable[[Callable[..., Any]], DeskTask[..., An
     def make(handler: Callable[..., Any]) -> DeskTask[..., Any]:
         if inspect.iscoroutinefunction(handler) or options.get("exactly_once") or options.get("takes_context"):
             raise InvalidTask(f"{handler.__name__}: a desk task is a sync function, without exactly_once or context.")
+        if apps.apps_ready and not apps.is_installed("delayedq.desk"):
+            raise InvalidTask(f"{handler.__name__} needs tables of the desk: add 'delayedq.desk' to INSTALLED_APPS.")
         try:
             desk = Desk(handler=handler, **(own | ({"mode": Mode(own["mode"])} if "mode" in own else {})))
         except (TypeError, ValueError) as error:

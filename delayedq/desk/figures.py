@@ -11,6 +11,7 @@ from django.db import models
 from django.db.models import Avg, F, Q, Value
 from django.db.models.functions import Coalesce
 
+from delayedq.desk.models import State
 from delayedq.desk.paging import queues_of
 from delayedq.desk.visiting import measured
 from delayedq.operations.counting import BOUND, Count, bounded_rows
@@ -69,6 +70,19 @@ class TaskFigures:
         return timedelta(seconds=self.automated * (self.seconds or 0.0))
 
 
+@dataclass(frozen=True, slots=True)
+class PersonFigures:
+    """One person: how many they have decided in the last 7 days, and in how many seconds on average; how many they hold
+    now, and since when the oldest of these is open.
+    """
+
+    name: str
+    done: int = 0
+    seconds: float | None = None
+    held: int = 0
+    oldest: datetime | None = None
+
+
 def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
     """Those of the queues that these items have: a few statements for each, none of which reads all that is open."""
     since = now - SPAN
@@ -76,15 +90,22 @@ def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
     # An expression: by the column alone SQLite groups along an index of queues, and reads all that was ever closed.
     of_queue = Coalesce("queue", Value(""))
     done = dict(closed.values_list(of_queue).annotate(models.Count("pk")))
+    # What was withdrawn has left without a decision: nobody had to make one.
+    left = items.filter(is_open=False, closed_at__gte=since, opened_at__gte=since, state=State.WITHDRAWN).order_by()
+    withdrawn = dict(left.values_list(of_queue).annotate(models.Count("pk")))
     names = {*queues_of(items.filter(is_open=True)), *done}
-    return [_of_queue(items.filter(queue=name), name, done.get(name, 0), since) for name in sorted(names)]
+    return [
+        _of_queue(items.filter(queue=name), name, done.get(name, 0), withdrawn.get(name, 0), since)
+        for name in sorted(names)
+    ]
 
 
-def _of_queue(items: Any, name: str, done: int, since: datetime) -> QueueFigures:
+def _of_queue(items: Any, name: str, done: int, withdrawn: int, since: datetime) -> QueueFigures:
     rows = items.filter(is_open__in=(True, False), opened_at__gte=since).order_by()
+    opened = bounded_rows(rows, BOUND).without(Count(withdrawn, exact=True))
     still_open = items.filter(is_open=True)
     oldest = still_open.order_by("opened_at").values_list("opened_at", flat=True).first()
-    return QueueFigures(name, bounded_rows(still_open.order_by(), BOUND), oldest, done, bounded_rows(rows, BOUND))
+    return QueueFigures(name, bounded_rows(still_open.order_by(), BOUND), oldest, done, opened)
 
 
 def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:
@@ -103,13 +124,24 @@ def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:
     return [TaskFigures(**row, agreement=measured(row["kind"], items.db)) for row in rows]
 
 
-def by_person(items: ItemQuerySet | Any, now: datetime) -> list[dict[str, Any]]:
-    """How many each person has decided in the last 7 days, and in how many seconds on average."""
-    decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False)
-    name = f"decided_by__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
-    return list(
-        decided.values(name=F(name)).annotate(done=models.Count("pk"), seconds=Avg("seconds")).order_by("-done")
+def by_person(items: ItemQuerySet | Any, now: datetime) -> list[PersonFigures]:
+    """Who has decided items in the last 7 days, or holds some now: two statements, which read what they count."""
+    user = f"__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
+    decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False).order_by()
+    held = items.assigned().filter(holder__isnull=False).order_by()
+    rows = (
+        *decided.values(pk_=F("decided_by"), name=F(f"decided_by{user}")).annotate(
+            done=models.Count("pk"), seconds=Avg("seconds")
+        ),
+        *held.values(pk_=F("holder"), name=F(f"holder{user}")).annotate(
+            held=models.Count("pk"), oldest=models.Min("opened_at")
+        ),
     )
+    people: dict[Any, dict[str, Any]] = {}
+    for row in rows:
+        people.setdefault(row.pop("pk_"), {}).update(row)
+    found = [PersonFigures(**person) for person in people.values()]
+    return sorted(found, key=lambda one: (-one.done, -one.held, str(one.name)))
 
 
 def earlier(item: Item, items: ItemQuerySet | Any) -> list[Item]:

@@ -162,6 +162,7 @@ class Item(models.Model):
             models.Index(fields=["decided_at"], name="delayedq_desk_decided"),  # figures
             models.Index(fields=["kind", "agreed", "decided_at"], name="delayedq_desk_agreed"),  # the brake
             models.Index(fields=["kind", "key"], name="delayedq_desk_key"),
+            models.Index(fields=["is_open", "closed_at", "id"], name="delayedq_desk_closed"),  # what workers sweep
         ]
 
     def __str__(self) -> str:

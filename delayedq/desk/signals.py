@@ -2,7 +2,8 @@
 
 - `item_changed` (item, verb: str, by: a user or None): sent in the transaction of each verb, robustly: what a receiver
   raises is logged, and changes nothing; after an error of the database, what receivers have stored is undone, but not
-  the verb. The verb `replace` says that a worker has opened the item anew.
+  the verb. Two verbs are those of workers: with `replace` one has opened the item anew, with `withdraw` closed it, as
+  its message was replaced, or has ended.
 - `item_due_soon`, `item_late` (item): once, by the worker that finds it out.
 
     @receiver(item_changed, sender=refund)

@@ -79,7 +79,12 @@ class Period:
     @property
     def saved(self) -> timedelta:
         """The time that people would have taken for what was automated, at the mean of the period."""
-        return timedelta(seconds=self.automated * self.seconds / self.by_people) if self.by_people else timedelta()
+        return self.saved_as_in(self)
+
+    def saved_as_in(self, longer: Period) -> timedelta:
+        """The same at the mean of a longer period, so that the days of a fortnight add up to what it has saved."""
+        mean = longer.seconds / longer.by_people if longer.by_people else 0.0
+        return timedelta(seconds=self.automated * mean)
 
     def __add__(self, later: Period) -> Period:
         """Both as one: the mean of a longer time is known where a short one has too few."""

@@ -45,7 +45,9 @@ def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, A
     """Returns the result of the message, or raises Snooze."""
     store = served_store()
     now, item = store.now(), Item.objects.using(store.alias).filter(message_id=attempt.id).first()
-    if item is None or item.generation != attempt.claimed.generation:
+    # What was withdrawn and is visited was brought back: a cancellation was undone, a dead letter redriven.
+    is_new = item is None or item.generation != attempt.claimed.generation or item.state == State.WITHDRAWN
+    if item is None or is_new:
         item = _opened(item, attempt, desk, args, kwargs, now)
     else:
         _look_after(item, desk, now)

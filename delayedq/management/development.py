@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.utils.autoreload import StatReloader, get_child_arguments
 
+from delayedq.worker.child import STOP_SIGNALS
+
 if TYPE_CHECKING:
     from argparse import ArgumentParser
     from collections.abc import Sequence
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 #: Seconds that processes have to end, beyond their own shutdown timeout.
 PATIENCE = 60.0
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Changes(StatReloader):
@@ -58,7 +59,7 @@ class Together:
             signal.signal(number, self._stop)
 
     def start(self) -> None:
-        self._running = [subprocess.Popen(command) for command in self._commands]  # noqa: S603 - our own commands
+        self._running = [self._started(command) for command in self._commands]
 
     def end(self) -> int:
         """End all; returns the first exit code that is not 0."""
@@ -76,7 +77,17 @@ class Together:
         """Of those that run: None."""
         return [one.poll() for one in self._running]
 
+    @staticmethod
+    def _started(command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Workers get a process group: Ctrl-C reaches a whole group, and what we pass on would be the second signal."""
+        group = 0 if "run_workers" in command else None
+        return subprocess.Popen(command, process_group=group)  # noqa: S603 - our own commands
+
     def _stop(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            if self.stopping:  # shell and kernel may both send it
+                return
+            number = signal.SIGTERM  # the site does not end by the other
         self._signal(signal.SIGKILL if self.stopping else number)
         self.stopping = True
 

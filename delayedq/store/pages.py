@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db.models import Exists, OuterRef
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import timedelta
 
     from django.db.models import QuerySet
 
     from delayedq.store.base import Store
+
+    #: Looks at one page of its rows, after what its last look has reached (None: from the beginning).
+    Look = Callable[[Store, Any], "Page"]
 
 #: Rows that one look reads.
 PAGE = 1_000
@@ -22,6 +26,27 @@ class Page(NamedTuple):
 
     removed: int
     reached: Any
+
+
+#: What apps have registered, in that order.
+_LOOKS: list[Look] = []
+
+
+def look_too(look: Look) -> None:
+    """Let lease keepers look at the rows of an app, too, once a minute: page by page, until one reaches the end (None).
+
+    Each keeper does it for its database, whose leases wait meanwhile: a look reads a page by an index, and waits for
+    nothing else. Call it in `AppConfig.ready`; to register a function again changes nothing.
+
+    Example:
+        look_too(close_withdrawn)
+    """
+    if look not in _LOOKS:
+        _LOOKS.append(look)
+
+
+def looks_of_apps() -> tuple[Look, ...]:
+    return tuple(_LOOKS)
 
 
 def forget_gone(

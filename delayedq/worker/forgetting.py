@@ -1,21 +1,22 @@
-"""What the lease keeper removes besides history: page by page, and later on where it stopped."""
+"""What the lease keeper removes besides history, and what apps look at: page by page, and later on where it stopped."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any
 
+from django.db import Error
+
 from delayedq.conf import get_settings
 from delayedq.flows.sweeping import forget_flows
 from delayedq.store.expiring import expire_results
-from delayedq.store.pages import Page
+from delayedq.store.pages import Page, looks_of_apps
 from delayedq.store.progress import forget_progress
 from delayedq.store.steps import forget_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from delayedq.store.base import Store
+    from delayedq.store.pages import Look
 
 
 def _forget_flows(store: Store, after: Any) -> Page:
@@ -23,8 +24,7 @@ def _forget_flows(store: Store, after: Any) -> Page:
     return Page(0, None) if retention is None else forget_flows(store, retention, after)
 
 
-#: Each looks at one page of its rows, after what its last look has reached.
-LOOKS: tuple[Callable[[Store, Any], Page], ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
+LOOKS: tuple[Look, ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
 
 
 class Forgetting:
@@ -32,7 +32,7 @@ class Forgetting:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._looks = [*LOOKS]
+        self._looks = [*LOOKS, *looks_of_apps()]
         self._after: Any = None
 
     def go_on(self, pause_at: float) -> bool:
@@ -42,12 +42,23 @@ class Forgetting:
         """
         removed = 0
         while self._looks:
-            page = self._looks[0](self._store, self._after)
-            removed += page.removed
-            self._after = page.reached
-            if page.reached is None:
-                self._looks.pop(0)
+            removed += self._look().removed
             if self._looks and time.monotonic() >= pause_at:
                 return removed > 0
-        self._looks = [*LOOKS]
+        self._looks = [*LOOKS, *looks_of_apps()]
         return False
+
+    def _look(self) -> Page:
+        """The next page. After an error the round goes on with the others: one table that is locked, or was not
+        migrated, holds up nothing else.
+        """
+        try:
+            page = self._looks[0](self._store, self._after)
+        except Error:
+            self._looks.pop(0)
+            self._after = None
+            raise
+        self._after = page.reached
+        if page.reached is None:
+            self._looks.pop(0)
+        return page

@@ -156,7 +156,7 @@ def assert_figures(day, end, total, automated):
     (queue,) = figures.by_queue(Item.objects.all(), end)
     assert (queue.done, queue.opened.number, queue.open.number) == (total, total, 0)
     people = figures.by_person(Item.objects.all(), end)
-    assert sum(one["done"] for one in people) == by_people
+    assert sum(one.done for one in people) == by_people
     assert Item.objects.aggregate(most=models.Max("assignment"))["most"] <= 3
 
 

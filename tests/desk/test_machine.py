@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from delayedq.desk.errors import DeskError
 from delayedq.desk.models import Item
+from delayedq.desk.sweeping import close_withdrawn
 from delayedq.models import FinishedMessage, Message
+from delayedq.store import store_for
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, person, refund, reviewed
 
@@ -29,7 +31,8 @@ SETTINGS = settings(
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 HOLD = {refund: timedelta(hours=2), reviewed: timedelta(hours=4)}
 VERBS = ["take", "assign", "unassign", "renew", "postpone", "finish", "approve", "send_back"]
-EVENTS = ["wait", "visit", "replace", "withdraw"]
+EVENTS = ["wait", "visit", "replace", "withdraw", "sweep"]
+CLOSED = {"done", "withdrawn"}
 STEPS = st.lists(st.tuples(st.sampled_from(VERBS + EVENTS), st.booleans()), max_size=14)
 
 
@@ -64,7 +67,7 @@ class Model:
         return True
 
     def take(self, who):
-        if self.state in {"review", "done"} or self.held() not in {None, who}:
+        if self.state in CLOSED | {"review"} or self.held() not in {None, who}:
             return False
         if self.message != "there" and self.held() is None:
             return False
@@ -74,7 +77,7 @@ class Model:
 
     def assign(self, who):
         """By the lead, who has seen the holder."""
-        if self.state in {"review", "done"} or (self.state == "postponed" and self.until > self.now):
+        if self.state in CLOSED | {"review"} or (self.state == "postponed" and self.until > self.now):
             return False
         return (self.message == "there" or self.held() == who) and self.give(who)
 
@@ -83,6 +86,11 @@ class Model:
         if self.message == "replaced":
             self.message, self.maker = "there", None
             self.free("waiting")
+
+    def sweep(self):
+        """A worker closes what has no message any more."""
+        if self.message == "gone" and self.state not in CLOSED:
+            self.free("withdrawn")
 
     def mine(self, who):
         return self.state in {"assigned", "rejected"} and self.holder == who
@@ -138,7 +146,7 @@ def test_an_item_is_what_the_model_says(store, task):
                 item = Item.objects.select_related("holder").get(pk=pk)
                 assert (item.state, item.holder and item.holder.username) == (model.state, model.holder)
                 is_live = Message.objects.filter(pk=item.message_id).exists()
-                assert item.is_open == (model.state != "done")
+                assert item.is_open == (item.closed_at is None) == (model.state not in CLOSED)
                 assert is_live == (item.is_open and model.message != "gone")
                 assert FinishedMessage.objects.filter(pk=item.message_id).exists() != is_live
 
@@ -152,6 +160,9 @@ def happen(event, task, model, item, time, number):
     elif event == "visit":
         model.visit()
         run_due()
+    elif event == "sweep":
+        model.sweep()
+        close_withdrawn(store_for(item._state.db))
     elif model.state != "done" and model.message != "gone":
         message = Message.objects.filter(pk=item.message_id)
         if event == "withdraw":

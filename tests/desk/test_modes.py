@@ -175,6 +175,12 @@ def test_wrong_options_are_refused(options, said):
         desk_task(**options)(lambda order: order)
 
 
+def test_without_its_app_a_desk_task_names_the_setting(settings):
+    settings.INSTALLED_APPS = [name for name in settings.INSTALLED_APPS if "desk" not in name]
+    with pytest.raises(InvalidTask, match=r"add 'delayedq\.desk' to INSTALLED_APPS"):
+        desk_task(queue_name="refunds")(lambda order: order)
+
+
 def test_the_interval_is_wilsons():
     low, high = Agreement(95, 100).interval
     assert (round(low, 4), round(high, 4)) == (0.8882, 0.9785)

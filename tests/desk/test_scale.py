@@ -12,6 +12,7 @@ from django.test import Client
 from delayedq import desk
 from delayedq.desk import figures, paging, views
 from delayedq.desk.models import Item, Skill, State
+from delayedq.desk.sweeping import close_withdrawn, forget_closed
 from delayedq.desk.visiting import measured
 from delayedq.models import Message
 from delayedq.tasks import registered
@@ -49,7 +50,7 @@ def fill(store, holder, count):
         Item(
             message_id=-number, queue=QUEUE, kind=refund.module_path, opened_at=now - timedelta(days=1 + number % 90),
             decided_at=now - timedelta(days=20), mode="automatic", state=State.DONE, is_open=False,
-            agreed=None if number % 10 else True, is_automated=True,
+            agreed=None if number % 10 else True, is_automated=True, closed_at=now - timedelta(days=40, minutes=number),
         )
         for number in range(1, count)
     )  # fmt: skip
@@ -111,7 +112,8 @@ def acts(store, monkeypatch):
     """What is asked, with the largest number of rows that one statement of it may read."""
     monkeypatch.setattr(figures, "BOUND", 100)
     monkeypatch.setattr(views, "COUNTED", 100)
-    monkeypatch.setattr("delayedq.desk.visiting.WINDOW", 50)
+    for module in ("sweeping", "visiting"):
+        monkeypatch.setattr(f"delayedq.desk.{module}.WINDOW", 50)
     ann, boss = person("ann", *ALL), person("boss", superuser=True)
     Skill.objects.create(user=ann, name="french")
     client = Client()
@@ -132,7 +134,10 @@ def acts(store, monkeypatch):
 
     asked = {address: lambda address=address: client.get(address) for address in PAGES}
     asked |= {"a later page": behind, "an item": one, "take_next": take}
-    return boss, asked | {"the brake": lambda: measured(refund.module_path)}
+    asked["the brake"] = lambda: measured(refund.module_path)
+    asked["the sweep"] = lambda: close_withdrawn(store, FEW // 2, limit=100)
+    asked["pruning"] = lambda: forget_closed(store, limit=100)
+    return boss, asked
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import textwrap
 from pathlib import Path
 from types import ModuleType
 
@@ -28,6 +29,14 @@ def listed(page, folder=""):
     return re.findall(rf"^- \[.+\]\({folder}([\w-]+)\.md\)", (DOCS / page).read_text(), re.MULTILINE)
 
 
+def in_a_method(test):
+    """What a reader makes of the last block: its imports stand at the top, and the rest in a function."""
+    lines = test.splitlines(keepends=True)
+    imports = [line for line in lines if re.match(r"from \S+ import [^(]|import ", line)]
+    rest = "".join(line for line in lines if line not in imports)
+    return f"from shop.tasks import *\n{''.join(imports)}\ndef test():\n{textwrap.indent(rest, '    ')}"
+
+
 @pytest.fixture
 def as_module(alias, monkeypatch):
     """Runs code as the `tasks.py` of the shop, whose only database is `alias`; its tasks are forgotten afterwards."""
@@ -36,10 +45,11 @@ def as_module(alias, monkeypatch):
     monkeypatch.setitem(sys.modules, "shop.models", models)
     before = set(registered)
 
-    def run(code, name):
-        made = ModuleType("shop.tasks")
-        monkeypatch.setitem(sys.modules, made.__name__, made)
-        exec(compile(code, name, "exec"), made.__dict__)
+    def run(code, page, name="shop.tasks"):
+        made = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, made)
+        exec(compile(code, page, "exec"), made.__dict__)
+        return made
 
     yield run
     for path in set(registered) - before:
@@ -47,7 +57,17 @@ def as_module(alias, monkeypatch):
 
 
 def test_the_models_are_those_that_the_tests_use():
-    assert blocks("how-to/README") == [Path(models.__file__).read_text()]
+    assert blocks("how-to/README")[1:] == [Path(models.__file__).read_text()]
+
+
+def test_the_settings_name_each_queue_and_each_app_that_a_page_uses():
+    named = {"INSTALLED_APPS": []}
+    exec(blocks("how-to/README")[0], named)
+    code = "".join("".join(blocks(f"how-to/{name}")) for name in NAMES)
+    used = set(re.findall(r'queue_name="(\w+)"', code))
+    assert named["TASKS"]["default"]["QUEUES"] == sorted(used | {"default"})
+    assert "delayedq.desk" in code
+    assert {"delayedq", "delayedq.desk", "shop"} == set(named["INSTALLED_APPS"])
 
 
 def test_the_list_names_each_page():
@@ -57,6 +77,7 @@ def test_the_list_names_each_page():
 
 @pytest.mark.parametrize("page", [*(f"how-to/{name}" for name in NAMES), *(f"moving/{name}" for name in MOVING)])
 def test_the_code_of_each_page_does_what_the_page_says(as_module, page):
-    code = "\n".join(blocks(page))
-    assert "assert " in code
-    as_module(code, f"{page}.md")
+    *code, test = blocks(page)
+    assert "assert " in test
+    as_module("\n".join(code), f"{page}.md")
+    as_module(in_a_method(test), f"{page}.md", "shop.tests").test()

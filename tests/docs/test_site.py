@@ -23,7 +23,7 @@ def pages(monkeypatch):
     import plain_pages
 
     yield plain_pages
-    del sys.modules["plain_pages"]
+    del sys.modules["plain_pages"], sys.modules["pictures"]
 
 
 def test_every_page_is_listed_once(pages):
@@ -75,3 +75,23 @@ def test_parameters_of_docstrings_are_paragraphs_and_examples_are_code(pages):
         *("Does it.", "", "at: when it is due.", "", "key: its key.", ""),
         *("::", "", "    task.enqueue(7)", "", "    end()"),
     ]
+
+
+def test_each_picture_is_committed_as_its_source_stands(pages):
+    drawn = list(pages.pictures.every())
+    assert {picture.name for picture in drawn} >= {"architecture-1", "architecture-2"}
+    for picture in drawn:
+        for suffix in pages.pictures.THEMES:
+            assert picture.path(suffix).read_text().startswith(picture.mark), "Run docs/pictures.py"
+            assert "<script" not in picture.path(suffix).read_text()
+    named = {picture.path(suffix) for picture in drawn for suffix in pages.pictures.THEMES}
+    assert {*(DOCS / "images").glob("*.svg")} == named
+
+
+def test_the_site_shows_a_picture_for_each_mode_in_place_of_its_source(pages):
+    source = ["Before\n\n```mermaid\nflowchart TB\n```\n\nafter"]
+    pages.show_pictures(SimpleNamespace(), "deploy/web", source)
+    assert "mermaid" not in source[0]
+    assert source[0].count("```{image} ../images/deploy-web-1") == 2
+    assert ":class: only-light" in source[0]
+    assert ":class: only-dark" in source[0]

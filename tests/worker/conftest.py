@@ -17,6 +17,7 @@ import pytest
 from delayedq.models import Worker
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import ExitCode, Options
+from tests.app.models import Mark
 from tests.store.given import LANE, message
 from tests.worker.exactly_once_tasks import claim_playing
 
@@ -116,6 +117,11 @@ def workers(environment):
 def _group(pid):
     with contextlib.suppress(ProcessLookupError):  # of one that was killed
         return os.getpgid(pid)
+
+
+def marked(name):
+    """Whether the task `chores.note` or `chores.nap` has left this mark."""
+    return Mark.objects.filter(name=name).exists()
 
 
 def eventually(condition, timeout=60.0):

@@ -22,7 +22,7 @@ from delayedq.worker.lines import TaskLines, wanted_by_default
 from delayedq.worker.sessions import keep_no_query_log
 from tests.app import chores, tasks
 from tests.test_deploy import fetched
-from tests.worker.conftest import ROOT, eventually
+from tests.worker.conftest import ROOT, eventually, marked
 
 SQLITE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
@@ -47,7 +47,21 @@ def test_workers_start_anew_when_a_module_changes(workers):
 
 
 @SQLITE
-def test_the_site_and_its_workers_run_together(store, environment):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_from_the_terminal_lets_running_tasks_finish(workers, number):
+    """The terminal sends it to the whole group; workers that start anew hear of it once."""
+    chores.nap.enqueue("long", 3.0)
+    one = workers("--reload", "--no-cron", "--threads", "1")
+    eventually(lambda: marked("long began"))
+    one.send_all(number)
+
+    assert one.finish()[0] == 0
+    assert marked("long ended")
+
+
+@SQLITE
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
+def test_the_site_and_its_workers_run_together(store, environment, number):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -61,7 +75,7 @@ def test_the_site_and_its_workers_run_together(store, environment):
     try:
         eventually(lambda: fetched(f"http://127.0.0.1:{port}/admin/login/") == 200)
         eventually(Worker.objects.exists)
-        one.send_signal(signal.SIGINT)
+        one.send_signal(number)
         one.wait(timeout=60)
     finally:
         if one.poll() is None:

@@ -16,16 +16,12 @@ from delayedq.worker.pool import Pool
 from tests.app import once, tasks
 from tests.app.models import Mark
 from tests.store.given import together
-from tests.worker.conftest import eventually
+from tests.worker.conftest import eventually, marked
 from tests.worker.exactly_once_tasks import ROW_LOCKS
 
 
 def marks():
     return list(Mark.objects.order_by("id").values_list("name", flat=True))
-
-
-def marked(name):
-    return Mark.objects.filter(name=name).exists()
 
 
 def all_ended():

@@ -7,11 +7,13 @@ from datetime import timedelta
 from functools import partial
 
 import pytest
+from django.db import OperationalError
 from django.utils import timezone
 
 from delayedq import chain
 from delayedq.flows.sweeping import forget_flows
 from delayedq.models import FinishedMessage, Flow, FlowMember, MessageProgress, RecordedStep
+from delayedq.store import pages
 from delayedq.store.pages import Page
 from delayedq.store.progress import forget_progress
 from delayedq.store.steps import forget_steps
@@ -70,6 +72,20 @@ def test_flows_that_stay_do_not_hold_up_those_behind_them(store):
     assert not Flow.objects.filter(id=good.id).exists()
 
 
+def test_a_page_of_flows_may_end_among_those_that_ended_at_one_moment(store):
+    flows = [chain(fails(f"bad {number}")).enqueue() for number in range(2)]
+    flows += [chain(tasks.nothing.s()).enqueue() for _ in range(2)]
+    run()
+    Flow.objects.update(ended_at=timezone.now())
+    pages, after = [], None
+    while not pages or after is not None:
+        page = forget_flows(store, -DAY, after, limit=1)
+        pages.append(page.removed)
+        after = page.reached
+    assert pages == [0, 0, 1, 1, 0]
+    assert set(Flow.objects.values_list("id", flat=True)) == {flow.id for flow in flows[:2]}
+
+
 def test_many_members_are_deleted_in_parts(store, monkeypatch):
     monkeypatch.setattr("delayedq.flows.sweeping.CHUNK", 2)
     chain(*(tasks.nothing.si() for _ in range(5))).enqueue()
@@ -81,18 +97,43 @@ def test_many_members_are_deleted_in_parts(store, monkeypatch):
 def test_a_round_goes_on_where_it_stopped_and_then_begins_anew(store, monkeypatch):
     looked = []
 
-    def look(name, pages, _, after):
+    def look(name, count, _, after):
         at = after or 0
         looked.append((name, at))
-        return Page(at, at + 1 if at + 1 < pages else None)
+        return Page(at, at + 1 if at + 1 < count else None)
 
-    monkeypatch.setattr(forgetting, "LOOKS", (partial(look, "a", 3), partial(look, "b", 1)))
+    of_app = partial(look, "b", 1)
+    monkeypatch.setattr(forgetting, "LOOKS", (partial(look, "a", 3),))
+    monkeypatch.setattr(pages, "_LOOKS", [])
+    for _ in range(2):
+        pages.look_too(of_app)
     rounds = Forgetting(store)
     over = time.monotonic() - 1
     assert [rounds.go_on(over) for _ in range(4)] == [False, True, True, False]  # what it removed is pressing
     assert looked == [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
     assert rounds.go_on(over + 3_600) is False
     assert looked[4:] == looked[:4]
+
+
+def test_what_fails_holds_up_nothing_else(store, monkeypatch):
+    looked = []
+
+    def fails(_, after):
+        looked.append("fails")
+        raise OperationalError("no such table")
+
+    def works(_, after):
+        looked.append("works")
+        return Page(0, None)
+
+    monkeypatch.setattr(forgetting, "LOOKS", (fails, works))
+    monkeypatch.setattr(pages, "_LOOKS", [])
+    rounds = Forgetting(store)
+    for _ in range(2):
+        with pytest.raises(OperationalError):
+            rounds.go_on(time.monotonic() + 3_600)
+        assert rounds.go_on(time.monotonic() + 3_600) is False
+    assert looked == ["fails", "works"] * 2
 
 
 def test_a_round_forgets_all_of_it(store, settings, ended):

@@ -17,11 +17,7 @@ from django.utils import timezone
 from delayedq.models import FinishedMessage, Message
 from tests.app import chores
 from tests.app.models import Mark
-from tests.worker.conftest import eventually
-
-
-def marked(name):
-    return Mark.objects.filter(name=name).exists()
+from tests.worker.conftest import eventually, marked
 
 
 def ended():

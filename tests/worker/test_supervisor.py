@@ -17,13 +17,9 @@ from delayedq.models import FinishedMessage, Message, Worker
 from delayedq.worker import supervisor
 from tests.app import chores
 from tests.app.models import Mark
-from tests.worker.conftest import eventually
+from tests.worker.conftest import eventually, marked
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-
-
-def marked(name):
-    return Mark.objects.filter(name=name).exists()
 
 
 def children(pid):

@@ -96,23 +96,23 @@ class Inspection:
         asked = {"tables": list(tables), "bytes": least}
         extension = next(iter(self._database.rows(sql.TUPLES)), None)
         found = []
-        for table, name, size, rows, is_index, fillfactor, key in self._database.rows(sql.LARGE, asked):
+        for table, name, size, rows, is_index, fillfactor, order in self._database.rows(sql.LARGE, asked):
             most = size * fillfactor / 100 / times
             if extension is None:
-                used = self._estimated(table, key, rows, most)
+                used = self._estimated(table, order, rows, most)
             else:
                 used = self._measured(name, extension[0], is_index)
             if used < most:
                 found.append(Oversized(name, size, used * 100 / fillfactor, is_index))
         return found
 
-    def _estimated(self, table: str, key: str, rows: float, most: float) -> float:
+    def _estimated(self, table: str, order: str, rows: float, most: float) -> float:
         """The bytes of the rows, by their number; if that seems less than `most`, they are counted up to that."""
-        ((columns,),) = self._database.rows(sql.WIDTH.format(table=table, key=key))
+        ((columns,),) = self._database.rows(sql.WIDTH.format(table=table, order=order))
         width = columns + ROW
         if rows * width < most:
             asked = {"most": ceil(most / width)}
-            ((rows,),) = self._database.rows(sql.COUNTED.format(table=table, key=key), asked)
+            ((rows,),) = self._database.rows(sql.COUNTED.format(table=table, order=order), asked)
         return float(rows * width)
 
     def _measured(self, name: str, schema: str, is_index: bool) -> float:

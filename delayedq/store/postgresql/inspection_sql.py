@@ -39,7 +39,7 @@ SELECT count(*) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type IS NULL
 """
 
-#: Tables that are there, and their indexes, of so many bytes; and how many rows the table has, which vacuum and
+#: Tables that are there, and their B-tree indexes, of so many bytes; and how many rows the table has, which vacuum and
 #: statistics each know in their way: if they differ, the higher number.
 LARGE = """
 SELECT t.oid::regclass::text, c.oid::regclass::text, pg_relation_size(c.oid),
@@ -48,30 +48,37 @@ SELECT t.oid::regclass::text, c.oid::regclass::text, pg_relation_size(c.oid),
         (SELECT split_part(option, '=', 2)::int FROM unnest(c.reloptions) AS option WHERE option LIKE 'fillfactor=%%'),
         CASE WHEN c.oid = t.oid THEN 100 ELSE 90 END
     ),
-    (SELECT quote_ident(a.attname) FROM pg_index AS i
-     JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = i.indkey[0]
-     WHERE i.indrelid = t.oid AND i.indisprimary)
+    coalesce(
+        (SELECT 'ORDER BY ' || quote_ident(a.attname) FROM pg_index AS i
+         JOIN pg_attribute AS a ON a.attrelid = t.oid AND a.attnum = i.indkey[0]
+         WHERE i.indrelid = t.oid AND i.indisprimary),
+        ''
+    )
 FROM pg_class AS t
 JOIN pg_class AS c ON c.oid = t.oid OR c.oid IN (SELECT indexrelid FROM pg_index WHERE indrelid = t.oid)
 WHERE t.oid = ANY(ARRAY(SELECT to_regclass(name) FROM unnest(%(tables)s::text[]) AS name))
+    AND (c.oid = t.oid OR c.relam = (SELECT oid FROM pg_am WHERE amname = 'btree'))
     AND pg_relation_size(c.oid) >= %(bytes)s
 ORDER BY 3 DESC
 """
 
-#: The average width of a row, of the first thousand: by the primary key, so that no empty page is read.
+#: The average width of a row, of the first thousand: by the primary key, if any, so that no empty page is read.
 WIDTH = """
 SELECT coalesce(avg(pg_column_size(first.*)), 0)::float8
-FROM (SELECT * FROM {table} ORDER BY {key} LIMIT 1000) AS first
+FROM (SELECT * FROM {table} {order} LIMIT 1000) AS first
 """
 
 #: How many rows there are, up to a number: statistics forget it in a crash, and know nothing of the last second.
-COUNTED = "SELECT count(*) FROM (SELECT FROM {table} ORDER BY {key} LIMIT %(most)s) AS counted"
+COUNTED = "SELECT count(*) FROM (SELECT FROM {table} {order} LIMIT %(most)s) AS counted"
 
-#: Whether this extension is there, and which schema has it.
+#: The schema of pgstattuple, where its functions may be called. Privileges are asked for by oid: a name that is
+#: unknown would be an error, and the planner may ask before it joins.
 TUPLES = """
 SELECT quote_ident(n.nspname) FROM pg_extension AS e JOIN pg_namespace AS n ON n.oid = e.extnamespace
-WHERE e.extname = 'pgstattuple'
-    AND has_function_privilege(format('%%I.pgstattuple_approx(regclass)', n.nspname), 'EXECUTE')
+WHERE e.extname = 'pgstattuple' AND has_schema_privilege(n.oid, 'USAGE') AND (
+    SELECT bool_and(has_function_privilege(p.oid, 'EXECUTE')) FROM pg_proc AS p
+    WHERE p.pronamespace = n.oid AND p.proname IN ('pgstattuple_approx', 'pgstatindex')
+)
 """
 FILLED = "SELECT approx_tuple_len::float8 FROM {schema}.pgstattuple_approx(%(name)s::regclass)"
 FILLED_INDEX = """

@@ -1,0 +1,94 @@
+"""What workers do once a minute for all items: close those whose message has ended without a decision, and delete those
+that were closed longer ago than the history goes back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.db import router, transaction
+from django.db.models import Exists, F, OuterRef, Q
+
+from delayedq.conf import get_settings
+from delayedq.desk import signals
+from delayedq.desk.agreement import WINDOW
+from delayedq.desk.models import Item, State
+from delayedq.models import Message
+from delayedq.store.pages import PAGE, Page
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from delayedq.store.base import Store
+
+
+def close_withdrawn(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+    """Of the next open items by primary key, close those whose message is live no more: it was cancelled, say."""
+    if not _has_items(store):
+        return Page(0, None)
+    rows = Item.objects.using(store.alias).filter(is_open=True, closed_at=None, pk__gt=after or 0)
+    keys: Any = rows.order_by("closed_at", "pk").values_list("pk", flat=True)  # the order of an index
+    last = next(iter(keys[limit - 1 : limit]), None)
+    gone = keys.filter(_is_gone(store.alias))
+    closed = withdraw(store, gone if last is None else gone.filter(pk__lte=last))
+    return Page(len(closed), last)
+
+
+def forget_closed(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Page:
+    """Of the next items that were closed longer ago than RETENTION, delete those that the brake does not count.
+
+    Their comments go with them; files stay in the project's storage.
+    """
+    retention = get_settings().RETENTION
+    if retention is None or not _has_items(store):
+        return Page(0, None)
+    closed = Item.objects.using(store.alias).filter(is_open=False, closed_at__lt=store.now() - retention)
+    following = (
+        closed if after is None else closed.filter(Q(closed_at=after[0], pk__gt=after[1]) | Q(closed_at__gt=after[0]))
+    )
+    page = list(following.order_by("closed_at", "pk").only("closed_at", "kind", "agreed", "decided_at")[:limit])
+    begins = {key: _counted_since(store.alias, *key) for key in {(item.kind, item.agreed) for item in page}}
+    old = [item.pk for item in page if not _is_counted(item, begins[item.kind, item.agreed])]
+    if old:
+        closed.filter(pk__in=old).delete()
+    return Page(len(old), (page[-1].closed_at, page[-1].pk) if len(page) == limit else None)
+
+
+def _counted_since(alias: str, kind: str, agreed: bool | None) -> datetime | None:
+    """Since when comparisons of this kind and result are among the last that `measured` counts; None: none is old."""
+    rows = Item.objects.using(alias).filter(kind=kind, agreed=agreed, decided_at__isnull=False)
+    last = rows.order_by("-decided_at").values_list("decided_at", flat=True)[WINDOW - 1 : WINDOW]
+    return None if agreed is None else next(iter(last), None)
+
+
+def _is_counted(item: Item, begin: datetime | None) -> bool:
+    return item.agreed is not None and item.decided_at is not None and (begin is None or item.decided_at >= begin)
+
+
+def withdraw(store: Store, ids: Iterable[int]) -> list[Item]:
+    """Close those of these items that are open and whose message is live no more, and tell of each; returns them."""
+    with transaction.atomic(using=store.alias):
+        found = list(ids)
+        if not found:
+            return []
+        rows = Item.objects.using(store.alias).filter(pk__in=found)
+        now = store.now()
+        # One statement, which judges each row as it is: who has decided meanwhile has closed the item, and keeps it.
+        changed = rows.filter(_is_gone(store.alias), is_open=True).update(
+            is_open=False, state=State.WITHDRAWN, holder=None, until=None, closed_at=now,
+            assignment=F("assignment") + 1,
+        )  # fmt: skip
+        closed = list(rows.filter(state=State.WITHDRAWN, closed_at=now).order_by("pk")) if changed else []
+        for item in closed:
+            signals.tell(signals.item_changed, item, verb="withdraw", by=None)
+    return closed
+
+
+def _is_gone(alias: str) -> Any:
+    return ~Exists(Message.objects.using(alias).filter(pk=OuterRef("message_id")))
+
+
+def _has_items(store: Store) -> bool:
+    """Whether the items of this project are in this database."""
+    return bool(router.allow_migrate_model(store.alias, Item))

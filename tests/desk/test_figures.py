@@ -1,0 +1,86 @@
+"""The figures of people, and of each day: throughput, age, time saved and known answers."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+
+from delayedq import desk
+from delayedq.desk import automating, figures
+from delayedq.desk.figures import PersonFigures
+from delayedq.desk.models import Automation
+from delayedq.testing import clock, run_due
+from tests.desk.given import ALL, PAID, opened, person, refund
+
+pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
+START = datetime(2026, 3, 2, 9, tzinfo=UTC)
+
+
+def cells(client, address, heading):
+    """The texts of the rows of the table that has a column of this name, by that column's name."""
+    page = client.get(address).content.decode()
+    (table,) = [one for one in re.findall(r"<table.*?</table>", page, re.DOTALL) if f">{heading}</th>" in one]
+    names = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", table)
+    for row in re.findall(r"<tbody>.*?</tbody>", table, re.DOTALL)[0].split("</tr>")[:-1]:
+        texts = [re.sub(r"<[^>]*>", "", one).strip() for one in re.findall(r"<t[hd][ >].*?</t[hd]>", row, re.DOTALL)]
+        yield dict(zip(names, texts, strict=True))
+
+
+def test_of_each_person_what_they_have_decided_and_how_old_is_what_they_hold():
+    ann, bob, eve = (person(name, *ALL) for name in ("ann", "bob", "eve"))
+    with clock(START) as time:
+        first, second, third, fallen, put_off = (opened() for _ in range(5))
+        fallen.take(bob)
+        time.advance(hours=1)
+        younger = opened()
+        time.advance(hours=2)
+        for item in (first, younger, second):
+            item.take(ann)
+        second.finish(PAID, by=ann)
+        put_off.take(eve)
+        put_off.postpone(time() + timedelta(days=1), "later", by=eve)
+        time.advance(minutes=10)
+        third.take(bob)
+        time.advance(minutes=5)
+        third.finish(PAID, by=bob)
+        assert figures.by_person(desk.items(), time()) == [
+            PersonFigures("ann", 1, 0.0, 2, START),
+            PersonFigures("bob", 1, 300.0),
+        ]
+        client = Client()
+        client.force_login(ann)
+        rows = {row["Who"]: row for row in cells(client, "/desk/figures/", "Who")}
+        assert (rows["ann"]["Holds now"], rows["bob"]["Holds now"]) == ("2", "0")
+        assert rows["ann"]["Oldest"].startswith("3 h 15 min ago")
+        assert rows["bob"]["Oldest"] == "-"
+        time.advance(days=8)
+        assert figures.by_person(desk.items(), time()) == []
+
+
+def test_the_days_of_the_table_add_up_to_the_time_saved_and_show_who_was_right():
+    ann = person("ann", *ALL)
+    with clock(START) as time:
+        Automation.objects.create(kind=refund.module_path, mode="automatic")
+        for amount in (100, 90):  # of two known answers ann knows one, the handler both
+            desk.plant(refund, (100,), answer=PAID)
+            run_due()
+            item = desk.take_next(ann, "refunds")
+            time.advance(minutes=10)
+            item.finish({"amount": amount, "paid": True}, by=ann)
+        time.advance(days=1)
+        for _ in range(3):
+            opened()
+        now = time.advance(hours=1)
+        (one,) = [
+            one for one in automating.tasks_of(ann, desk.items(), now) if one.kind == refund.module_path
+        ]  # fmt: skip
+        assert [saved for _, saved in one.rows[:3]] == [timedelta(minutes=30), timedelta(), timedelta()]
+        assert sum((saved for _, saved in one.rows), timedelta()) == one.total.saved
+        client = Client()
+        client.force_login(ann)
+        today, before, *_ = cells(client, "/desk/automation/", "People right")
+    assert (today["Time saved"], today["People right"], today["Handler right"]) == ("30 min", "-", "-")
+    assert (before["Time saved"], before["People right"], before["Handler right"]) == ("0 s", "50 %", "100 %")
