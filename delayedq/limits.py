@@ -9,6 +9,7 @@ limits.pause("shop.tasks.deliver", channel="acme")            # until limits.res
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.channels import channel_id
@@ -59,6 +60,8 @@ def set(  # noqa: A001 - limits.set() reads well
     _check_scope(scope, channel)
     if not channel and not (weight is None and share is None):
         raise InvalidLimit(f"weight and share are those of one channel: name one of {scope!r} by channel=.")
+    if isinstance(weight, Mapping):
+        raise InvalidLimit(f"weight of one channel is a number, not {weight!r}.")
     limit = _of(scope, channel, store, {"concurrency": concurrency, "rate": rate, "size": size}, weight, share)
     if size is not None:
         _check_sized(scope, channel)

@@ -12,7 +12,12 @@ DELAYEDQ["LIMITS"]. All others have nothing to do with this.
 
 from __future__ import annotations
 
+from datetime import date, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 from delayedq.conf import get_settings
 from delayedq.core.channels import check_channel
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
     from delayedq.tasks import Task
 
 UNLIMITED = Limit()
+#: What can name a channel, as text; of a model instance, its primary key.
+NAMING = (str, int, float, Decimal, UUID, date, time, timedelta, Enum)
 
 #: The name of the argument whose value is the channel; or what makes it from the arguments of a call.
 type ChannelOption = str | Callable[..., object] | None
@@ -56,6 +63,8 @@ def _check_channel(task: Task[..., Any]) -> None:
         raise ValueError(
             f"channel is the name of an argument ({', '.join(names)}) or a function of them, not {task.channel!r}"
         )
+    if iscoroutinefunction(task.channel):
+        raise ValueError("channel is a plain function, as each offer calls it at once, not an async one")
 
 
 def limits_in(option: object) -> tuple[Limit, ...]:
@@ -67,6 +76,9 @@ def limits_in(option: object) -> tuple[Limit, ...]:
         raise ValueError(f"limit is a Limit, or a list of them, not {option!r}")
     if sum(one.name is None for one in limits) > 1:
         raise ValueError("limit has at most one Limit without a name")
+    shared = [one.name for one in limits if one.name is not None]
+    if twice := next((name for name in shared if shared.count(name) > 1), None):
+        raise ValueError(f"limit has two Limits with the name {twice!r}: say in one of them what both say")
     return limits
 
 
@@ -124,7 +136,7 @@ def lines_up(task: Task[..., Any]) -> bool:
 
 
 def channel_for(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """The channel of a call. Raises InvalidMessage if it is too long, or if the function of the task fails."""
+    """The channel of a call. Raises InvalidMessage if it is none, is too long, or the function of the task fails."""
     if task.channel_name is not None:
         return task.channel_name
     if task.channel is None:
@@ -135,6 +147,19 @@ def channel_for(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str
         value = task.channel(*args, **kwargs) if callable(task.channel) else bound.arguments[task.channel]
     except Exception as error:
         raise InvalidMessage(f"{task.name}: its channel can't be found: {type(error).__name__}: {error}.") from error
-    channel = "" if value is None else str(getattr(value, "pk", value))
+    channel = _text_of(task, value)
     check_channel_name(channel)
     return channel
+
+
+def _text_of(task: Task[..., Any], value: object) -> str:
+    """The name of a channel. Raises InvalidMessage for what is not the same text in each process."""
+    if value is None and not callable(task.channel):
+        return ""  # the argument was left out
+    known = getattr(value, "pk", value)
+    if known is None or not isinstance(known, NAMING):
+        raise InvalidMessage(
+            f"{task.name}: its channel can't be made from {repr(value)[:80]}: it takes a text, a number, a UUID, a "
+            'date or time, an enum or a saved model instance; "" is a channel, too.'
+        )
+    return str(known)

@@ -5,6 +5,7 @@ Each refusal names what was given, and stores nothing.
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -21,6 +22,8 @@ from tests.app import tasks
 
 SECOND = timedelta(seconds=1)
 LONG, NUL = "x" * 201, "a\0b"
+#: No number of messages.
+NUMBERS = [0, -1, 1.5, 1.0, True, "2", 2**31, math.nan, math.inf]
 
 
 def send(customer, url=None):
@@ -46,17 +49,42 @@ def nothing_is_stored():
 # Where they are defined
 
 
-@pytest.mark.parametrize("number", [0, -1, 1.5, True, "2"])
-@pytest.mark.parametrize("what", ["concurrency", "size"])
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("what", ["concurrency", "size", "share"])
 def test_a_number_that_is_none(what, number):
-    with pytest.raises(ValueError, match=f"{what} of a Limit is a whole number of at least 1"):
+    said = rf"{what} of a Limit is a whole number of at least 1 and at most 2,147,483,647, not .*; None is no "
+    with pytest.raises(ValueError, match=said):
         Limit(**{what: number})
 
 
-@pytest.mark.parametrize("terms", [(0, SECOND), (-1, SECOND), (1, timedelta()), (1, -SECOND), (1, SECOND, 0)])
+def test_a_concurrency_of_zero_says_how_nothing_starts():
+    with pytest.raises(ValueError, match=r"delayedq\.limits\.pause\(\) lets nothing start"):
+        Limit(concurrency=0)
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        *[(number, SECOND) for number in NUMBERS],
+        *[(1, per) for per in (timedelta(), -SECOND, 1, 0.5, True, math.nan, None)],
+        *[(1, SECOND, number) for number in NUMBERS],
+    ],
+)
 def test_a_rate_that_is_none(terms):
     with pytest.raises(ValueError, match="a Rate"):
         Rate(*terms)
+
+
+@pytest.mark.parametrize("name", [LONG, NUL, "", " ", 7])
+def test_a_name_of_a_shared_limit_that_is_none(name):
+    with pytest.raises(ValueError, match="the name of a shared Limit is a text of 1 to 200 characters, not"):
+        Limit(name=name, concurrency=1)
+
+
+@pytest.mark.parametrize("name", [LONG, NUL, 7])
+def test_a_weight_of_a_channel_that_there_can_not_be(name):
+    with pytest.raises(ValueError, match="a channel is a text of at most 200 characters"):
+        Limit(weight={name: 2})
 
 
 def test_an_argument_that_the_function_lacks_registers_no_task():
@@ -64,6 +92,19 @@ def test_an_argument_that_the_function_lacks_registers_no_task():
     with pytest.raises(InvalidTask, match=r"\(customer, url\) or a function of them, not 'nobody'"):
         task(channel="nobody")(send)
     assert registered == before
+
+
+def test_a_function_that_can_not_be_asked_at_once():
+    async def ask(customer, url=None):
+        return "acme"
+
+    with pytest.raises(InvalidTask, match="channel is a plain function"):
+        task(channel=ask)(send)
+
+
+def test_one_task_that_defines_a_shared_limit_twice():
+    with pytest.raises(InvalidTask, match="limit has two Limits with the name 'the-mill'"):
+        task(limit=[Limit(name="the-mill", concurrency=1), Limit(name="the-mill", size=1)])(send)
 
 
 @pytest.mark.parametrize("second", [{"concurrency": 3}, {"rate": Rate(5, 2 * SECOND)}, {"size": 1}, {}])
@@ -107,21 +148,73 @@ def test_a_call_without_the_argument_that_names_its_channel(store):
     assert nothing_is_stored()
 
 
+class Customer:
+    pk = None
+
+
+def fails(customer, url=None):
+    raise LookupError(customer)
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (fails, "its channel can't be found: LookupError: acme"),
+        (lambda: "acme", "its channel can't be found: TypeError"),
+        (lambda customer, url=None: None, "its channel can't be made from None: it takes a text, a number"),
+        (lambda customer, url=None: object(), "its channel can't be made from <object object at"),
+        (lambda customer, url=None: {customer}, r"its channel can't be made from \{'acme'\}"),
+        (lambda customer, url=None: Customer(), "or a saved model instance"),
+        (lambda customer, url=None: LONG, "a channel is a text of at most 200 characters"),
+        (lambda customer, url=None: NUL, "a channel is a text of at most 200 characters, not 'a"),
+    ],
+)
+def test_a_function_that_makes_no_channel(store, function, said):
+    with pytest.raises(InvalidMessage, match=said):
+        task(channel=function)(send).enqueue("acme")
+    assert nothing_is_stored()
+
+
+@pytest.mark.parametrize("value", [["acme"], {"id": 7}])
+def test_an_argument_that_is_no_name(store, value):
+    with pytest.raises(InvalidMessage, match="its channel can't be made from"):
+        tasks.deliver.enqueue(value)
+    assert nothing_is_stored()
+
+
 # Live
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"concurrency": 0}, "concurrency of a Limit is a whole number of at least 1"),
-        ({"concurrency": -3}, "concurrency of a Limit is a whole number of at least 1"),
-        ({"size": 0}, "size of a Limit is a whole number of at least 1"),
+        *[
+            ({what: number}, f"{what} of a Limit is a whole number")
+            for what in ("concurrency", "size")
+            for number in NUMBERS[::3]
+        ],
         ({"rate": 5}, "rate of a Limit is a Rate, not 5"),
+        ({"weight": 2}, "name one of 'webhooks' by channel="),
     ],
 )
 def test_a_live_limit_that_is_none(store, given, said):
     with pytest.raises(InvalidLimit, match=said):
         limits.set("webhooks", **given)
+    assert nothing_is_stored()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        *[({"share": number}, "share of a Limit is a whole number") for number in NUMBERS[::3]],
+        *[({"weight": number}, "weight of a Limit is from") for number in (0, -1, True, "2", math.nan, math.inf)],
+        ({"weight": {"acme": 2}}, "weight of one channel is a number"),
+        ({"concurrency": 0}, "concurrency of a Limit is a whole number"),
+    ],
+)
+def test_a_live_limit_of_a_channel_with_wrong_terms(store, given, said):
+    with pytest.raises(InvalidLimit, match=said):
+        limits.set("webhooks", channel="acme", **given)
     assert nothing_is_stored()
 
 
@@ -140,9 +233,9 @@ def test_a_live_limit_of_a_channel_that_is_none(store, verb, name):
 @pytest.mark.parametrize(
     ("name", "terms"),
     [
-        ("webhooks", {"concurrency": 0}),
-        ("webhooks", {"size": -1}),
+        *[("webhooks", {what: number}) for what in ("concurrency", "size") for number in NUMBERS],
         ("webhooks", {"rate": 5}),
+        ("webhooks", {"weight": 2}),
         ("webhooks", {"sizes": 1}),
         ("webhooks", {"size": 1, "on_full": "wait"}),
         ("webhooks", 7),

@@ -17,6 +17,8 @@ from functools import lru_cache
 from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from delayedq.core.channels import check_channel
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.sizes import OnFull, on_full
 
 if TYPE_CHECKING:
@@ -42,9 +44,21 @@ class Order(StrEnum):
     STRICT = "strict"
 
 
-def _check_number(name: str, value: object) -> None:
+#: What to do instead of a number that lets nothing start, or everything.
+_CURES = {
+    "concurrency": "; None is no limit, and delayedq.limits.pause() lets nothing start",
+    "size": "; None is no limit",
+    "share": "; None is no share",
+}
+
+
+def _check_number(name: str, value: object, cure: str = "") -> None:
     if type(value) is not int or not 1 <= value <= MOST:
-        raise ValueError(f"{name} is a whole number of at least 1 and at most {MOST:,}, not {value!r}")
+        raise ValueError(f"{name} is a whole number of at least 1 and at most {MOST:,}, not {value!r}{cure}")
+
+
+def _is_name(name: object) -> bool:
+    return isinstance(name, str) and bool(name.strip()) and len(name) <= NAME_LENGTH and is_storable(name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,19 +134,22 @@ class Limit:
     def __post_init__(self) -> None:
         for what, number in (("concurrency", self.concurrency), ("size", self.size), ("share", self.share)):
             if number is not None:
-                _check_number(f"{what} of a Limit", number)
+                _check_number(f"{what} of a Limit", number, _CURES[what])
         self._check_turns()
         object.__setattr__(self, "on_full", on_full(self.on_full))
         if self.rate is not None and not isinstance(self.rate, Rate):
             raise ValueError(f"rate of a Limit is a Rate, not {self.rate!r}")
-        if self.name is not None and (not isinstance(self.name, str) or not self.name.strip()):
-            raise ValueError(f"the name of a shared Limit is a text, not {self.name!r}")
-
+        if self.name is not None and not _is_name(self.name):
+            raise ValueError(
+                f"the name of a shared Limit is a text of 1 to {NAME_LENGTH} characters, not {repr(self.name)[:80]}"
+            )
         if self.name is not None and self.is_of_channels:
             raise ValueError(f"weight, share and order are those of channels: the shared Limit {self.name!r} has none")
 
     def _check_turns(self) -> None:
         weights = dict(self.weight) if isinstance(self.weight, Mapping) else {"": self.weight}
+        for channel in weights:
+            check_channel(channel)
         for weight in weights.values():
             if type(weight) not in {int, float} or not LIGHTEST <= weight <= HEAVIEST:
                 raise ValueError(f"weight of a Limit is from {LIGHTEST} to {HEAVIEST:,}, not {weight!r}")
