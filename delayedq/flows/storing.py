@@ -197,7 +197,7 @@ class _Storing:
                 size += len(offers)
                 if not self._rows().filter(id=step, state=begun).update(size=size):
                     raise InvalidFlow(f"The flow {self._flow.name!r} was cancelled while it was stored.")
-                store_members(self._store, [(step, until(offer, self._deadline_at, self._now)) for offer in offers])
+                store_members(self._store, {step: until(offers, self._deadline_at, self._now)})
         return size
 
     def _rows(self) -> QuerySet[FlowStep]:
