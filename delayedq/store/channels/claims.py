@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 #: At most so many channels of each group are visited by one claim.
 MOST_VISITED = 512
 #: With room for so many, channels of short messages get two places at once: half as many are visited and written.
-IN_PAIRS = 64
+IN_PAIRS, MOST_IN_PAIRS = 64, 640
 #: Seconds until a claim asks again that found another one under way; and one whose messages wait for the end of others
 #: in a limit that several channels share.
 TAKEN, BLOCKED = 0.01, 0.25
@@ -267,4 +267,4 @@ def _places(room: Room) -> int:
 
 def _visited(places: int, *, in_pairs: bool) -> int:
     """For how many places to visit channels, to fill so many: some of them may turn out to be empty."""
-    return min((places + places // 8 if in_pairs else 2 * places) + 16, MOST_VISITED)
+    return min(places + places // 4 + 16, MOST_IN_PAIRS) if in_pairs else min(max(0, 2 * places) + 16, MOST_VISITED)
