@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.checks import Error
+from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 
 from delayedq import results
@@ -57,6 +58,8 @@ class OfferingBackend(BaseTaskBackend):
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
         super().__init__(alias, params)
+        if isinstance(params.get("QUEUES"), str):
+            raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] is a list of names, not {params['QUEUES']!r}.")
         self.defaults, self._problems = read_options(alias, self.options)
 
     def validate_task(self, task: Any) -> None:
@@ -67,6 +70,8 @@ class OfferingBackend(BaseTaskBackend):
                 f"{hint(str(task.queue_name), {}, map(str, self.queues))} Its queues are "
                 f"{', '.join(sorted(map(str, self.queues)))}: add it to TASKS[{self.alias!r}]['QUEUES']."
             )
+        if not isinstance(task.priority, int | float):
+            raise InvalidTask(f"{task.name}: priority is a whole number from -100 to 100, not {task.priority!r}.")
         super().validate_task(task)
 
     def enqueue(self, task: Any, args: Any, kwargs: Any) -> Any:

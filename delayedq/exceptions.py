@@ -194,6 +194,9 @@ class Retry(Steering):
     """
 
     def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
+        given: object = reason
+        if isinstance(given, int | float | timedelta):
+            raise TypeError(f"The reason of a Retry is a text, not {reason!r}. Use delay=timedelta(...).")
         super().__init__(reason)
         _check_delay(delay)
         self.delay = delay

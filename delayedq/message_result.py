@@ -9,6 +9,7 @@ from django.core import signing
 
 from delayedq.cancelling import Cancellation, cancel
 from delayedq.compat import TaskError, TaskResult, task_backends
+from delayedq.core.other_names import RESULTS, hint
 from delayedq.store.progress import read_progress
 from delayedq.waiting import await_all, wait_all
 
@@ -37,6 +38,12 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
 
     def __post_init__(self) -> None:
         pass
+
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what does here what an attribute of another framework's result does there."""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, RESULTS)}")
 
     def refresh(self) -> None:
         """Read it again. Raises TaskResultDoesNotExist if the message was deleted."""

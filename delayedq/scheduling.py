@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
     from datetime import datetime, timedelta
 
     from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
@@ -28,6 +29,19 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any] = MappingProxyType({})
     at: datetime | None = None
     key: str | None = None
+
+
+def as_call(task: str, call: Iterable[Any]) -> Call:
+    """One call of many. Raises TypeError, naming the task, for what is no pair of positional and named arguments."""
+    try:
+        made = Call(*call)
+    except TypeError:
+        made = Call(args="")
+    if isinstance(made.args, str) or not hasattr(made.args, "__iter__") or not isinstance(made.kwargs, Mapping):
+        raise TypeError(
+            f"{task}: each call is a pair as in ((7,), {{}}), or a Call as in Call((7,), at=...), not {call!r}."
+        )
+    return made
 
 
 class Changes(TypedDict, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from delayedq.core.other_names import PARTS, hint
 from delayedq.core.serialization import dump_call
 from delayedq.core.signatures import parameter_names
 
@@ -37,6 +38,12 @@ class Signature:
     kwargs: Mapping[str, Any]
     payload: str | None
     takes_result: bool = True
+
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what does here what a verb of another framework does there."""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, PARTS)}")
 
     @classmethod
     def of(cls, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, takes_result: bool = True) -> Self:

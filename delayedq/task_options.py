@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delayedq.base_task import BaseTask
-from delayedq.compat import InvalidTask
+from delayedq.compat import InvalidTask, InvalidTaskBackend
 from delayedq.core.error_choice import check_error_choice
 from delayedq.core.metadata import PREFIX
 from delayedq.core.other_names import CALLS, OPTIONS, hint
@@ -49,6 +49,10 @@ def check_naming(options: Mapping[str, Any]) -> None:
 
 def check_place(func: Any) -> None:
     """Raises InvalidTask for a function that has no path under which a worker finds it."""
+    if isinstance(func, BaseTask):
+        raise InvalidTask(f"{func.module_path} is a task already: it needs one @task.")
+    if isinstance(func, str):
+        raise InvalidTask(f"@task takes options by their names, as in @task(queue_name={func!r}).")
     name = getattr(func, "__qualname__", None)
     if not inspect.isfunction(func) or not str(name).isidentifier():
         named = name or repr(func)
@@ -56,6 +60,19 @@ def check_place(func: Any) -> None:
             f"{named} can't be a task, which is a function that is defined with `def` at module level, where workers "
             "import it by its path. Move it there, and pass what it needs as arguments."
         )
+
+
+def check_backend(task: Task[..., Any]) -> None:
+    """What Django checks. Raises InvalidTask or InvalidTaskBackend; it tells of ours if TASKS has another backend."""
+    try:
+        BaseTask.__post_init__(task)
+    except (InvalidTask, InvalidTaskBackend) as error:
+        backend = None if isinstance(error, InvalidTaskBackend) else task.get_backend()
+        if hasattr(backend, "defaults"):
+            raise
+        ours = "Tasks of delayedq need the BACKEND 'delayedq.backend.DelayedQBackend' there."
+        found = "is missing" if backend is None else f"is of {type(backend).__module__}"
+        raise type(error)(f"{task.name}: {error} TASKS[{task.backend!r}] {found}. {ours}") from None
 
 
 def check_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:

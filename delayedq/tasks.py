@@ -15,11 +15,12 @@ from delayedq.async_versions import async_version
 from delayedq.base_task import DEFAULTED, BaseTask
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
 from delayedq.core.metadata import with_own
+from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dump_call, dumps
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
-from delayedq.scheduling import Call, Changes
+from delayedq.scheduling import Changes, as_call
 from delayedq.sensitive import sensitive_names
 from delayedq.signature import WrittenCall
 from delayedq.store.offering import CHUNK
@@ -28,7 +29,7 @@ from delayedq.store.protocol import Offer, OnConflict
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
 from delayedq.task_metadata import own_metadata, stored_options
-from delayedq.task_options import check_call, check_naming, check_options, check_place, enter, warn_naive
+from delayedq.task_options import check_backend, check_call, check_naming, check_options, check_place, enter, warn_naive
 
 if TYPE_CHECKING:
     import inspect
@@ -62,7 +63,7 @@ class Task[**P, R](BaseTask):
 
     def __post_init__(self) -> None:
         check_place(self.func)
-        BaseTask.__post_init__(self)
+        check_backend(self)
         object.__setattr__(self, "sensitive", sensitive_names(self.func, self.takes_context, self.sensitive))
         defaults = getattr(self.get_backend(), "defaults", DEFAULTS).of(self.queue_name)
         for name in DEFAULTED:
@@ -86,7 +87,8 @@ class Task[**P, R](BaseTask):
         """
         known = Changes.__annotations__
         if unknown := changes.keys() - known.keys():
-            raise TypeError(f"using() takes {', '.join(sorted(known))}, not {', '.join(sorted(unknown))}.")
+            cures = "".join(hint(name, CALLS | OPTIONS, known) for name in sorted(unknown)[:1])
+            raise TypeError(f"using() takes {', '.join(sorted(known))}, not {', '.join(sorted(unknown))}.{cures}")
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
         if "channel" in given:
             given["channel_name"] = given.pop("channel")
@@ -242,7 +244,7 @@ class Task[**P, R](BaseTask):
         sizes = sizes_of(rules_of(self, queue)) if limited and step is None else ()
         for call in calls:
             payload = call.payload if isinstance(call, WrittenCall) else None
-            given, kwargs, at, own_key = Call(*call) if payload is None else Call(*call[:2])
+            given, kwargs, at, own_key = as_call(self.name, call if payload is None else call[:2])
             args, own_key = tuple(given), key if own_key is None else own_key
             check_call(self, args, kwargs)
             payload = dump_call(args, kwargs, names) if payload is None else payload

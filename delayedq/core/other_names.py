@@ -10,16 +10,18 @@ if TYPE_CHECKING:
 
 _TO_SCHEDULE = "task.schedule_at(when, ...) and task.schedule_in(timedelta(...), ...)"
 _TO_USE = "task.using(...).enqueue(...)"
+#: Such an option is not needed.
+_NOTHING = "nothing in its place: "
 
 #: Options of decorators.
 OPTIONS = {
-    "acks_late": "nothing: a message always ends after its task has",
+    "acks_late": f"{_NOTHING}a message always ends after its task has run",
     "autoretry_for": "retry_on=",
     "bind": "takes_context=True, or current_message()",
     "default_retry_delay": "backoff=",
     "dont_autoretry_for": "give_up_on=",
     "expire": "expires=",
-    "ignore_result": "nothing: a result is in the history",
+    "ignore_result": f"{_NOTHING}a result is a part of the history; result_retention= removes it earlier",
     "max_retries": "max_attempts=, which counts the first attempt too",
     "name": "aliases=, for messages stored under another path",
     "queue": "queue_name=",
@@ -53,12 +55,39 @@ CALLS = {
 VERBS = {
     "apply": "task(...), which calls the function here",
     "apply_async": f"{_TO_USE}, {_TO_SCHEDULE}",
+    "call_local": "task(...), which calls the function here",
     "configure": _TO_USE,
     "defer": "task.enqueue(...)",
     "delay": "task.enqueue(...)",
+    "map": "task.enqueue_many(...) or map_(task, ...)",
+    "retry": "raise Retry(..., delay=timedelta(...))",
+    "revoke": "task.unschedule(key=...) or result.cancel()",
     "schedule": _TO_SCHEDULE,
     "send": "task.enqueue(...)",
     "send_with_options": f"{_TO_USE}, {_TO_SCHEDULE}",
+    "signature": "task.s(...)",
+    "starmap": "task.enqueue_many(...)",
+    "subtask": "task.s(...)",
+}
+
+#: Attributes of calls that are parts of a flow, and of chains and groups.
+PARTS = {
+    "apply_async": "chain(...).enqueue() or task.enqueue(...)",
+    "delay": "chain(...).enqueue() or task.enqueue(...)",
+    "run": "chain(...).enqueue() or task.enqueue(...)",
+}
+
+#: Attributes of results.
+RESULTS = {
+    "failed": "result.is_finished and result.outcome",
+    "get": "result.wait(timeout).return_value",
+    "get_result": "result.wait(timeout).return_value",
+    "ready": "result.is_finished, after result.refresh()",
+    "result": "result.return_value",
+    "revoke": "result.cancel()",
+    "state": "result.status and result.outcome",
+    "successful": "result.outcome == 'succeeded'",
+    "traceback": "result.errors",
 }
 
 

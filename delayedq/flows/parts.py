@@ -8,7 +8,9 @@ from itertools import chain as joined
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.async_versions import async_version
+from delayedq.base_task import BaseTask
 from delayedq.core.flows import MAX_NESTING
+from delayedq.core.other_names import PARTS, hint
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.graph import AddedStep, Flow
 from delayedq.flows.storing import Node
@@ -30,6 +32,12 @@ class Before(NamedTuple):
 
 class Part(ABC):
     """A chain or a group."""
+
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what does here what a verb of another framework does there."""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, PARTS)}")
 
     def then(self, *parts: Signature | Part) -> Chain:
         """What comes after it: the first one gets its result, or the list of results of a group."""
@@ -60,8 +68,13 @@ def _put(part: object, flow: Flow, before: Before, depth: int) -> Before:
     if isinstance(part, Part):
         return part.put_into(flow, before, depth + 1)
     if not isinstance(part, Signature):
-        raise InvalidFlow(f"A part of a flow is a call as task.s(...), a chain or a group, not {part!r}.")
+        raise InvalidFlow(_no_part(part))
     return _step(flow, part.task.name, [part], before, is_group=False)
+
+
+def _no_part(part: object) -> str:
+    given = f"the task {part.name} itself" if isinstance(part, BaseTask) else repr(part)
+    return f"A part of a flow is a call as task.s(...), a chain or a group, not {given}."
 
 
 def _step(flow: Flow, name: str, calls: Iterable[Signature], before: Before, *, is_group: bool) -> Before:
@@ -165,4 +178,4 @@ def _chunks(task: Task[..., Any], rows: Iterable[Any], chunk: int) -> Iterator[S
 def _check_parts(parts: Iterable[object]) -> None:
     for part in parts:
         if not isinstance(part, Signature | Part):
-            raise InvalidFlow(f"A part of a flow is a call as task.s(...), a chain or a group, not {part!r}.")
+            raise InvalidFlow(_no_part(part))
