@@ -15,6 +15,7 @@ from delayedq.core.sizes import Size
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
 from delayedq.store.channels.places import Places
+from delayedq.store.channels.places_held import held_key
 from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Move, Seen
 from tests.router import ChosenDatabase
@@ -223,6 +224,10 @@ class Run:
             return
         late, one.held_until = not one.holds(self.now), self.now + SECONDS
         self.model.renewed(one.claimed, one.held_until)
+        self._check_late(one, late=late)
+
+    def _check_late(self, one, *, late):
+        """What was renewed after it ran out has room: nothing has started in its place."""
         if late and not self.model.live and self.moved_at < 0:
             for scope, limit, _ in self.model.scopes(one):
                 assert limit.concurrency is None or self.model.held(scope, self.now) <= limit.concurrency
@@ -259,8 +264,14 @@ class Run:
         id_, token = one.claimed.id, one.claimed.token
         if how == "renew":
             assert self.here.renew([(id_, token)], LEASE).lost == {(id_, token)}
-            if one.holds(self.now):
+            late, kept = (
+                not one.holds(self.now),
+                ChannelMessage.objects.filter(message_id=held_key(id_, token)).exists(),
+            )
+            assert kept or late  # its place was given away
+            if kept:
                 self.model.renewed(one.claimed, self.now + SECONDS)
+                self._check_late(one, late=late)
             return
         end = succeed if how == "end" else put_back
         assert self.here.settle([end(one.claimed, started=0.5, finished=0.0)], "first").lost == {id_}

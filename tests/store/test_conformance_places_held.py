@@ -101,12 +101,14 @@ def test_a_keeper_extends_the_place_of_what_runs_on(store, end):
     assert len(claims(store, rules=one_by_one(), now=at(110.1))) == 1
 
 
-def test_a_place_that_ran_out_is_not_extended(store, end):
+def test_a_place_that_was_given_away_is_not_extended(store, end):
     first = running(store)
     end(store, first, at(1))
-    store.at(at(61)).renew([(first.id, first.token)], LEASE)
-
-    assert len(claims(store, rules=one_by_one(), now=at(61))) == 1
+    (second,) = claims(store, rules=one_by_one(), now=at(61))
+    store.at(at(62)).renew([(first.id, first.token)], LEASE)
+    finish(store, second, now=at(63))
+    claims(store, rules=one_by_one(), now=at(64))
+    assert left_behind() == (0, 0, 0)
 
 
 def test_it_counts_in_what_channels_share(store, end):
@@ -155,13 +157,25 @@ def test_an_attempt_that_gives_its_message_back_too_late_frees_its_place(store, 
     assert len(claims(store, rules=one_by_one(), now=at(2))) == 1
 
 
-def test_what_waits_or_ran_out_holds_no_place(store, end):
+def test_what_ran_out_makes_room_at_once(store, end):
     first = running(store)
     if end is stop:
         return  # it stops only what is held
     end(store, first, at(61))
+    (second,) = claims(store, rules=one_by_one(), now=at(61))
+    finish(store, second, now=at(62))
+    claims(store, rules=one_by_one(), now=at(62))
+    assert left_behind() == (0, 0, 0)
+
+
+def test_what_waits_holds_no_place(store, end):
+    first = running(store)
+    if end is stop:
+        return
+    store.at(at(1)).settle([GiveBack(first, charged=True)], "first")
+    end(store, first, at(2))
     assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
-    assert len(claims(store, rules=one_by_one(), now=at(61))) == 1
+    assert len(claims(store, rules=one_by_one(), now=at(2))) == 1
 
 
 def test_a_stopped_message_that_is_redriven_waits_until_its_first_attempt_has_ended(store):
@@ -311,3 +325,40 @@ def test_what_is_taken_away_between_two_reads_of_a_claim_is_counted(store, end, 
     monkeypatch.setattr(type(store), "held_among", taken_meanwhile)
     assert bound.claim_channels(lambda queue, kind: rules, 9, LEASE, "second").claimed == []
     assert not Message.objects.filter(pk=first.id).exists()
+
+
+# After an outage, held places are as leases are: those that ran out can be extended until they are given away
+
+
+def test_a_place_that_ran_out_is_extended_until_a_claim_has_given_it_away(store, end):
+    first = running(store)
+    end(store, first, at(1))
+    assert claims(store, rules=one_by_one(), now=at(61), expired=False) == []
+    store.at(at(62)).renew([(first.id, first.token)], LEASE)
+
+    assert claims(store, rules=one_by_one(), now=at(121)) == []
+    assert finish(store, first, now=at(121)).lost == {first.id}
+    assert len(claims(store, rules=one_by_one(), now=at(121))) == 1
+
+
+def test_what_is_ended_after_its_lease_ran_out_has_its_place_until_a_claim_may_give_it_away(store, end):
+    if end is stop:
+        return  # it stops only what is held
+    first = running(store)
+    end(store, first, at(61))
+    assert claims(store, rules=one_by_one(), now=at(62), expired=False) == []
+    store.at(at(63)).renew([(first.id, first.token)], LEASE)
+
+    assert claims(store, rules=one_by_one(), now=at(122)) == []
+    assert len(claims(store, rules=one_by_one(), now=at(123.1))) == 1
+
+
+def test_a_place_that_ran_out_counts_in_shared_limits_too(store, end):
+    rules = shared(Limit(concurrency=1))
+    offer(store, "a", key="first")
+    (first,) = claims(store, rules=rules)
+    end(store, first, at(1))
+    offer(store, "b", now=at(1))
+
+    assert claims(store, rules=rules, now=at(61), expired=False) == []
+    assert len(claims(store, rules=rules, now=at(61))) == 1

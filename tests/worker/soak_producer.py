@@ -23,13 +23,13 @@ from tests.worker.soak_checks import API_NAME, QUEUE, TASKS, write
 
 TENANTS = ["a", "b", "c", "d"]
 #: Live messages of one kind: above that, no more are offered.
-MOST = 50
+MOST = 80
 #: What is set live; 0 is a pause.
 LIVE = {(API_NAME, ""): [2, 4, 6, 0], (f"{TASKS}call", "b"): [1, 3, 2, 0], (QUEUE, ""): [3, 5, 8, 0]}
 #: The longest that a transaction stays open, in seconds: SQLite has one writer.
 OPEN = float(os.environ.get("SOAKED_OPEN", "4"))
 #: Of so many attempts, one takes up to so many seconds, and so runs on through whatever happens.
-LONG_OF, LONG = 25, float(os.environ.get("SOAKED_LONG", "1"))
+LONG_OF, LONG = 150, float(os.environ.get("SOAKED_LONG", "1"))
 
 
 class Producer:

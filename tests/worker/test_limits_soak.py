@@ -175,7 +175,7 @@ def test_no_limit_is_exceeded_and_nothing_is_lost_whatever_happens(store, worker
             time.sleep(0.1)
             if time.monotonic() > disturb_at:
                 fleet.disturb()
-                disturb_at = time.monotonic() + fleet.random.uniform(0.5, 3)
+                disturb_at = time.monotonic() + fleet.random.uniform(1, 6 if SOAK else 2)
         for number in range(FLEETS):
             fleet.kill_all(number)
         check_counts(store)

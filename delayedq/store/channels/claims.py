@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from delayedq.core.limiting import Rate
     from delayedq.store.base import Store
-    from delayedq.store.channels.places import Attempt
+    from delayedq.store.channels.places_held import Attempt
     from delayedq.store.channels.requests import ChannelRequest, ChannelState, Group, Look, Rules, Surroundings, Told
     from delayedq.store.protocol import Claimed
 
@@ -178,7 +178,7 @@ class ChannelTurn:
         looks = self._store.look(asked, self._now)
         if ended := [id_ for one in looks for id_ in one.ended]:
             self._places.give_away(ended, is_strict=asked.is_strict)
-            looks = self._store.look(asked, self._now)
+            looks = [one.with_ended(self._now) for one in self._store.look(asked, self._now)]
         if asked.expired:
             return looks
         later = self._now + UNRENEWED

@@ -10,7 +10,7 @@ from django.db.models import Exists, Min, OuterRef, Subquery
 
 from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
-from delayedq.store.channels.places_held import free, held_key, message_of
+from delayedq.store.channels.places_held import Attempt, give_up, held_key, message_of
 from delayedq.store.channels.requests import ChannelState, Look, Running
 from delayedq.store.channels.visits import at_once
 
@@ -27,10 +27,6 @@ if TYPE_CHECKING:
 
 #: Where a message was cancelled, so many others of its channel are looked at.
 SWEPT = 1_000
-
-
-#: A message, and the token of its lease.
-type Attempt = tuple[int, int]
 
 
 class Taken(NamedTuple):
@@ -80,15 +76,19 @@ class Places:
         return Counter(one.group for one in self._in_groups(groups)[0])
 
     def attempts_by_group(self, groups: Collection[int]) -> dict[int, Attempts]:
-        """What runs in each of these groups, and what ran out there and can be renewed until its lease is taken."""
+        """What runs in each of these groups, and what ran out there and can be renewed until its lease is taken.
+
+        Held places that ran out are given up.
+        """
         running, ended = self._in_groups(groups)
+        stay = self._give_up([one for one in ended if one.id < 0])
         leases = self._store.leased_among([one.message for one in ended]) if ended else {}
         attempts = {id_: Attempts(set(), set()) for id_ in groups}
-        for one in running:
-            attempts[one.group].running.add(one.attempt)
         for one in ended:
             if one.message in leases and leases[one.message].token == one.token:
                 attempts[one.group].ended.add(one.attempt)
+        for one in [*running, *(one for one in ended if one.id in stay)]:
+            attempts[one.group].running.add(one.attempt)
         return attempts
 
     def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
@@ -123,8 +123,8 @@ class Places:
             lease = leases.get(one.message)
             if lease is not None and lease.token == one.token:
                 held[one.id] = max(lease.until or self._now, self._now)
-            elif one.held_until is not None and one.held_until > self._now:
-                held[one.id] = one.held_until
+            elif one.held_until is not None and (one.held_until > self._now or not self._expired):
+                held[one.id] = max(one.held_until, self._now)
         return held | self._held_since(taken, held)
 
     def _leases(self, ids: Sequence[int]) -> dict[int, Held]:
@@ -135,8 +135,12 @@ class Places:
         known = {one.id for one in taken}
         missing = {held_key(one.id, one.token): one.id for one in taken if one.id > 0 and one.id not in held}
         new = [key for key in missing if key not in known]
-        rows = self._all.filter(message_id__in=new, held_until__gt=self._now) if new else self._all.none()
-        return {missing[key]: until for key, until in rows.values_list("message_id", "held_until") if until}
+        rows = self._all.filter(message_id__in=new, held_until__isnull=False) if new else self._all.none()
+        return {
+            missing[key]: max(until, self._now)
+            for key, until in rows.values_list("message_id", "held_until")
+            if until and (until > self._now or not self._expired)
+        }
 
     def give_away(self, ended: Collection[int], *, is_strict: bool = False) -> None:
         """`put_right` places of what ran. Leases that ran out are taken away, so that nobody can renew them.
@@ -144,9 +148,21 @@ class Places:
         Where that can't be done, as another transaction has locked the message or it was renewed in this moment, the
         place stays as it is.
         """
-        self.take_leases({one.attempt for one in self._taken(self._all.filter(message_id__in=ended))})
-        free(self._store, [id_ for id_ in ended if id_ < 0])
+        taken = self._taken(self._all.filter(message_id__in=ended))
+        self.take_leases({one.attempt for one in taken})
+        self._give_up([one for one in taken if one.id < 0])
         self.put_right([id_ for id_ in ended if id_ > 0], is_strict=is_strict)
+
+    def _give_up(self, held: Sequence[Taken]) -> set[int]:
+        """Free these held places, which ran out; not those of attempts whose messages carry their tokens.
+
+        Returns the ids of those that stay.
+        """
+        if not held:
+            return set()
+        leases = self._store.leased_among([one.message for one in held])
+        lost = [one for one in held if one.message not in leases or leases[one.message].token != one.token]
+        return give_up(self._store, {one.attempt for one in lost}, self._now)
 
     def put_right(self, ids: Collection[int], *, is_strict: bool = False) -> set[int]:
         """Have these wait, as their messages say; those without a message in a limited lane have no place any more.

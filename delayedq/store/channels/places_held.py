@@ -5,7 +5,7 @@ is told, and ends later. Until then its place stays taken, in a row of its own b
 place*, by the id and the token of the attempt. So the message can come again, and wait in another channel. It is freed
 
 - by the settlement of that attempt, which finds that its message is lost, or was replaced;
-- when the lease would have run out, unless the lease keeper extends it as it would have renewed the lease.
+- by a claim when the lease has run out, unless the lease keeper extends it before as it would have renewed the lease.
 
 The same holds for a message that is replaced into another channel while it runs: its attempt has its place where it
 started, as long as its lease holds, and the message has one in its new channel.
@@ -18,8 +18,6 @@ from __future__ import annotations
 from itertools import batched
 from typing import TYPE_CHECKING
 
-from delayedq.conf import get_settings
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime, timedelta
@@ -30,6 +28,9 @@ if TYPE_CHECKING:
     from delayedq.store.channels.requests import Held
     from delayedq.store.channels.verbs import Channels
 
+
+#: A message, and the token of its lease.
+type Attempt = tuple[int, int]
 
 #: Messages in one statement.
 AT_ONCE = 1_000
@@ -50,19 +51,22 @@ def message_of(place: int, token: int) -> int:
 
 
 def hold(store: Channels, ids: Collection[int]) -> None:
-    """Before these messages are ended or moved, in that transaction: those that run keep their places.
+    """Before these messages are ended, in that transaction: those that run keep their places.
 
+    So do those whose leases ran out and can be renewed yet: a claim that may take leases away frees their places.
     On PostgreSQL, the statement that ends them does it.
     """
     for some in batched(ids, AT_ONCE):
-        if held := store.held_among(some, store.now()):
+        if held := store.leased_among(some):
             _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
 
 
 def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
     """Before these messages (ids) are lined up in the channels (ids) into which they were replaced."""
     taken = _places(store).filter(message_id__in=homes, lease_token__gt=0).values_list("message_id", "channel_id")
-    hold(store, [id_ for id_, channel in taken if channel != homes[id_]])
+    moved = [id_ for id_, channel in taken if channel != homes[id_]]
+    if held := store.held_among(moved, store.now()):
+        _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
 
 
 def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping[int, Held]) -> None:
@@ -92,24 +96,42 @@ def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping
 
 
 def _until(store: Channels, held: Mapping[int, Held]) -> dict[int, datetime]:
-    """When their leases run out; a renewal that is late, as somebody has a lock, gets the time of another lease."""
-    from delayedq.models import LockedRenewal
-
+    """When their leases run out, or ran out; what was renewed beside its row, as somebody has a lock, does later."""
     now = store.now()
     late = [id_ for id_, lease in held.items() if lease.until is None or lease.until <= now]
-    beside = LockedRenewal.objects.using(store.database.alias).in_bulk(late) if late else {}
-    soon = now + get_settings().LEASE
-    found = {id_: lease.until or soon for id_, lease in held.items() if id_ not in late}
-    return found | {id_: beside[id_].leased_until if id_ in beside else soon for id_ in late}
+    beside = renewed_beside(store, {(id_, held[id_].token or 0) for id_ in late}, now) if late else {}
+    return {id_: beside.get((id_, lease.token or 0)) or lease.until or now for id_, lease in held.items()}
+
+
+def renewed_beside(store: Channels, attempts: Collection[tuple[int, int]], now: datetime) -> dict[Attempt, datetime]:
+    """The leases of those of these attempts that were renewed beside their rows, and hold."""
+    from delayedq.models import LockedRenewal
+
+    ids = [id_ for id_, _ in attempts]
+    rows = LockedRenewal.objects.using(store.database.alias).filter(message_id__in=ids, leased_until__gt=now)
+    found = {(one.message_id, one.lease_token): one.leased_until for one in rows}
+    return {attempt: until for attempt, until in found.items() if attempt in attempts}
 
 
 def hold_longer(store: Channels, lost: Iterable[tuple[int, int]], lease: timedelta) -> None:
-    """Their attempts run, though they have lost their messages: extend their places, unless they ran out before."""
-    now = store.now()
-    until = now + lease
+    """Their attempts run, though they have lost their messages: extend their places, unless a claim has freed them."""
+    until = store.now() + lease
     with store.database.atomic():
-        places = _unlocked(store, [held_key(*pair) for pair in lost])
-        places.filter(held_until__gt=now, held_until__lt=until).update(held_until=until)
+        _unlocked(store, [held_key(*pair) for pair in lost]).filter(held_until__lt=until).update(held_until=until)
+
+
+def give_up(store: Channels, attempts: Collection[Attempt], now: datetime) -> set[int]:
+    """Free the places that are held for these attempts, and ran out. Returns the keys of those that stay.
+
+    These are those that another transaction has locked, as it extends them; and those whose lease was renewed beside
+    the row of the message, while the transaction that ended the message was open.
+    """
+    keys = {held_key(*attempt) for attempt in attempts}
+    beside = renewed_beside(store, attempts, now) if keys else {}
+    for attempt, until in beside.items():
+        _unlocked(store, [held_key(*attempt)]).update(held_until=until)
+    free(store, keys - {held_key(*attempt) for attempt in beside})
+    return set(_places(store).filter(message_id__in=keys).values_list("message_id", flat=True)) if keys else set()
 
 
 def free(store: Channels, keys: Collection[int]) -> None:

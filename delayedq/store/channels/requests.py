@@ -176,6 +176,13 @@ class Look(NamedTuple):
     definition: str | None = None
     blocked_until: datetime | None = None
 
+    def with_ended(self, now: datetime) -> Look:
+        """What did not run, and whose place could not be given away, runs: it may be renewed at this moment."""
+        running = self.running
+        for _ in self.ended:
+            running = running.and_until(now)
+        return self._replace(running=running)
+
 
 class Start(NamedTuple):
     """Messages to claim, and how their channels are left: `gone` ones have no message any more."""

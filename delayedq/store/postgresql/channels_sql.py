@@ -181,7 +181,7 @@ CROSS JOIN LATERAL (
     FROM (
         SELECT place.message_id, message.leased_until, place.held_until,
             message.id IS NOT NULL AND NOT (%(expired)s AND {expired("message")})
-                OR coalesce(place.held_until > {NOW}, false) AS is_held
+                OR place.held_until IS NOT NULL AND (place.held_until > {NOW} OR NOT %(expired)s) AS is_held
         FROM delayedq_channelmessage AS place
         LEFT JOIN delayedq_message AS message
             ON message.id = {MESSAGE} AND message.lease_token = place.lease_token

@@ -6,13 +6,13 @@ See `channels.places_held`.
 from __future__ import annotations
 
 from delayedq.core.channels import BOUNDARY
-from delayedq.store.postgresql.sql import unleased
 
 #: The message of a place that a claim has taken.
 MESSAGE = """CASE WHEN place.message_id < 0 THEN (~place.message_id) # place.lease_token ELSE place.message_id END"""
 
-# Of the messages in `ended`, those that run in a channel: their places are held until their leases run out. The place
-# is found by the id alone: a claim that has committed meanwhile has taken it, which this statement does not see.
+# Of the messages in `ended`, those that run in a channel, or ran out and can be renewed yet: their places are held as
+# long as their leases. The place is found by the id alone: a claim that has committed meanwhile has taken it, which
+# this statement does not see.
 HOLD = f"""
 held AS (
     INSERT INTO delayedq_channelmessage AS known
@@ -24,7 +24,7 @@ held AS (
         ))
     FROM ended
     CROSS JOIN LATERAL (SELECT * FROM delayedq_channelmessage WHERE message_id = ended.id LIMIT 1) AS place
-    WHERE ended.priority < {BOUNDARY} AND NOT {unleased("ended")}
+    WHERE ended.priority < {BOUNDARY} AND ended.lease_token IS NOT NULL
     ON CONFLICT (message_id) DO UPDATE SET held_until = greatest(known.held_until, excluded.held_until)
 )
 """

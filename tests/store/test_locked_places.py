@@ -1,0 +1,68 @@
+"""Beside SQLite: places in channels whose messages an open transaction has locked for longer than their leases."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import transaction
+
+from delayedq.core.limiting import Limit
+from delayedq.models import Message
+from delayedq.store import operator_store
+from delayedq.store.operator import Seen
+from tests.store.channels import claims, finish, offer, one_by_one, shared
+from tests.store.given import KIND, LEASE, at, elsewhere
+
+pytestmark = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+RULES = [one_by_one(), shared(Limit(concurrency=1))]
+
+
+@pytest.fixture(params=RULES, ids=["channel", "shared"])
+def rules(request):
+    return request.param
+
+
+@pytest.fixture
+def first(store, rules):
+    """It holds until 60, and another one waits for its place."""
+    offer(store, "a", key="first")
+    offer(store, "a")
+    (first,) = claims(store, rules=rules, worker="dead:1:x")
+    return first
+
+
+def stop(store, one):
+    seen = Seen._make(getattr(Message.objects.get(pk=one.id), name) for name in Seen._fields)
+    assert operator_store(store.alias).at(at(1)).stop([seen]) == {one.id}
+
+
+def unschedule(store, one):
+    assert store.at(at(1)).unschedule(KIND, one.key)
+
+
+@pytest.mark.parametrize("end", [stop, unschedule])
+def test_what_a_transaction_took_away_for_longer_than_the_lease_keeps_its_place(store, alias, rules, first, end):
+    """Its keeper has renewed it beside the row meanwhile, until 110, and learns of its end when it renews again."""
+    with transaction.atomic(using=alias):
+        end(store, first)
+        assert not elsewhere(store.at(at(50)).renew, [(first.id, first.token)], LEASE).lost
+
+    assert claims(store, rules=rules, now=at(100)) == []
+    assert store.at(at(101)).renew([(first.id, first.token)], LEASE).lost
+    assert claims(store, rules=rules, now=at(160)) == []
+    finish(store, first, now=at(160))
+    assert len(claims(store, rules=rules, now=at(160))) == 1
+
+
+def test_a_lease_that_ran_out_and_is_being_renewed_has_its_place(store, alias, rules, first):
+    with transaction.atomic(using=alias):
+        assert not store.at(at(61)).renew([(first.id, first.token)], LEASE).lost
+        assert elsewhere(claims, store, rules=rules, now=at(61)) == []
+    assert claims(store, rules=rules, now=at(62)) == []
+
+
+def test_a_held_place_that_ran_out_and_is_being_extended_is_taken(store, alias, rules, first):
+    unschedule(store, first)
+    with transaction.atomic(using=alias):
+        store.at(at(61)).renew([(first.id, first.token)], LEASE)
+        assert elsewhere(claims, store, rules=rules, now=at(61)) == []
+    assert claims(store, rules=rules, now=at(62)) == []
