@@ -107,8 +107,9 @@ class Flow:
         """Add a step: a call (`task.s(...)`), or a group of calls. It starts when the steps of `after` have ended.
 
         after: steps, or their names; they may be added later. A step whose result is among the arguments need not be
-        named. when: "succeeded" (all of them; the default), "failed" (one of them failed or was cancelled), "ended"
-        (however), or the result of a step (all of them have succeeded, and it is true). Else the step is skipped.
+        named, unless the calls of a group come from an iterator. when: "succeeded" (all of them; the default), "failed"
+        (one of them failed or was cancelled), "ended" (however), or the result of a step (all of them have succeeded,
+        and it is true). Else the step is skipped.
         Raises InvalidFlow for a name that is taken, and for other values.
 
             flow.add("clean up", clean_up.s(), after=["load"], when="ended")
@@ -134,11 +135,27 @@ class Flow:
         added = self._steps[node.name] = AddedStep(self, node)
         node.when = self._condition(when)
         node.after = [self._name(one) for one in after]
-        used = _results_in([node.incoming, when] if node.is_group else [node.incoming, when, *node.calls])
-        node.after += [self._name(result.step) for result in used]
+        used = [node.incoming, when]
+        if isinstance(node.calls, list | tuple):
+            used += node.calls
+        else:
+            node.calls = self._checked(node, node.calls)
+        node.after += [self._name(result.step) for result in _results_in(used)]
         if node.when != When.SUCCEEDED and not node.after:
             raise InvalidFlow(f"The step {node.name!r} comes after no other: it can't depend on how those ended.")
         return added
+
+    def _checked(self, node: Node, calls: Iterable[Signature]) -> Iterator[Signature]:
+        """Calls that are read when the flow is stored, when it is too late to add a predecessor."""
+        for call in calls:
+            if isinstance(call, Signature) and call.payload is None:
+                for result in _results_in(call):
+                    if self._name(result.step) not in node.after:
+                        raise InvalidFlow(
+                            f"A call of the group {node.name!r} gets the result of {result.step.name!r}, which it does "
+                            f"not wait for: name that in `after`, or give the group a list of calls."
+                        )
+            yield call
 
     def _name(self, step: AddedStep | str) -> str:
         if isinstance(step, AddedStep):

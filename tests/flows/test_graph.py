@@ -40,6 +40,33 @@ def test_a_graph_runs_in_its_order_with_results_by_reference(alias):
     assert [step.name for step in result.steps()] == ["top", "left", "right", "end"]
 
 
+def test_a_group_waits_for_the_results_that_its_calls_get(alias):
+    flow = Flow("group of results")
+    first = flow.add("first", call("first", lambda: 1))
+    flow.add("group", group([tasks.echo.s(first.result), tasks.echo.s({"in": [first.result]})]))
+    result = flow.enqueue()
+    assert states(result) == {"first": "running", "group": "waiting"}
+    run()
+    assert result.result("group") == [{"args": [1], "kwargs": {}}, {"args": [{"in": [1]}], "kwargs": {}}]
+
+
+def test_an_iterator_of_calls_gets_the_results_of_named_steps_only(alias):
+    def enqueue(after=(), of=None):
+        flow = Flow("iterator of results")
+        first = flow.add("first", call("first", lambda: 1))
+        flow.add("group", group(tasks.echo.s(given) for given in [2, (of or first).result]), after)
+        return flow.enqueue()
+
+    with pytest.raises(InvalidFlow, match="gets the result of 'first', which it does not wait for"):
+        enqueue()
+    with pytest.raises(InvalidFlow, match="a step of another flow"):
+        enqueue("first", of=Flow("other").add("first", tasks.nothing.s()))
+    assert not Row.objects.exists()
+    result = enqueue("first")
+    run()
+    assert result.result("group") == [{"args": [2], "kwargs": {}}, {"args": [1], "kwargs": {}}]
+
+
 @pytest.mark.parametrize(
     ("when", "outcome", "released"),
     [
