@@ -104,7 +104,7 @@ def attached(request: HttpRequest, pk: int, comment: int, site: Any = None) -> F
         content = found.attachment.open()
     except FileNotFoundError as gone:
         raise Http404(str(gone)) from None
-    name = Path(found.attachment.name).name
+    name = Path(str(found.attachment.name)).name
     headers = {"X-Content-Type-Options": "nosniff"}
     return FileResponse(
         content, as_attachment=True, filename=name, content_type="application/octet-stream", headers=headers

@@ -121,7 +121,9 @@ class Item(models.Model):
     until = models.DateTimeField(null=True, blank=True, help_text="When the assignment or the postponement ends.")
     assignment = models.IntegerField(default=0, help_text="Counts changes of hands: it fences what a page may do.")
     reason = models.TextField(blank=True, help_text="Why a person is needed: what the handler has said.")
-    why = models.TextField(blank=True, help_text="Why it was postponed or sent back, the last time.")
+    why = models.TextField(
+        blank=True, default="", db_default="", help_text="Why it was postponed or sent back, the last time."
+    )
     opened_at = models.DateTimeField()
     replaced_at = models.DateTimeField(null=True, blank=True, help_text="When it was opened anew: its message changed.")
     due_at = models.DateTimeField(null=True, blank=True)

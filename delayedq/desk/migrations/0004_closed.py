@@ -24,8 +24,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='item',
             name='why',
-            field=models.TextField(blank=True, default='', help_text='Why it was postponed or sent back, the last time.'),
-            preserve_default=False,
+            field=models.TextField(blank=True, default='', db_default='', help_text='Why it was postponed or sent back, the last time.'),
         ),
         migrations.AlterField(
             model_name='item',

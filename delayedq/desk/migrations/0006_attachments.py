@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('delayedq_desk', '0004_closed'),
+        ('delayedq_desk', '0005_digest'),
     ]
 
     operations = [
