@@ -99,13 +99,19 @@ class Model:
         return [one for one in self.messages.values() if scope in {name for name, _, _ in self.scopes(one)}]
 
     def held(self, scope, now):
-        """How many attempts run there; one that counts in two channels counts once in what these share."""
+        """How many attempts run there, each where it started."""
         orphans = [one for one in self.orphans if scope in {name for name, _, _ in self.scopes(one)}]
-        return len({id(one.claimed) for one in [*self.within(scope), *orphans] if one.holds(now)})
+        own = [one for one in self.within(scope) if not self.runs_elsewhere(one)]
+        return sum(one.holds(now) for one in [*own, *orphans])
+
+    def runs_elsewhere(self, one):
+        """The message was replaced into another channel while it ran."""
+        return any(orphan.claimed is one.claimed for orphan in self.orphans)
 
     def orphaned(self, one, **where):
-        """Its attempt runs on, and holds its place."""
-        self.orphans.append(replace(one, **where))
+        """Its attempt runs on, and holds its place where it started."""
+        if not self.runs_elsewhere(one):
+            self.orphans.append(replace(one, **where))
 
     def ended(self, claimed):
         self.orphans = [one for one in self.orphans if one.claimed is not claimed]

@@ -169,7 +169,8 @@ class Run:
     def check_counts(self):
         """What is counted as running is what is leased."""
         held = [one for one in self.model.messages.values() if one.holds(self.now)]
-        taken = [*held, *(one for one in self.model.orphans if one.holds(self.now))]
+        taken = [one for one in held if not self.model.runs_elsewhere(one)]
+        taken += [one for one in self.model.orphans if one.holds(self.now)]
         groups = {one.pk: (one.queue, one.kind) for one in ChannelGroup.objects.all()}
         running = Places(self.here, at(self.now)).running_by_group(groups)
         assert {groups[id_]: number for id_, number in running.items() if number} == {

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from delayedq.core.channels import channel_of
 from delayedq.core.limiting import Limit
 from delayedq.core.sizes import OnFull, Size
 from delayedq.models import ChannelMessage, ChannelNotice, Message
@@ -13,7 +14,7 @@ from delayedq.store import operator_store
 from delayedq.store.channels import places_held
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack
-from tests.store.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one, shared
+from tests.store.channels import asked, channels_of, claims, finish, in_channel, left_behind, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, NOW, at
 
 QUEUE = "mail"
@@ -200,6 +201,44 @@ def test_what_is_replaced_into_another_channel_has_its_place_where_it_started(st
     assert claims(store, rules=one_by_one(), now=at(109)) == []
     assert finish(store, first, now=at(109)).superseded == {first.id}
     assert len(claims(store, rules=one_by_one(), now=at(109))) == 2
+
+
+def moved(store, *channels):
+    """The only message that runs, replaced into one of these channels after the other while it runs."""
+    first = running(store)
+    for number, channel in enumerate(channels, start=1):
+        new = in_channel(channel, "first", payload=f"[{number}]", scheduled_at=at(1))
+        assert store.at(at(1)).offer(new).outcome == "updated"
+    return first
+
+
+def test_an_attempt_does_not_count_where_its_message_waits_for_it(store):
+    first = moved(store, "b")
+    offer(store, "b", now=at(1))
+    assert channels_of(claims(store, rules=one_by_one(), now=at(2))) == ["b"]
+    assert finish(store, first, now=at(3)).superseded == {first.id}
+    assert sorted(channels_of(claims(store, rules=one_by_one(2), now=at(3)))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("through", [["b", "a"], ["b", "c", "a"], ["b", "a", "b", "a"]])
+def test_an_attempt_counts_once_in_its_channel_when_its_message_comes_back(store, through):
+    first = moved(store, *through)
+    offer(store, "a", now=at(1))
+    assert len(claims(store, rules=one_by_one(2), now=at(2))) == 1
+    assert finish(store, first, now=at(3)).superseded == {first.id}
+    assert len(claims(store, rules=one_by_one(2), now=at(3))) == 1
+
+
+def test_what_waits_for_an_attempt_elsewhere_runs_when_its_lease_has_run_out(store):
+    """No claim is told of it: its channel rests until then, although nothing runs in it."""
+    first = moved(store, "b")
+    _, due_in = asked(store, rules=one_by_one(), now=at(2))
+    assert due_in == 58
+    assert asked(store, rules=one_by_one(), now=at(59))[0] == []
+    (again,) = (one for one in claims(store, rules=one_by_one(), now=at(61)) if one.id == first.id)
+    assert channel_of(again.metadata) == "b"
+    offer(store, "b", now=at(62))
+    assert "b" not in channels_of(claims(store, rules=one_by_one(), now=at(63)))  # now it counts there
 
 
 def test_what_is_replaced_into_another_channel_and_then_ended_has_its_place_where_it_started(store):

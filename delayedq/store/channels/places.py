@@ -30,7 +30,11 @@ SWEPT = 1_000
 
 
 class Taken(NamedTuple):
-    """A place that a claim has taken; `held_until`: it is held for its attempt, whatever became of its message."""
+    """A place that a claim has taken; `held_until`: it is held for its attempt, whatever became of its message.
+
+    Or, in the place of a message: its attempt has a held place where it started, as the message was replaced into
+    this channel while it ran.
+    """
 
     id: int
     channel: int
@@ -41,6 +45,10 @@ class Taken(NamedTuple):
     @property
     def message(self) -> int:
         return message_of(self.id, self.token)
+
+    @property
+    def runs_elsewhere(self) -> bool:
+        return self.id > 0 and self.held_until is not None
 
     @property
     def attempt(self) -> Attempt:
@@ -92,10 +100,11 @@ class Places:
         return attempts
 
     def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
-        """What runs in them, and what has a place as if it ran."""
+        """What runs in them, and what has a place as if it ran; what runs elsewhere is neither."""
         taken = self._taken(self._all.filter(group_id__in=groups))
         held = self._held(taken)
-        return [one for one in taken if one.id in held], [one for one in taken if one.id not in held]
+        running = [one for one in taken if one.id in held and not one.runs_elsewhere]
+        return running, [one for one in taken if one.id not in held]
 
     def running(self, channels: Collection[int]) -> tuple[dict[int, Running], dict[int, list[int]]]:
         """What runs in each of these channels, and the ids of what has a place as if it ran."""
@@ -105,7 +114,8 @@ class Places:
         ended: dict[int, list[int]] = {id_: [] for id_ in channels}
         for one in taken:
             if one.id in held:
-                running[one.channel] = running[one.channel].and_until(held[one.id])
+                number = 0 if one.runs_elsewhere else 1
+                running[one.channel] = running[one.channel].and_until(held[one.id], number)
             else:
                 ended[one.channel].append(one.id)
         return running, ended
@@ -123,7 +133,7 @@ class Places:
             lease = leases.get(one.message)
             if lease is not None and lease.token == one.token:
                 held[one.id] = max(lease.until or self._now, self._now)
-            elif one.held_until is not None and (one.held_until > self._now or not self._expired):
+            elif one.id < 0 and one.held_until is not None and (one.held_until > self._now or not self._expired):
                 held[one.id] = max(one.held_until, self._now)
         return held | self._held_since(taken, held)
 
@@ -188,8 +198,8 @@ class Places:
                 continue
             if is_strict and place.lease_token:
                 place.urgency = HEAD
-            place.lease_token, place.due_at = 0, due_at
-            place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency"])
+            place.lease_token, place.due_at, place.held_until = 0, due_at, None
+            place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency", "held_until"])
         return gone
 
     def take_leases(self, ended: AbstractSet[Attempt], most: int | None = None) -> AbstractSet[Attempt]:

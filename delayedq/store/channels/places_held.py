@@ -8,7 +8,8 @@ place*, by the id and the token of the attempt. So the message can come again, a
 - by a claim when the lease has run out, unless the lease keeper extends it before as it would have renewed the lease.
 
 The same holds for a message that is replaced into another channel while it runs: its attempt has its place where it
-started, as long as its lease holds, and the message has one in its new channel.
+started, as long as its lease holds, however often the message is moved. The message has one in its new channel, where
+it waits for that attempt and does not count until it runs: `held_until` of a message's own place says so.
 
 Whoever takes a message away only inserts here, and waits for nobody.
 """
@@ -65,8 +66,9 @@ def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
     """Before these messages (ids) are lined up in the channels (ids) into which they were replaced."""
     taken = _places(store).filter(message_id__in=homes, lease_token__gt=0).values_list("message_id", "channel_id")
     moved = [id_ for id_, channel in taken if channel != homes[id_]]
-    if held := store.held_among(moved, store.now()):
+    if held := store.held_among(moved, store.now()) if moved else {}:
         _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
+        _places(store).filter(message_id__in=held).update(held_until=store.now())
 
 
 def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping[int, Held]) -> None:

@@ -144,14 +144,17 @@ class Asked(NamedTuple):
 
 
 class Running(NamedTuple):
-    """How many messages run, and the first moment at which one of their leases ends."""
+    """How many messages run, and the first moment at which one of their leases ends.
+
+    That of a message counts that waits here for its attempt in another channel; the attempt runs there.
+    """
 
     number: int = 0
     until: datetime | None = None
 
-    def and_until(self, until: datetime) -> Running:
-        """With another one."""
-        return Running(self.number + 1, until if self.until is None else min(self.until, until))
+    def and_until(self, until: datetime, number: int = 1) -> Running:
+        """With another one; number: 0 if its attempt runs in another channel."""
+        return Running(self.number + number, until if self.until is None else min(self.until, until))
 
     def not_before(self, moment: datetime) -> Running:
         """None of them ends before this moment."""

@@ -115,12 +115,13 @@ class Visit:
     def _rests_until(self, started: int, bucket: Bucket | None, now: datetime, lease: timedelta) -> datetime | None:
         """None: it is in turn; or, if no message waits, it is not needed any more."""
         running = self.look.running.number + started
+        is_held = running > 0 or self.look.running.until is not None
         if self.look.blocked_until is not None:
-            return min(self.look.blocked_until, self._ends_at(now, lease)) if running else self.look.blocked_until
+            return min(self.look.blocked_until, self._ends_at(now, lease)) if is_held else self.look.blocked_until
         if self._is_quiet(started):
             if self.look.ended:
                 return now + LOCKED
-            moments = (self.look.next_due, self._ends_at(now, lease) if running else None)
+            moments = (self.look.next_due, self._ends_at(now, lease) if is_held else None)
             return min((one for one in moments if one is not None), default=None) or self._full_at(bucket, now)
         if started < self.wanted:
             return now + LOCKED

@@ -176,12 +176,15 @@ FROM (
 ) AS channel
 CROSS JOIN LATERAL (SELECT ARRAY({_FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
 CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE is_held), min(greatest(leased_until, held_until, {NOW})) FILTER (WHERE is_held),
+    SELECT count(*) FILTER (WHERE is_held AND NOT runs_elsewhere),
+        min(greatest(leased_until, held_until, {NOW})) FILTER (WHERE is_held),
         coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{{{}}}}')
     FROM (
         SELECT place.message_id, message.leased_until, place.held_until,
+            place.message_id > 0 AND place.held_until IS NOT NULL AS runs_elsewhere,
             message.id IS NOT NULL AND NOT (%(expired)s AND {expired("message")})
-                OR place.held_until IS NOT NULL AND (place.held_until > {NOW} OR NOT %(expired)s) AS is_held
+                OR place.message_id < 0 AND place.held_until IS NOT NULL
+                AND (place.held_until > {NOW} OR NOT %(expired)s) AS is_held
         FROM delayedq_channelmessage AS place
         LEFT JOIN delayedq_message AS message
             ON message.id = {MESSAGE} AND message.lease_token = place.lease_token
