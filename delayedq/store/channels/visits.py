@@ -68,8 +68,12 @@ class Visit:
     wanted: int = 0
 
     @property
+    def name(self) -> str:
+        return self.look.channel.name
+
+    @property
     def weight(self) -> float:
-        return self.limit.weight_of(self.look.channel.name)
+        return self.limit.weight_of(self.name)
 
     def waiting(self, most: int, now: datetime) -> Waiting:
         """How many of its messages may start, and how far that takes its turn."""
