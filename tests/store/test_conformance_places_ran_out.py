@@ -1,4 +1,4 @@
-"""Held places after an outage are as leases are: those that ran out can be extended until a claim has given them away."""
+"""Held places after an outage are as leases are: those that ran out can be extended until a claim frees them."""
 
 from __future__ import annotations
 
