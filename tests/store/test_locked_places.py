@@ -9,7 +9,7 @@ from delayedq.core.limiting import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Seen
-from tests.store.channels import claims, finish, offer, one_by_one, shared
+from tests.store.channels import claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, at, elsewhere
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
@@ -66,3 +66,23 @@ def test_a_held_place_that_ran_out_and_is_being_extended_is_taken(store, alias, 
         store.at(at(61)).renew([(first.id, first.token)], LEASE)
         assert elsewhere(claims, store, rules=rules, now=at(61)) == []
     assert claims(store, rules=rules, now=at(62)) == []
+
+
+def test_what_is_replaced_into_another_channel_while_a_claim_takes_place_does_not_start_there(store, monkeypatch):
+    """The claim has looked at channel "a", and then the message waits in "b", where one runs."""
+    offer(store, "b", key="running")
+    (running,) = claims(store, rules=one_by_one())
+    offer(store, "a", key="first", now=at(1))
+    start = type(store).start
+
+    def replaced_before(self, *arguments):
+        elsewhere(store.at(at(1)).offer, in_channel("b", "first", payload="[2]", scheduled_at=at(1)))
+        return start(self, *arguments)
+
+    monkeypatch.setattr(type(store), "start", replaced_before)
+    assert claims(store, rules=one_by_one(), now=at(2)) == []
+    monkeypatch.undo()
+    assert claims(store, rules=one_by_one(), now=at(3)) == []
+    assert Message.objects.get(key="first").attempt == 0
+    finish(store, running, now=at(4))
+    assert [one.key for one in claims(store, rules=one_by_one(), now=at(4))] == ["first"]

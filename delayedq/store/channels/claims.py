@@ -21,7 +21,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from delayedq.core.channels import channel_id
+from delayedq.core.channels import channel_id, channel_of
 from delayedq.core.limiting import Limit, Order, after, in_order
 from delayedq.core.turns import deal
 from delayedq.store.channels.places import Attempts, Places
@@ -210,6 +210,7 @@ class ChannelTurn:
         started = Counter({one.look.channel.id: one.wanted for one in visits})
         start = self._left(group._replace(turn=turn), visits, started, started)
         claimed = self._store.start(start._replace(ids=list(home), channels=_changed(start, visits)), self._request)
+        claimed = self._without_moved(claimed, {id_: (group.queue, group.kind, one.name) for id_, one in home.items()})
         missed = home.keys() - {one.id for one in claimed}
         free = [one for one in claimed if not counts(home[one.id].limit.rate, one)]
         self._pass_over(self._places.put_right(missed), home)
@@ -221,6 +222,14 @@ class ChannelTurn:
         order = {id_: rank for rank, id_ in enumerate(home)}
         self._claimed += sorted(claimed, key=lambda one: order[one.id])
         return claimed, any(one.is_ready for one in start.channels)
+
+    def _without_moved(self, claimed: list[Claimed], homes: Mapping[int, tuple[str, str, str]]) -> list[Claimed]:
+        """Release what was replaced into another channel after its channel was looked at: nothing was counted there."""
+        moved = [one for one in claimed if (one.queue, one.kind, channel_of(one.metadata) or "") != homes[one.id]]
+        if not moved:
+            return claimed
+        self._store.release([(one.id, one.token) for one in moved])
+        return [one for one in claimed if one not in moved]
 
     def _pass_over(self, gone: Collection[int], home: Mapping[int, Visit]) -> None:
         """Their messages were cancelled: no one else has them, so those behind them may start at once."""

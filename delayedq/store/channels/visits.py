@@ -80,6 +80,10 @@ class Visit:
         self.step = cost(look.channel.seconds) / self.weight
         self.at_once = at_once(look.channel.seconds, in_pairs=in_pairs)
 
+    @property
+    def name(self) -> str:
+        return self.look.channel.name
+
     def waiting(self, most: int, now: datetime) -> Waiting:
         """How many of its messages may start, and how far that takes its turn."""
         channel, running = self.look.channel, self.look.running.number
