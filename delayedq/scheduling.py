@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     type AnyCall = tuple[Iterable[Any], Mapping[str, Any]] | Call
 
 
+#: What named arguments almost always are: a question that costs less than whether they are a Mapping.
+_MAPPINGS = (dict, MappingProxyType)
+
+
 class Call(NamedTuple):
     """A call of a task for `enqueue_many` and `enqueue_bulk`, which may have a time and a key of its own.
 
@@ -37,6 +41,8 @@ def as_call(task: str, call: Iterable[Any]) -> Call:
         made = Call(*call)
     except TypeError:
         made = Call(args="")
+    if type(made.args) is tuple and type(made.kwargs) in _MAPPINGS:
+        return made
     if isinstance(made.args, str) or not hasattr(made.args, "__iter__") or not isinstance(made.kwargs, Mapping):
         raise TypeError(
             f"{task}: each call is a pair as in ((7,), {{}}), or a Call as in Call((7,), at=...), not {call!r}."

@@ -118,6 +118,8 @@ def check_time(when: object) -> None:
     """Refuse with InvalidTime what is no aware datetime."""
     if not isinstance(when, datetime):
         raise InvalidTime(f"A time is an aware datetime, such as timezone.now() + timedelta(hours=1), not {when!r}.")
+    if when.tzinfo is UTC:
+        return
     if timezone.is_naive(when):
         raise InvalidTime(f"A time must be aware: {when!r} has no time zone; see django.utils.timezone.make_aware().")
     if when.utcoffset() % SECOND:  # type: ignore[operator]  # it is aware

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from zoneinfo import ZoneInfo
 
 import pytest
-from django.utils import timezone
+from django.utils.timezone import get_current_timezone, is_aware
 
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
 from delayedq.models import Message
@@ -43,7 +44,7 @@ def test_offer_without_a_time_is_due_at_once_on_the_databases_clock(store):
 
     (claimed,) = store.claim([LANE], 1, LEASE, "first")
     assert claimed.scheduled_at == claimed.created_at
-    assert abs(timezone.now() - claimed.created_at) < timedelta(seconds=5)
+    assert abs(datetime.now(UTC) - claimed.created_at) < timedelta(seconds=5)
 
 
 def test_keep_creates_a_new_key_and_leaves_a_known_one_as_it_was(store):
@@ -160,13 +161,25 @@ def test_payloads_come_back_character_by_character(store):
 
 
 def test_times_come_back_aware_and_to_the_microsecond(store):
-    zone = timezone.get_current_timezone()
+    zone = get_current_timezone()
     store.at(NOW).offer(message("a", scheduled_at=at(-0.000001).astimezone(zone)))
 
     claimed = claim_one(store)
     assert claimed.scheduled_at == claimed.scheduled_at_initially == at(-0.000001)
     assert isinstance(claimed.created_at, datetime)
-    assert timezone.is_aware(claimed.created_at)
+    assert is_aware(claimed.created_at)
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "unkeyed"])
+def test_times_of_a_batch_keep_their_instant_in_whatever_zone_they_are(store, keyed):
+    zones = [UTC, ZoneInfo("Asia/Kathmandu"), timezone(timedelta(hours=-11, seconds=-7))]
+    times = [at(0.000001), at(-3600), datetime(2126, 3, 8, 6, 59, 30, 5, UTC)]
+    given = [moment.astimezone(zone) for moment, zone in zip(times, zones, strict=True)]
+    offers = [message(f"k{n}" if keyed else None, str(n), scheduled_at=when) for n, when in enumerate([*given, None])]
+    offered(store, *offers)
+
+    stored = Message.objects.order_by("payload").values_list("scheduled_at", "scheduled_at_initially")
+    assert list(stored) == [(moment, moment) for moment in [*times, NOW]]
 
 
 # Batches

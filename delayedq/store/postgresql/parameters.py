@@ -10,7 +10,7 @@ from delayedq.store.postgresql import offers_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from delayedq.store.bare_queues import Matching
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane, Offer
@@ -21,20 +21,18 @@ def of_offer(offer: Offer) -> dict[str, Any]:
 
 
 def of_offers(offers: Sequence[Offer]) -> dict[str, Any]:
-    times = [offer.scheduled_at for offer in offers]
     return {
         **{name: texts([getattr(offer, name) for offer in offers]) for name in offers_sql.OFFER_TEXTS},
         "priority": numbers(offer.priority for offer in offers),
         "max_attempts": numbers(offer.max_attempts for offer in offers),
-        "scheduled_at": times if any(times) else None,
+        "scheduled_at": moments([offer.scheduled_at for offer in offers]),
     }
 
 
 def of_unkeyed(offers: Sequence[Offer]) -> dict[str, Any]:
-    times = [offer.scheduled_at for offer in offers]
     parameters = {
         "payload": texts([offer.payload for offer in offers]),
-        "scheduled_at": times if any(times) else None,
+        "scheduled_at": moments([offer.scheduled_at for offer in offers]),
     }
     arrays: dict[str, Callable[[list[Any]], str | None]]
     arrays = {"queue": texts, "kind": texts, "metadata": texts, "priority": numbers, "max_attempts": numbers}
@@ -118,6 +116,13 @@ def texts(values: Sequence[str | None]) -> str | None:
     if first is not None and values.count(first) == len(values):  # the metadata of the members of a group
         return "{" + ",".join([_quoted(first)] * len(values)) + "}"
     return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
+
+
+def moments(values: Sequence[datetime | None]) -> str | None:
+    """The same for times."""
+    if not any(values):
+        return None
+    return "{" + ",".join(["NULL" if value is None else f'"{value!s}"' for value in values]) + "}"
 
 
 def _quoted(text: str) -> str:
