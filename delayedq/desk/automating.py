@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk import rules, trend
 from delayedq.desk.declaring import DeskTask, Mode
-from delayedq.desk.errors import NotAllowed
+from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import Automation
 from delayedq.desk.trend import Period
 from delayedq.desk.visiting import measured
@@ -87,7 +87,7 @@ def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
     return [
         TaskAutomation(
             kind=kind,
-            mode=Mode(modes.get(kind, task.desk.mode)),
+            mode=Mode(modes.get(kind, task.desk.mode)) if task.desk.has_handler else Mode.PEOPLE,
             is_set=kind in modes,
             required=task.desk.required,
             agreement=measured(kind, items.db),
@@ -103,11 +103,16 @@ def may_set(user: Any) -> bool:
 
 
 def set_mode(user: Any, kind: str, mode: str) -> None:
-    """Who decides the messages of the task from now on; an empty mode: what its code says. Raises NotAllowed."""
+    """Who decides the messages of the task from now on; an empty mode: what its code says.
+
+    Raises NotAllowed, and DeskError for a mode that asks a handler where there is none.
+    """
     task: Any = registered.get(kind)
     known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
     if not (known and may_set(user)):
         raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
+    if mode and Mode(mode) is not Mode.PEOPLE and not task.desk.has_handler:
+        raise DeskError(str(_("This task has no handler: people decide.")))
     if mode:
         Automation.objects.update_or_create(kind=kind, defaults={"mode": Mode(mode)})
     else:
