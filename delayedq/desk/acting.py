@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.loader import select_template
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
@@ -20,8 +22,16 @@ from delayedq.desk import automating, closing, dealing, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.declaring import Mode
 from delayedq.desk.errors import DeskError, InvalidDecision
-from delayedq.desk.forms import AssignForm, CommentForm, PostponeForm, ResultForm, SendBackForm
-from delayedq.desk.framing import framed, go
+from delayedq.desk.forms import (
+    OFFERED,
+    AssignForm,
+    CommentForm,
+    PostponeForm,
+    ResultForm,
+    SendBackForm,
+    offered_for,
+)
+from delayedq.desk.framing import framed, go, link
 from delayedq.desk.showing import call_of, name_of, state_at, text_of
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
@@ -33,6 +43,8 @@ if TYPE_CHECKING:
     from delayedq.desk.declaring import Desk
     from delayedq.desk.models import Item
 
+#: How many items one button deals.
+DEALT_AT_ONCE = 50
 #: Verbs that ask nothing.
 PLAIN = {"take", "unassign", "approve", "renew"}
 #: Where the reader goes next, and what they are told there; other verbs show the item again.
@@ -42,8 +54,23 @@ NEXT = {"finish": "mine", "unassign": "mine", "postpone": "mine", "approve": "re
 @require_POST
 def take_next(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001 - of all pages
     """Give the user the next item of a queue."""
-    queue = request.POST.get("queue", "")
-    return _next(request, queue if is_storable(queue) else "")
+    return _next(request, _storable(request.POST.get("queue", "")))
+
+
+@require_POST
+def deal(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
+    """Assign what waits in a queue to those who work on it."""
+    queue, way = _storable(request.POST.get("queue", "")), request.POST.get("deal", "")
+    if not rules.may(request.user, "view", queue):
+        raise Http404
+    try:
+        count = dealing.distribute(queue, offered_for(queue)[:OFFERED], way, by=request.user, most=DEALT_AT_ONCE)
+    except (DeskError, ValueError) as refused:
+        messages.error(request, str(refused))
+    else:
+        text = ngettext("%(count)s item was assigned.", "%(count)s items were assigned.", count)
+        messages.success(request, text % {"count": count})
+    return HttpResponseRedirect(f"{link(request, 'team')}?{urlencode({'queue': queue})}")
 
 
 @require_POST
@@ -85,6 +112,11 @@ def act(request: HttpRequest, pk: int, verb: str, site: Any = None) -> HttpRespo
         _add(form, refused)
         return _page(request, site, _seen(request, pk), status=422, **{verb: form})
     return _done(request, item, verb)
+
+
+def _storable(queue: str) -> str:
+    """An empty text for a name that no database stores."""
+    return queue if is_storable(queue) else ""
 
 
 def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
@@ -187,6 +219,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "is_late": item.is_open and item.due_at is not None and item.due_at <= now,
         "is_mine": holder == request.user.pk,
         "is_held": holder is not None,
+        "renew_every": _renew_every(_desk(item)),
         "reviewing": reviewing,
         "assigning": assigning,
         "call": call,
@@ -200,6 +233,11 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "error": _said(forms[refused]) if refused not in {"", *offered} else "",
     }
     return framed(request, site, "item", context, status)
+
+
+def _renew_every(desk: Desk) -> int:
+    """Seconds between two renewals of a page: three in a hold, so that two may be lost, and one in 5 minutes."""
+    return max(1, min(300, int(desk.hold.total_seconds() / 3)))
 
 
 def _filled(item: Item, may: Mapping[str, bool]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ else:
     AnyAdmin = admin.ModelAdmin
 
 #: What may be masked: it is shown by a method, and no query string asks for it.
-MASKED = ("reason", "proposal", "truth", "decision")
+MASKED = ("reason", "why", "proposal", "truth", "decision")
 
 
 @admin.register(Item)
@@ -64,7 +64,7 @@ class ItemAdmin(AnyAdmin):
         return (*MASKED, "confidence", "agreed") if hidden else MASKED
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002
-        names = {"shown_reason", "shown_proposal", "shown_truth", "shown_decision"}
+        names = {"shown_reason", "shown_why", "shown_proposal", "shown_truth", "shown_decision"}
         if obj is None or obj.is_open:
             names -= {"shown_truth", "shown_proposal"} if obj is None or obj.is_blind else {"shown_truth"}
         return sorted(names)
@@ -72,6 +72,10 @@ class ItemAdmin(AnyAdmin):
     @admin.display(description="reason")
     def shown_reason(self, item: Item) -> str:
         return str(shown_result(item.kind, json.dumps(item.reason)))
+
+    @admin.display(description="why")
+    def shown_why(self, item: Item) -> str:
+        return str(shown_result(item.kind, json.dumps(item.why)))
 
     @admin.display(description="proposal")
     def shown_proposal(self, item: Item) -> str | None:

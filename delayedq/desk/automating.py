@@ -7,12 +7,14 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from django.db import router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk import rules, trend
 from delayedq.desk.declaring import DeskTask, Mode
 from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import Automation
+from delayedq.desk.tasks import mode_set
 from delayedq.desk.trend import Period
 from delayedq.desk.visiting import measured
 from delayedq.tasks import registered
@@ -105,18 +107,24 @@ def may_set(user: Any) -> bool:
 def set_mode(user: Any, kind: str, mode: str) -> None:
     """Who decides the messages of the task from now on; an empty mode: what its code says.
 
-    Raises NotAllowed, and DeskError for a mode that asks a handler where there is none.
+    The history says who has set it. Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks a
+    handler where there is none.
     """
     task: Any = registered.get(kind)
     known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
     if not (known and may_set(user)):
         raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
-    if mode and Mode(mode) is not Mode.PEOPLE and not task.desk.has_handler:
+    new, rows = Mode(mode or task.desk.mode), Automation.objects.filter(kind=kind)
+    if new is not Mode.PEOPLE and not task.desk.has_handler:
         raise DeskError(str(_("This task has no handler: people decide.")))
-    if mode:
-        Automation.objects.update_or_create(kind=kind, defaults={"mode": Mode(mode)})
-    else:
-        Automation.objects.filter(kind=kind).delete()
+    with transaction.atomic(using=router.db_for_write(Automation)):
+        before = rows.values_list("mode", flat=True).first() or task.desk.mode
+        if mode:
+            Automation.objects.update_or_create(kind=kind, defaults={"mode": new})
+        else:
+            rows.delete()
+        recorded = mode_set.using(queue_name=task.queue_name, backend=task.backend)
+        recorded.enqueue(task=kind, by=str(user), before=str(before), mode=str(new))
 
 
 def _line(days: list[Period], share: Callable[[Period], float | None]) -> str:

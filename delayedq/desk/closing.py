@@ -189,6 +189,7 @@ def record(item: Item, verb: str, by: Any) -> None:
         agreed=item.agreed if is_compared else None,
         truth=None if item.is_open else shown_result(item.kind, item.truth),
         reason=item.reason,
+        why=item.why,
     )
 
 

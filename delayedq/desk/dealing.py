@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.contrib.auth import get_user_model
@@ -18,7 +19,7 @@ from delayedq.models import Message
 from delayedq.store import store_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Iterator
 
 #: How many are tried for one, when others take them at the same moment.
 TRIED = 20
@@ -50,19 +51,37 @@ def take_next(user: Any, queue: str) -> Item | None:
     return None
 
 
-def distribute(queue: str, users: Sequence[Any] | None = None, deal: Deal | str = Deal.LEAST_LOADED) -> int:
+def distribute(
+    queue: str,
+    users: Iterable[Any] | None = None,
+    deal: Deal | str = Deal.LEAST_LOADED,
+    *,
+    by: Any = None,
+    most: int | None = None,
+) -> int:
     """Assign what is unassigned to those of the users (None: all active ones) who may; returns how many were.
 
-    It ends when nobody may hold more. Raises ValueError for an unknown deal.
+    It ends when nobody may hold more. most: it ends after so many, and looks at no more than the first DEALT items.
+    by: the user who does it; None: code. Raises ValueError for an unknown deal, and NotAllowed if `by` may not assign.
     """
-    people = list(get_user_model().objects.filter(is_active=True)) if users is None else list(users)
+    if by is not None:
+        rules.demand(by, "assign", Item(queue=queue))
+    people = get_user_model().objects.filter(is_active=True) if users is None else users
     turns = _turns([one for one in people if rules.may(one, "take", queue)], queue, Deal(deal))
-    count, waiting = 0, Item.objects.filter(queue=queue).unassigned()
-    after: str | None = ""
-    while after is not None and turns.people:
-        rows, after = page(waiting, after, DEALT)
-        count += sum(_is_live(item) and _dealt(item, turns) for item in rows)
+    count, waiting = 0, _all(Item.objects.filter(queue=queue).unassigned())
+    for item in waiting if most is None else islice(waiting, DEALT):
+        if not turns.people or count == most:
+            break
+        count += _is_live(item) and _dealt(item, turns, by)
     return count
+
+
+def _all(items: Any) -> Iterator[Item]:
+    """In order, a page at a time."""
+    after: str | None = ""
+    while after is not None:
+        rows, after = page(items, after, DEALT)
+        yield from rows
 
 
 @dataclass(slots=True)
@@ -89,11 +108,11 @@ def _turns(people: list[Any], queue: str, deal: Deal) -> _Turns:
     return _Turns(people, {user.pk: last.get(user.pk, 0.0) for user in people}, deal)
 
 
-def _dealt(item: Item, turns: _Turns) -> bool:
+def _dealt(item: Item, turns: _Turns, by: Any) -> bool:
     """Whether somebody has it now; who can hold no more gets no other turn."""
     for user in turns.in_order():
         try:
-            given = _given(item, user)
+            given = _given(item, user, by=by)
         except NotAllowed:
             room = rules.room_of(user, item.queue)
             if room is not None and room < 1:

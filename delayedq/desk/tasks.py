@@ -1,4 +1,4 @@
-"""The record of decisions: each is a message, in the history and in the lake when a worker has ended it."""
+"""Records of decisions, and of modes: messages, in the history and in the lake when a worker has ended them."""
 
 from __future__ import annotations
 
@@ -13,3 +13,10 @@ def decided(**decision: Any) -> dict[str, Any]:
     decided, the right answer if it was known before, and whether the handler agrees.
     """
     return {name: decision[name] for name in ("message_id", "verb", "agreed") if name in decision}
+
+
+@task
+def mode_set(**change: Any) -> None:
+    """Does nothing but to be recorded: its arguments say who (`by`) has set the mode (`mode`) of a task (`task`), and
+    what it was before (`before`).
+    """

@@ -23,6 +23,7 @@ def pages(site: Any = None) -> list[URLPattern]:
         "mine": ("", views.mine),
         "next": ("next/", acting.take_next),
         "team": ("team/", views.team),
+        "deal": ("team/deal/", acting.deal),
         "review": ("review/", views.review),
         "figures": ("figures/", views.figures),
         "automation": ("automation/", views.automation),

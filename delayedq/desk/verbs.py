@@ -85,7 +85,7 @@ def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None
             raise InvalidPostponement(_("A follow-up date lies in the future, and has a time zone."))
         _demand_held(self, item, by, now)
         _free(item, State.POSTPONED)
-        item.until, item.reason = until, why
+        item.until, item.why = until, why
 
 
 def report(self: Item, done: float, total: float | None = None, note: str = "", by: Any = None) -> None:
@@ -136,7 +136,7 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
     with _changed(self, "send_back", by) as (item, now):
         _demand_review(self, item, by)
         maker = item.decided_by
-        item.reviewed_by, item.rejections, item.reason = by, item.rejections + 1, why
+        item.reviewed_by, item.rejections, item.why = by, item.rejections + 1, why
         _free(item, State.WAITING)
         if maker is not None:
             _hold(item, maker, now)

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_safe
 from delayedq.core.limits import is_storable
 from delayedq.desk import automating, paging, rules
 from delayedq.desk import figures as counted
+from delayedq.desk.acting import DEALT_AT_ONCE
 from delayedq.desk.framing import framed
 from delayedq.desk.showing import rows_of
 from delayedq.operations.counting import Count, bounded_rows
@@ -89,6 +90,8 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
         "queue": queue,
         "only": only,
         "queues": queues,
+        "may_deal": bool(queue) and all(rules.may(request.user, verb, queue) for verb in ("view", "assign")),
+        "dealt_at_once": DEALT_AT_ONCE,
         "filters": {
             "": _("all"),
             "unassigned": _("unassigned"),

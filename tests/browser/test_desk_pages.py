@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -222,6 +223,48 @@ def test_an_item_is_renewed_while_its_page_is_open_and_who_has_lost_it_keeps_wha
     lost = page.get_by_role("alert").filter(has_text="Taken by bob")
     lost.wait_for()
     assert page.get_by_label("Amount").input_value() == "55"
+
+
+@sqlite
+def test_a_page_renews_three_times_in_a_hold(stopped, ann, monkeypatch):
+    item = opened(refund, 10)
+    item.take(ann)
+    hold = timedelta(seconds=90)
+    monkeypatch.setattr("delayedq.desk.acting._desk", lambda item: replace(refund.desk, hold=hold))
+    page = stopped(f"{DESK}{item.pk}/")
+    for _ in range(3):
+        with page.expect_response("**/renew/") as renewed:
+            pass_seconds(page, 30)
+        assert renewed.value.status == 204
+
+
+@sqlite
+@pytest.mark.parametrize("loss", ["permission", "deleted", "signed out"])
+def test_who_may_not_renew_an_item_is_told_that_it_is_no_longer_theirs(stopped, ann, loss):
+    item = opened(refund, 10)
+    item.take(ann)
+    page = stopped(f"{DESK}{item.pk}/")
+    page.get_by_label("Amount").fill("55")
+    if loss == "permission":
+        ann.user_permissions.clear()  # 404
+    elif loss == "deleted":
+        item.delete()
+    else:
+        page.context.clear_cookies()  # 403: nor is there a token
+    pass_seconds(page, 301)
+    page.get_by_role("alert").filter(has_text="it is no longer yours, or you are signed out").wait_for()
+    assert page.get_by_label("Amount").input_value() == "55"
+
+
+@sqlite
+def test_a_link_keeps_the_focus_when_its_part_is_refreshed(stopped, ann):
+    opened(refund, 10)
+    page = stopped(f"{DESK}figures/")
+    page.locator("#desk-figures-queues a").focus()
+    opened(refund, 20)
+    pass_seconds(page, 11)
+    page.locator("#desk-figures-queues .dq-number", has_text="2").first.wait_for()
+    assert focused(page) == "refunds"
 
 
 @sqlite

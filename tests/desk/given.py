@@ -78,11 +78,6 @@ def euros(order):
     return {"cents": order}
 
 
-@desk_task(queue_name=QUEUE, sensitive=True, max_attempts=1, mode="automatic")
-def secret(name, asks):
-    raise NeedsPerson(f"unknown: {name}") if asks else ValueError(f"unknown: {name}")
-
-
 def person(name, *verbs, superuser=False):
     user = get_user_model().objects.create(username=name, is_staff=True, is_superuser=superuser)
     names = [f"{verb}_item" for verb in verbs]

@@ -46,7 +46,7 @@ def test_who_is_not_of_the_groups_of_a_queue_sees_none_of_its_items():
     assert client.get(f"{LIST}{item.pk}/change/").status_code == 200
 
 
-@pytest.mark.parametrize("name", ["truth", "proposal", "confidence", "decision", "reason"])
+@pytest.mark.parametrize("name", ["truth", "proposal", "confidence", "decision", "reason", "why"])
 def test_no_query_string_asks_for_what_is_not_shown(name):
     opened()
     client = signed_in(person("ann", "view"))
@@ -69,10 +69,12 @@ def test_what_is_decided_blind_shows_no_proposal_until_it_is_closed_even_if_it_w
 
 def test_what_sensitive_tasks_have_decided_is_masked():
     item = opened(refund)
-    given = {"proposal": '"771177"', "truth": '"882288"', "decision": '"993399"', "reason": "664466"}
+    given = {"proposal": '"771177"', "truth": '"882288"', "decision": '"993399"', "reason": "664466"} | {
+        "why": "557755"
+    }
     Item.objects.filter(pk=item.pk).update(is_open=False, state=State.DONE, **given)
     client = signed_in(person("ann", *ALL))
     for kind, is_masked in ((refund.module_path, False), (secret.module_path, True)):
         Item.objects.filter(pk=item.pk).update(kind=kind)
         page = text_of(client.get(f"{LIST}{item.pk}/change/"))
-        assert [text in page for text in ("771177", "882288", "993399", "664466")] == [not is_masked] * 4
+        assert [text in page for text in ("771177", "882288", "993399", "664466", "557755")] == [not is_masked] * 5

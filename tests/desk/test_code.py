@@ -121,7 +121,7 @@ def test_code_may_do_what_no_user_is_named_for():
         with pytest.raises(InvalidPostponement):
             item.postpone(time(), "now")
         item.postpone(time() + timedelta(days=1), "next week")
-        assert (item.state, item.reason) == (State.POSTPONED, "next week")
+        assert (item.state, item.why) == (State.POSTPONED, "next week")
         item.unassign()
         item.assign(ann)
         item.finish({"amount": 7})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -9,7 +10,11 @@ from django.contrib.auth.models import Group, Permission
 from django.test import Client
 from django.utils import timezone
 
+from delayedq.desk import acting
 from delayedq.desk.models import Automation, Comment, DeskQueue, Item, State
+from delayedq.desk.signals import item_changed
+from delayedq.models import FinishedMessage
+from delayedq.testing import run_due
 from tests.desk.given import ALL, QUEUE, opened, person, refund, reviewed
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
@@ -153,7 +158,10 @@ def test_bad_input_is_said_at_its_field_and_changes_nothing(people, verb, bad, f
     assert said in str(form.errors[field])
     page = answer.content.decode()
     assert f'id="{form[field].auto_id}_error"' in page
-    assert f'aria-describedby="{form[field].auto_id}_error"' in page or form[field].help_text
+    (shown,) = re.findall(rf'<(?:input|select|textarea) [^>]*id="{form[field].auto_id}"[^>]*>', page)
+    described = re.search(r'aria-describedby="([^"]*)"', shown)
+    assert described is not None, shown
+    assert described[1].split()[-1] == f"{form[field].auto_id}_error"
     assert seen() == before
 
 
@@ -205,6 +213,75 @@ def test_who_sets_the_mode_needs_the_permission_and_a_queue_that_they_see(people
     assert "From now on: people." in page.content.decode()
     client.post(f"{DESK}automation/mode/", {"kind": refund.module_path, "mode": ""})
     assert not Automation.objects.exists()
+
+
+def test_who_sets_the_mode_is_in_the_history(people):
+    """The button, the one that goes back to the code, and one that was refused."""
+    lead = people["lead"]
+    lead.user_permissions.add(Permission.objects.get(codename="change_automation"))
+    client = signed_in(lead)
+    for mode in ("shadow", "automatic", "wild", ""):
+        client.post(f"{DESK}automation/mode/", {"kind": refund.module_path, "mode": mode})
+    signed_in(people["viewer"]).post(f"{DESK}automation/mode/", {"kind": refund.module_path, "mode": "automatic"})
+    run_due()
+    ended = FinishedMessage.objects.filter(kind="delayedq.desk.tasks.mode_set", queue=QUEUE).order_by("id")
+    said = [row.kwargs for row in ended]
+    assert [(one["before"], one["mode"]) for one in said] == [
+        ("people", "shadow"), ("shadow", "automatic"), ("automatic", "people")
+    ]  # fmt: skip
+    assert {(one["by"], one["task"]) for one in said} == {("lead", refund.module_path)}
+
+
+@pytest.mark.parametrize("way", ["round_robin", "least_loaded"])
+def test_a_lead_deals_what_waits_to_those_who_work_on_the_queue(people, monkeypatch, way):
+    monkeypatch.setattr(acting, "DEALT_AT_ONCE", 3)
+    workers = {"holder", "colleague", "both", "lead"}
+    people["blind"].groups.clear()
+    for _ in range(4):
+        opened()
+    heard, client = [], signed_in(people["lead"])
+
+    def hear(verb, by, **_):
+        heard.append((verb, by))
+
+    item_changed.connect(hear)
+    try:
+        page = client.post(f"{DESK}team/deal/", {"queue": QUEUE, "deal": way}, follow=True)
+    finally:
+        item_changed.disconnect(hear)
+    assert page.redirect_chain == [(f"{DESK}team/?queue={QUEUE}", 302)]
+    assert "3 items were assigned." in page.content.decode()
+    assert heard == [("assign", people["lead"])] * 3
+    held = Item.objects.assigned()
+    assert len({item.holder for item in held}) == 3
+    assert {item.holder.username for item in held} < workers
+    client.post(f"{DESK}team/deal/", {"queue": QUEUE, "deal": way})
+    assert {item.holder.username for item in held.all()} == workers
+
+
+@sqlite
+@pytest.mark.parametrize("role", ROLES)
+def test_who_may_assign_may_deal(people, role):
+    opened()
+    client = signed_in(people[role])
+    page = client.get(f"{DESK}team/", {"queue": QUEUE}).content.decode()
+    assert ("In turn" in page) == (role == "lead")
+    assert "In turn" not in client.get(f"{DESK}team/").content.decode()
+    assert client.get(f"{DESK}team/deal/").status_code == 405
+    answer = client.post(f"{DESK}team/deal/", {"queue": QUEUE, "deal": "round_robin"}, follow=True)
+    assert Item.objects.assigned().exists() == (role == "lead")
+    assert (answer.status_code == 404) == (role in {"blind", "nobody", "outsider"})
+    is_told = f"{role} may not assign items of the queue refunds." in answer.content.decode()
+    assert is_told == (role not in {"lead", "blind", "nobody", "outsider"})
+
+
+def test_nothing_is_dealt_in_an_unknown_way_or_queue(people):
+    opened()
+    client = signed_in(people["lead"])
+    for bad in ({"queue": QUEUE, "deal": "by lot"}, {"queue": QUEUE}, {"queue": "\0", "deal": "round_robin"}, {}):
+        answer = client.post(f"{DESK}team/deal/", bad)
+        assert answer.status_code == 302
+    assert not Item.objects.assigned().exists()
 
 
 def test_take_next_takes_nothing_for_who_may_not(people):

@@ -139,7 +139,7 @@ def test_what_was_replaced_falls_back_with_a_mark_whoever_holds_or_reviews_it():
     assert heard == ["replace"]
     assert (item.state, item.holder, item.replaced_at, item.opened_at) == (State.WAITING, None, time(), time())
     assert (item.decision, item.decided_by, item.decided_at, item.reviewed_by) == (None, None, None, None)
-    assert (item.rejections, item.reason, item.priority) == (0, "", 3)
+    assert (item.rejections, item.why, item.priority) == (0, "", 3)
 
 
 def test_take_next_leaves_to_others_what_is_too_heavy():

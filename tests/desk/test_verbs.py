@@ -133,7 +133,7 @@ def test_what_is_postponed_waits_for_its_date():
         assert desk.take_next(ann, QUEUE) is None
         with pytest.raises(NotOpen, match="postponed"):
             item.take(ann)
-        assert desk.items(QUEUE).postponed().get().reason == "no receipt yet"
+        assert desk.items(QUEUE).postponed().get().why == "no receipt yet"
         time.advance(timedelta(days=1))
         assert desk.take_next(ann, QUEUE) == item
 

@@ -21,6 +21,17 @@ class Migration(migrations.Migration):
     ]
 
     operations = [
+        migrations.AddField(
+            model_name='item',
+            name='why',
+            field=models.TextField(blank=True, default='', help_text='Why it was postponed or sent back, the last time.'),
+            preserve_default=False,
+        ),
+        migrations.AlterField(
+            model_name='item',
+            name='reason',
+            field=models.TextField(blank=True, help_text='Why a person is needed: what the handler has said.'),
+        ),
         migrations.AddIndex(
             model_name='item',
             index=models.Index(fields=['is_open', 'closed_at', 'id'], name='delayedq_desk_closed'),

@@ -13,15 +13,18 @@
 
     const isBusy = (part) => part.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
 
+    // What a link or a button is known by in the part that replaces its own.
+    const name = (one) => one.id || one.rel || one.getAttribute("href") || one.textContent;
+
     function replace(page) {
         document.querySelectorAll("[data-live]").forEach((old) => {
-            const fresh = page.getElementById(old.id), focused = old.contains(document.activeElement) && document.activeElement.id;
+            const fresh = page.getElementById(old.id), focused = old.contains(document.activeElement) && name(document.activeElement);
             fresh?.querySelectorAll("[name=csrfmiddlewaretoken]").forEach((one) => {
                 one.value = old.querySelector("[name=csrfmiddlewaretoken]")?.value ?? one.value; // masked anew in each answer
             });
             if (!fresh || isBusy(old) || fresh.innerHTML === old.innerHTML) return;
             old.innerHTML = fresh.innerHTML;
-            if (focused) document.getElementById(focused)?.focus();
+            if (focused) [...old.querySelectorAll("a, button")].find((one) => name(one) === focused)?.focus({ preventScroll: true });
         });
     }
 
@@ -67,10 +70,12 @@
     async function renew() {
         const body = new FormData();
         body.set("csrfmiddlewaretoken", held.querySelector("[name=csrfmiddlewaretoken]").value);
-        const answer = await fetched(held.dataset.renew, { method: "POST", body });
-        const lost = held.querySelector(".dq-desk-lost");
-        lost.hidden = answer.status !== 409;
-        lost.textContent = answer.status === 409 ? await answer.text() : "";
+        const answer = await fetch(held.dataset.renew, { method: "POST", body, credentials: "same-origin" });
+        if (answer.status >= 500) return; // it is tried again
+        const lost = held.querySelector(".dq-desk-lost"), isRenewed = answer.status === 204;
+        const text = isRenewed ? "" : answer.status === 409 ? await answer.text() : held.dataset.lost;
+        if (lost.textContent !== text) lost.textContent = text; // else it would be read aloud each time
+        lost.hidden = isRenewed;
     }
-    if (held) setInterval(() => renew().catch(() => {}), 300 * 1000);
+    if (held) setInterval(() => renew().catch(() => {}), held.dataset.seconds * 1000);
 }
