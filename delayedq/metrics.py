@@ -43,6 +43,8 @@ STATES = (
     ("scheduled", "Messages that are not due yet.", _TASK),
     ("running", "Messages whose lease holds.", _TASK),
     ("dead_letters", "Messages that failed for good, in the history.", _TASK),
+    ("limited_due", "Messages that are due and have a channel or a limit, for which they may wait.", _QUEUE),
+    ("channels", "Channels that have messages, by state: in turn, resting, blocked.", ("database", "queue", "state")),
     ("oldest_due_seconds", "For how long the first message of a queue has been due that waits for no limit.", _QUEUE),
     ("oldest_limited_seconds", "For how long the first message has been due that waits for a limit.", _QUEUE),
     ("workers", "Worker processes whose heartbeat is fresh.", ("database",)),
@@ -149,7 +151,9 @@ def _values(found: Backlog) -> Iterator[tuple[str, Iterable[str], float]]:
     for name, counted in counts.items():
         yield from ((name, names, number) for names, number in counted.items())
     yield from (("oldest_due_seconds", (queue,), seconds) for queue, seconds in found.oldest.items())
-    yield from (("oldest_limited_seconds", (queue,), seconds) for queue, seconds in found.limited.items())
+    yield from (("oldest_limited_seconds", (queue,), seconds) for queue, seconds in found.oldest_limited.items())
+    yield from (("limited_due", (queue,), number) for queue, number in found.limited.items())
+    yield from (("channels", names, number) for names, number in found.channels.items())
     yield "workers", (), found.workers
     yield "threads_needed", (), found.threads_needed
     yield "cron_late_seconds", (), found.cron_late

@@ -32,6 +32,7 @@ FIRING = {
         'delayedq_due{database="d",queue="q",task="t"}': "3x90",
     },
     "DelayedqQueueLate": {'delayedq_oldest_due_seconds{database="d",queue="q"}': "90x90"},
+    "DelayedqLimitedLong": {'delayedq_oldest_limited_seconds{database="d",queue="q"}': "3700x90"},
     "DelayedqFailures": {
         'delayedq_messages_ended_total{database="d",queue="q",task="t",outcome="failed",instance="i"}': "0+5x90"
     },
@@ -56,7 +57,7 @@ def promtool():
 
 def test_every_rule_is_tried(promtool):
     assert set(re.findall(r"alert: (\w+)", RULES.read_text())) == set(FIRING)
-    assert "SUCCESS: 9 rules found" in promtool("check", "rules", RULES).stdout
+    assert "SUCCESS: 10 rules found" in promtool("check", "rules", RULES).stdout
 
 
 @pytest.mark.parametrize("alert", FIRING)

@@ -12,6 +12,7 @@ from django.db import connections
 from django.test import RequestFactory
 
 from delayedq import metrics
+from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs
 from delayedq.store.protocol import Lane
@@ -51,6 +52,16 @@ def test_messages_are_counted_by_state_queue_and_task(store):
     assert found[f"delayedq_up{{{where}}}"] == 1
     assert found[f"delayedq_offers_total{{{where}}}"] >= 4
     assert found[f'delayedq_oldest_due_seconds{{{where},queue="a"}}'] >= 0
+
+
+def test_channels_and_what_may_wait_for_limits_are_shown(store):
+    tasks.deliver.enqueue_many([(("acme",), {})] * 2)
+    store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
+    found, where = exposed(), f'{{database="{store.alias}",queue="webhooks"'
+
+    assert found[f"delayedq_limited_due{where}}}"] == 1
+    assert found[f'delayedq_channels{where},state="resting"}}'] == 1
+    assert f"delayedq_oldest_limited_seconds{where}}}" in found
 
 
 def test_more_than_few_are_counted_by_queue_alone(store, monkeypatch):

@@ -25,6 +25,7 @@ DELAYEDQ = {
     "DEPLOY_GRACE": timedelta(seconds=float(os.environ.get("DEPLOY_GRACE", "600"))),
     "LISTENER_DSN": os.environ.get("LISTENER_DSN"),
     "CRON": json.loads(os.environ.get("CRON", "{}")),
+    "LIMITS": json.loads(os.environ.get("LIMITS", "{}")),
 }
 LOGGING["loggers"]["delayedq"] = {"level": "INFO", "handlers": ["console"]}  # noqa: F405
 LOGGING["handlers"] = {"console": {"class": "logging.StreamHandler"}}  # noqa: F405

@@ -1,5 +1,11 @@
-"""The pages of the admin, one module for each. Whatever they change goes through `delayedq.operations`."""
+"""The pages of the admin, one module for each. Whatever they change goes through `delayedq.operations`.
 
-from delayedq.admin import dashboard, edits, finished, flows, messages, queues, schedules
+Django imports this where there is an admin. What templates use of it works without.
+"""
 
-__all__ = ["dashboard", "edits", "finished", "flows", "messages", "queues", "schedules"]
+from django.apps import apps
+
+if apps.is_installed("django.contrib.admin"):
+    from delayedq.admin import dashboard, edits, finished, flows, messages, queues, schedules
+
+    __all__ = ["dashboard", "edits", "finished", "flows", "messages", "queues", "schedules"]

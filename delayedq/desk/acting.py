@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.http import FileResponse, Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.loader import select_template
 from django.utils.http import urlencode
@@ -92,6 +93,22 @@ def set_mode(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: A
 def one(request: HttpRequest, pk: int, site: Any = None) -> HttpResponse:
     """One item: its arguments, the form, earlier decisions and comments."""
     return _page(request, site, _seen(request, pk))
+
+
+@never_cache
+@require_safe
+def attached(request: HttpRequest, pk: int, comment: int, site: Any = None) -> FileResponse:  # noqa: ARG001
+    """The file of a comment, for who may see its item: it is saved and not shown, as people attach anything."""
+    found = get_object_or_404(_seen(request, pk).comments.exclude(attachment=""), pk=comment)
+    try:
+        content = found.attachment.open()
+    except FileNotFoundError as gone:
+        raise Http404(str(gone)) from None
+    name = Path(found.attachment.name).name
+    headers = {"X-Content-Type-Options": "nosniff"}
+    return FileResponse(
+        content, as_attachment=True, filename=name, content_type="application/octet-stream", headers=headers
+    )
 
 
 @require_POST

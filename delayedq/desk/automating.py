@@ -107,8 +107,8 @@ def may_set(user: Any) -> bool:
 def set_mode(user: Any, kind: str, mode: str) -> None:
     """Who decides the messages of the task from now on; an empty mode: what its code says.
 
-    The history says who has set it. Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks a
-    handler where there is none.
+    The history says who has set it. Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks
+    a handler where there is none.
     """
     task: Any = registered.get(kind)
     known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)

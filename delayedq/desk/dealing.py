@@ -7,7 +7,6 @@ from enum import StrEnum
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from django.contrib.auth import get_user_model
 from django.db.models import Max
 
 from delayedq.desk import rules
@@ -66,7 +65,7 @@ def distribute(
     """
     if by is not None:
         rules.demand(by, "assign", Item(queue=queue))
-    people = get_user_model().objects.filter(is_active=True) if users is None else users
+    people = rules.active_users() if users is None else users
     turns = _turns([one for one in people if rules.may(one, "take", queue)], queue, Deal(deal))
     count, waiting = 0, _all(Item.objects.filter(queue=queue).unassigned())
     for item in waiting if most is None else islice(waiting, DEALT):

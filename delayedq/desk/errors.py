@@ -30,7 +30,7 @@ class NotAllowed(DeskError):
 
 
 class InvalidDecision(DeskError, ValueError):
-    """A decision that the form of the task refuses; `errors` has the messages for each field."""
+    """A decision that cannot be stored, or that the form of the task refuses; `errors` has the messages by field."""
 
     field = "result"
 
@@ -40,6 +40,6 @@ class InvalidDecision(DeskError, ValueError):
 
 
 class InvalidPostponement(DeskError, ValueError):
-    """A time that is not aware, or is past."""
+    """A time that is not aware, is past, or is more than ten years ahead."""
 
     field = "until"

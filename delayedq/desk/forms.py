@@ -8,19 +8,39 @@ from django import forms
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Permission, PermissionsMixin
 from django.db.models import Q
+from django.forms.fields import InvalidJSONInput
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk.models import Comment, DeskQueue
+from delayedq.desk.rules import active_users
 
 #: At most this many people are offered to assign an item to.
 OFFERED = 200
 
 
+class ResultField(forms.JSONField):
+    """Refuses also what is JSON, but which Python does not read: numbers of thousands of digits, extreme nesting."""
+
+    def to_python(self, value: Any) -> Any:
+        try:
+            return super().to_python(value)
+        except (ValueError, RecursionError):
+            raise forms.ValidationError(
+                self.error_messages["invalid"], code="invalid", params={"value": value}
+            ) from None
+
+    def bound_data(self, data: Any, initial: Any) -> Any:
+        try:
+            return super().bound_data(data, initial)
+        except (ValueError, RecursionError):
+            return InvalidJSONInput(data)
+
+
 class ResultForm(forms.Form):
     """The decision of a task that has no form of its own."""
 
-    value = forms.JSONField(label=_("Result"), help_text=_("As JSON."), required=False)
+    value = ResultField(label=_("Result"), help_text=_("As JSON."), required=False)
 
     def result(self) -> Any:
         return self.cleaned_data["value"]
@@ -49,14 +69,14 @@ class AssignForm(forms.Form):
     def __init__(self, *args: Any, queue: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         field: Any = self.fields["user"]
-        field.queryset = get_user_model().objects.filter(is_active=True)
+        field.queryset = active_users()
         offered = sorted((str(user), user.pk) for user in offered_for(queue)[:OFFERED])
         field.widget.choices = [("", "-"), *((pk, name) for name, pk in offered)]
 
 
 def offered_for(queue: str) -> Any:
     """The active users who have the permission to take items of this queue, in one statement."""
-    users: Any = get_user_model().objects.filter(is_active=True)
+    users: Any = active_users()
     if not issubclass(get_user_model(), PermissionsMixin):
         return users
     known = Permission.objects.filter(codename="take_item", content_type__app_label="delayedq_desk")

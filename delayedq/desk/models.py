@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -225,6 +226,11 @@ class Skill(models.Model):
         return f"{self.user}: {self.name}"
 
 
+def stored_name(comment: Comment, name: str) -> str:  # noqa: ARG001 - what Django gives
+    """Where an attached file is stored: at a name that nobody guesses, as some sites serve their media to anybody."""
+    return f"desk/{secrets.token_urlsafe(16)}/{name}"
+
+
 class Comment(models.Model):
     """What somebody has said of an item, with a file in the project's storage."""
 
@@ -232,7 +238,7 @@ class Comment(models.Model):
     by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+")
     at = models.DateTimeField()
     text = models.TextField(blank=True)
-    attachment = models.FileField(upload_to="desk/", blank=True)
+    attachment = models.FileField(upload_to=stored_name, blank=True)
 
     class Meta:
         default_permissions = ()

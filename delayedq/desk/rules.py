@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth import get_user_model
 from django.db import connections
 from django.db.models import Sum
 from django.utils.translation import gettext as _
@@ -19,10 +20,10 @@ def may(user: Any, verb: str, queue: str, using: str | None = None) -> bool:
     """Whether the user has the permission for this verb (view, take, assign, review), and is of the queue's groups."""
     if not (user.is_active and user.has_perm(f"delayedq_desk.{verb}_item")):
         return False
-    if user.is_superuser:
+    if _may_all(user):
         return True
     groups = list(_of(DeskQueue, using).filter(queue=queue, groups__isnull=False).values_list("groups", flat=True))
-    return not groups or user.groups.filter(pk__in=groups).exists()
+    return not groups or (hasattr(user, "groups") and user.groups.filter(pk__in=groups).exists())
 
 
 def visible(user: Any) -> QuerySet[Item]:
@@ -33,13 +34,24 @@ def visible(user: Any) -> QuerySet[Item]:
     if not (user.is_active and user.has_perm("delayedq_desk.view_item")):
         return Item.objects.none()
     items = Item.objects.filter(generation__gt=UNOPENED)
-    if user.is_superuser:
+    if _may_all(user):
         return items
-    mine = user.groups.all()
+    mine = user.groups.all() if hasattr(user, "groups") else []
     closed = list(
         DeskQueue.objects.filter(groups__isnull=False).exclude(groups__in=mine).values_list("queue", flat=True)
     )
     return items.exclude(queue__in=closed) if closed else items
+
+
+def active_users() -> QuerySet[Any]:
+    """Who may sign in. A project's own users may have no column for that, and a manager of any name."""
+    users = get_user_model()._default_manager.all()  # noqa: SLF001 - Django's documented API
+    columns = {field.name for field in users.model._meta.get_fields()}  # noqa: SLF001
+    return users.filter(is_active=True) if "is_active" in columns else users
+
+
+def _may_all(user: Any) -> bool:
+    return getattr(user, "is_superuser", False)  # a project's own users may have no such thing, nor groups
 
 
 def demand(user: Any, verb: str, item: Item) -> None:
@@ -80,7 +92,7 @@ def room_of(user: Any, queue: str, using: str | None = None, *, lock: bool = Fal
     if capacity is None:
         return None
     if lock:
-        rows = _of(type(user), using).filter(pk=user.pk)
+        rows = _of(get_user_model(), using).filter(pk=user.pk)
         no_key = connections[rows.db].features.has_select_for_no_key_update
         list(rows.order_by().select_for_update(no_key=no_key).values_list("pk"))
     return capacity - load(user, queue, using)

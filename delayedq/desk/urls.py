@@ -29,6 +29,7 @@ def pages(site: Any = None) -> list[URLPattern]:
         "automation": ("automation/", views.automation),
         "mode": ("automation/mode/", acting.set_mode),
         "item": ("<int:pk>/", acting.one),
+        "file": ("<int:pk>/file/<int:comment>/", acting.attached),
         "act": ("<int:pk>/<slug:verb>/", acting.act),
     }
     return [path(route, guarded(view), {"site": site}, name=name) for name, (route, view) in routes.items()]

@@ -19,8 +19,8 @@ from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
 from delayedq.desk import closing, signals
 from delayedq.desk.agreement import drawn
-from delayedq.desk.errors import InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
-from delayedq.exceptions import UnknownTask
+from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
+from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import store_for
 from delayedq.store.progress import read_progress, write_progress
 from delayedq.tasks import task_at
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
     from delayedq.desk.declaring import Desk
     from delayedq.desk.models import Item
+
+#: How far ahead something is postponed: the last days of the calendar can't be shown in all time zones.
+FURTHEST = timedelta(days=3_653)
 
 
 def take(self: Item, by: Any) -> None:
@@ -48,8 +51,8 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
         if holder is not None and holder != user.pk and (by == user or item.assignment != self.assignment):
             raise _taken(item, now)
         _demand_takeable(item, now)
-        if by is not None and by != user:
-            _rules().demand(by, "assign", item)
+        if by is not None:
+            _rules().demand(by, "take" if by == user else "assign", item)
         if holder != user.pk:
             closing.demand_current(item)
             _rules().demand_fit(user, item)
@@ -77,12 +80,17 @@ def renew(self: Item, by: Any) -> datetime:
 
 
 def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None:
-    """Nobody may take it before `until` (an aware datetime), when it waits again. Raises InvalidPostponement."""
+    """Nobody may take it before `until`, when it waits again. Raises InvalidPostponement.
+
+    `until` is an aware datetime, in the future and at most ten years ahead.
+    """
     from delayedq.desk.models import State
 
     with _changed(self, "postpone", by) as (item, now):
         if until.utcoffset() is None or until <= now:
             raise InvalidPostponement(_("A follow-up date lies in the future, and has a time zone."))
+        if until - now > FURTHEST:
+            raise InvalidPostponement(_("A follow-up date is at most ten years ahead."))
         _demand_held(self, item, by, now)
         _free(item, State.POSTPONED)
         item.until, item.why = until, why
@@ -111,7 +119,7 @@ def finish(self: Item, result: Any, by: Any = None) -> None:
     with _changed(self, "finish", by) as (item, now):
         _demand_held(self, item, by, now)
         desk = _desk(item)
-        text = dumps(closing.checked(desk, result), where="the result")
+        text = _text(closing.checked(desk, result))
         item.decision, item.decided_by, item.decided_at = text, by, now
         item.seconds = (now - item.assigned_at).total_seconds() if item.assigned_at else None
         item.agreed = closing.agreed(item, desk)
@@ -130,7 +138,10 @@ def approve(self: Item, by: Any = None) -> None:
 
 
 def send_back(self: Item, why: str, by: Any = None) -> None:
-    """Reject a decision that is pending review: who has made it holds it again, or anybody may take it."""
+    """Reject a decision that is pending review: who has made it, and may still work on it, holds it again.
+
+    Without such a person anybody may take it.
+    """
     from delayedq.desk.models import State
 
     with _changed(self, "send_back", by) as (item, now):
@@ -138,7 +149,7 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
         maker = item.decided_by
         item.reviewed_by, item.rejections, item.why = by, item.rejections + 1, why
         _free(item, State.WAITING)
-        if maker is not None:
+        if maker is not None and _rules().may(maker, "take", item.queue, item._state.db):  # noqa: SLF001
             _hold(item, maker, now)
             item.state = State.REJECTED
 
@@ -171,6 +182,13 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
     given.__dict__.update(item.__dict__)
 
 
+def _text(result: Any) -> str:
+    try:
+        return dumps(result, where="the result")
+    except NotStorable as refused:
+        raise InvalidDecision(str(refused)) from None
+
+
 def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
     from delayedq.desk.models import State
 
@@ -187,9 +205,9 @@ def _hold(item: Item, user: Any, now: datetime) -> None:
     from delayedq.desk.models import State
 
     if item.held_by(now) != user.pk:
-        item.assigned_at = now
+        item.state, item.holder, item.assigned_at = State.ASSIGNED, user, now
         item.assignment += 1
-    item.state, item.holder, item.until = State.ASSIGNED, user, now + _desk(item).hold
+    item.until = now + _desk(item).hold
 
 
 def _free(item: Item, state: str) -> None:

@@ -6,17 +6,20 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from django.db.models import Min
+from django.db.models import Min, Q
 
 from delayedq.conf import get_settings
+from delayedq.core.channels import BOUNDARY, is_limited
 from delayedq.core.scaling import threads_needed
-from delayedq.models import CronSchedule, FinishedMessage, Message, is_free, is_held
+from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, is_free, is_held
 from delayedq.operations.archived import archive_open_since
+from delayedq.operations.channels import rules_here
 from delayedq.operations.counting import bounded_rows
 from delayedq.operations.limited_waits import waits
 from delayedq.operations.scaling import demand_of
 from delayedq.operations.state_counts import FEW
 from delayedq.operations.workers import live_workers
+from delayedq.store.channels.places import Places
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
 
 #: Of at most this many queues, by name.
 QUEUES = 200
+#: Of channels: a claim visits those IN_TURN. Others rest until a limit has room or a message is due; of those with a
+#: strict order, some are BLOCKED by a message that is tried again.
+IN_TURN, RESTING, BLOCKED = "in turn", "resting", "blocked"
 
 
 @dataclass(slots=True)
@@ -33,16 +39,21 @@ class Backlog:
     """Counts by (queue, task), seconds. With more than FEW live messages, or dead letters, they are counted by queue,
     or not at all by name, up to FEW and estimated beyond; then the names are "".
 
+    `limited`: of those that are due, the ones with a channel or a limit, for which they may wait, by queue. `channels`:
+    those that have messages, by (queue, state): IN_TURN, RESTING or BLOCKED; with more than FEW the queue is "".
+
     `oldest`: by queue that is not paused, for how long its first message has been due that waits for no limit.
-    `limited`: the same of the first that waits for a limit, of queues with such messages.
+    `oldest_limited`: the same of the first that waits for a limit, of queues with such messages.
     """
 
     due: Counter[tuple[str, str]] = field(default_factory=Counter)
     scheduled: Counter[tuple[str, str]] = field(default_factory=Counter)
     running: Counter[tuple[str, str]] = field(default_factory=Counter)
     dead: Counter[tuple[str, str]] = field(default_factory=Counter)
+    limited: Counter[str] = field(default_factory=Counter)
+    channels: Counter[tuple[str, str]] = field(default_factory=Counter)
     oldest: dict[str, float] = field(default_factory=dict)
-    limited: dict[str, float] = field(default_factory=dict)
+    oldest_limited: dict[str, float] = field(default_factory=dict)
     offered: int = 0  #: The highest id: about how many messages there ever were.
     workers: int = 0
     threads_needed: int = 0  #: For messages to start within DELAYEDQ["TARGET_LATENCY"].
@@ -57,11 +68,12 @@ def backlog(store: Store) -> Backlog:
     workers = live_workers(store, now)
     held = sum(worker.held for worker in workers)
     _count_live(store, now, held, found)
+    _count_channels(store, now, found)
     _count_dead(store, found)
     heads = store.scan()
     waiting = sorted(waits(store, heads, now).items())[:QUEUES]
     found.oldest = {queue: wait.late for queue, wait in waiting}
-    found.limited = {queue: wait.limited for queue, wait in waiting if wait.limited}
+    found.oldest_limited = {queue: wait.limited for queue, wait in waiting if wait.limited}
     found.workers = len(workers)
     asked = demand_of(store, heads, held, now)
     found.threads_needed = threads_needed(asked, get_settings().TARGET_LATENCY.total_seconds())
@@ -73,17 +85,20 @@ def backlog(store: Store) -> Backlog:
 
 
 def _count_live(store: Store, now: datetime, held: int, found: Backlog) -> None:
-    live = Message.objects.using(store.alias).filter(queue__gt="").annotate(is_held=is_held(now))
-    columns = live.order_by("queue", "priority", "scheduled_at").values_list("queue", "kind", "scheduled_at", "is_held")
-    rows = list(columns[: FEW + 1])
+    live = Message.objects.using(store.alias).filter(queue__gt="")
+    live = live.annotate(is_held=is_held(now), is_limited=Q(priority__lt=BOUNDARY))
+    columns = ("queue", "kind", "scheduled_at", "is_held", "is_limited")
+    rows = list(live.order_by("queue", "priority", "scheduled_at").values_list(*columns)[: FEW + 1])
     found.offered = _highest(store)
     if len(rows) > FEW:
         _count_queues(store, now, found)
         found.running["", ""] = held
         return
-    for queue, kind, scheduled_at, is_leased in rows:
+    for queue, kind, scheduled_at, is_leased, in_channel in rows:
         state = found.running if is_leased else found.due if scheduled_at <= now else found.scheduled
         state[queue, kind] += 1
+        if state is found.due and in_channel:
+            found.limited[queue] += 1
 
 
 def _count_queues(store: Store, now: datetime, found: Backlog) -> None:
@@ -91,8 +106,30 @@ def _count_queues(store: Store, now: datetime, found: Backlog) -> None:
     for queue in sorted({lane.queue for lane in lanes})[:QUEUES]:
         priorities = {lane.priority for lane in lanes if lane.queue == queue}
         rows = Message.objects.using(store.alias).filter(queue=queue, priority__in=priorities)
-        found.due[queue, ""] = bounded_rows(rows.filter(is_free(now), scheduled_at__lte=now), FEW).number
+        due = rows.filter(is_free(now), scheduled_at__lte=now)
+        found.due[queue, ""] = bounded_rows(due, FEW).number
+        if limited := [priority for priority in priorities if is_limited(priority)]:
+            found.limited[queue] = bounded_rows(due.filter(priority__in=limited), FEW).number
         found.scheduled[queue, ""] = bounded_rows(rows.filter(scheduled_at__gt=now), FEW).number
+
+
+def _count_channels(store: Store, now: datetime, found: Backlog) -> None:
+    """What blocks is looked for in the first FEW that rest, of tasks with a strict order."""
+    channels = Channel.objects.using(store.alias)
+    rows = list(channels.order_by("is_ready", "ready_at").values_list("id", "group_id", "is_ready")[: FEW + 1])
+    if not rows:
+        return
+    groups = {one.pk: one for one in ChannelGroup.objects.using(store.alias).order_by("queue", "kind")[:QUEUES]}
+    strict = {id_ for id_, one in groups.items() if rules_here(one.queue, one.kind).is_strict}
+    resting = [id_ for id_, group, is_ready in rows if not is_ready and group in strict]
+    blocked = Places(store, now).blocked(resting) if resting else {}
+    for id_, group, is_ready in rows if len(rows) <= FEW else ():
+        state = BLOCKED if id_ in blocked else IN_TURN if is_ready else RESTING
+        found.channels[groups[group].queue if group in groups else "", state] += 1
+    if len(rows) > FEW:
+        of_state = {state: channels.filter(is_ready=state == IN_TURN) for state in (IN_TURN, RESTING)}
+        found.channels.update({("", state): bounded_rows(some, 10 * FEW).number for state, some in of_state.items()})
+        found.channels.update({("", BLOCKED): len(blocked), ("", RESTING): -len(blocked)})
 
 
 def _count_dead(store: Store, found: Backlog) -> None:

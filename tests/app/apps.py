@@ -17,6 +17,11 @@ class TestsConfig(AppConfig):
         if "DECIDING" in os.environ:
             from tests.app import deciding  # noqa: F401
 
+        if "SOAKED" in os.environ:
+            from tests.app import soaked
+
+            soaked.watch_claims()
+
         if "QUERY_AT_START" in os.environ:
             with warnings.catch_warnings(action="ignore"):
                 self.get_model("Mark").objects.exists()

@@ -41,3 +41,17 @@ def test_who_is_owed_places_gets_them_before_anybody_gets_more(room, given_):
     is_short = any(dealt[rank] < min(one.owed, one.most) for rank, one in waiting.items())
     got_more = any(dealt[rank] > one.owed for rank, one in waiting.items())
     assert not (is_short and got_more)
+
+
+@settings(deadline=None)
+@given(st.integers(0, 200), st.dictionaries(st.integers(0, 30), st.tuples(st.integers(0, 40), st.integers(0, 3))))
+def test_where_two_are_dealt_at_once_nobody_is_more_than_two_ahead_and_shares_come_first(room, given_):
+    waiting = {name: Waiting(most, owed=owed, at_once=2) for name, (most, owed) in given_.items()}
+    dealt = deal(room, waiting)
+
+    assert sum(dealt.values()) == min(room, sum(one.most for one in waiting.values()))
+    assert all(dealt[name] <= one.most for name, one in waiting.items())
+    short = [name for name, one in waiting.items() if dealt[name] < min(one.owed, one.most)]
+    assert not short or all(dealt[name] <= one.owed for name, one in waiting.items() if one.owed > 0)
+    hungry = [dealt[name] for name, one in waiting.items() if not one.owed and dealt[name] < one.most]
+    assert not hungry or max(hungry) - min(hungry) <= 2

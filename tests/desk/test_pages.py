@@ -15,7 +15,7 @@ from django.utils import timezone
 from delayedq.desk import figures, showing
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed
+from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, sure
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -77,6 +77,61 @@ def test_how_often_a_page_renews_follows_from_how_long_an_item_is_held(alias, mo
     monkeypatch.setattr("delayedq.desk.acting._desk", lambda _: short)
     page = text_of(signed_in(ann).get(f"/desk/{item.pk}/"))
     assert re.search(r'data-renew="/desk/\d+/renew/" data-seconds="(\d+)"', page)[1] == str(seconds)
+
+
+def test_the_capacity_of_a_queue_holds_on_the_pages():
+    ann, ben = person("ann", *ALL), person("ben", *ALL)
+    DeskQueue.objects.create(queue=QUEUE, capacity=2)
+    first, second, third, fourth = (opened() for _ in range(4))
+    client = signed_in(ann)
+    client.post("/desk/next/", {"queue": QUEUE})
+    client.post(f"/desk/{second.pk}/take/")
+    refused = [
+        client.post("/desk/next/", {"queue": QUEUE}, follow=True),
+        client.post(f"/desk/{third.pk}/take/", follow=True),
+        signed_in(ben).post(f"/desk/{third.pk}/assign/", {"user": ann.pk}),
+    ]
+    assert all("ann holds as much of the queue refunds as one may: 2." in text_of(page) for page in refused)
+    assert set(Item.objects.assigned(ann)) == {first, second}
+    assert set(Item.objects.unassigned()) == {third, fourth}
+
+
+@pytest.mark.parametrize("value", ["[" * 200 + "]" * 200, "[" * 100_000, "9" * 5_000], ids=len)
+def test_json_that_cannot_be_stored_is_refused_on_the_page(value):
+    ann = person("ann", *ALL)
+    item = opened(sure, 1, 0.5)
+    item.take(ann)
+    page = signed_in(ann).post(f"/desk/{item.pk}/finish/", {"assignment": item.assignment, "value": value})
+    assert page.status_code == 422
+    assert page.context["forms"]["finish"].errors
+    assert Item.objects.get().state == State.ASSIGNED
+
+
+@pytest.mark.parametrize("until", ["9999-12-31T23:59", "9999-12-31T12:00", "0001-01-01T00:00"])
+def test_a_follow_up_date_at_the_end_of_the_calendar_is_refused_at_its_field(until, settings):
+    settings.TIME_ZONE = "America/New_York"
+    ann = person("ann", *ALL)
+    item = opened()
+    item.take(ann)
+    page = signed_in(ann).post(f"/desk/{item.pk}/postpone/", {"assignment": item.assignment, "until": until})
+    assert page.status_code == 422
+    assert page.context["forms"]["postpone"].errors.keys() == {"until"}
+    assert Item.objects.get().state == State.ASSIGNED
+
+
+def test_who_has_decided_is_the_handler_only_where_it_has():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    Automation.objects.create(kind=reviewed.module_path, mode="reviewed")
+    handled, deleted = opened(reviewed), opened(reviewed, 7)
+    deleted.send_back("less", by=bob)
+    deleted.take(ann)
+    deleted.finish(PAID, by=ann)
+    ann.delete()
+    client = signed_in(bob)
+    said = {item.pk: text_of(client.get(f"/desk/{item.pk}/")) for item in (handled, deleted)}
+    assert "the handler" in said[handled.pk]
+    assert "somebody" in said[deleted.pk]
+    assert "the handler" not in said[deleted.pk]
 
 
 def test_figures_and_team():

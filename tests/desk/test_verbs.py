@@ -153,6 +153,18 @@ def test_nobody_reviews_their_own():
     assert FinishedMessage.objects.get(pk=item.message_id).result == '{"amount":50,"paid":false}'
 
 
+def test_what_was_sent_back_waits_for_anybody_if_its_maker_may_work_on_it_no_more():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    item = opened(reviewed)
+    item.take(ann)
+    item.finish(PAID, by=ann)
+    type(ann).objects.filter(pk=ann.pk).update(is_active=False)
+    item.refresh_from_db()
+    item.send_back("too much", by=bob)
+    assert (item.state, item.holder, item.reason) == (State.WAITING, None, "too much")
+    assert desk.take_next(bob, QUEUE) == item
+
+
 @pytest.mark.parametrize(
     ("verb", "needed"), [("take", "take"), ("assign", "assign"), ("approve", "review"), ("send_back", "review")]
 )
@@ -175,6 +187,22 @@ def test_assigning_to_somebody_without_the_permission_changes_nothing():
     with pytest.raises(NotAllowed, match="guest may not work on the queue refunds") as refused:
         item.assign(guest, by=lead)
     assert refused.value.field == "user"
+
+
+def test_taking_what_one_holds_prolongs_it_for_who_may_still_work_on_it():
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    with clock(START) as time:
+        item = opened(reviewed)
+        item.take(ann)
+        item.finish(PAID, by=ann)
+        item.send_back("too much", by=bob)
+        time.advance(timedelta(hours=1))
+        item.take(ann)
+        assert (item.state, item.reason) == (State.REJECTED, "too much")
+        assert item.until == START + timedelta(hours=1) + reviewed.desk.hold
+        ann.user_permissions.clear()
+        with pytest.raises(NotAllowed, match="ann may not work on the queue refunds"):
+            item.take(type(ann).objects.get(pk=ann.pk))
 
 
 def test_only_the_groups_of_a_queue_work_on_it():
@@ -242,6 +270,8 @@ def test_bad_input_changes_nothing():
         lambda: item.finish({"amount": "much"}, by=ann),
         lambda: item.finish(PAID, by=bob),
         lambda: item.postpone(datetime(2036, 1, 1), by=ann),  # noqa: DTZ001
+        lambda: item.postpone(datetime(9999, 12, 31, tzinfo=UTC), by=ann),
+        lambda: item.finish(object(), by=ann),
         lambda: item.unassign(by=person("guest", "view")),
         lambda: item.approve(by=bob),
     ):

@@ -10,6 +10,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq import limits
 from delayedq.limits import rules_for
+from delayedq.operations import backlogs
 from delayedq.operations.backlogs import backlog
 from delayedq.operations.figures import Span, figures
 from delayedq.operations.findings import Rule
@@ -17,9 +18,10 @@ from delayedq.operations.health import health
 from delayedq.operations.limited_waits import Wait, waits
 from delayedq.operations.verdict import late_queues, verdict
 from delayedq.store import worker_registry
+from delayedq.store.channels.requests import Told
 from delayedq.store.protocol import Offer
 from tests.app import tasks
-from tests.store.given import NOW, at, claim_one, message, succeed
+from tests.store.given import NOW, at, claim_one, message, retry, succeed
 from tests.store.test_worker_registry import worker
 
 LATER = at(300)
@@ -97,7 +99,33 @@ def test_metrics_show_both(store):
     store.at(NOW).offer(message(queue="plain", scheduled_at=at(290)))
     found = backlog(store.at(LATER))
     assert found.oldest == {"plain": 10.0, "webhooks": 0.0}
-    assert found.limited == {"webhooks": 300.0}
+    assert found.oldest_limited == {"webhooks": 300.0}
+
+
+def blocked_one(store):
+    """`a` is blocked, `acme` full and rests, and `other` is in turn as far as anybody knows."""
+    offer(store, tasks.notify, 2, "a")
+    offer(store, tasks.deliver, 3, "acme")
+    for one in claim(store):
+        if one.kind == tasks.notify.module_path:
+            store.at(at(1)).settle([retry(one, until=at(3_600))], "w:1")
+    claim(store, at(2))
+    offer(store, tasks.deliver, 2, "other")
+    store.at(at(3)).hear(at(3), Told(()))
+
+
+def test_metrics_count_what_may_wait_for_a_limit_and_the_channels_by_state(store, monkeypatch):
+    blocked_one(store)
+    store.at(NOW).offer(message(queue="plain", scheduled_at=NOW))
+    found = backlog(store.at(LATER))
+    assert found.limited == {"webhooks": 5}
+    assert found.channels == {("webhooks", state): 1 for state in ("in turn", "resting", "blocked")}
+    assert sum(found.due.values()) == 6
+
+    monkeypatch.setattr(backlogs, "FEW", 2)
+    found = backlog(store.at(LATER))
+    assert found.channels == {("", state): 1 for state in ("in turn", "resting", "blocked")}
+    assert found.limited.keys() == {"webhooks"}
 
 
 def test_latencies_of_messages_in_channels_are_apart(store):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from django.utils.safestring import SafeString
 
+    from delayedq.desk.models import Item
+
 register = template.Library()
 
 #: The pill of each state: its shape and colour are those of states of messages.
@@ -31,6 +33,14 @@ LOOKS = {
     State.DONE: "succeeded",
     State.WITHDRAWN: "cancelled",
 }
+
+
+@register.filter
+def decider(item: Item) -> str:
+    """Who has decided it; "somebody": code has, or a person who was deleted since."""
+    if item.decided_by is not None:
+        return str(item.decided_by)
+    return _("the handler") if item.decision is not None and item.decision == item.proposal else _("somebody")
 
 
 @register.simple_tag(takes_context=True)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from deltalake import Schema
 
 #: Of the columns. Each row says under which one it was written, and the table which one it has.
@@ -55,13 +57,20 @@ _ARROW = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "date": pa.date32(),
 }
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """These columns, as pyarrow has them."""
+    return pa.schema([(name, _ARROW[type_]) for name, type_ in columns.items()])
+
+
 #: As pyarrow has them.
-ARROW = pa.schema([(name, _ARROW[type_]) for name, type_ in COLUMNS.items()])
+ARROW = arrow_schema(COLUMNS)
 
 
-def delta_schema() -> Schema:
+def delta_schema(columns: Mapping[str, str] = COLUMNS) -> Schema:
     """As the table has them."""
     from deltalake import Schema  # executors know the columns, and need no table
 
-    fields = [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in COLUMNS.items()]
+    fields = [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in columns.items()]
     return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))

@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
@@ -34,6 +34,7 @@ from delayedq.pipeline.lake.snapshot import MESSAGES, DataFile, Snapshot, applic
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from deltalake import Schema
     from pyarrow.fs import FileInfo
 
 NAME = "delayedq history"
@@ -51,6 +52,10 @@ class LakeTable:
 
     options: of the object store, as delta-rs has them; else they come from the environment (AWS_ENDPOINT_URL, ...).
     """
+
+    #: What tells a table of ours from others, and what its files are partitioned by.
+    name: ClassVar[str] = NAME
+    partitions: ClassVar[list[str]] = [PARTITIONED_BY]
 
     def __init__(self, path: str, options: Mapping[str, str] | None = None) -> None:
         if path.startswith("file:"):
@@ -81,7 +86,7 @@ class LakeTable:
                 return None
             table = DeltaTable(self.path, storage_options=self._options)
         metadata = table.metadata()
-        if metadata.name != NAME:
+        if metadata.name != self.name:
             raise LakeUnusable(f"The table at {self.path} is no lake of delayedq: its name is {metadata.name!r}.")
         version = int(metadata.configuration.get(_VERSION_OF_COLUMNS, "0"))
         if version > VERSION:
@@ -122,6 +127,10 @@ class LakeTable:
     def _former(self) -> str:
         return " It is of an older delayedq: `run_pipeline upgrade-lake` converts it." if self.is_former() else ""
 
+    @staticmethod
+    def _schema() -> Schema:
+        return delta_schema()
+
     # Writing
 
     def create(self) -> None:
@@ -132,9 +141,9 @@ class LakeTable:
             try:
                 DeltaTable.create(
                     self.path,
-                    delta_schema(),
-                    partition_by=[PARTITIONED_BY],
-                    name=NAME,
+                    self._schema(),
+                    partition_by=self.partitions,
+                    name=self.name,
                     configuration={
                         _VERSION_OF_COLUMNS: str(VERSION),
                         "delta.deletedFileRetentionDuration": f"interval {RETENTION.days} days",
@@ -196,7 +205,7 @@ class LakeTable:
         with self._named_errors():
             try:
                 snapshot.table.create_write_transaction(
-                    actions, "append", snapshot.table.schema(), [PARTITIONED_BY], commit_properties=commit
+                    actions, "append", snapshot.table.schema(), self.partitions, commit_properties=commit
                 )
             except CommitFailedError:
                 return False

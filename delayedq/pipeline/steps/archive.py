@@ -2,7 +2,8 @@
 
 The driver holds a lease on the open batch and renews it; when the driver is killed, the next one continues where it
 stopped. Each state is recorded under the lease's token, so a driver that lost its lease changes nothing any more. What
-it may still write goes to a place that is never published, and what it may still delete was verified before.
+it may still write goes to a place that is never published, and what it may still delete was verified before. The flows
+that have ended, and the steps that messages have recorded, are copied and read back before messages are deleted.
 
 Pruning keeps what finished before the cutoff of the open batch. A pruning that began before the batch was opened may
 still delete such rows: then the copy and the table differ, and the copy is made again; or the copy is verified already,
@@ -30,6 +31,7 @@ from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.archive import Copying
 from delayedq.pipeline.spark.lake import Lake, Place
+from delayedq.pipeline.steps.side_rows import SideRows
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -242,6 +244,7 @@ class Archiving:
         assert batch.checksums is not None  # it is verified
         copying = self._copying(batch, self._lake.table.snapshot(), batch.checksums["known"])
         restored = books.restored(copying.known)
+        SideRows(self._store, batch.lake, self._source, copying.masked).copy(batch.number, batch.cutoff)
         deleted = archive.delete(copying, batch.row_count or 0)
         self._record(batch, state=ArchiveState.DELETED, is_open=None, deleted_at=self._store.now())
         if copying.known:

@@ -10,6 +10,7 @@ from django.db.models import F
 
 from delayedq.exceptions import InvalidOption, LakeDamaged
 from delayedq.pipeline import books
+from delayedq.pipeline.lake.side_table import Flows, RecordedSteps
 from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.lake.table import RETENTION
 from delayedq.pipeline.models import ArchiveBatch
@@ -69,6 +70,8 @@ def run_status(pipeline: WithoutSpark, _: Options) -> None:
         pipeline.tell(f"  ended on {days[0]} to {days[-1]}, {len(days):,} days")
     small = sum(len(files) for files in compacting.crowded(snapshot).values())
     pipeline.tell(f"  {small:,} small files that `compact` would join")
+    flows, steps = (side(pipeline.table.path).count() for side in (Flows, RecordedSteps))
+    pipeline.tell(f"  {flows:,} ends of flows and {steps:,} recorded steps of messages beside them")
     source = books.source_of(pipeline.store.alias)
     pipeline.tell(f"  this database is {source!r} in it; its last batch there is {snapshot.last(source)}")
     for batch in ArchiveBatch.objects.filter(is_open=True):

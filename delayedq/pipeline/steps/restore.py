@@ -1,4 +1,6 @@
-"""The step `restore`: rows of the lake are put back into the history table, as they were. They stay in the lake too.
+"""The step `restore`: rows of the lake are put back into the history table, as they were, with their recorded steps.
+
+They stay in the lake, too.
 
 Rows and the mark in the books of their batches are committed together, so each reader that finds the rows also knows
 that they are in both. The archive compares them with the lake's, and deletes them without writing them once more.
@@ -18,6 +20,7 @@ from delayedq.pipeline import books
 from delayedq.pipeline.archived import as_ended
 from delayedq.pipeline.lake.rows import Wanted, read
 from delayedq.pipeline.models import ArchiveBatch
+from delayedq.pipeline.steps.side_rows import SideRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -95,12 +98,14 @@ def _check_ids(ids: list[int] | None, rows: dict[int, dict[str, Any]]) -> None:
 def _restored(pipeline: WithoutSpark, rows: dict[int, dict[str, Any]]) -> Counter[str]:
     counts: Counter[str] = Counter()
     batches: set[int] = set()
+    side_rows = SideRows(pipeline.store, pipeline.table.path, books.source_of(pipeline.store.alias))
     with transaction.atomic(using=pipeline.store.alias):
         for ids in _chunks(sorted(rows)):
             there = set(FinishedMessage.objects.filter(id__in=ids).values_list("id", flat=True))
             live = set(Message.objects.filter(id__in=ids).values_list("id", flat=True))
             fresh = [id_ for id_ in ids if id_ not in there and id_ not in live]
             FinishedMessage.objects.bulk_create([as_ended(rows[id_]) for id_ in fresh])
+            side_rows.restore(fresh)
             counts.update(restored=len(fresh), there=len(there), live=len(live - there))
             batches |= {rows[id_]["batch"] for id_ in fresh}
         ArchiveBatch.objects.filter(number__in=batches).update(restored_at=pipeline.store.now())

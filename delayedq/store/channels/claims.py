@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: At most so many channels of each group are visited by one claim.
 MOST_VISITED = 512
+#: With room for so many, channels of short messages get two places at once: half as many are visited and written.
+IN_PAIRS = 64
 #: Seconds until a claim asks again that found another one under way; and one whose messages wait for the end of others
 #: in a limit that several channels share.
 TAKEN, BLOCKED = 0.01, 0.25
@@ -153,11 +155,11 @@ class ChannelTurn:
             until = room.released_at
             self._again.append(BLOCKED if until is None else max(0.0, (until - self._now).total_seconds()))
             return
-        visits = [Visit(one, _limit(one, rules), one.heads) for one in looks]
+        visits = [Visit(one, _limit(one, rules), in_pairs=asked.in_pairs) for one in looks]
         self._choose(visits, room.places)
         claimed, is_ready = self._start(group, visits)
         self._take_shared(rules, claimed)
-        if len(visits) >= asked.most or len(claimed) >= room.places or is_ready:
+        if sum(one.at_once for one in visits) >= asked.most or len(claimed) >= room.places or is_ready:
             self._again.append(0.0)
 
     def _asked(self, group: Group, rules: Rules, places: int) -> Asked:
@@ -165,12 +167,12 @@ class ChannelTurn:
         is_strict = rules.is_strict
         if places <= 0:
             return Asked(group, 1, places, is_strict, expired=self._request.expired)
-        has_share = rules.channel is not None and rules.channel.share is not None
+        limit = rules.channel or UNLIMITED
         names = {name for scope, name in self._shares if scope in {group.queue, group.kind}}
         others = [channel_id(group.queue, group.kind, name) for name in names]
-        return Asked(
-            group, MOST_VISITED if has_share else _visited(places), places, is_strict, others, self._request.expired
-        )
+        in_pairs = places >= IN_PAIRS and limit.concurrency != 1 and limit.share is None and not others
+        most = MOST_VISITED if limit.share is not None else _visited(places, in_pairs=in_pairs)
+        return Asked(group, most, places, is_strict, others, self._request.expired, in_pairs)
 
     def _look(self, asked: Asked) -> list[Look]:
         looks = self._store.look(asked, self._now)
@@ -239,8 +241,8 @@ class ChannelTurn:
 
 def _changed(start: Start, visits: Sequence[Visit]) -> list[ChannelState]:
     """Those that are not left as they were."""
-    before = {one.look.channel for one in visits}
-    return [state for state in start.channels if state not in before]
+    before = {one.look.channel.id: one.look.channel for one in visits}
+    return [state for state in start.channels if state is not before[state.id]]
 
 
 @lru_cache(maxsize=1_000)
@@ -263,6 +265,6 @@ def _places(room: Room) -> int:
     return room.places
 
 
-def _visited(places: int) -> int:
-    """How many channels to visit for so many places: some of them may turn out to be empty."""
-    return min(max(0, 2 * places) + 16, MOST_VISITED)
+def _visited(places: int, *, in_pairs: bool) -> int:
+    """For how many places to visit channels, to fill so many: some of them may turn out to be empty."""
+    return min((places + places // 8 if in_pairs else 2 * places) + 16, MOST_VISITED)

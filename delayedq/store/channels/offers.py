@@ -116,18 +116,14 @@ def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
     kept = settled.superseded | settled.lost
     ended = [one.claimed.id for one in over if not isinstance(one, GiveBack) and one.claimed.id not in kept]
     ended += [held_key(one.claimed.id, one.claimed.token) for one in over if one.claimed.id in kept]
-    took: dict[Address, list[float]] = {}
+    took: dict[int, tuple[Address, list[float]]] = {}
     for one in over:
-        took.setdefault(address_of(one.claimed), []).extend(_seconds(one))
+        where = address_of(one.claimed)
+        seconds = took.setdefault(where.id, (where, []))[1]
+        if isinstance(one, Finish | GiveBack) and one.started is not None:  # else it never started
+            seconds.append(max(0.0, one.started - one.finished))
     past = over[0].claimed.scheduled_at  # it was due, so the channels are looked at at once
-    return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)
-
-
-def _seconds(transition: Transition) -> list[float]:
-    """How long the attempt took; none if it never started."""
-    if not isinstance(transition, Finish | GiveBack) or transition.started is None:
-        return []
-    return [max(0.0, transition.started - transition.finished)]
+    return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.values()], ended)
 
 
 def tell_channel(store: Channels, queue: str, kind: str, name: str) -> None:

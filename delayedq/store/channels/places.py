@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Exists, Min, OuterRef, Subquery
@@ -11,6 +12,7 @@ from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
 from delayedq.store.channels.places_held import free, held_key, message_of
 from delayedq.store.channels.requests import ChannelState, Look, Running
+from delayedq.store.channels.visits import at_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -219,10 +221,13 @@ class Places:
         from delayedq.models import Channel
 
         ready = Channel.objects.using(self._alias).filter(group_id=asked.group.id, is_ready=True)
-        rows = list(ready.order_by("turn", "id").values_list(*ChannelState._fields)[: asked.most])
-        if others := {*asked.others} - {row[0] for row in rows}:
-            rows += ready.filter(id__in=others).order_by("turn", "id").values_list(*ChannelState._fields)
-        return [ChannelState(*row) for row in rows]
+        rows = ready.order_by("turn", "id").values_list(*ChannelState._fields)
+        first = [ChannelState._make(row) for row in rows[: asked.most]]
+        before = accumulate((at_once(one.seconds, in_pairs=asked.in_pairs) for one in first), initial=0)
+        channels = [one for one, taken in zip(first, before, strict=False) if taken < asked.most]
+        if others := {*asked.others} - {one.id for one in channels}:
+            channels += map(ChannelState._make, rows.filter(id__in=others))
+        return channels
 
     def blocked(self, channels: Collection[int]) -> dict[int, datetime]:
         """Those that a message blocks, until it is due."""

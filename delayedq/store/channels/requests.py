@@ -127,10 +127,11 @@ class ChannelState(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Which channels of a group a claim visits: the first `most` in turn, and `others` (ids) as far as they are.
+    """Which channels of a group a claim visits: the first in turn, and `others` (ids) as far as they are.
 
-    room: how many messages it may start. is_strict: messages that are to be tried again block their channels.
-    expired: see `ChannelRequest`.
+    most: as many as take so many places, if each takes one; in_pairs: or two, where messages are short
+    (`visits.at_once`). room: how many messages it may start. is_strict: messages that are to be tried again block their
+    channels. expired: see `ChannelRequest`.
     """
 
     group: Group
@@ -139,6 +140,7 @@ class Asked(NamedTuple):
     is_strict: bool = False
     others: Collection[int] = ()
     expired: bool = True
+    in_pairs: bool = False
 
 
 class Running(NamedTuple):

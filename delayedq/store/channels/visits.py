@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -21,6 +20,10 @@ LOCKED = timedelta(seconds=0.05)
 #: What a message takes in seconds as long as nothing is known of its channel, and the least that it counts: so shorter
 #: ones count alike, and when they end, nothing is to be put right.
 FIRST_SECONDS, LEAST_SECONDS = 0.01, 0.001
+
+
+#: A claim of many messages gives two places at once to a channel whose messages take up to so long in seconds.
+SHORT_SECONDS = 0.002
 
 
 class HasTokens(Protocol):
@@ -42,6 +45,11 @@ def cost(seconds: float) -> float:
     return max(seconds or FIRST_SECONDS, LEAST_SECONDS)
 
 
+def at_once(seconds: float, *, in_pairs: bool) -> int:
+    """How many places are dealt together to a channel whose messages take so long; 0: nothing is known of it."""
+    return 2 if in_pairs and 0 < seconds <= SHORT_SECONDS else 1
+
+
 def bucket_of(state: HasTokens | None) -> Bucket | None:
     """The token bucket in a row; None: it is full."""
     if state is None or state.tokens is None or state.tokens_at is None:
@@ -58,18 +66,19 @@ def room_of(limit: Limit, running: int, bucket: Bucket | None, most: int, now: d
     return Room(min(places, may_start), release_at(limit.rate, bucket, now) if may_start <= 0 else None)
 
 
-@dataclass(slots=True)
 class Visit:
-    """`wanted` of its messages shall start; `heads` are the first that are due, and one more if there is one."""
+    """`wanted` of its messages shall start; `heads` are the first that are due, and one more if there is one.
 
-    look: Look
-    limit: Limit
-    heads: list[int]
-    wanted: int = 0
+    weight: that of the channel. step: how far each start takes its turn. at_once: how many start together.
+    """
 
-    @property
-    def weight(self) -> float:
-        return self.limit.weight_of(self.look.channel.name)
+    __slots__ = ("at_once", "heads", "limit", "look", "step", "wanted", "weight")
+
+    def __init__(self, look: Look, limit: Limit, *, in_pairs: bool) -> None:
+        self.look, self.limit, self.heads, self.wanted = look, limit, look.heads, 0
+        self.weight = limit.weight_of(look.channel.name)
+        self.step = cost(look.channel.seconds) / self.weight
+        self.at_once = at_once(look.channel.seconds, in_pairs=in_pairs)
 
     def waiting(self, most: int, now: datetime) -> Waiting:
         """How many of its messages may start, and how far that takes its turn."""
@@ -78,12 +87,12 @@ class Visit:
             most = room_of(self.limit, running, bucket_of(channel), most, now).places
         else:
             most = 0
-        return Waiting(most, channel.turn, cost(channel.seconds) / self.weight, (self.limit.share or 0) - running)
+        return Waiting(most, channel.turn, self.step, (self.limit.share or 0) - running, self.at_once)
 
     def after(self, started: int, counted: int, now: datetime, lease: timedelta) -> ChannelState | None:
         """The channel after so many were claimed: it stays in turn, or rests; None: nothing is left of it.
 
-        counted: how many of them count for its rate.
+        counted: how many of them count for its rate. A channel that stays as it was is the same object.
         """
         channel = self.look.channel
         bucket = bucket_of(channel)
@@ -92,8 +101,10 @@ class Visit:
         until = self._rests_until(started, bucket, now, lease)
         if until is None and self._is_quiet(started):
             return None
+        if until is None and not started and channel.weight == self.weight:
+            return channel
         tokens, tokens_at = bucket or (None, None)
-        turn = channel.turn + started * cost(channel.seconds) / self.weight
+        turn = channel.turn + started * self.step
         rest = channel.seconds, tokens, tokens_at, self.weight
         return ChannelState(channel.id, channel.name, until is None, until or channel.ready_at, turn, *rest)
 

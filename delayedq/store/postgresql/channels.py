@@ -41,9 +41,9 @@ class PostgreSQLChannels(Channels):
         group, most, room, *_ = asked
         parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
         given = {"others": numbers(asked.others), "expired": asked.expired}
-        statement = sql.look(is_strict=asked.is_strict, with_others=bool(asked.others))
+        statement = sql.look(is_strict=asked.is_strict, with_others=bool(asked.others), in_pairs=asked.in_pairs)
         rows = self.database.batch(statement, {**parameters, **given})
-        return [Look(ChannelState(*row[:9]), Running(*row[9:11]), *row[11:]) for row in rows]
+        return [Look(ChannelState._make(row[:9]), Running._make(row[9:11]), *row[11:]) for row in rows]
 
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
         parameters = {"channels": numbers(most), "most": numbers(most.values())}
@@ -58,11 +58,12 @@ class PostgreSQLChannels(Channels):
         return [Claimed._make(row) for row in self.database.batch(sql.START, parameters)]
 
     def keep_channels(self, start: Start) -> None:
-        names = {
+        rest = {
             "names": texts([one.name for one in start.channels]),
             "seconds": numbers(one.seconds for one in start.channels),
+            "ready_at": _moments([one.ready_at for one in start.channels]),
         }
-        self.database.batch(sql.KEEP, {**_kept(start), **names})
+        self.database.batch(sql.KEEP, {**_kept(start), **rest})
 
 
 def _leased(request: ChannelRequest) -> dict[str, Any]:
@@ -100,10 +101,14 @@ def _kept(start: Start) -> dict[str, Any]:
         "turn": start.group.turn,
         "channels": numbers(one.id for one in channels),
         "ready": numbers(int(one.is_ready) for one in channels),
-        "ready_at": texts([one.ready_at.isoformat() for one in channels]),
+        "ready_at": _moments([None if one.is_ready else one.ready_at for one in channels]),
         "turns": numbers(one.turn for one in channels),
         "weights": numbers(one.weight for one in channels),
         "tokens": numbers(one.tokens for one in channels),
-        "tokens_at": texts([None if one.tokens_at is None else one.tokens_at.isoformat() for one in channels]),
+        "tokens_at": _moments([one.tokens_at for one in channels]),
         "gone": numbers(start.gone),
     }
+
+
+def _moments(moments: Sequence[datetime | None]) -> str | None:
+    return texts([None if one is None else one.isoformat() for one in moments])

@@ -12,7 +12,7 @@ from functools import cache
 from delayedq.core.channels import BOUNDARY, HEAD, LIMITED
 from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
 from delayedq.store.channels.sql import SURROUNDINGS
-from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS
+from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS, SHORT_SECONDS
 from delayedq.store.postgresql.places_held_sql import MESSAGE
 from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired
 
@@ -165,13 +165,13 @@ SELECT channel.id, channel.name, channel.is_ready, channel.ready_at, channel.tur
     channel.tokens_at, channel.weight, running.number, running.until, channel.share, first.ids,
     CASE WHEN cardinality(first.ids) < channel.share THEN (SELECT min(due_at) {_WAITING} AND due_at > {NOW}) END,
     running.ended,
-    CASE WHEN channel.name <> '' THEN coalesce(
+    CASE WHEN channel.name <> '' AND EXISTS (SELECT 1 FROM delayedq_limitstate WHERE channel > '') THEN coalesce(
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(kind)s AND channel = channel.name),
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(queue)s AND channel = channel.name)
     ) END{{blocked}}
 FROM (
     SELECT one.*, ((%(room)s + count(*) OVER () - 1) / count(*) OVER ())::int + 1 AS share FROM (
-        (SELECT * FROM {{ready}} ORDER BY turn, id LIMIT %(most)s){{others}}
+        {{ready}}
     ) AS one
 ) AS channel
 CROSS JOIN LATERAL (SELECT ARRAY({_FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
@@ -191,8 +191,17 @@ CROSS JOIN LATERAL (
 ORDER BY channel.turn, channel.id
 """
 
-_READY = "delayedq_channel WHERE group_id = %(group)s AND is_ready = true"
-_OTHERS = f" UNION SELECT * FROM {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigint[])))"
+_READY = "FROM delayedq_channel WHERE group_id = %(group)s AND is_ready = true"
+_FIRST_IN_TURN = f"(SELECT * {_READY} ORDER BY turn, id LIMIT %(most)s)"
+_WITH_OTHERS = f"{_FIRST_IN_TURN} UNION SELECT * {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigint[])))"
+# `visits.at_once`: as many as take `most` places.
+_AT_ONCE = f"CASE WHEN seconds > 0 AND seconds <= {SHORT_SECONDS} THEN 2 ELSE 1 END"
+_PAIRED = f"""
+    SELECT * FROM (
+        SELECT *, sum({_AT_ONCE}) OVER (ORDER BY turn, id ROWS UNBOUNDED PRECEDING) - {_AT_ONCE} AS taken
+        {_READY} ORDER BY turn, id LIMIT %(most)s
+    ) AS following WHERE taken < %(most)s
+"""
 _BLOCKED = f""", (
     SELECT CASE WHEN min(due_at) > {NOW} THEN min(due_at) END {_WAITING} AND urgency = {HEAD}
         AND EXISTS (SELECT FROM delayedq_message AS message WHERE message.id = message_id)
@@ -200,11 +209,13 @@ _BLOCKED = f""", (
 
 
 @cache
-def look(*, is_strict: bool, with_others: bool) -> str:
-    """The channels in turn, in which those that are to be tried again block others or not; with named ones, or not."""
-    return _LOOK.format(
-        ready=_READY, others=_OTHERS if with_others else "", blocked=_BLOCKED if is_strict else ", NULL::timestamptz"
-    )
+def look(*, is_strict: bool, with_others: bool, in_pairs: bool) -> str:
+    """The channels in turn, in which those that are to be tried again block others or not; with named ones, or not.
+
+    in_pairs: where messages are short, half as many; not with named ones.
+    """
+    ready = _WITH_OTHERS if with_others else _PAIRED if in_pairs else _FIRST_IN_TURN
+    return _LOOK.format(ready=ready, blocked=_BLOCKED if is_strict else ", NULL::timestamptz")
 
 
 # What it writes -----------------------------------------------------------------------------------------------------
@@ -249,8 +260,8 @@ taken AS (
 ),
 kept AS (
     UPDATE delayedq_channel AS channel SET
-        is_ready = given.is_ready, ready_at = given.ready_at, turn = given.turn, tokens = given.tokens,
-        tokens_at = given.tokens_at, weight = given.weight
+        is_ready = given.is_ready, ready_at = coalesce(given.ready_at, channel.ready_at), turn = given.turn,
+        tokens = given.tokens, tokens_at = given.tokens_at, weight = given.weight
     FROM unnest({_STATES}) AS given (id, is_ready, ready_at, turn, tokens, tokens_at, weight)
     WHERE channel.id = ANY(ARRAY(SELECT unnest(%(channels)s::bigint[]))) AND channel.id = given.id
 ),

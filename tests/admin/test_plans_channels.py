@@ -1,0 +1,32 @@
+"""What the forecast reads of channels is bounded, however many messages wait in them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from delayedq.operations import sizing
+from delayedq.operations.forecast import Ahead, forecast
+from tests.admin.test_plans import NOW, ON_POSTGRESQL, plan, reads, visited
+
+#: 12,000 places in 40 channels of a task that nobody knows.
+PLACES = """
+INSERT INTO delayedq_channelmessage (message_id, channel_id, group_id, urgency, due_at, lease_token)
+SELECT n, n % 40, 7, 0, timestamptz '2026-01-01' + n * 7919 % 12000 * interval '1 second', 0
+FROM generate_series(1, 12000) AS n;
+INSERT INTO delayedq_channelgroup (id, queue, kind, turn) VALUES (7, 'q1', 'tests.k1', 0);
+INSERT INTO delayedq_channel (id, group_id, name, is_ready, ready_at, turn, seconds)
+SELECT n, 7, 'tenant ' || n, true, now(), n, 0 FROM generate_series(0, 39) AS n;
+ANALYZE delayedq_channelmessage, delayedq_channel
+"""
+
+
+@ON_POSTGRESQL
+def test_what_waits_in_channels_is_read_in_slices_of_an_index(store, connection, monkeypatch):
+    monkeypatch.setattr(sizing, "MOST", 1_000)
+    with connection.cursor() as cursor:
+        cursor.execute(PLACES.replace("%", "%%"), [])
+    asked = reads(connection, lambda: forecast(store, Ahead.DAY, NOW - timedelta(hours=2)))
+    plans = [plan(connection, sql) for sql in asked if "delayedq_channelmessage" in sql]
+
+    assert len(asked) <= 45
+    assert max(visited(explained) for explained in plans) <= 1_500

@@ -1,0 +1,96 @@
+"""Tables beside that of the messages: each row is there once, whoever adds it how often."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.lake.side_table import RecordedSteps
+
+MOMENT = datetime(2026, 3, 1, 12, 0, 0, 123456, tzinfo=UTC)
+
+
+def step(message_id, **changes):
+    row = {"message_id": message_id, "kind": "a.b", "generation": 0, "name": "é", "result": "7", "recorded_at": MOMENT}
+    return row | changes
+
+
+@pytest.fixture
+def steps(table):
+    return RecordedSteps(table.path)
+
+
+def stored(steps):
+    return sorted(row["message_id"] for row in steps.rows("one", range(100)))
+
+
+def test_rows_are_added_once_and_read_back_cell_by_cell(steps):
+    assert steps.rows("one", [1]) == []
+    assert steps.add("one", 1, [step(1), step(2)]) == 2
+    assert steps.add("one", 2, [step(2), step(3, result=None)]) == 1
+    assert steps.add("one", 3, []) == 0
+    own = {"schema_version": 2, "source": "one"}
+    found = sorted(steps.rows("one", [1, 2, 3]), key=lambda row: row["message_id"])
+    assert found == [
+        step(1) | own | {"batch": 1},
+        step(2) | own | {"batch": 1},
+        step(3, result=None) | own | {"batch": 2},
+    ]
+    assert steps.count() == 3
+
+
+def test_databases_are_told_apart_and_a_changed_row_is_another_one(steps):
+    steps.add("one", 1, [step(1)])
+    assert steps.add("two", 1, [step(1)]) == 1
+    assert steps.add("one", 2, [step(1, result="8")]) == 1
+    assert sorted(row["result"] for row in steps.rows("one", [1])) == ["7", "8"]
+
+
+def test_of_two_that_saw_the_same_version_one_looks_again(steps, monkeypatch):
+    steps.add("one", 1, [step(1)])
+    real, others = RecordedSteps._append, [[step(2)], [step(3)]]
+
+    def append(self, snapshot, rows):
+        if others:
+            now = others.pop(0)
+            assert RecordedSteps(Path(self.path).parent.as_posix()).add("one", 1, now) == 1
+        return real(self, snapshot, rows)
+
+    monkeypatch.setattr(RecordedSteps, "_append", append)
+    steps.add("one", 1, [step(2), step(3), step(4)])
+    assert stored(steps) == [1, 2, 3, 4]
+
+
+def test_what_is_not_there_after_it_was_added_is_an_error(steps, monkeypatch):
+    monkeypatch.setattr(RecordedSteps, "_append", lambda *_: True)
+    with pytest.raises(LakeUnusable, match=r"are not there\. Nothing was deleted"):
+        steps.add("one", 1, [step(1)])
+
+
+def test_a_spoiled_file_is_one_sentence(steps):
+    steps.add("one", 1, [step(1)])
+    [file] = Path(steps.path).glob("*.parquet")
+    file.write_bytes(b"no parquet")
+    with pytest.raises(LakeUnusable, match=r"_steps/.*can't be read: .*Restore it from a backup"):
+        steps.rows("one", [1])
+
+
+def test_a_table_of_a_newer_delayedq_is_refused(steps, monkeypatch):
+    monkeypatch.setattr("delayedq.pipeline.lake.table.VERSION", 3)
+    steps.create()
+    monkeypatch.undo()
+    with pytest.raises(LakeUnusable, match="holds schema version 3"):
+        steps.add("one", 1, [step(1)])
+
+
+def test_no_vacuum_of_the_messages_takes_its_files(steps, table):
+    steps.add("one", 1, [step(1)])
+    (Path(table.path) / "stray.parquet").write_bytes(b"")
+    every = {"retention_hours": 0, "enforce_retention_duration": False, "dry_run": True, "full": True}
+    taken = DeltaTable(table.path).vacuum(**every)
+    assert taken == ["stray.parquet"]
+    assert table.check()
