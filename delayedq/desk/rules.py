@@ -10,7 +10,7 @@ from django.db.models import Sum
 from django.utils.translation import gettext as _
 
 from delayedq.desk.errors import NotAllowed
-from delayedq.desk.models import UNOPENED, DeskQueue, Item, known_to
+from delayedq.desk.models import DeskQueue, Item, known_to
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
@@ -27,20 +27,16 @@ def may(user: Any, verb: str, queue: str, using: str | None = None) -> bool:
 
 
 def visible(user: Any) -> QuerySet[Item]:
-    """The items that the user may see: those of queues without groups, and of queues of their groups.
-
-    What is planted is seen once a worker has opened it, as any other.
-    """
+    """The items that the user may see: those of queues without groups, and of queues of their groups."""
     if not (user.is_active and user.has_perm("delayedq_desk.view_item")):
         return Item.objects.none()
-    items = Item.objects.filter(generation__gt=UNOPENED)
     if _may_all(user):
-        return items
+        return Item.objects.all()
     mine = user.groups.all() if hasattr(user, "groups") else []
     closed = list(
         DeskQueue.objects.filter(groups__isnull=False).exclude(groups__in=mine).values_list("queue", flat=True)
     )
-    return items.exclude(queue__in=closed) if closed else items
+    return Item.objects.exclude(queue__in=closed) if closed else Item.objects.all()
 
 
 def active_users() -> QuerySet[Any]:

@@ -9,7 +9,6 @@ import pytest
 from django.test import Client
 
 from delayedq import desk
-from delayedq.desk import rules
 from delayedq.desk.agreement import Agreement, drawn
 from delayedq.desk.declaring import LEAST_BLIND, Desk
 from delayedq.desk.models import Automation, Item, State
@@ -92,13 +91,15 @@ def test_a_planted_case_is_nowhere_before_a_worker_has_opened_it(store):
     item, client = Item.objects.get(), Client()
     client.force_login(boss)
     assert not desk.items(QUEUE).open().exists()
-    for user in (boss, person("ann", *ALL)):
-        assert not rules.visible(user).exists()
+    address = f"/admin/delayedq_desk/item/{item.pk}/change/"
+    assert client.get("/admin/delayedq_desk/item/").context["cl"].result_count == 0
+    assert client.get(address).status_code == 302, "there is none"
     assert client.get(f"/desk/{item.pk}/").status_code == 404
     assert client.post(f"/desk/{item.pk}/unassign/", {"assignment": item.assignment}).status_code == 404
     run_due()
-    assert rules.visible(boss).get().state == State.WAITING
-    assert client.get(f"/desk/{item.pk}/").status_code == 200
+    assert desk.items(QUEUE).open().get().state == State.WAITING
+    assert [client.get(one).status_code for one in (address, f"/desk/{item.pk}/")] == [200, 200]
+    assert client.get("/admin/delayedq_desk/item/").context["cl"].result_count == 1
 
 
 def test_with_a_brake_some_are_compared_for_ever_unless_blind_says_how_many():

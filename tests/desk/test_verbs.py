@@ -161,7 +161,7 @@ def test_what_was_sent_back_waits_for_anybody_if_its_maker_may_work_on_it_no_mor
     type(ann).objects.filter(pk=ann.pk).update(is_active=False)
     item.refresh_from_db()
     item.send_back("too much", by=bob)
-    assert (item.state, item.holder, item.reason) == (State.WAITING, None, "too much")
+    assert (item.state, item.holder, item.why) == (State.WAITING, None, "too much")
     assert desk.take_next(bob, QUEUE) == item
 
 
@@ -198,7 +198,7 @@ def test_taking_what_one_holds_prolongs_it_for_who_may_still_work_on_it():
         item.send_back("too much", by=bob)
         time.advance(timedelta(hours=1))
         item.take(ann)
-        assert (item.state, item.reason) == (State.REJECTED, "too much")
+        assert (item.state, item.why) == (State.REJECTED, "too much")
         assert item.until == START + timedelta(hours=1) + reviewed.desk.hold
         ann.user_permissions.clear()
         with pytest.raises(NotAllowed, match="ann may not work on the queue refunds"):
