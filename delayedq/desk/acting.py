@@ -33,6 +33,7 @@ from delayedq.desk.forms import (
     offered_for,
 )
 from delayedq.desk.framing import framed, go, link
+from delayedq.desk.models import UNOPENED
 from delayedq.desk.showing import call_of, name_of, state_at, text_of
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
@@ -298,7 +299,8 @@ def _shown(item: Item) -> Any:
 
 
 def _seen(request: HttpRequest, pk: int) -> Item:
-    return get_object_or_404(rules.visible(request.user).select_related("holder", "decided_by", "reviewed_by"), pk=pk)
+    opened = rules.visible(request.user).filter(generation__gt=UNOPENED)  # a planted case would show as one
+    return get_object_or_404(opened.select_related("holder", "decided_by", "reviewed_by"), pk=pk)
 
 
 def _desk(item: Item) -> Desk:

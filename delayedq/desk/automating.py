@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk import rules, trend
 from delayedq.desk.declaring import DeskTask, Mode
-from delayedq.desk.errors import NotAllowed
+from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import Automation
 from delayedq.desk.tasks import mode_set
 from delayedq.desk.trend import Period
@@ -89,7 +89,7 @@ def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
     return [
         TaskAutomation(
             kind=kind,
-            mode=Mode(modes.get(kind, task.desk.mode)),
+            mode=Mode(modes.get(kind, task.desk.mode)) if task.desk.has_handler else Mode.PEOPLE,
             is_set=kind in modes,
             required=task.desk.required,
             agreement=measured(kind, items.db),
@@ -107,13 +107,16 @@ def may_set(user: Any) -> bool:
 def set_mode(user: Any, kind: str, mode: str) -> None:
     """Who decides the messages of the task from now on; an empty mode: what its code says.
 
-    The history says who has set it. Raises NotAllowed, and ValueError for an unknown mode.
+    The history says who has set it. Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks
+    a handler where there is none.
     """
     task: Any = registered.get(kind)
     known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
     if not (known and may_set(user)):
         raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
     new, rows = Mode(mode or task.desk.mode), Automation.objects.filter(kind=kind)
+    if new is not Mode.PEOPLE and not task.desk.has_handler:
+        raise DeskError(str(_("This task has no handler: people decide.")))
     with transaction.atomic(using=router.db_for_write(Automation)):
         before = rows.values_list("mode", flat=True).first() or task.desk.mode
         if mode:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
+from django.db import Error
 from django.forms import BaseForm
 from django.utils.translation import gettext as _
 
@@ -70,17 +71,25 @@ def _valid(form: Any) -> Any:
 
 
 def agreed(item: Item, desk: Desk) -> bool | None:
-    """Whether the handler decides as the known answer, or as the person who did not see it; None: not compared."""
-    if item.proposal is None or not (item.is_blind or item.truth is not None):
+    """Whether the handler decides as the known answer, or as the person who did not see it; None: not compared.
+
+    What code decides is not compared, nor what refers to a row that was deleted.
+    """
+    if item.proposal is None or (item.truth is None and (item.decided_by_id is None or not item.is_blind)):
         return None
-    return _alike(desk, loads(item.proposal), loads(item.truth or item.decision or "null"))
+    try:
+        return _alike(desk, loads(item.proposal), loads(item.truth or item.decision or "null"))
+    except CannotRun:
+        return None
 
 
 def _alike(desk: Desk, proposal: Any, right: Any) -> bool:
     """The order of fields does not count, nor does what the form makes of what the handler returns."""
     try:
         return bool(proposal == right or checked(desk, proposal) == right)
-    except InvalidDecision:
+    except Error:
+        raise
+    except Exception:  # noqa: BLE001 - the form may fail at what no form has sent
         return False
 
 
@@ -158,10 +167,15 @@ def bring_forward(item: Item) -> None:
 
 
 def record(item: Item, verb: str, by: Any) -> None:
-    """Store a message that says what was decided; it is in the history soon."""
+    """Store a message that says what was decided; it is in the history soon.
+
+    What who decides is not to see (the handler's blind decision, a known answer) is in it once the item is closed.
+    """
     from delayedq.desk.tasks import decided
 
     task = task_at(item.kind)
+    is_hidden = item.is_open and item.is_blind
+    is_compared = not item.is_open or (item.truth is None and not item.is_blind)
     decided.using(queue_name=task.queue_name, backend=task.backend).enqueue(
         message_id=item.message_id,
         task=item.kind,
@@ -169,11 +183,11 @@ def record(item: Item, verb: str, by: Any) -> None:
         verb=verb,
         by=None if by is None else str(by),
         decision=shown_result(item.kind, item.decision),
-        proposal=shown_result(item.kind, item.proposal),
-        confidence=item.confidence,
+        proposal=None if is_hidden else shown_result(item.kind, item.proposal),
+        confidence=None if is_hidden else item.confidence,
         mode=item.mode,
-        agreed=item.agreed,
-        truth=shown_result(item.kind, item.truth),
+        agreed=item.agreed if is_compared else None,
+        truth=None if item.is_open else shown_result(item.kind, item.truth),
         reason=item.reason,
         why=item.why,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from datetime import timedelta
+from dis import get_instructions
 from enum import StrEnum
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from django.forms import BaseForm
+
+
+#: The value of `blind` where it is not given, and `required` is.
+LEAST_BLIND = 0.05
+#: What a function without statements consists of.
+_IDLE = {"RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE"}
 
 
 class Mode(StrEnum):
@@ -70,9 +77,9 @@ class Desk:
     `signals.item_due_soon` is sent. hold: how long an assignment lasts that is not renewed. mode: who decides, until
     somebody sets it in the admin. required: the share of decisions (0 to 1) that must be those of people; it limits
     what is automated, None: nothing does. blind: the share that people decide in the modes "reviewed" and "automatic",
-    to measure the handler. skill: what people must have, or a function of the arguments that names it. weight: how much
-    it counts of what one may hold. on_finish: a task, or a function of the item: it is enqueued with the id of the
-    message (a str), or called, in the transaction that ends the message.
+    to measure the handler; None: LEAST_BLIND with `required`, else 0. skill: what people must have, or a function of
+    the arguments that names it. weight: how much it counts of what one may hold. on_finish: a task, or a function of
+    the item: it is enqueued with the id of the message (a str), or called, in the transaction that ends the message.
     """
 
     handler: Callable[..., Any]
@@ -83,7 +90,7 @@ class Desk:
     hold: timedelta = timedelta(hours=4)
     mode: Mode = Mode.PEOPLE
     required: float | None = None
-    blind: float = 0.0
+    blind: float | None = None
     skill: str | Callable[..., str] = ""
     weight: int = 1
     on_finish: Task[..., Any] | Callable[[Any], object] | None = None
@@ -100,6 +107,24 @@ class Desk:
                 raise ValueError(f"{name} is a timedelta above 0, not {value!r}")
         if not isinstance(self.weight, int) or self.weight < 1:
             raise ValueError(f"weight is an int of at least 1, not {self.weight!r}")
+        if self.mode is not Mode.PEOPLE and not self.has_handler:
+            raise ValueError(f"the mode {self.mode.value!r} asks the handler, and the body of the function is empty")
+
+    @property
+    def blind_share(self) -> float:
+        """The share that people decide to measure the handler: without any, the brake would not hear of it again."""
+        if self.blind is not None:
+            return self.blind
+        return 0.0 if self.required is None else LEAST_BLIND
+
+    @property
+    def has_handler(self) -> bool:
+        """Whether the function does anything: a body of `...` says that only people decide."""
+        code = getattr(self.handler, "__code__", None)
+        return code is None or any(
+            one.opname not in _IDLE or (one.opname != "RESUME" and one.argval is not None)
+            for one in get_instructions(code)
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

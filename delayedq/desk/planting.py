@@ -29,6 +29,6 @@ def plant(task: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None 
         # Not opened: the visit of a worker takes this row, and nobody may take it before.
         Item.objects.using(store.alias).create(
             message_id=int(result.id), generation=UNOPENED, queue=task.queue_name, kind=task.module_path,
-            state=State.POSTPONED, opened_at=store.now(), mode=desk.mode, truth=truth,
+            state=State.POSTPONED, is_open=False, opened_at=store.now(), mode=desk.mode, truth=truth,
         )  # fmt: skip
     return result

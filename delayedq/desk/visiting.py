@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import models, transaction
 
 from delayedq.core.channels import shown_priority
+from delayedq.core.lifecycle import AskedRetry, Raised
+from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
+from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
-from delayedq.exceptions import Snooze, Steering
+from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
 from delayedq.masking import error_text
 from delayedq.store import served_store
+from delayedq.worker.retrying import retried
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,9 +60,9 @@ def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, A
 
 
 def mode_of(kind: str, desk: Desk, using: str) -> Mode:
-    """Who decides messages of this kind now."""
+    """Who decides messages of this kind now; people, if there is no handler."""
     row = Automation.objects.using(using).filter(kind=kind).first()
-    return desk.mode if row is None else Mode(row.mode)
+    return desk.mode if row is None or not desk.has_handler else Mode(row.mode)
 
 
 def measured(kind: str, using: str | None = None) -> Agreement:
@@ -86,8 +90,8 @@ def _opened(
     """The item of a message that has none, or that was replaced since."""
     alias = served_store().alias
     mode = mode_of(attempt.kind, desk, alias)
+    skill, unknown = _skill(attempt, desk, args, kwargs)
     answer = Answer() if mode is Mode.PEOPLE else _asked(attempt, desk, args, kwargs, mode)
-    skill = desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill
     item = Item(message_id=attempt.id, opened_at=now)
     if old is not None and not attempt.claimed.generation:
         item.truth = old.truth  # what was planted is no case of the business, however often it is opened
@@ -99,6 +103,7 @@ def _opened(
     )  # fmt: skip
     item.priority, item.skill, item.weight = shown_priority(attempt.claimed.priority), skill, desk.weight
     item.mode, item.proposal, item.confidence, item.reason = mode, answer.proposal, answer.confidence, answer.reason
+    item.reason = item.reason or unknown
     item.due_at = None if desk.due_in is None else now + desk.due_in
     with transaction.atomic(using=alias):
         if old is not None:
@@ -141,7 +146,7 @@ def _is_for_people(item: Item, desk: Desk) -> bool:
     allowed = 1.0
     if desk.required is not None:
         allowed = measured(item.kind, served_store().alias).allowed(desk.required)
-    return drawn(item.message_id, "people") >= min(allowed, 1 - desk.blind)
+    return drawn(item.message_id, "people") >= min(allowed, 1 - desk.blind_share)
 
 
 def _is_reviewed(item: Item, desk: Desk) -> bool:
@@ -151,21 +156,70 @@ def _is_reviewed(item: Item, desk: Desk) -> bool:
     return unsure or drawn(item.message_id, "review") < desk.review.share
 
 
+def _skill(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
+    """What people must know, and why that is not known: then anybody may take it, as no attempt may follow."""
+    try:
+        return _storable(desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill), ""
+    except TaskCancelled:
+        raise
+    except Exception as error:
+        if not isinstance(error, Steering) and _may_follow(attempt, error):
+            raise
+        return "", _told(attempt, error)
+
+
+def _storable(skill: Any) -> str:
+    if isinstance(skill, str) and len(skill) <= NAME_LENGTH and is_storable(skill):
+        return skill
+    raise ValueError(f"A skill is a text of at most {NAME_LENGTH} characters, not {skill!r}.")
+
+
 def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], mode: Mode) -> Answer:
-    """What the handler says. Its errors are those of a task where it decides, until its last attempt."""
-    masked = error_text(attempt.kind, attempt.claimed.payload)
+    """What the handler says. Where it decides, its errors are those of a task, as long as another attempt may follow;
+    where people do, nothing that it raises ends or repeats the message.
+    """
+    is_decided = mode in {Mode.REVIEWED, Mode.AUTOMATIC}
     try:
         returned = desk.handler(*args, **kwargs)
     except NeedsPerson as needed:
-        return Answer(reason=masked(needed.reason)[:REASON_LENGTH])
-    except Steering:
+        return Answer(reason=_masked(attempt, str(needed.reason)))
+    except TaskCancelled:
         raise
     except Exception as error:
-        if mode in {Mode.REVIEWED, Mode.AUTOMATIC} and attempt.attempt < attempt.max_attempts:
+        steers = isinstance(error, Steering) and not isinstance(error, Retry)
+        if is_decided and (steers or _may_follow(attempt, error)):
             raise
-        return Answer(reason=f"{type(error).__name__}: {masked(str(error))}"[:REASON_LENGTH])
+        return Answer(reason=_told(attempt, error))
+    try:
+        return _answer(desk, returned, is_decided=is_decided)
+    except TaskCancelled:
+        raise
+    except Exception as error:  # noqa: BLE001 - of the form, too; another attempt would return the same
+        return Answer(reason=_told(attempt, error))
+
+
+def _answer(desk: Desk, returned: Any, *, is_decided: bool) -> Answer:
+    """What the handler has returned. Raises InvalidDecision or NotStorable for what is no decision."""
     result, confidence = returned if isinstance(returned, Proposal) else (returned, None)
-    return Answer(dumps(result, where="the result"), confidence)
+    if confidence is not None and not 0 <= confidence <= 1:
+        raise InvalidDecision(f"A confidence is a number from 0 to 1, not {confidence!r}.")
+    if is_decided:
+        result = closing.checked_of_handler(desk, result)
+    return Answer(dumps(result, where="the result"), None if confidence is None else float(confidence))
+
+
+def _may_follow(attempt: Attempt, error: Exception) -> bool:
+    """Whether another attempt may follow, by the options of the task."""
+    outcome = AskedRetry(error.delay) if isinstance(error, Retry) else Raised()
+    return attempt.attempt < attempt.max_attempts and retried(attempt, outcome, error) != Raised(permanent=True)
+
+
+def _told(attempt: Attempt, error: Exception) -> str:
+    return _masked(attempt, f"{type(error).__name__}: {error}")
+
+
+def _masked(attempt: Attempt, text: str) -> str:
+    return error_text(attempt.kind, attempt.claimed.payload)(text)[:REASON_LENGTH]
 
 
 def _look_after(item: Item, desk: Desk, now: datetime) -> None:

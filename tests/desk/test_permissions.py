@@ -78,7 +78,7 @@ def given(verb, people):
 def values(verb, people, item):
     """Good input for this verb."""
     return {
-        "postpone": {"until": "2099-01-01T10:00", "why": "later"},
+        "postpone": {"until": f"{timezone.now() + timedelta(days=30):%Y-%m-%dT%H:%M}", "why": "later"},
         "finish": {"amount": 70},
         "assign": {"user": people["colleague"].pk, "assignment": item.assignment},
         "send_back": {"why": "the amount"},
