@@ -41,8 +41,9 @@ CHUNK = 5_000
 def wait_all(results: Iterable[AnyResult], timeout: timedelta | None = None) -> list[AnyResult]:
     """Wait until all of these have ended, and return them, refreshed, in the same order.
 
-    Raises TimeoutError if that takes longer than `timeout` (None: as long as it takes), TypeError for another timeout,
-    and RuntimeError in a transaction, in which the end of a message may not be seen.
+    Raises TimeoutError if that takes longer than `timeout` (None: as long as it takes), TypeError for another timeout
+    and for what is no result, as what `enqueue_many` returns (`task.get_result(scheduled.id)` is one), and RuntimeError
+    in a transaction, in which the end of a message may not be seen.
 
         wait_all([resize.enqueue(photo) for photo in photos], timeout=timedelta(minutes=5))
     """
@@ -97,6 +98,10 @@ class _Waiting:
         check_timeout(timeout)
         self.left: dict[str, dict[int, list[AnyResult]]] = {}
         for result in results:
+            if not hasattr(result, "refresh"):
+                raise TypeError(
+                    f"Results are waited for, as `enqueue` and `task.get_result(id)` return them, not {result!r}."
+                )
             self.left.setdefault(result.backend, {}).setdefault(int(result.id), []).append(result)
         self._give_up_at = None if timeout is None else time.monotonic() + timeout.total_seconds()
         self._pause = FIRST
