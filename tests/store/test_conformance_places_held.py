@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.core.channels import channel_of
 from delayedq.core.limiting import Limit
 from delayedq.core.sizes import OnFull, Size
 from delayedq.models import ChannelMessage, ChannelNotice, Message
@@ -14,7 +13,7 @@ from delayedq.store import operator_store
 from delayedq.store.channels import places_held
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack
-from tests.store.channels import asked, channels_of, claims, finish, in_channel, left_behind, offer, one_by_one, shared
+from tests.store.channels import asked, claims, finish, left_behind, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, NOW, at
 
 QUEUE = "mail"
@@ -189,75 +188,6 @@ def test_a_stopped_message_that_is_redriven_waits_until_its_first_attempt_has_en
     assert len(Message.objects.filter(leased_until__gt=at(3))) == 1
     finish(store, first, now=at(4))
     assert len(claims(store, rules=one_by_one(2), now=at(4))) == 1
-
-
-def test_what_is_replaced_into_another_channel_has_its_place_where_it_started(store):
-    first = running(store)
-    new = in_channel("b", "first", payload="[2]", scheduled_at=at(1))
-    assert store.at(at(1)).offer(new).outcome == "updated"
-
-    assert claims(store, rules=one_by_one(), now=at(2)) == []
-    store.at(at(50)).renew([(first.id, first.token)], LEASE)
-    assert claims(store, rules=one_by_one(), now=at(109)) == []
-    assert finish(store, first, now=at(109)).superseded == {first.id}
-    assert len(claims(store, rules=one_by_one(), now=at(109))) == 2
-
-
-def moved(store, *channels):
-    """The only message that runs, replaced into one of these channels after the other while it runs."""
-    first = running(store)
-    for number, channel in enumerate(channels, start=1):
-        new = in_channel(channel, "first", payload=f"[{number}]", scheduled_at=at(1))
-        assert store.at(at(1)).offer(new).outcome == "updated"
-    return first
-
-
-def test_an_attempt_does_not_count_where_its_message_waits_for_it(store):
-    first = moved(store, "b")
-    offer(store, "b", now=at(1))
-    assert channels_of(claims(store, rules=one_by_one(), now=at(2))) == ["b"]
-    assert finish(store, first, now=at(3)).superseded == {first.id}
-    assert sorted(channels_of(claims(store, rules=one_by_one(2), now=at(3)))) == ["a", "b"]
-
-
-@pytest.mark.parametrize("through", [["b", "a"], ["b", "c", "a"], ["b", "a", "b", "a"]])
-def test_an_attempt_counts_once_in_its_channel_when_its_message_comes_back(store, through):
-    first = moved(store, *through)
-    offer(store, "a", now=at(1))
-    assert len(claims(store, rules=one_by_one(2), now=at(2))) == 1
-    assert finish(store, first, now=at(3)).superseded == {first.id}
-    assert len(claims(store, rules=one_by_one(2), now=at(3))) == 1
-
-
-def test_what_waits_for_an_attempt_elsewhere_runs_when_its_lease_has_run_out(store):
-    first = moved(store, "b")
-    assert asked(store, rules=one_by_one(), now=at(2)) == ([], 58)
-    assert asked(store, rules=one_by_one(), now=at(59))[0] == []
-    taken = claims(store, rules=one_by_one(), now=at(61))
-    assert (first.id, "b") in {(one.id, channel_of(one.metadata)) for one in taken}
-    offer(store, "b", now=at(62))
-    assert "b" not in channels_of(claims(store, rules=one_by_one(), now=at(63)))  # now it counts there
-
-
-def test_what_is_replaced_into_another_channel_and_then_ended_has_its_place_where_it_started(store):
-    first = running(store)
-    store.at(at(1)).offer(in_channel("b", "first", payload="[2]", scheduled_at=at(1)))
-    store.at(at(50)).renew([(first.id, first.token)], LEASE)
-    assert store.at(at(51)).unschedule(KIND, "first")
-
-    assert claims(store, rules=one_by_one(), now=at(109)) == []
-    finish(store, first, now=at(109))
-    assert len(claims(store, rules=one_by_one(), now=at(109))) == 1
-    assert ChannelMessage.objects.count() == 1
-
-
-def test_one_attempt_counts_once_in_what_channels_share(store):
-    rules = shared(Limit(concurrency=2))
-    first = running(store, shared(Limit(concurrency=1)))
-    store.at(at(1)).offer(in_channel("b", "first", payload="[2]", scheduled_at=at(1)))
-
-    assert len(claims(store, rules=rules, now=at(2))) == 1
-    finish(store, first, now=at(3))
 
 
 def test_room_for_a_newer_message_is_never_made_by_what_runs(store):
