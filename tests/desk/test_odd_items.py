@@ -60,7 +60,7 @@ def test_who_holds_what_is_late_keeps_it_only_where_they_may_work(store, late, i
 
 def test_what_is_decided_in_a_later_queue_is_recorded_by_the_workers_of_the_task(store):
     item = opened()
-    Item.objects.update(queue="seniors")
+    Item.objects.update(queue="seniors", escalated_at=START)
     item.refresh_from_db()
     item.finish({"amount": 1, "paid": True})
     assert set(Message.objects.values_list("queue", flat=True)) == {QUEUE}
