@@ -153,18 +153,6 @@ def test_nobody_reviews_their_own():
     assert FinishedMessage.objects.get(pk=item.message_id).result == '{"amount":50,"paid":false}'
 
 
-def test_what_was_sent_back_waits_for_anybody_if_its_maker_may_work_on_it_no_more():
-    ann, bob = person("ann", *ALL), person("bob", *ALL)
-    item = opened(reviewed)
-    item.take(ann)
-    item.finish(PAID, by=ann)
-    type(ann).objects.filter(pk=ann.pk).update(is_active=False)
-    item.refresh_from_db()
-    item.send_back("too much", by=bob)
-    assert (item.state, item.holder, item.why) == (State.WAITING, None, "too much")
-    assert desk.take_next(bob, QUEUE) == item
-
-
 @pytest.mark.parametrize(
     ("verb", "needed"), [("take", "take"), ("assign", "assign"), ("approve", "review"), ("send_back", "review")]
 )
