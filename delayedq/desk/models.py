@@ -159,7 +159,9 @@ class Item(models.Model):
             models.Index(fields=["is_open", "queue", *ORDER], name="delayedq_desk_open"),  # team desk, its queues
             models.Index(fields=["queue", "state", "skill", *ORDER], name="delayedq_desk_next"),  # take_next
             models.Index(fields=["state", *ORDER], name="delayedq_desk_state"),  # pending review
-            models.Index(fields=["state", "until"], name="delayedq_desk_until"),  # what waits again
+            models.Index(
+                fields=["queue", "state", "until", "id"], name="delayedq_desk_ending"
+            ),  # what ends, or waits again
             models.Index(fields=["is_open", "queue", "opened_at"], name="delayedq_desk_opened"),  # the oldest
             models.Index(fields=["holder", "is_open"], name="delayedq_desk_holder"),
             models.Index(fields=["decided_at"], name="delayedq_desk_decided"),  # figures

@@ -7,13 +7,14 @@ the order is in the address (`after`), so that nothing is counted or skipped.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.desk.models import ENDING, ORDER, State
 from delayedq.models.message import Now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from delayedq.desk.models import Item
 
@@ -63,6 +64,22 @@ def page_of_queues(items: Any, queues: list[str], after: str, size: int) -> Page
     begin = Place.parsed(after)
     rows = [row for queue in queues for row in _heads(items.filter(queue=queue), begin, size + 1)]
     return _cut(sorted(rows, key=place), size)
+
+
+def page_of_ending(items: Any, states: Iterable[str], queues: list[str], after: str, size: int) -> Page:
+    """The same of items that end (`until`), in the order in which they do: what has run out, and waits again, is not
+    read. Their places have the priority 0.
+    """
+    begin, rows = Place.parsed(after), []
+    for queue, state in product(queues, states):
+        found = items.filter(queue=queue, state=state, until__gt=Now()).order_by("until", "id")
+        if begin is not None:
+            rows += found.filter(until=begin.due, id__gt=begin.id)[: size + 1]
+            found = found.filter(until__gt=begin.due)
+        rows += found[: size + 1]
+    rows.sort(key=lambda item: (item.until, item.pk))
+    last = rows[size - 1] if len(rows) > size else None
+    return Page(rows[:size], str(Place(0, last.until, last.pk)) if last else None)
 
 
 def queues_of(items: Any) -> Iterator[str]:

@@ -16,6 +16,7 @@ from delayedq.desk import automating, paging, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.acting import DEALT_AT_ONCE
 from delayedq.desk.framing import framed
+from delayedq.desk.models import HELD, State
 from delayedq.desk.showing import rows_of
 from delayedq.operations.counting import Count, bounded_rows
 from delayedq.store import store_for
@@ -31,6 +32,8 @@ SHOWN = 50
 COUNTED = 1_000
 #: What the team desk can be narrowed to.
 FILTERS = ("unassigned", "assigned", "postponed", "in_review", "late")
+#: Those whose items end, with their states: they are shown in that order.
+ENDING_FILTERS = {"assigned": HELD, "postponed": (State.POSTPONED,)}
 
 
 class Waiting(NamedTuple):
@@ -79,9 +82,13 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     queue, only = request.GET.get("queue", ""), request.GET.get("only", "")
     queue = queue if is_storable(queue) else ""
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in paging.queues_of(items.open())}
-    chosen = items.open().select_related("holder")
-    chosen = getattr(chosen, only)() if only in FILTERS else chosen
-    page = paging.page_of_queues(chosen, [queue] if queue else list(queues), request.GET.get("after", ""), SHOWN)
+    chosen = items.select_related("holder")
+    names, after = [queue] if queue else list(queues), request.GET.get("after", "")
+    if only in ENDING_FILTERS:
+        page = paging.page_of_ending(chosen, ENDING_FILTERS[only], names, after, SHOWN)
+    else:
+        chosen = getattr(chosen, only if only in FILTERS else "open")()
+        page = paging.page_of_queues(chosen, names, after, SHOWN)
     context = {
         "title": _("Team desk"),
         "now": now,

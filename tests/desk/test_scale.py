@@ -59,11 +59,12 @@ def fill(store, holder, count):
 def open_item(now, holder, number, message_id):
     state = STATES[number % len(STATES)]
     held = state in {State.ASSIGNED, State.POSTPONED}
+    ends_in = timedelta(hours=-1 if number < FEW // 2 else 4, seconds=number)  # some have run out
     return Item(
         message_id=message_id, queue=f"{QUEUE}{number % 3 or ''}", kind=refund.module_path,
         opened_at=now - timedelta(minutes=number), due_at=now + timedelta(minutes=number) if number % 4 else None,
         priority=number % 2, skill="latin" if number % 5 else "", mode="people", state=state,
-        holder=holder if number % 500 == 1 else None, until=now + timedelta(hours=4) if held else None,
+        holder=holder if number % 500 == 1 else None, until=now + ends_in if held else None,
     )  # fmt: skip
 
 
@@ -185,6 +186,34 @@ def test_pages_go_on_where_the_last_one_ended(store):
     client.force_login(ann)
     for hostile in ("1.2", "x.y.z", "1.99999999999999999999.3", "99999999.1.1", "1.1.-1", f"1.1.{2**64}"):
         assert [row.item for row in client.get("/desk/team/", {"after": hostile}).context["rows"]] == expected
+
+
+@pytest.mark.parametrize("only", ["assigned", "postponed"])
+def test_what_ends_is_shown_in_that_order_page_by_page(store, monkeypatch, only):
+    """What has run out is left out; at the same moment the older item comes first."""
+    monkeypatch.setattr(views, "SHOWN", 3)
+    ann, now = person("ann", *ALL), store.now()
+    states = {"assigned": (State.ASSIGNED, State.REJECTED), "postponed": (State.POSTPONED, State.POSTPONED)}[only]
+    Item.objects.bulk_create(
+        Item(
+            message_id=-number, queue=f"{QUEUE}{number % 2}", kind="k", opened_at=now, mode="people",
+            state=states[number % 3 % 2], until=now + timedelta(hours=number % 4 - 1, minutes=1), priority=number % 3,
+        )
+        for number in range(20)
+    )  # fmt: skip
+    expected = list(Item.objects.filter(until__gt=now).order_by("until", "pk"))
+    assert len(expected) == 15
+    client, found, after = Client(), [], ""
+    client.force_login(ann)
+    while after is not None:
+        page = client.get("/desk/team/", {"only": only, "after": after}).context
+        found += [row.item for row in page["rows"]]
+        after = page["after"]
+    assert found == expected
+    of_one = client.get("/desk/team/", {"only": only, "queue": f"{QUEUE}1"}).context["rows"]
+    assert [row.item for row in of_one] == [item for item in expected if item.queue == f"{QUEUE}1"][:3]
+    hostile = client.get("/desk/team/", {"only": only, "after": "1.2"}).context["rows"]
+    assert [row.item for row in hostile] == expected[:3]
 
 
 def of_queues(queues, after):

@@ -36,5 +36,13 @@ class Migration(migrations.Migration):
             model_name='item',
             index=models.Index(fields=['is_open', 'closed_at', 'id'], name='delayedq_desk_closed'),
         ),
+        migrations.RemoveIndex(
+            model_name='item',
+            name='delayedq_desk_until',
+        ),
+        migrations.AddIndex(
+            model_name='item',
+            index=models.Index(fields=['queue', 'state', 'until', 'id'], name='delayedq_desk_ending'),
+        ),
         migrations.RunPython(fill, migrations.RunPython.noop),
     ]
