@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from delayedq.desk.declaring import Desk
     from delayedq.desk.models import Item
-    from delayedq.store.protocol import Offer
+    from delayedq.store.protocol import Claimed, Offer
 
 #: The verbs that leave a message in the history.
 RECORDED = {"finish", "approve", "send_back", "postpone", "automate"}
@@ -95,14 +95,14 @@ def _alike(desk: Desk, proposal: Any, right: Any) -> bool:
 
 def close(item: Item, desk: Desk, now: datetime) -> None:
     """End the message of an item with its decision. Raises NotOpen if it was withdrawn or replaced, or is busy."""
-    item.is_open, item.closed_at = False, now
     store = store_for(item._state.db or "default")  # noqa: SLF001 - Django's documented API
     by = "desk" if item.decided_by is None else f"desk/{item.decided_by}"
     if not end_waiting(
         store, item.message_id, item.generation, result=item.decision, by=by, seconds=item.seconds or 0.0,
-        follow_ups=_follow_ups(item, desk), is_meant=lambda claimed: is_shown(item, claimed.kind, claimed.payload),
+        follow_ups=_follow_ups(item, desk), is_meant=lambda claimed: is_shown(item, claimed),
     ):  # fmt: skip
         raise _why_not(item)
+    item.is_open, item.closed_at = False, now
 
 
 def call_on_finish(item: Item) -> None:
@@ -131,13 +131,17 @@ def digest_of(kind: str, payload: str) -> str:
     return blake2b(f"{kind}\n{payload}".encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def is_shown(item: Item, kind: str, payload: str) -> bool:
-    """Whether the item was opened for these arguments; an item that has no digest is taken to be."""
-    return item.digest is None or item.digest == digest_of(kind, payload)
+def is_shown(item: Item, message: Message | Claimed) -> bool:
+    """Whether the item was opened for these arguments, and in this queue; an item that has no digest is taken to be.
+
+    What is late may have gone to another queue than its message.
+    """
+    is_there = not item.is_open or item.escalated_at is not None or item.queue == message.queue
+    return is_there and (item.digest is None or item.digest == digest_of(message.kind, message.payload))
 
 
 def _is_current(item: Item, message: Message) -> bool:
-    return message.generation == item.generation and is_shown(item, message.kind, message.payload)
+    return message.generation == item.generation and is_shown(item, message)
 
 
 def _message_of(item: Item) -> Message | None:

@@ -80,7 +80,7 @@ def _is_of(item: Item, claimed: Claimed) -> bool:
     """Not if the message was replaced, or has other arguments. What was withdrawn and is visited was brought back: a
     cancellation was undone, a dead letter redriven.
     """
-    is_same = item.generation == claimed.generation and closing.is_shown(item, claimed.kind, claimed.payload)
+    is_same = item.generation == claimed.generation and closing.is_shown(item, claimed)
     return is_same and item.state != State.WITHDRAWN
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.contrib.auth.models import Group
 
 from delayedq import desk
 from delayedq.cancelling import cancel
-from delayedq.desk.models import Automation, Item, State
+from delayedq.core.edits import Reroute
+from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import edits
 from delayedq.operations.arguments import edit_arguments
@@ -124,6 +126,23 @@ def test_a_generation_that_comes_again_is_not_that_of_other_arguments(store):
     with pytest.raises(desk.NotOpen, match="replaced since"):
         item.finish(PAID, by=ann)
     assert not FinishedMessage.objects.filter(pk=item.message_id, outcome="succeeded").exists()
+
+
+def test_what_an_operator_moves_to_another_queue_is_decided_there(store):
+    ann, law = person("ann", *ALL), Group.objects.create(name="law")
+    DeskQueue.objects.create(queue="secret").groups.add(law)
+    item = held(ann)
+    edit = edits.begin(store, edits.RESCHEDULE, "move", "an operator")
+    edits.reschedule(store, edit, Ticked([item.message_id]), Reroute("secret"), store.now())
+    with pytest.raises(desk.NotOpen, match="replaced since"):
+        item.finish(PAID, by=ann)
+    run_due()
+    item.refresh_from_db()
+    assert (item.queue, item.state, item.holder) == ("secret", State.WAITING, None)
+    with pytest.raises(desk.NotAllowed):
+        item.take(ann)
+    ann.groups.add(law)
+    item.take(type(ann).objects.get(pk=ann.pk))
 
 
 def test_an_item_without_a_digest_goes_on(store):
