@@ -151,7 +151,7 @@ def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
         "comment": _("Your comment was added."),
     }
     messages.success(request, f"{name_of(item)}: {texts[verb]}")
-    if request.POST.get("then") == "next":
+    if request.POST.get("dq-then") == "next":
         return _next(request, item.queue)
     return go(request, NEXT[verb]) if verb in NEXT else go(request, "item", item.pk)
 
@@ -170,7 +170,7 @@ def _next(request: HttpRequest, queue: str) -> HttpResponse:
 
 def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
     user: Any = request.user
-    seen = request.POST.get("assignment", "" if verb == "assign" else None)
+    seen = request.POST.get("dq-assignment", "" if verb == "assign" else None)
     if seen is not None:  # what the page has shown, not what is there now
         item.assignment = int(seen) if seen.isdecimal() and len(seen) < 19 else -1  # noqa: PLR2004 - what a row holds
     match verb:

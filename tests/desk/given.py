@@ -35,6 +35,13 @@ class EurosForm(forms.Form):
         return {"cents": self.cleaned_data["euros"]}
 
 
+class HandOverForm(forms.Form):
+    """Its fields have names of what the pages know besides."""
+
+    assignment = forms.CharField()
+    then = forms.CharField()
+
+
 @task(queue_name=QUEUE)
 def told(message_id):
     return message_id
@@ -51,6 +58,10 @@ def refund(order):
 @desk_task(queue_name=QUEUE, form=RefundForm, review=Share(1.0))
 def reviewed(order):
     return {"amount": order, "paid": True}
+
+
+@desk_task(queue_name=QUEUE, form=HandOverForm)
+def hand_over(order): ...
 
 
 @desk_task(queue_name=QUEUE, review=Share(0.0, below=0.9))

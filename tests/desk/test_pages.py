@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -15,7 +16,7 @@ from django.utils import timezone
 from delayedq.desk import figures, showing
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
-from tests.desk.given import ALL, PAID, QUEUE, euros, opened, person, refund, reviewed, sure
+from tests.desk.given import ALL, PAID, QUEUE, euros, hand_over, opened, person, refund, reviewed, sure
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 
@@ -46,6 +47,18 @@ def test_from_the_desk_to_the_decision():
     assert "70" in text_of(client.get(f"/desk/{item.pk}/"))
 
 
+def test_a_form_may_have_fields_of_any_name():
+    ann = person("ann", *ALL)
+    item = opened(hand_over)
+    item.take(ann)
+    page = text_of(signed_in(ann).get(f"/desk/{item.pk}/"))
+    assert all(f'name="{name}"' in page for name in ("assignment", "then", "dq-assignment", "dq-then"))
+    decision = {"assignment": "to bob", "then": "next"}
+    signed_in(ann).post(f"/desk/{item.pk}/finish/", {"dq-assignment": item.assignment} | decision)
+    item.refresh_from_db()
+    assert json.loads(item.decision) == decision
+
+
 def test_the_capacity_of_a_queue_holds_on_the_pages():
     ann, ben = person("ann", *ALL), person("ben", *ALL)
     DeskQueue.objects.create(queue=QUEUE, capacity=2)
@@ -68,7 +81,7 @@ def test_json_that_cannot_be_stored_is_refused_on_the_page(value):
     ann = person("ann", *ALL)
     item = opened(sure, 1, 0.5)
     item.take(ann)
-    page = signed_in(ann).post(f"/desk/{item.pk}/finish/", {"assignment": item.assignment, "value": value})
+    page = signed_in(ann).post(f"/desk/{item.pk}/finish/", {"dq-assignment": item.assignment, "value": value})
     assert page.status_code == 422
     assert page.context["forms"]["finish"].errors
     assert Item.objects.get().state == State.ASSIGNED
@@ -80,7 +93,7 @@ def test_a_follow_up_date_at_the_end_of_the_calendar_is_refused_at_its_field(unt
     ann = person("ann", *ALL)
     item = opened()
     item.take(ann)
-    page = signed_in(ann).post(f"/desk/{item.pk}/postpone/", {"assignment": item.assignment, "until": until})
+    page = signed_in(ann).post(f"/desk/{item.pk}/postpone/", {"dq-assignment": item.assignment, "until": until})
     assert page.status_code == 422
     assert page.context["forms"]["postpone"].errors.keys() == {"until"}
     assert Item.objects.get().state == State.ASSIGNED
@@ -193,9 +206,9 @@ def test_what_is_approved_is_the_decision_that_the_page_has_shown(hostile):
     item.finish({"amount": 5}, by=ann)
     client = signed_in(bob)
     for seen in (shown, hostile):
-        assert client.post(f"/desk/{item.pk}/approve/", {"assignment": seen}).status_code == 302
+        assert client.post(f"/desk/{item.pk}/approve/", {"dq-assignment": seen}).status_code == 302
         assert Item.objects.get().state == State.REVIEW
-    client.post(f"/desk/{item.pk}/approve/", {"assignment": item.assignment})
+    client.post(f"/desk/{item.pk}/approve/", {"dq-assignment": item.assignment})
     assert Item.objects.get().state == State.DONE
 
 

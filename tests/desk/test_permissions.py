@@ -80,7 +80,7 @@ def values(verb, people, item):
     return {
         "postpone": {"until": f"{timezone.now() + timedelta(days=30):%Y-%m-%dT%H:%M}", "why": "later"},
         "finish": {"amount": 70},
-        "assign": {"user": people["colleague"].pk, "assignment": item.assignment},
+        "assign": {"user": people["colleague"].pk, "dq-assignment": item.assignment},
         "send_back": {"why": "the amount"},
         "comment": {"text": "hello"},
     }.get(verb, {})
@@ -150,7 +150,7 @@ def test_bad_input_is_said_at_its_field_and_changes_nothing(people, verb, bad, f
     if verb in {"finish", "postpone"}:
         item.assign(people["lead"])
     if bad.get("user") in people:
-        bad = {"user": people[bad["user"]].pk, "assignment": item.assignment}
+        bad = {"user": people[bad["user"]].pk, "dq-assignment": item.assignment}
     before = seen()
     answer = signed_in(people["lead"]).post(f"{DESK}{item.pk}/{verb}/", bad)
     assert answer.status_code == 422
@@ -181,7 +181,7 @@ def test_an_assignment_holds_only_from_the_holder_that_the_page_has_shown(people
     item.unassign()
     item.take(people["both"])
     before = seen()
-    for stale in (shown, {"user": shown["user"]}, {**shown, "assignment": "x"}):
+    for stale in (shown, {"user": shown["user"]}, {**shown, "dq-assignment": "x"}):
         answer = signed_in(people["lead"]).post(f"{DESK}{item.pk}/assign/", stale)
         assert answer.status_code == 422
         assert "Taken by both" in answer.content.decode()

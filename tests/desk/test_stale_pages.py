@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core.files.storage import InMemoryStorage, storages
@@ -19,7 +20,7 @@ from tests.desk.given import ALL, PAID, opened, person, refund, reviewed
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 GOOD = {
     "finish": {"amount": 70},
-    "postpone": {"until": "2099-01-01T10:00"},
+    "postpone": {"until": f"{datetime.now(UTC) + timedelta(days=365):%Y-%m-%dT%H:%M}"},
     "unassign": {},
     "send_back": {"why": "too much"},
 }
@@ -57,10 +58,10 @@ def test_a_page_that_shows_what_was_changes_nothing(verb):
     item, shown = changed_hands(verb, ann, bob)
     client, before = signed_in(bob if verb == "send_back" else ann), Item.objects.values().get()
     for stale in (shown, "", "x", "9" * 30):
-        page = client.post(f"/desk/{item.pk}/{verb}/", GOOD[verb] | {"assignment": stale}, follow=True)
+        page = client.post(f"/desk/{item.pk}/{verb}/", GOOD[verb] | {"dq-assignment": stale}, follow=True)
         assert "Nothing was changed: " in page.content.decode()
         assert Item.objects.values().get() == before
-    client.post(f"/desk/{item.pk}/{verb}/", GOOD[verb] | {"assignment": item.assignment})
+    client.post(f"/desk/{item.pk}/{verb}/", GOOD[verb] | {"dq-assignment": item.assignment})
     assert Item.objects.values().get() != before
 
 
@@ -89,8 +90,11 @@ def test_a_file_is_kept_in_the_storage_of_the_project(settings):
     assert isinstance(storages["default"], OwnStorage)
     with storages["default"].open(comment.attachment.name) as kept:
         assert kept.read() == b"%PDF"
-    assert (comment.by, comment.text, comment.attachment.name) == (ann, "", "desk/letter.pdf")
-    assert f'<a href="{comment.attachment.url}">letter.pdf</a>' in page.content.decode()
+    assert (comment.by, comment.text) == (ann, "")
+    assert re.fullmatch(r"desk/[\w-]{22}/letter\.pdf", comment.attachment.name)
+    link = f"/desk/{item.pk}/file/{comment.pk}/"
+    assert f'<a href="{link}">letter.pdf</a>' in page.content.decode()
+    assert b"".join(client.get(link).streaming_content) == b"%PDF"
     empty = client.post(address, {"attachment": SimpleUploadedFile("empty.pdf", b"")})
     assert empty.status_code == 422
     assert "The submitted file is empty." in empty.content.decode()

@@ -95,7 +95,7 @@ def test_a_planted_case_is_nowhere_before_a_worker_has_opened_it(store):
     assert client.get("/admin/delayedq_desk/item/").context["cl"].result_count == 0
     assert client.get(address).status_code == 302, "there is none"
     assert client.get(f"/desk/{item.pk}/").status_code == 404
-    assert client.post(f"/desk/{item.pk}/unassign/", {"assignment": item.assignment}).status_code == 404
+    assert client.post(f"/desk/{item.pk}/unassign/", {"dq-assignment": item.assignment}).status_code == 404
     run_due()
     assert desk.items(QUEUE).open().get().state == State.WAITING
     assert [client.get(one).status_code for one in (address, f"/desk/{item.pk}/")] == [200, 200]
