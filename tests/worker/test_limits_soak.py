@@ -32,8 +32,8 @@ from tests.worker.test_fleet import children
 SOAK = int(os.environ.get("DELAYEDQ_SOAK_LIMITS", "0"))
 OPERATIONS, FLEETS, PATIENCE = (SOAK, 2, 7_200) if SOAK else (300, 1, 100)
 SEED = int(os.environ.get("DELAYEDQ_SOAK_SEED", "0")) or random.randrange(10**6)
-#: Seconds. A lease is longer than a keeper that was killed takes to come back on a busy machine. SQLite has one writer:
-#: whoever keeps a transaction open keeps everybody waiting.
+#: Seconds. In a soak, long enough for a keeper that was killed to come back on a busy machine; try 3, too. SQLite has
+#: one writer: whoever keeps a transaction open keeps everybody waiting.
 LEASE = 6 if SOAK else 3
 OPEN, OPEN_SQLITE, AWAY = LEASE + 4, 0.3, [0.2, 1, 2 * LEASE]
 
