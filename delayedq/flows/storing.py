@@ -11,6 +11,7 @@ from delayedq.core.metadata import FLOW, STEP
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.result import FlowResult, cancel_flow
 from delayedq.signature import Signature
+from delayedq.store.channels.offers import as_stored
 from delayedq.store.flows.calls import dump_calls, until
 from delayedq.store.flows.ending import advance, lock_flows, store_members
 from delayedq.store.offering import CHUNK
@@ -128,7 +129,9 @@ class _Storing:
         row.save(using=alias)
         flow.id, flow.alias = row.pk, alias
         if flow.on_failure is not None:
-            row.on_failure = dump_calls([flow.on_failure.offer([str(row.pk)], {}, when=flow.on_failure.run_after)])
+            offer = flow.on_failure.offer([str(row.pk)], {}, when=flow.on_failure.run_after)
+            check(as_stored(offer))
+            row.on_failure = dump_calls([offer])
             row.save(using=alias, update_fields=["on_failure"])
         rows = [self._row(row.pk, node, begun) for node in self._nodes]
         FlowStep.objects.using(alias).bulk_create(rows, batch_size=100)
@@ -165,7 +168,7 @@ class _Storing:
                 "first, or let a task before it enqueue a flow of its own."
             )
         for offer in offers:
-            check(offer)
+            check(as_stored(until(offer, self._deadline_at, self._now)))
         return offers
 
     def _offers(self, flow: int, node: Node) -> Iterator[Offer]:

@@ -171,7 +171,7 @@ class Judging:
             for id_ in ids
             for offer in load_calls(calls[id_] or "[]")
         ]
-        store_members(self._store, offers)
+        store_members(self._store, offers, checked=True)
         self.offered = bool(offers)
         for id_ in ids:
             self._changed.pop(id_, None)
@@ -198,7 +198,7 @@ class Judging:
             ended = {"ended_at": self._now, "outcome": state} if state != FlowState.RUNNING else _OPEN
             rows.update(**ended)
             if state == FlowState.FAILED and (text := self._flows[id_].on_failure):
-                self._store.offer_many(load_calls(text))
+                self._store.offer_many(load_calls(text), checked=True)
 
 
 _OPEN: dict[str, Any] = {"ended_at": None, "outcome": ""}
@@ -210,8 +210,8 @@ def _unlocked(store: Store, rows: Any) -> bool:
     return bool(rows.select_for_update(skip_locked=skip).values_list("id"))
 
 
-def store_members(store: Store, offers: Sequence[tuple[int, Offer]]) -> None:
-    """Offer the messages of these steps (by id), and store whose they are."""
-    offered = store.offer_many([offer for _, offer in offers])
+def store_members(store: Store, offers: Sequence[tuple[int, Offer]], *, checked: bool = False) -> None:
+    """Offer the messages of these steps (by id), and store whose they are. `checked`: see `Store.offer_many`."""
+    offered = store.offer_many([offer for _, offer in offers], checked=checked)
     ids = [one.id for one in offered if one.id is not None]
     members_sql.store(store.database, [(id_, step) for id_, (step, _) in zip(ids, offers, strict=True)])
