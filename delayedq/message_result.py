@@ -9,6 +9,7 @@ from django.core import signing
 
 from delayedq.cancelling import Cancellation, cancel
 from delayedq.compat import TaskError, TaskResult, task_backends
+from delayedq.exceptions import CannotRun
 from delayedq.store.progress import read_progress
 from delayedq.waiting import await_all, wait_all
 
@@ -37,6 +38,14 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
 
     def __post_init__(self) -> None:
         pass
+
+    @property
+    def return_value(self) -> Any:
+        """What the task returned. Raises ValueError if it did not, ReferenceGone for a row that was deleted since."""
+        value = super(MessageResult, self).return_value  # a class with slots is made anew: super() knows the old one
+        if isinstance(value, CannotRun):
+            raise value
+        return value
 
     def refresh(self) -> None:
         """Read it again. Raises TaskResultDoesNotExist if the message was deleted."""
