@@ -63,12 +63,21 @@ def _stop(store: Store, flow: int) -> None:
     """
     with store.database.atomic():
         lock_flows(store, [flow])
+    if not _is_stopped(store, flow):
+        return
     steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
     steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
     running = list(steps.filter(state=StepState.RUNNING).values_list("id", flat=True))
     members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None)
     for ids in batched(members.order_by("message_id").values_list("message_id", flat=True), CHUNK):
-        cancel(store, ids)
+        if _is_stopped(store, flow):
+            cancel(store, ids)
+
+
+def _is_stopped(store: Store, flow: int) -> bool:
+    """Whoever says so may have asked before it was retried."""
+    rows = Flow.objects.using(store.alias).filter(id=flow, ended_at=None)
+    return rows.filter(Q(stopped_at__isnull=False) | Q(deadline_at__lte=store.now())).exists()
 
 
 def _end_vanished(store: Store, flows: Collection[int]) -> None:
