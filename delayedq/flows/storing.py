@@ -167,8 +167,8 @@ class _Storing:
                 f"The group {node.name!r} waits for other steps: it has at most {MAX_WAITING:,} calls. Let it come "
                 "first, or let a task before it enqueue a flow of its own."
             )
-        for offer in offers:
-            check(as_stored(until(offer, self._deadline_at, self._now)))
+        for offer in until(offers, self._deadline_at, self._now):
+            check(as_stored(offer))
         return offers
 
     def _offers(self, flow: int, node: Node) -> Iterator[Offer]:
@@ -200,7 +200,7 @@ class _Storing:
                 size += len(offers)
                 if not self._rows().filter(id=step, state=begun).update(size=size):
                     raise InvalidFlow(f"The flow {self._flow.name!r} was cancelled while it was stored.")
-                store_members(self._store, [(step, until(offer, self._deadline_at, self._now)) for offer in offers])
+                store_members(self._store, {step: until(offers, self._deadline_at, self._now)})
         return size
 
     def _rows(self) -> QuerySet[FlowStep]:

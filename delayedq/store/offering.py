@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from delayedq.store.channels.offers import as_stored, line_up_offered
 from delayedq.store.channels.sizes import offer_sized
 from delayedq.store.database import retry_on_deadlock
+from delayedq.store.flows import members_sql
 from delayedq.store.offers import check, check_time, in_lock_order, waves
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
@@ -86,6 +87,14 @@ class Offering(ABC):
             for position, offer, offered in zip(positions, wave, self._offer_wave(wave, on_conflict), strict=True):
                 outcomes[position] = self._named(offer, offered)
         return outcomes  # type: ignore[return-value]  # every position is in a wave
+
+    @retry_on_deadlock
+    def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
+        """`offer_many` of messages without keys, and store that they are members of this step of a flow."""
+        with self.database.atomic():
+            offered = self._offer_all(offers, OnConflict.REPLACE, checked=checked)
+            ids = [one.id for one in offered if one.id is not None]
+            members_sql.store(self.database, ids, [step] * len(ids))
 
     @retry_on_deadlock
     def offer_each(self, given: Sequence[tuple[Offer, OnConflict]]) -> list[Offered]:

@@ -10,7 +10,7 @@ from delayedq.core.metadata import STEP_DEADLINE, with_own
 from delayedq.store.protocol import Offer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 _KEPT = ("queue", "kind", "payload", "priority", "max_attempts", "metadata", "channel")
 
@@ -33,9 +33,11 @@ def load_calls(text: str) -> list[Offer]:
     ]
 
 
-def until(offer: Offer, deadline_at: datetime | None, now: datetime) -> Offer:
-    """The message of a flow with this deadline: none of its attempts goes on for longer."""
-    if deadline_at is None:
-        return offer
+def until(offers: Sequence[Offer], deadline_at: datetime | None, now: datetime) -> Sequence[Offer]:
+    """The messages of a flow with this deadline: none of their attempts goes on for longer."""
+    return offers if deadline_at is None else [_until(offer, deadline_at, now) for offer in offers]
+
+
+def _until(offer: Offer, deadline_at: datetime, now: datetime) -> Offer:
     seconds = max(0.0, (deadline_at - max(now, offer.scheduled_at or now)).total_seconds())
     return offer._replace(metadata=with_own(offer.metadata, {STEP_DEADLINE: seconds}))

@@ -59,10 +59,8 @@ def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> bool:
     lock_flows(store, map(flow_of, steps))
     by_outcome: defaultdict[str, list[int]] = defaultdict(list)
     for id_, outcome in ended.items():
-        by_outcome[outcome].append(id_)
-    for outcome, ids in sorted(by_outcome.items()):
-        members_sql.end(store.database, ids, str(outcome))
-    return advance(store, steps)
+        by_outcome[str(outcome)].append(id_)
+    return _advance(store, members_sql.end(store.database, by_outcome, [*steps]), ())
 
 
 def lock_flows(store: Store, flows: Iterable[int]) -> None:
@@ -75,28 +73,29 @@ def advance(store: Store, steps: Collection[int], flows: Collection[int] = ()) -
 
     The flows are locked. A group that is released without members has ended at once, so it may take several rounds.
     """
+    return _advance(store, members_sql.over(store.database, [*steps]) if steps else [], flows)
+
+
+def _advance(store: Store, over: Collection[int], flows: Collection[int]) -> bool:
+    """`advance` of steps whose members have all ended."""
     offered = False
-    while steps or flows:
-        ended = _ended(store, steps) if steps else {}
-        flows = {*flows, *(flow_of(step) for step in ended)}
-        if not flows:
-            break
-        judging = Judging(store, flows, ended)
-        steps, flows = judging.carry_out(), ()
+    while over or flows:
+        ended = _ended(store, over) if over else {}
+        judging = Judging(store, {*flows, *map(flow_of, over)}, ended)
+        empty, flows = judging.carry_out(), ()
+        over = members_sql.over(store.database, empty) if empty else []
         offered = offered or judging.offered
     return offered
 
 
-def _ended(store: Store, steps: Collection[int]) -> dict[int, StepState]:
-    """Those of these steps whose members have all ended, and how they ended."""
+def _ended(store: Store, over: Collection[int]) -> dict[int, StepState]:
+    """How these steps have ended."""
     from delayedq.models import FlowMember  # stores are imported before the models are loaded
 
-    over = members_sql.over(store.database, list(steps))
     outcomes: defaultdict[int, set[str]] = defaultdict(set)
-    if over:
-        members = FlowMember.objects.using(store.alias).filter(step_id__in=over)
-        for step, outcome in members.values_list("step_id", "outcome").distinct():
-            outcomes[step].add(outcome or "")
+    members = FlowMember.objects.using(store.alias).filter(step_id__in=over)
+    for step, outcome in members.values_list("step_id", "outcome").distinct():
+        outcomes[step].add(outcome or "")
     return {step: ended_as(outcomes[step]) for step in over}
 
 
@@ -166,17 +165,16 @@ class Judging:
             return []
         rows = FlowStep.objects.using(self._store.alias)
         calls = dict(rows.filter(id__in=ids).values_list("id", "calls"))
-        offers = [
-            (id_, until(offer, self._flows[flow_of(id_)].deadline_at, self._now))
-            for id_ in ids
-            for offer in load_calls(calls[id_] or "[]")
-        ]
-        store_members(self._store, offers, checked=True)
-        self.offered = bool(offers)
+        offers = {
+            id_: until(load_calls(calls[id_] or "[]"), self._flows[flow_of(id_)].deadline_at, self._now) for id_ in ids
+        }
+        empty = sorted(id_ for id_, of_step in offers.items() if not of_step)
+        store_members(self._store, {id_: of_step for id_, of_step in offers.items() if of_step}, checked=True)
+        self.offered = len(empty) < len(ids)
         for id_ in ids:
             self._changed.pop(id_, None)
         rows.filter(id__in=ids).update(state=StepState.RUNNING, released_at=self._now, ended_at=None)
-        return sorted(set(ids) - {id_ for id_, _ in offers})
+        return empty
 
     def _write(self) -> None:
         from delayedq.models import FlowStep
@@ -210,8 +208,12 @@ def _unlocked(store: Store, rows: Any) -> bool:
     return bool(rows.select_for_update(skip_locked=skip).values_list("id"))
 
 
-def store_members(store: Store, offers: Sequence[tuple[int, Offer]], *, checked: bool = False) -> None:
+def store_members(store: Store, offers: Mapping[int, Sequence[Offer]], *, checked: bool = False) -> None:
     """Offer the messages of these steps (by id), and store whose they are. `checked`: see `Store.offer_many`."""
-    offered = store.offer_many([offer for _, offer in offers], checked=checked)
-    ids = [one.id for one in offered if one.id is not None]
-    members_sql.store(store.database, [(id_, step) for id_, (step, _) in zip(ids, offers, strict=True)])
+    if len(offers) == 1:
+        ((step, of_step),) = offers.items()
+        store.offer_step(of_step, step, checked=checked)
+        return
+    steps = [step for step, of_step in offers.items() for _ in of_step]
+    offered = store.offer_many([offer for of_step in offers.values() for offer in of_step], checked=checked)
+    members_sql.store(store.database, [one.id for one in offered if one.id is not None], steps)

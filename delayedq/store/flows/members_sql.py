@@ -7,7 +7,7 @@ from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from delayedq.store.database import Database
 
@@ -49,12 +49,22 @@ _LOCK = "SELECT id FROM delayedq_flowstep WHERE id {given} ORDER BY id FOR UPDAT
 _OVER = """
 SELECT step.id FROM delayedq_flowstep AS step
 WHERE step.id {given} AND step.state NOT IN ('waiting', 'filling', 'skipped') AND CASE WHEN (
-        SELECT member.outcome IS NULL FROM delayedq_flowmember AS member
+        SELECT {lives} FROM delayedq_flowmember AS member
         WHERE member.step_id = step.id ORDER BY member.step_id DESC, member.message_id DESC LIMIT 1
     ) THEN false ELSE NOT EXISTS (
-        SELECT 1 FROM delayedq_flowmember AS member WHERE member.step_id = step.id AND member.outcome IS NULL
+        SELECT 1 FROM delayedq_flowmember AS member WHERE member.step_id = step.id AND {lives}
     ) END
 """
+_LIVES = "member.outcome IS NULL"
+# Both in one statement, which sees its own update by the ids of the messages alone.
+_END_AND_OVER = f"""
+WITH ended AS ({_END["postgresql"]})
+{
+    _OVER.format(
+        given="= ANY(ARRAY(SELECT unnest(%(steps)s::bigint[])))",
+        lives=f"({_LIVES} AND member.message_id <> ALL(%(ids)s::bigint[]))",
+    )
+}"""
 
 
 def lock(database: Database, steps: Sequence[int]) -> None:
@@ -67,21 +77,32 @@ def lock(database: Database, steps: Sequence[int]) -> None:
 def over(database: Database, steps: Sequence[int]) -> list[int]:
     """Those of these steps that were released and have no member which has not ended."""
     vendor = database.connection.vendor
-    rows = database.rows(_OVER.format(given=_GIVEN[vendor]), _parameters(vendor, {"ids": steps}, steps))
+    statement = _OVER.format(given=_GIVEN[vendor], lives=_LIVES)
+    rows = database.rows(statement, _parameters(vendor, {"ids": steps}, steps))
     return [row[0] for row in rows]
 
 
-def store(database: Database, members: Sequence[tuple[int, int]]) -> None:
-    """Store these members: the ids of a message and of its step."""
-    for some in batched(members, CHUNK):
-        ids, steps = [id_ for id_, _ in some], [step for _, step in some]
-        _write(database, _STORE, {"ids": ids, "steps": steps}, some)
+def store(database: Database, ids: Sequence[int], steps: Sequence[int]) -> None:
+    """Store these members: the ids of messages, and of the step of each."""
+    for some in batched(zip(ids, steps, strict=True), CHUNK):
+        of_messages, of_steps = zip(*some, strict=True)
+        _write(database, _STORE, {"ids": of_messages, "steps": of_steps}, some)
 
 
-def end(database: Database, ids: Sequence[int], outcome: str) -> None:
-    """Record how these messages ended."""
-    for some in batched(ids, CHUNK):
-        _write(database, _END, {"ids": list(some), "outcome": outcome}, some)
+def end(database: Database, ids: Mapping[str, Sequence[int]], steps: Sequence[int]) -> list[int]:
+    """Record how these messages ended, by outcome; returns those of their steps that are `over` then.
+
+    On PostgreSQL it is one statement if all ended alike, as a batch of a group mostly does.
+    """
+    vendor = database.connection.vendor
+    if vendor == "postgresql" and len(ids) == 1:
+        ((outcome, alike),) = ids.items()
+        parameters = _parameters(vendor, {"ids": list(alike), "steps": list(steps), "outcome": outcome}, ())
+        return [row[0] for row in database.rows(_END_AND_OVER, parameters)]
+    for outcome, alike in sorted(ids.items()):
+        for some in batched(alike, CHUNK):
+            _write(database, _END, {"ids": list(some), "outcome": outcome}, some)
+    return over(database, steps)
 
 
 def _write(database: Database, statements: dict[str, str], parameters: dict[str, Any], rows: Sequence[Any]) -> None:

@@ -22,12 +22,19 @@ OFFER_UNKEYED = f"""
 {INSERT}
 SELECT coalesce(queue, %(same_queue)s::text), coalesce(kind, %(same_kind)s::text), NULL,
     coalesce(priority, %(same_priority)s::smallint), coalesce(max_attempts, %(same_max_attempts)s::smallint),
-    payload, metadata, coalesce(scheduled_at, {NOW}), coalesce(scheduled_at, {NOW}), {NOW}, 0, 0
+    payload, coalesce(metadata, %(same_metadata)s::text), coalesce(scheduled_at, {NOW}), coalesce(scheduled_at, {NOW}),
+    {NOW}, 0, 0
 FROM unnest(
     %(queue)s::text[], %(kind)s::text[], %(priority)s::smallint[], %(max_attempts)s::smallint[],
     %(payload)s::text[], %(metadata)s::text[], %(scheduled_at)s::timestamptz[]
 ) AS given (queue, kind, priority, max_attempts, payload, metadata, scheduled_at)
 RETURNING id
+"""
+OFFER_STEP = f"""
+WITH offered AS ({OFFER_UNKEYED}), member AS (
+    INSERT INTO delayedq_flowmember (message_id, step_id) SELECT id, %(step)s::bigint FROM offered
+)
+SELECT count(*) FROM offered
 """
 
 # Ids are drawn in the order of the offers, and rows are inserted in the order of their keys, as `in_lock_order` has it:

@@ -34,11 +34,10 @@ def of_unkeyed(offers: Sequence[Offer]) -> dict[str, Any]:
     times = [offer.scheduled_at for offer in offers]
     parameters = {
         "payload": texts([offer.payload for offer in offers]),
-        "metadata": texts([offer.metadata for offer in offers]),
         "scheduled_at": times if any(times) else None,
     }
     arrays: dict[str, Callable[[list[Any]], str | None]]
-    arrays = {"queue": texts, "kind": texts, "priority": numbers, "max_attempts": numbers}
+    arrays = {"queue": texts, "kind": texts, "metadata": texts, "priority": numbers, "max_attempts": numbers}
     for name, array in arrays.items():
         values = [getattr(offer, name) for offer in offers]
         is_same = values.count(values[0]) == len(values)
