@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import Exists, OuterRef
+
 from delayedq.core.flows import (
     FlowState,
     StepState,
@@ -61,6 +63,15 @@ def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> bool:
     for id_, outcome in ended.items():
         by_outcome[str(outcome)].append(id_)
     return _advance(store, members_sql.end(store.database, by_outcome, [*steps]), ())
+
+
+def live_again(store: Store, ids: Collection[int]) -> None:
+    """Of these messages, which are brought back, those of running steps have not ended: their steps wait for them."""
+    from delayedq.models import FlowMember, FlowStep
+
+    running = FlowStep.objects.using(store.alias).filter(id=OuterRef("step_id"), state=StepState.RUNNING)
+    members = FlowMember.objects.using(store.alias).filter(message_id__in=ids, outcome__isnull=False)
+    members.filter(Exists(running)).update(outcome=None)
 
 
 def lock_flows(store: Store, flows: Iterable[int]) -> None:
