@@ -141,7 +141,7 @@ class _Storing:
         from delayedq.models import FlowStep
 
         first = self._firsts[node.number]
-        calls = self._waiting(flow, node) if node.after else None
+        calls = self._waiting(flow, node) if node.after else [] if begun == StepState.FILLING else None
         number_of = {one.name: one.number for one in self._nodes}
         after = sorted({number_of[name] for name in node.after})
         when = node.when if isinstance(node.when, str) else f"{RESULT}{node.when.step.node.number}"
@@ -189,19 +189,25 @@ class _Storing:
             return  # nobody has seen them
         with self._store.database.atomic():
             lock_flows(self._store, [flow])
-            self._rows().filter(id__in=roots, state=StepState.FILLING).update(state=StepState.RUNNING)
+            filled = self._rows().filter(id__in=roots, state=StepState.FILLING)
+            filled.update(state=StepState.RUNNING, calls=None, released_at=self._now)
             advance(self._store, list(roots))
 
     def _fill_step(self, step: int, node: Node, chunk_size: int, begun: StepState) -> int:
         """Returns how many members it has."""
         size = 0
+        is_seen = begun == StepState.FILLING
         for offers in batched(self._offers(flow_of(step), node), chunk_size):
             with self._store.database.atomic():
                 size += len(offers)
-                if not self._rows().filter(id=step, state=begun).update(size=size):
+                if not self._rows().filter(id=step, state=begun).update(size=size, **self._alive() if is_seen else {}):
                     raise InvalidFlow(f"The flow {self._flow.name!r} was cancelled while it was stored.")
                 store_members(self._store, {step: until(offers, self._deadline_at, self._now)})
         return size
+
+    def _alive(self) -> dict[str, datetime]:
+        """For the sweep, which cancels a flow that nobody fills any more. `calls` stays empty until all are stored."""
+        return {"released_at": self._store.now()}
 
     def _rows(self) -> QuerySet[FlowStep]:
         from delayedq.models import FlowStep

@@ -8,6 +8,7 @@ these may happen twice, or in two processes at once: the second one finds nothin
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import batched
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from delayedq.store.pages import Page
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from delayedq.store.base import Store
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 CHUNK = 1_000
 #: Flows in one transaction.
 FLOWS = 100
+#: Who stores a group in parts (`commit_every`) and stored none of it for this long has died.
+SILENCE = timedelta(days=1)
 
 
 def sweep(store: Store) -> int:
@@ -36,9 +39,17 @@ def sweep(store: Store) -> int:
     rows = Flow.objects.using(store.alias).filter(ended_at=None).order_by("id")
     flows = dict(rows.values_list("id", "stopped_at"))
     if flows:
+        for id_ in _half_stored(store, flows):
+            flows[id_] = store.now()
+            rows.filter(id=id_, stopped_at=None).update(stopped_at=flows[id_])
         late = set(rows.filter(deadline_at__lte=store.now()).values_list("id", flat=True))
         sweep_flows(store, flows, [id_ for id_, stopped_at in flows.items() if stopped_at or id_ in late])
     return len(flows)
+
+
+def _half_stored(store: Store, flows: Collection[int]) -> set[int]:
+    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.FILLING)
+    return set(steps.filter(released_at__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
 
 
 def flow_deadlines(store: Store) -> list[datetime]:
