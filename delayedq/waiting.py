@@ -41,8 +41,9 @@ CHUNK = 5_000
 def wait_all(results: Iterable[AnyResult], timeout: timedelta | None = None) -> list[AnyResult]:
     """Wait until all of these have ended, and return them, refreshed, in the same order.
 
-    Raises TimeoutError if that takes longer than `timeout` (None: as long as it takes), TypeError for another timeout,
-    and RuntimeError in a transaction, in which the end of a message may not be seen.
+    Raises TimeoutError if that takes longer than `timeout` (None: as long as it takes), TypeError for another timeout
+    and for what is no result, as what `enqueue_many` returns (`task.get_result(scheduled.id)` is one), and RuntimeError
+    in a transaction, in which the end of a message may not be seen.
 
         wait_all([resize.enqueue(photo) for photo in photos], timeout=timedelta(minutes=5))
     """
@@ -103,6 +104,10 @@ class _Waiting:
         #: What has no id was never stored: a limit has refused it.
         self._dropped: list[AnyResult] = []
         for result in results:
+            if not hasattr(result, "refresh"):
+                raise TypeError(
+                    f"Results are waited for, as `enqueue` and `task.get_result(id)` return them, not {result!r}."
+                )
             if not result.id:
                 self._dropped.append(result)
                 continue

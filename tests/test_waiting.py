@@ -140,6 +140,15 @@ def test_a_timeout_says_how_many_had_not_ended(store):
         given[0].wait(5)
 
 
+def test_what_is_no_result_is_refused_with_the_way_to_one(alias):
+    scheduled = tasks.nothing.enqueue_many([((), {})] * 2)
+    with pytest.raises(TypeError, match=r"as `enqueue` and `task.get_result\(id\)` return them, not Scheduled"):
+        wait_all(scheduled)
+    run_due()
+    results = wait_all(tasks.nothing.get_result(one.id) for one in scheduled)
+    assert [one.outcome for one in results] == ["succeeded"] * 2
+
+
 def test_no_end_is_waited_for_in_a_transaction(store, alias):
     result = tasks.remind.enqueue(7)
     with transaction.atomic(using=alias):

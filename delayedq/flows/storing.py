@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import batched, chain, groupby, islice
+from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.flows import MAX_WAITING, RESULT, StepState, When, flow_of, step_id
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer
     from delayedq.tasks import Task
+
+
+#: Characters of arguments that are held until they are stored.
+HELD = 2**22
 
 
 @dataclass(eq=False)
@@ -197,7 +201,7 @@ class _Storing:
         """Returns how many members it has."""
         size = 0
         is_seen = begun == StepState.FILLING
-        for offers in batched(self._offers(flow_of(step), node), chunk_size):
+        for offers in _parts(self._offers(flow_of(step), node), chunk_size):
             with self._store.database.atomic():
                 size += len(offers)
                 if not self._rows().filter(id=step, state=begun).update(size=size, **self._alive() if is_seen else {}):
@@ -213,6 +217,20 @@ class _Storing:
         from delayedq.models import FlowStep
 
         return FlowStep.objects.using(self._store.alias)
+
+
+def _parts(offers: Iterable[Offer], most: int) -> Iterator[list[Offer]]:
+    """Of so many messages at most, and no more than HELD: those of `map_` are large."""
+    part: list[Offer] = []
+    held = 0
+    for offer in offers:
+        part.append(offer)
+        held += len(offer.payload)
+        if len(part) == most or held >= HELD:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
 
 
 def _first(node: Node) -> Signature | None:

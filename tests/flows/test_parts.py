@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from delayedq import chain, group, map_
-from delayedq.models import FinishedMessage, FlowMember, Message
+from delayedq.flows import storing
+from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from tests.app import tasks
 from tests.flows.given import run, states
 
@@ -97,3 +98,25 @@ def test_arguments_are_written_once_where_the_signature_is_made(alias, monkeypat
     assert [message.metadata for message in FinishedMessage.objects.order_by("id")] == [
         f'{{"delayedq.flow":{flow.id},"delayedq.step":0}}'
     ] * 2
+
+
+def test_rows_are_read_as_they_are_stored_however_large_their_messages_are(alias, monkeypatch):
+    monkeypatch.setattr("delayedq.flows.storing.HELD", 1_000)
+    read, seen, store_members = [], [], storing.store_members
+
+    def rows():
+        for number in range(60):
+            read.append(number)
+            yield {"number": number, "text": "x" * 100}
+
+    def store(*given):
+        store_members(*given)
+        seen.append(len(read))
+
+    monkeypatch.setattr(storing, "store_members", store)
+    flow = map_(tasks.echo, rows(), chunk=5).enqueue()
+    assert seen == [10, 20, 30, 40, 50, 60]  # two messages of five rows each
+    assert [step.size for step in FlowStep.objects.all()] == [12]
+    run()
+    calls = flow.result()
+    assert [row["number"] for call in calls for row in call["args"][0]] == list(range(60))
