@@ -48,10 +48,11 @@ class ProgressWriter:
 
     def report(self, attempt: Attempt) -> None:
         """Write what it has reported, soon. Any thread may call this."""
-        if attempt.id in self._attempts:
+        if self._attempts.get(attempt.id) is attempt:
             return
         with self._lock:
             self._attempts[attempt.id] = attempt
+            self._written.pop(attempt.id, None)  # that was an earlier attempt
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="delayedq-progress", daemon=True)
                 self._thread.start()
@@ -77,16 +78,17 @@ class ProgressWriter:
     def _write(self) -> bool:
         """Write what is new; returns whether there was anything. What has nothing new is forgotten."""
         reported = {}
-        for id_, attempt in [*self._attempts.items()]:
-            report = attempt.reported
-            if self._written.get(id_) is report:
-                self._attempts.pop(id_)
-                self._written.pop(id_)
-                if attempt.reported is report:
-                    continue
-                self._attempts[id_] = attempt  # it has reported meanwhile
-            reported[id_] = progress_of(attempt)
-            self._written[id_] = report
+        with self._lock:
+            for id_, attempt in [*self._attempts.items()]:
+                report = attempt.reported
+                if self._written.get(id_) is report:
+                    self._attempts.pop(id_)
+                    self._written.pop(id_)
+                    if attempt.reported is report:
+                        continue
+                    self._attempts[id_] = attempt  # it has reported meanwhile
+                reported[id_] = progress_of(attempt)
+                self._written[id_] = report
         if reported:
             self._store(reported)
         return bool(self._attempts)
