@@ -48,6 +48,8 @@ class Node:
     after: list[str] = field(default_factory=list)
     when: str | ResultOf = When.SUCCEEDED
     number: int = 0
+    #: Its calls come from an iterator, of which some were read.
+    was_read: bool = False
 
 
 def enqueue(flow: Flow, nodes: list[Node], commit_every: int | None) -> FlowResult:
@@ -178,6 +180,7 @@ class _Storing:
     def _offers(self, flow: int, node: Node) -> Iterator[Offer]:
         """The messages of a step, one at a time."""
         own = {FLOW: flow, STEP: node.number}
+        node.was_read = not isinstance(node.calls, list | tuple)
         for _, run in groupby(node.calls, key=_task_of):
             calls = iter(run)
             first = next(calls)
