@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError
 from django.http import Http404
 from django.test import RequestFactory
 from django.utils import timezone
@@ -67,6 +68,25 @@ def test_the_only_report_of_a_second_attempt_is_written_too(monkeypatch):
         assert writer._write()
     assert not writer._write()
     assert written == [50, 100]
+
+
+def test_a_report_that_could_not_be_written_is_written_later(store, monkeypatch, caplog):
+    writer, written, away = reporting.ProgressWriter(), [], [True, True]
+    monkeypatch.setattr(writer, "_thread", threading.Thread())  # the test writes
+
+    def write(_, reported):
+        if away:
+            away.pop()
+            raise OperationalError("it is away")
+        written.append(reported[4711].done)
+
+    monkeypatch.setattr(reporting, "write_progress", write)
+    attempt = attempt_of(tasks.remind, 7, id=4711)
+    attempt.reported = checked(50, 100, "")
+    writer.report(attempt)
+    assert [writer._write() for _ in range(4)] == [True, True, True, False]
+    assert written == [50]
+    assert caplog.text.count("was not written") == 1
 
 
 def test_an_async_task_reports_too(store):

@@ -41,6 +41,8 @@ class ProgressWriter:
         #: What has reported, by message, and what of it was written.
         self._attempts: dict[int, Attempt] = {}
         self._written: dict[int, object] = {}
+        #: Did the last write fail? Only the first one of several is logged.
+        self._is_failing = False
         self._lock = threading.Lock()
         self._asked = threading.Event()
         self._stopping = threading.Event()
@@ -70,8 +72,8 @@ class ProgressWriter:
         while not self._stopping.is_set():
             self._asked.wait()
             self._asked.clear()
-            while self._write():
-                self._stopping.wait(EVERY)
+            while self._write() and not self._stopping.wait(EVERY):
+                pass
         self._write()
         connections.close_all()
 
@@ -98,9 +100,16 @@ class ProgressWriter:
         try:
             write_progress(store, reported)
         except Error:
-            logger.warning("The progress of %s messages was not written.", len(reported), exc_info=True)
+            with self._lock:
+                for id_ in reported:
+                    self._written.pop(id_, None)  # it is tried again
+            if not self._is_failing:
+                logger.warning("The progress of %s messages was not written.", len(reported), exc_info=True)
+            self._is_failing = True
             with suppress(Exception):
                 connections[store.alias].close()
+        else:
+            self._is_failing = False
 
 
 def report_now(attempt: Attempt) -> None:
