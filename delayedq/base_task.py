@@ -38,7 +38,7 @@ class BaseTask(AnyTask):
     deadline: within this time (timedelta) after it was first due, the message must have ended, attempts and pauses
         together; then DeadlineExceeded is raised in the attempt that runs, and no other follows.
     expires: a message that did not start within this time (timedelta) after it was due is not worth it any more and
-        ends as expired. It holds for the first attempt only: see `deadline`.
+        ends as expired. It holds for the first attempt only, and not for one that has recorded a step: see `deadline`.
     result_retention: the return value is removed this long (timedelta) after the message has ended; its history stays.
         None: it is kept as long as that.
     on_success, on_failure, on_retry: a task that is enqueued in the transaction that ends the message as succeeded,

@@ -38,19 +38,22 @@ class Cancellation(StrEnum):
     BUSY = "busy"  #: another transaction has locked it: nothing was changed
 
 
-def cancel(store: Store, ids: Iterable[int]) -> dict[int, Cancellation]:
-    """Cancel these messages of one database; within the caller's transaction, if there is one."""
+def cancel(store: Store, ids: Iterable[int], patience: float = PATIENCE) -> dict[int, Cancellation]:
+    """Cancel these messages of one database; within the caller's transaction, if there is one.
+
+    patience: for how many seconds each CHUNK of them is tried if others lock or change it; 0: once.
+    """
     answers: dict[int, Cancellation] = {}
     for some in batched(dict.fromkeys(ids), CHUNK):
-        answers |= _cancelled(store, some)
+        answers |= _cancelled(store, some, patience)
     if Cancellation.STOPPED in answers.values():
         store.tell_stopped_after_commit()
     return answers
 
 
-def _cancelled(store: Store, ids: tuple[int, ...]) -> dict[int, Cancellation]:
+def _cancelled(store: Store, ids: tuple[int, ...], patience: float) -> dict[int, Cancellation]:
     answers: dict[int, Cancellation] = {}
-    give_up_at = time.monotonic() + PATIENCE
+    give_up_at = time.monotonic() + patience
     while left := [id_ for id_ in ids if id_ not in answers]:
         answers |= _try(store, left)
         if time.monotonic() >= give_up_at:

@@ -10,6 +10,7 @@ from django.core import signing
 from delayedq.cancelling import Cancellation, cancel
 from delayedq.compat import TaskError, TaskResult, task_backends
 from delayedq.core.other_names import RESULTS, hint
+from delayedq.exceptions import CannotRun
 from delayedq.store.progress import read_progress
 from delayedq.waiting import await_all, wait_all
 
@@ -44,6 +45,14 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
         def __getattr__(self, name: str) -> Any:
             """Names what does here what an attribute of another framework's result does there."""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, RESULTS)}")
+
+    @property
+    def return_value(self) -> Any:
+        """What the task returned. Raises ValueError if it did not, ReferenceGone for a row that was deleted since."""
+        value = super(MessageResult, self).return_value  # a class with slots is made anew: super() knows the old one
+        if isinstance(value, CannotRun):
+            raise value
+        return value
 
     def refresh(self) -> None:
         """Read it again. Raises TaskResultDoesNotExist if the message was deleted."""

@@ -142,9 +142,17 @@ def of_ended(message: FinishedMessage, backend: str) -> AnyResult:
         errors=errors(message.errors),
         worker_ids=workers(message.errors, message.attempts, message.worker or ""),
     )
-    object.__setattr__(result, "_return_value", None if message.result is None else loads(message.result))
+    object.__setattr__(result, "_return_value", None if message.result is None else _return_value(message.result))
     object.__setattr__(result, "outcome", message.outcome)
     return result
+
+
+def _return_value(text: str) -> Any:
+    """The value; of one that can't be read any more, the error that says why: see `MessageResult.return_value`."""
+    try:
+        return loads(text)
+    except CannotRun as error:
+        return error
 
 
 def make(

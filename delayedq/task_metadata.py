@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.channels import channel_of, shown_priority
-from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, stored_duration
+from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, shortest_deadline, stored_duration
 from delayedq.core.serialization import loads
 from delayedq.task_options import database_of
 
@@ -32,7 +32,7 @@ def stored_options(task: Task[..., Any], row: StoredOptions) -> dict[str, Any]:
         "priority": shown_priority(row.priority),
         "max_attempts": row.max_attempts,
         "metadata": None if (metadata := as_given(row.metadata)) is None else loads(metadata),
-        "deadline": stored_duration(row.metadata, DEADLINE, task.deadline),
+        "deadline": shortest_deadline(row.metadata, task.deadline),
         "expires": stored_duration(row.metadata, EXPIRES, task.expires),
         "channel_name": channel_of(row.metadata),
         "run_after": row.scheduled_at_initially if moved else None,

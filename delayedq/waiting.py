@@ -57,10 +57,12 @@ def as_completed(results: Iterable[AnyResult], timeout: timedelta | None = None)
     """Each of these, refreshed, as soon as it has ended. Raises what `wait_all` raises."""
     with _Waiting(results, timeout) as waiting:
         while True:
-            yield from waiting.ended()
+            found = waiting.ended()
+            yield from found
             if not waiting.left:
                 return
-            waiting.sleep()
+            if not found:
+                waiting.sleep()
 
 
 async def await_all(
@@ -82,11 +84,13 @@ async def as_completed_async(
     waiting = _Waiting(results, timeout)
     try:
         while True:
-            for result in await sync_to_async(waiting.ended)():
+            found = await sync_to_async(waiting.ended)()
+            for result in found:
                 yield result
             if not waiting.left:
                 return
-            await waiting.asleep()
+            if not found:
+                await waiting.asleep()
     finally:
         await sync_to_async(waiting.close)()
 
@@ -97,11 +101,16 @@ class _Waiting:
     def __init__(self, results: Iterable[AnyResult], timeout: timedelta | None) -> None:
         check_timeout(timeout)
         self.left: dict[str, dict[int, list[AnyResult]]] = {}
+        #: What has no id was never stored: a limit has refused it.
+        self._dropped: list[AnyResult] = []
         for result in results:
             if not hasattr(result, "refresh"):
                 raise TypeError(
                     f"Results are waited for, as `enqueue` and `task.get_result(id)` return them, not {result!r}."
                 )
+            if not result.id:
+                self._dropped.append(result)
+                continue
             self.left.setdefault(result.backend, {}).setdefault(int(result.id), []).append(result)
         self._give_up_at = None if timeout is None else time.monotonic() + timeout.total_seconds()
         self._pause = FIRST
@@ -122,8 +131,9 @@ class _Waiting:
             self._pipe.close()
 
     def ended(self) -> list[AnyResult]:
-        """Those that have ended since the last call, refreshed."""
+        """Those that have ended since the last call, refreshed. If there are none, it prepares for a sleep."""
         found: list[AnyResult] = []
+        dropped, self._dropped = self._dropped, []
         for backend, waiting in [*self.left.items()]:
             for id_ in _ended(backend, list(waiting), waiting):
                 found += waiting.pop(id_)
@@ -131,7 +141,8 @@ class _Waiting:
                 del self.left[backend]
         for result in found:
             result.refresh()
-        if self.left:
+        found += dropped
+        if self.left and not found:
             self._prepare()
         return found
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delayedq import Cancel, Retry, Snooze, task
+from delayedq import Cancel, Retry, Snooze, current_message, task
 from delayedq.compat import InvalidTask, TaskResultStatus, default_task_backend
 from delayedq.exceptions import DeadlineExceeded
 from delayedq.models import FinishedMessage, Message
@@ -98,6 +98,19 @@ def test_what_was_scheduled_again_expires_from_its_new_time(alias):
         lifecycle.fresh.enqueue()
         Message.objects.update(scheduled_at=START + 3 * HOUR)  # as an operator does it
         now.advance(3.5 * HOUR)
+        assert outcomes() == ["succeeded"]
+
+
+def test_what_has_slept_does_not_expire(alias):
+    def sleep():
+        current_message().step("charge", list)
+        current_message().sleep(24 * HOUR)
+
+    tasks.bodies["sleep"] = sleep
+    with clock(START) as now:
+        lifecycle.fresh.enqueue("sleep")
+        assert outcomes() == ["snoozed"]
+        now.advance(26 * HOUR)
         assert outcomes() == ["succeeded"]
 
 
@@ -197,6 +210,23 @@ def test_a_follow_up_that_cannot_be_made_is_logged_and_the_message_ends(alias, c
     run_due(follow=False)
     assert FinishedMessage.objects.get().outcome == "succeeded"
     assert f"{lifecycle.followed.module_path} {result.id}, attempt 1 of 2> ends without what follows" in caplog.text
+
+
+def test_a_follow_up_that_is_too_large_is_logged_and_the_message_ends(alias, caplog, settings):
+    """It has the lineage of its message in its metadata, beside that of its task."""
+    settings.DELAYEDQ = {"MAX_PAYLOAD_BYTES": 200}
+    followed = lifecycle.followed.using(metadata={"x": "y"})
+    tasks.bodies["well"] = list
+    object.__setattr__(lifecycle.succeeded, "metadata", {"x": "y" * 180})
+    try:
+        followed.enqueue("well")
+        run_due(follow=False)
+    finally:
+        object.__setattr__(lifecycle.succeeded, "metadata", None)
+    assert FinishedMessage.objects.get().outcome == "succeeded"
+    assert not Message.objects.exists()
+    assert "ends without what follows" in caplog.text
+    assert "PayloadTooLarge" in caplog.text
 
 
 def test_the_immediate_backend_runs_what_follows(settings, db):

@@ -11,6 +11,7 @@ from itertools import pairwise
 import pytest
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
+from django.db import OperationalError
 from django.http import Http404
 from django.test import RequestFactory
 from django.utils import timezone
@@ -24,7 +25,7 @@ from delayedq.store.progress import forget_progress
 from delayedq.testing import run_due
 from delayedq.worker import reporting
 from tests.app import tasks
-from tests.worker.attempts import PATIENCE
+from tests.worker.attempts import PATIENCE, attempt_of
 
 from .test_cancelling import eventually
 from .test_waiting import LONG, play, worker_of
@@ -52,6 +53,40 @@ def test_the_last_report_of_a_task_is_that_of_its_result(store, run):
     else:
         run_due()
     assert parts(result) == (1000, 1000, "importing")
+
+
+def test_the_only_report_of_a_second_attempt_is_written_too(monkeypatch):
+    """It comes before what the first one has reported is forgotten."""
+    writer, written = reporting.ProgressWriter(), []
+    monkeypatch.setattr(writer, "_thread", threading.Thread())  # the test writes
+    monkeypatch.setattr(writer, "_store", lambda reported: written.append(reported[4711].done))
+    for done in (50, 100):
+        attempt = attempt_of(tasks.remind, 7, id=4711)
+        attempt.reported = checked(done, 100, "")
+        writer.report(attempt)
+        writer.report(attempt)
+        assert writer._write()
+    assert not writer._write()
+    assert written == [50, 100]
+
+
+def test_a_report_that_could_not_be_written_is_written_later(store, monkeypatch, caplog):
+    writer, written, away = reporting.ProgressWriter(), [], [True, True]
+    monkeypatch.setattr(writer, "_thread", threading.Thread())  # the test writes
+
+    def write(_, reported):
+        if away:
+            away.pop()
+            raise OperationalError("it is away")
+        written.append(reported[4711].done)
+
+    monkeypatch.setattr(reporting, "write_progress", write)
+    attempt = attempt_of(tasks.remind, 7, id=4711)
+    attempt.reported = checked(50, 100, "")
+    writer.report(attempt)
+    assert [writer._write() for _ in range(4)] == [True, True, True, False]
+    assert written == [50]
+    assert caplog.text.count("was not written") == 1
 
 
 def test_an_async_task_reports_too(store):
@@ -151,6 +186,7 @@ def test_progress_goes_with_its_message(store):
         ((-1, None, ""), "done is a number of at least 0, not -1"),
         ((1, float("nan"), ""), "total is a number of at least 0, not nan"),
         ((True, None, ""), "done is a number"),
+        ((10**400, None, ""), "done is a number of at least 0"),
         (("1", None, ""), "done is a number of at least 0, not '1'"),
         ((1, None, "x" * 201), "note is a text of at most 200 characters"),
         ((1, None, None), "note is a text of at most 200 characters, not 'None'"),

@@ -1,16 +1,22 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth.models import Group, User
 from django.db import models
+from django.test import RequestFactory
 from django.utils.functional import SimpleLazyObject
 from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy
 
+from delayedq.compat import TaskResultStatus
 from delayedq.core.serialization import dump_call, dumps, load_call, loads
 from delayedq.exceptions import ArgumentsMismatch, NotStorable, ReferenceGone
+from delayedq.testing import run_due
+from delayedq.views import status
+from tests.app import tasks
 from tests.app.models import Mark
 from tests.router import ChosenDatabase
 
@@ -143,3 +149,17 @@ def test_a_safe_text_is_a_text_and_a_lazy_one_is_refused():
     assert type(loads(dumps(mark_safe("<b>")))) is str
     with pytest.raises(NotStorable, match="can't be stored"):
         dumps(gettext_lazy("Hello"))
+
+
+def test_a_returned_instance_that_is_gone_fails_when_its_value_is_asked_for(alias):
+    made = tasks.play.enqueue("make")
+    tasks.bodies["make"] = lambda: Mark.objects.create(name="made")
+    run_due()
+    made.refresh()
+    assert made.return_value == Mark.objects.get()
+    Mark.objects.all().delete()
+    assert made.wait(timedelta(0)) is made
+    assert (made.status, made.outcome) == (TaskResultStatus.SUCCESSFUL, "succeeded")
+    assert status(RequestFactory().get("/"), made.signed_id).status_code == 200
+    with pytest.raises(ReferenceGone, match="was deleted"):
+        made.return_value  # noqa: B018

@@ -12,10 +12,12 @@ import pytest
 from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from delayedq import as_completed, as_completed_async, await_all, wait_all, waiting
 from delayedq.compat import TaskResultDoesNotExist, TaskResultStatus, default_task_backend
 from delayedq.models import FinishedMessage, Message
+from delayedq.results import dropped
 from delayedq.testing import run_due
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import Options
@@ -205,3 +207,36 @@ def test_a_test_backend_that_runs_nothing_is_not_waited_for(settings, db):
     settings.TASKS = {"default": {"BACKEND": "delayedq.testing.ImmediateBackend"}}
     assert tasks.remind.enqueue(7).wait().return_value == "7 at None"
     assert not FinishedMessage.objects.exists()
+
+
+def test_what_has_ended_comes_also_when_the_time_is_over(alias):
+    done = tasks.remind.enqueue(7)
+    run_due()
+    waits = tasks.remind.using(run_after=timezone.now() + LONG).enqueue(8)
+    coming = as_completed([done, waits], timedelta(0))
+    assert next(coming) is done
+    with pytest.raises(TimeoutError, match="1 of the messages"):
+        next(coming)
+
+    async def together():
+        given = [one async for one in _until_timeout(as_completed_async([done, waits], timedelta(0)))]
+        await sync_to_async(connections.close_all)()
+        return given
+
+    assert asyncio.run(together()) == [done]
+
+
+async def _until_timeout(coming):
+    try:
+        async for one in coming:
+            yield one
+    except TimeoutError:
+        pass
+
+
+def test_what_was_dropped_is_not_waited_for(alias):
+    lost = dropped(tasks.remind, [7], {}, "default")
+    done = tasks.remind.enqueue(7)
+    run_due()
+    assert wait_all([lost, done], timedelta(0)) == [lost, done]
+    assert lost.wait(timedelta(0)).status is TaskResultStatus.FAILED

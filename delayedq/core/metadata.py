@@ -18,6 +18,8 @@ PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"
 
 #: The flow and the number of the step whose message it is; see `core.flows`.
 FLOW, STEP = f"{PREFIX}flow", f"{PREFIX}step"
+#: Seconds within which its flow lets it run; its own DEADLINE may be shorter.
+STEP_DEADLINE = f"{PREFIX}step_deadline"
 
 _MARK = f'"{PREFIX}'
 
@@ -60,6 +62,14 @@ def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None
     """One value of delayedq that is a number of seconds; `otherwise` if the message has none."""
     seconds = own(metadata, name)
     return otherwise if seconds is None else timedelta(seconds=seconds)
+
+
+def shortest_deadline(metadata: str | None, otherwise: timedelta | None) -> timedelta | None:
+    """Its own deadline (`otherwise` that of its task) or that of its flow, whichever is over first."""
+    if not metadata:
+        return otherwise
+    both = stored_duration(metadata, DEADLINE, otherwise), stored_duration(metadata, STEP_DEADLINE, None)
+    return min((one for one in both if one is not None), default=None)
 
 
 def as_given(metadata: str | None) -> str | None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from math import isfinite
+import reprlib
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.limits import NAME_LENGTH, is_storable
 
 if TYPE_CHECKING:
     from datetime import datetime, timedelta
+
+
+#: The largest number that a column of the database takes.
+MOST = sys.float_info.max
 
 
 class Report(NamedTuple):
@@ -22,8 +27,8 @@ class Report(NamedTuple):
 def checked(done: object, total: object, note: object) -> Report:
     """Raises ValueError for what is no progress."""
     for name, value in (("done", done), ("total", 0 if total is None else total)):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not isfinite(value) or value < 0:
-            raise ValueError(f"{name} is a number of at least 0, not {value!r}.")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= MOST:
+            raise ValueError(f"{name} is a number of at least 0, not {reprlib.repr(value)}.")
     if not isinstance(note, str) or len(note) > NAME_LENGTH or not is_storable(note):
         raise ValueError(f"note is a text of at most {NAME_LENGTH} characters, not {str(note)[:80]!r}.")
     return Report(done, total, note)  # type: ignore[arg-type]  # they are numbers

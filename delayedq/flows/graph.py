@@ -185,7 +185,13 @@ class Flow:
         """
         if self.id is not None:
             raise InvalidFlow(f"The flow {self.name!r} is enqueued already. Make another Flow.")
-        return enqueue(self, self._in_order(), commit_every)
+        nodes = self._in_order()
+        if any(node.was_read for node in nodes):
+            raise InvalidFlow(
+                f"The flow {self.name!r} could not be stored before, and the calls of a group come from an iterator, "
+                "which was read then: make another Flow."
+            )
+        return enqueue(self, nodes, commit_every)
 
     aenqueue = async_version(enqueue)
 

@@ -100,6 +100,7 @@ class Group(Part):
     def __init__(self, parts: Iterable[Signature | Part], name: str = "group") -> None:
         self._parts = parts
         self._kind = name
+        self._was_read = False
 
     def _name(self) -> str:
         return self._kind
@@ -110,7 +111,15 @@ class Group(Part):
             for part in self._parts:
                 if not isinstance(part, Signature):
                     raise InvalidFlow(f"A group that is a step of a flow has nothing but calls, not {part!r}.")
-        return self._parts  # type: ignore[return-value]  # what is read later is checked then
+        return self._read()  # type: ignore[return-value]  # what is read later is checked then
+
+    def _read(self) -> Iterable[Signature | Part]:
+        """Its parts. Raises InvalidFlow for an iterator that was given out before: of that, some were read."""
+        if iter(self._parts) is self._parts:
+            if self._was_read:
+                raise InvalidFlow("The calls of this group come from an iterator, which was read before: make another.")
+            self._was_read = True
+        return self._parts
 
     def put_into(self, flow: Flow, before: Before, depth: int) -> Before:
         parts = self._parts
@@ -120,7 +129,7 @@ class Group(Part):
                 return Before([step for end in ends for step in end.steps], [end.result for end in ends])
             first = next(iter(parts), None)
         else:
-            iterator = iter(parts)
+            iterator = iter(self._read())
             first = next(iterator, None)
             parts = iterator if first is None else joined([first], iterator)
         name = first.task.name if isinstance(first, Signature) else self._kind

@@ -121,8 +121,9 @@ class FlowResult:
     def retry(self) -> int:
         """Run what did not succeed of a failed or cancelled flow once more, and then what was skipped.
 
-        Returns how many messages run again. Raises InvalidFlow, and changes nothing, if the flow runs or has succeeded,
-        or if the history of such a message was deleted or archived.
+        A step that failed after another one which did not succeed waits for that again, and then gets new messages.
+        Returns how many messages run again at once. Raises InvalidFlow, and changes nothing, if the flow runs or has
+        succeeded, or if the history of such a message was deleted or archived.
         """
         return retry_flow(self.store, self.id)
 

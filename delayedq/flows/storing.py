@@ -11,6 +11,7 @@ from delayedq.core.metadata import FLOW, STEP
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.result import FlowResult, cancel_flow
 from delayedq.signature import Signature
+from delayedq.store.channels.offers import as_stored
 from delayedq.store.flows.calls import dump_calls, until
 from delayedq.store.flows.ending import advance, lock_flows, store_members
 from delayedq.store.offering import CHUNK
@@ -47,6 +48,8 @@ class Node:
     after: list[str] = field(default_factory=list)
     when: str | ResultOf = When.SUCCEEDED
     number: int = 0
+    #: Its calls come from an iterator, of which some were read.
+    was_read: bool = False
 
 
 def enqueue(flow: Flow, nodes: list[Node], commit_every: int | None) -> FlowResult:
@@ -132,7 +135,9 @@ class _Storing:
         row.save(using=alias)
         flow.id, flow.alias = row.pk, alias
         if flow.on_failure is not None:
-            row.on_failure = dump_calls([flow.on_failure.offer([str(row.pk)], {}, when=flow.on_failure.run_after)])
+            offer = flow.on_failure.offer([str(row.pk)], {}, when=flow.on_failure.run_after)
+            check(as_stored(offer))
+            row.on_failure = dump_calls([offer])
             row.save(using=alias, update_fields=["on_failure"])
         rows = [self._row(row.pk, node, begun) for node in self._nodes]
         FlowStep.objects.using(alias).bulk_create(rows, batch_size=100)
@@ -142,7 +147,7 @@ class _Storing:
         from delayedq.models import FlowStep
 
         first = self._firsts[node.number]
-        calls = self._waiting(flow, node) if node.after else None
+        calls = self._waiting(flow, node) if node.after else [] if begun == StepState.FILLING else None
         number_of = {one.name: one.number for one in self._nodes}
         after = sorted({number_of[name] for name in node.after})
         when = node.when if isinstance(node.when, str) else f"{RESULT}{node.when.step.node.number}"
@@ -168,13 +173,14 @@ class _Storing:
                 f"The group {node.name!r} waits for other steps: it has at most {MAX_WAITING:,} calls. Let it come "
                 "first, or let a task before it enqueue a flow of its own."
             )
-        for offer in offers:
-            check(offer)
+        for offer in until(offers, self._deadline_at, self._now):
+            check(as_stored(offer))
         return offers
 
     def _offers(self, flow: int, node: Node) -> Iterator[Offer]:
         """The messages of a step, one at a time."""
         own = {FLOW: flow, STEP: node.number}
+        node.was_read = not isinstance(node.calls, list | tuple)
         for _, run in groupby(node.calls, key=_task_of):
             calls = iter(run)
             first = next(calls)
@@ -190,19 +196,25 @@ class _Storing:
             return  # nobody has seen them
         with self._store.database.atomic():
             lock_flows(self._store, [flow])
-            self._rows().filter(id__in=roots, state=StepState.FILLING).update(state=StepState.RUNNING)
+            filled = self._rows().filter(id__in=roots, state=StepState.FILLING)
+            filled.update(state=StepState.RUNNING, calls=None, released_at=self._now)
             advance(self._store, list(roots))
 
     def _fill_step(self, step: int, node: Node, chunk_size: int, begun: StepState) -> int:
         """Returns how many members it has."""
         size = 0
+        is_seen = begun == StepState.FILLING
         for offers in _parts(self._offers(flow_of(step), node), chunk_size):
             with self._store.database.atomic():
                 size += len(offers)
-                if not self._rows().filter(id=step, state=begun).update(size=size):
+                if not self._rows().filter(id=step, state=begun).update(size=size, **self._alive() if is_seen else {}):
                     raise InvalidFlow(f"The flow {self._flow.name!r} was cancelled while it was stored.")
                 store_members(self._store, {step: until(offers, self._deadline_at, self._now)})
         return size
+
+    def _alive(self) -> dict[str, datetime]:
+        """For the sweep, which cancels a flow that nobody fills any more. `calls` stays empty until all are stored."""
+        return {"released_at": self._store.now()}
 
     def _rows(self) -> QuerySet[FlowStep]:
         from delayedq.models import FlowStep

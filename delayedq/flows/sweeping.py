@@ -8,12 +8,15 @@ these may happen twice, or in two processes at once: the second one finds nothin
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from itertools import batched
+from math import inf
 from typing import TYPE_CHECKING
 
 from django.db.models import Exists, OuterRef, Q
 
-from delayedq.cancelling import cancel
+from delayedq.cancelling import PATIENCE, cancel
 from delayedq.core.flows import FlowState, StepState, step_id
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store.flows.ending import advance, end, lock_flows
@@ -21,7 +24,7 @@ from delayedq.store.pages import Page
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from datetime import datetime, timedelta
+    from datetime import datetime
 
     from delayedq.store.base import Store
 
@@ -29,16 +32,30 @@ if TYPE_CHECKING:
 CHUNK = 1_000
 #: Flows in one transaction.
 FLOWS = 100
+#: Who stores a group in parts (`commit_every`) and stored none of it for this long has died.
+SILENCE = timedelta(days=1)
 
 
-def sweep(store: Store) -> int:
-    """Look at all flows that have not ended; returns how many there were. One query if there are none."""
+def sweep(store: Store, pause_at: float = inf) -> int:
+    """Look at all flows that have not ended; returns how many there were. One query if there are none.
+
+    pause_at: at this moment of `time.monotonic()` it leaves messages to the next sweep, and waits for no locked ones:
+    for the lease keeper, which has leases to renew.
+    """
     rows = Flow.objects.using(store.alias).filter(ended_at=None).order_by("id")
     flows = dict(rows.values_list("id", "stopped_at"))
     if flows:
+        for id_ in _half_stored(store, flows):
+            flows[id_] = store.now()
+            rows.filter(id=id_, stopped_at=None).update(stopped_at=flows[id_])
         late = set(rows.filter(deadline_at__lte=store.now()).values_list("id", flat=True))
-        sweep_flows(store, flows, [id_ for id_, stopped_at in flows.items() if stopped_at or id_ in late])
+        sweep_flows(store, flows, [id_ for id_, stopped_at in flows.items() if stopped_at or id_ in late], pause_at)
     return len(flows)
+
+
+def _half_stored(store: Store, flows: Collection[int]) -> set[int]:
+    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.FILLING)
+    return set(steps.filter(released_at__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
 
 
 def flow_deadlines(store: Store) -> list[datetime]:
@@ -47,31 +64,44 @@ def flow_deadlines(store: Store) -> list[datetime]:
     return list(rows.values_list("deadline_at", flat=True))  # type: ignore[arg-type]  # none is None
 
 
-def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int]) -> None:
+def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int], pause_at: float = inf) -> None:
     """Look at these flows; `stopped`: those of them of which no message shall run any more."""
     for id_ in stopped:
-        _stop(store, id_)
+        _stop(store, id_, pause_at)
+        if time.monotonic() >= pause_at:
+            break
     for some in batched(sorted(flows), FLOWS):
-        _end_vanished(store, some)
+        _end_vanished(store, some, pause_at)
         _judge(store, some, stopped)
 
 
-def _stop(store: Store, flow: int) -> None:
+def _stop(store: Store, flow: int, pause_at: float) -> None:
     """Cancel what lives of a flow. Nothing is added to a group of it any more.
 
     Who released steps, and did not see yet that it is stopped, has committed when the lock is ours.
     """
     with store.database.atomic():
         lock_flows(store, [flow])
+    if not _is_stopped(store, flow):
+        return
     steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
     steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
     running = list(steps.filter(state=StepState.RUNNING).values_list("id", flat=True))
     members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None)
     for ids in batched(members.order_by("message_id").values_list("message_id", flat=True), CHUNK):
-        cancel(store, ids)
+        if _is_stopped(store, flow):
+            cancel(store, ids, PATIENCE if pause_at == inf else 0.0)
+        if time.monotonic() >= pause_at:
+            return
 
 
-def _end_vanished(store: Store, flows: Collection[int]) -> None:
+def _is_stopped(store: Store, flow: int) -> bool:
+    """Whoever says so may have asked before it was retried."""
+    rows = Flow.objects.using(store.alias).filter(id=flow, ended_at=None)
+    return rows.filter(Q(stopped_at__isnull=False) | Q(deadline_at__lte=store.now())).exists()
+
+
+def _end_vanished(store: Store, flows: Collection[int], pause_at: float) -> None:
     """Messages that live no more, and whose flow was not told: by an operator, or a deletion."""
     running = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.RUNNING).values("id")
     living = Message.objects.using(store.alias).filter(id=OuterRef("message_id"))
@@ -81,6 +111,8 @@ def _end_vanished(store: Store, flows: Collection[int]) -> None:
             history = FinishedMessage.objects.using(store.alias).filter(id__in=vanished)
             outcomes = dict(history.values_list("id", "outcome"))
             end(store, set(vanished.values()), {id_: outcomes.get(id_, "cancelled") for id_ in vanished})
+        if time.monotonic() >= pause_at:
+            return
 
 
 def _judge(store: Store, flows: Collection[int], stopped: Collection[int]) -> None:

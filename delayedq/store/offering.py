@@ -43,21 +43,24 @@ class Offering(ABC):
         self.notify_after_commit([offer.scheduled_at])
         return offered
 
-    def offer_many(self, offers: Iterable[Offer], on_conflict: OnConflict = OnConflict.REPLACE) -> list[Offered]:
+    def offer_many(
+        self, offers: Iterable[Offer], on_conflict: OnConflict = OnConflict.REPLACE, *, checked: bool = False
+    ) -> list[Offered]:
         """Store all or none; the outcomes are in the order of the offers. A key may occur more than once.
 
-        Raises InvalidMessage for what can't be stored.
+        checked: they were checked when they were made, and are stored whatever the settings say now: an end of a
+        message must not fail because of what follows it. Raises InvalidMessage for what can't be stored.
         """
-        return self._offer_all([*offers], on_conflict)
+        return self._offer_all([*offers], on_conflict, checked=checked)
 
     @retry_on_deadlock
-    def _offer_all(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+    def _offer_all(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool = False) -> list[Offered]:
         order = range(len(offers)) if len(offers) <= CHUNK else in_lock_order(offers, range(len(offers)))
         offered: dict[int, Offered] = {}
         with self.database.atomic():
             for positions in batched(order, CHUNK):
                 chunk = [offers[position] for position in positions]
-                store = partial(self._offer_lined_up, on_conflict=on_conflict)
+                store = partial(self._offer_lined_up, on_conflict=on_conflict, checked=checked)
                 sized = any(offer.sizes for offer in chunk)
                 outcomes = offer_sized(self.database, chunk, on_conflict, store) if sized else store(chunk)
                 offered.update(zip(positions, outcomes, strict=True))
@@ -67,15 +70,17 @@ class Offering(ABC):
                 )
         return [offered[position] for position in range(len(offers))]
 
-    def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+    def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool) -> list[Offered]:
         """Those with a channel get their places in it."""
-        outcomes = self._offer_chunk([as_stored(offer) for offer in offers], on_conflict)
+        stored = [as_stored(offer) for offer in offers]
+        if not checked:
+            for offer in stored:
+                check(offer)
+        outcomes = self._offer_chunk(stored, on_conflict)
         line_up_offered(self, offers, outcomes)  # type: ignore[arg-type]  # this is the store
         return outcomes
 
     def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
-        for offer in offers:
-            check(offer)
         outcomes: list[Offered | None] = [None] * len(offers)
         for positions in waves(offers):
             wave = [offers[position] for position in positions]
@@ -84,10 +89,10 @@ class Offering(ABC):
         return outcomes  # type: ignore[return-value]  # every position is in a wave
 
     @retry_on_deadlock
-    def offer_step(self, offers: Sequence[Offer], step: int) -> None:
+    def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
         """`offer_many` of messages without keys, and store that they are members of this step of a flow."""
         with self.database.atomic():
-            offered = self._offer_all(offers, OnConflict.REPLACE)
+            offered = self._offer_all(offers, OnConflict.REPLACE, checked=checked)
             ids = [one.id for one in offered if one.id is not None]
             members_sql.store(self.database, ids, [step] * len(ids))
 

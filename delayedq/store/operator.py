@@ -25,6 +25,7 @@ from delayedq.store.channels.offers import line_up_again
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.error_groups import ErrorGroups
 from delayedq.store.figures import Figures
+from delayedq.store.flows.ending import live_again
 from delayedq.store.steps import begin_generations
 
 if TYPE_CHECKING:
@@ -198,6 +199,7 @@ class OperatorStore(ABC):
             revived = self._revive(revivals, outcome)
             line_up_again(self._store, revived)
             begin_generations(self._store, revived)
+            live_again(self._store, revived)
         return revived
 
     @abstractmethod

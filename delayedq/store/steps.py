@@ -33,6 +33,11 @@ _LOCK = "SELECT id FROM delayedq_message WHERE id = %(id)s AND lease_token = %(t
 LOCKED = {"postgresql": f"{_LOCK} FOR NO KEY UPDATE", "mysql": f"{_LOCK} FOR UPDATE", "sqlite": _LOCK}
 
 
+def has_steps(store: Store, claimed: Claimed) -> bool:
+    """Whether it has done a step: it has started before. Raises django.db.Error."""
+    return _of(store, claimed.id).filter(generation=claimed.generation).exists()
+
+
 def read_steps(store: Store, claimed: Claimed) -> dict[str, str]:
     """The results (JSON) of the steps that this message has done, by their names. Raises LeaseLost, django.db.Error.
 

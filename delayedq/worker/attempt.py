@@ -14,7 +14,16 @@ from asgiref.sync import sync_to_async
 from delayedq import clock
 from delayedq.core.backoff import as_backoff
 from delayedq.core.channels import channel_of
-from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, has_step_only, own, stored_duration
+from delayedq.core.metadata import (
+    EXPIRES,
+    PARENT,
+    ROOT,
+    as_given,
+    has_step_only,
+    own,
+    shortest_deadline,
+    stored_duration,
+)
 from delayedq.core.progress import checked
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
@@ -87,7 +96,7 @@ class Attempt:
     @property
     def deadline(self) -> timedelta | None:
         """How long after it was first due it must have ended, with all of its attempts."""
-        return stored_duration(self.claimed.metadata, DEADLINE, self.task.deadline)
+        return shortest_deadline(self.claimed.metadata, self.task.deadline)
 
     @property
     def is_limited(self) -> bool:

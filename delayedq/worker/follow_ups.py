@@ -9,6 +9,8 @@ import logging
 from typing import TYPE_CHECKING, Any, cast
 
 from delayedq.core.lifecycle import FinalOutcome
+from delayedq.store.channels.offers import as_stored
+from delayedq.store.offers import check
 from delayedq.tasks import current_attempt
 
 if TYPE_CHECKING:
@@ -44,9 +46,12 @@ def _messages(attempt: Attempt, task: Task[..., Any]) -> tuple[Offer, ...]:
     context = current_attempt.set(attempt)  # they are the attempt's, as what its task enqueues
     try:
         # An end waits for no producer and is not refused: a follow-up is stored also where its limit is full.
-        return (task.offer([str(attempt.id)], {}, when=task.run_after)._replace(sizes=()),)
+        offer = task.offer([str(attempt.id)], {}, when=task.run_after)._replace(sizes=())
+        check(as_stored(offer))  # in the transaction of the end it would be too late
     except Exception:
         logger.exception("%r ends without what follows: no message of %s can be made.", attempt, task.name)
         return ()
+    else:
+        return (offer,)
     finally:
         current_attempt.reset(context)

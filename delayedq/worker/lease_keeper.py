@@ -268,6 +268,6 @@ class LeaseKeeper:
         began = time.monotonic()
         if began < self._sweep_at:
             return
-        sweep(self._store)
+        sweep(self._store, began + TURN)
         ended = time.monotonic()
         self._sweep_at = ended + max(SWEEP_EVERY, SWEEP_SHARE * (ended - began))

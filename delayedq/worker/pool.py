@@ -235,8 +235,13 @@ class Coroutines:
 
     def _begin(self, attempt: Attempt) -> None:
         task = self._loop.create_task(self._work(attempt))
-        self._tasks[task] = attempt
         task.add_done_callback(lambda done: self._tasks.pop(done, None))
+
+    def _watch_over(self, attempt: Attempt) -> None:
+        """Called in its task: one that is cancelled before its first step would never end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = attempt
         if not self._is_watching:
             self._is_watching = True
             self._loop.call_later(CHECK_LEASES, self._watch)
@@ -252,6 +257,7 @@ class Coroutines:
             self._loop.call_later(CHECK_LEASES, self._watch)
 
     async def _work(self, attempt: Attempt) -> None:
+        self._watch_over(attempt)
         # The ORM's calls of all async tasks share one thread, and so one connection.
         try:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS:

@@ -41,6 +41,8 @@ class ProgressWriter:
         #: What has reported, by message, and what of it was written.
         self._attempts: dict[int, Attempt] = {}
         self._written: dict[int, object] = {}
+        #: Did the last write fail? Only the first one of several is logged.
+        self._is_failing = False
         self._lock = threading.Lock()
         self._asked = threading.Event()
         self._stopping = threading.Event()
@@ -48,10 +50,11 @@ class ProgressWriter:
 
     def report(self, attempt: Attempt) -> None:
         """Write what it has reported, soon. Any thread may call this."""
-        if attempt.id in self._attempts:
+        if self._attempts.get(attempt.id) is attempt:
             return
         with self._lock:
             self._attempts[attempt.id] = attempt
+            self._written.pop(attempt.id, None)  # that was an earlier attempt
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="delayedq-progress", daemon=True)
                 self._thread.start()
@@ -69,24 +72,25 @@ class ProgressWriter:
         while not self._stopping.is_set():
             self._asked.wait()
             self._asked.clear()
-            while self._write():
-                self._stopping.wait(EVERY)
+            while self._write() and not self._stopping.wait(EVERY):
+                pass
         self._write()
         connections.close_all()
 
     def _write(self) -> bool:
         """Write what is new; returns whether there was anything. What has nothing new is forgotten."""
         reported = {}
-        for id_, attempt in [*self._attempts.items()]:
-            report = attempt.reported
-            if self._written.get(id_) is report:
-                self._attempts.pop(id_)
-                self._written.pop(id_)
-                if attempt.reported is report:
-                    continue
-                self._attempts[id_] = attempt  # it has reported meanwhile
-            reported[id_] = progress_of(attempt)
-            self._written[id_] = report
+        with self._lock:
+            for id_, attempt in [*self._attempts.items()]:
+                report = attempt.reported
+                if self._written.get(id_) is report:
+                    self._attempts.pop(id_)
+                    self._written.pop(id_)
+                    if attempt.reported is report:
+                        continue
+                    self._attempts[id_] = attempt  # it has reported meanwhile
+                reported[id_] = progress_of(attempt)
+                self._written[id_] = report
         if reported:
             self._store(reported)
         return bool(self._attempts)
@@ -96,9 +100,16 @@ class ProgressWriter:
         try:
             write_progress(store, reported)
         except Error:
-            logger.warning("The progress of %s messages was not written.", len(reported), exc_info=True)
+            with self._lock:
+                for id_ in reported:
+                    self._written.pop(id_, None)  # it is tried again
+            if not self._is_failing:
+                logger.warning("The progress of %s messages was not written.", len(reported), exc_info=True)
+            self._is_failing = True
             with suppress(Exception):
                 connections[store.alias].close()
+        else:
+            self._is_failing = False
 
 
 def report_now(attempt: Attempt) -> None:

@@ -13,6 +13,7 @@ from delayedq.core.lifecycle import AskedRetry, Raised
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, Expired
 from delayedq.store import served_store
+from delayedq.store.steps import has_steps
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,7 +31,8 @@ def may_be_late(attempt: Attempt) -> bool:
 def check_in_time(attempt: Attempt) -> None:
     """Raise Expired or DeadlineExceeded for an attempt that starts too late."""
     expires, deadline = attempt.expires, attempt.deadline
-    if expires is not None and attempt.attempt == 1 and _is_past(later(attempt.scheduled_at, expires)):
+    is_late = expires is not None and attempt.attempt == 1 and _is_past(later(attempt.scheduled_at, expires))
+    if is_late and not has_steps(served_store(), attempt.claimed):  # else it has slept, which is not charged
         raise Expired(f"It was not started within {expires} after it was due.")
     if deadline is not None and _is_past(later(attempt.scheduled_at_initially, deadline)):
         raise DeadlineExceeded(f"It had not ended {deadline} after it was first due.")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from django.db import DataError, Error, IntegrityError, connections
 
+from delayedq.exceptions import InvalidMessage
 from delayedq.limits import rules_for
 from delayedq.store.base import with_follow_ups
 from delayedq.store.channels.offers import with_channels
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delayedq")
 
+#: What settles one message can't be stored, and that of others can.
+REFUSALS = (DataError, IntegrityError, InvalidMessage)
 NOTHING = SettledAndClaimed([], Settled())
 
 
@@ -157,7 +160,7 @@ class StoreThread(threading.Thread):
         round_trip.sending.set()
         try:
             self._settle_and_claim(round_trip, transitions)
-        except (DataError, IntegrityError):
+        except REFUSALS:
             if not transitions:
                 raise
             round_trip.planned, round_trip.channels_due_in = (), 0.0 if round_trip.channels else None
@@ -195,7 +198,7 @@ class StoreThread(threading.Thread):
         for position, one in enumerate(transitions):
             try:
                 answer = self._store.settle([one], self._worker)
-            except (DataError, IntegrityError):
+            except REFUSALS:
                 logger.exception("The end of message %s can't be stored.", one.claimed.id)
                 round_trip.unstorable.add(one.claimed.id)
             except Error as error:

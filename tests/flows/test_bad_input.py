@@ -104,6 +104,24 @@ def test_an_error_of_the_rows_stores_nothing(alias):
         map_(tasks.echo, rows(), chunk=2).enqueue()
 
 
+def test_calls_of_an_iterator_are_not_read_twice(alias):
+    def calls():
+        yield tasks.nothing.s()
+        raise OSError("the file has gone")
+
+    flow, made = Flow("x"), group(calls()).then(tasks.nothing.s())
+    flow.add("group", group(calls()))
+    with transaction.atomic(using=alias), pytest.raises(InvalidFlow, match="outside of any other"):
+        flow.enqueue(commit_every=1)  # it has read nothing then
+    for again in (flow, made):
+        with pytest.raises(OSError, match="has gone"):
+            again.enqueue()
+    with pytest.raises(InvalidFlow, match=r"'x' could not be stored before, .* an iterator"):
+        flow.enqueue()
+    with pytest.raises(InvalidFlow, match="come from an iterator, which was read before"):
+        made.enqueue()
+
+
 def test_an_enqueued_flow_takes_no_more(alias):
     flow = graph(a=[])
     result = flow.enqueue()

@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import replace
 from datetime import timedelta
+from queue import SimpleQueue
 
 import pytest
 
@@ -214,3 +215,18 @@ def test_what_was_lost_while_it_waited_is_not_started(task):
         (ended,) = worker.run(attempt)
     assert (ended.outcome, ended.started) == (NotStarted(), None)
     assert not ran.is_set()
+
+
+def test_an_async_attempt_whose_lease_is_lost_before_its_first_step_ends():
+    leases, ended = SharedLeases(8), SimpleQueue()
+    attempt = playing(list, task=tasks.aplay, leases=leases)
+    leases.report_lost(leases.entries()[0])
+    coroutines = pool_module.Coroutines(ended.put)
+
+    def at_once():
+        coroutines._begin(attempt)
+        coroutines._watch()
+
+    coroutines._loop.call_soon_threadsafe(at_once)
+    assert ended.get(timeout=PATIENCE).outcome == NotStarted()
+    coroutines.stop()

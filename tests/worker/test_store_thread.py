@@ -9,6 +9,7 @@ import pytest
 from django.db import IntegrityError, OperationalError, connections
 
 from delayedq.core.lifecycle import Returned
+from delayedq.exceptions import PayloadTooLarge
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Lane
 from delayedq.worker import store_thread as store_thread_module
@@ -69,11 +70,12 @@ def test_a_round_trip_ends_what_ran_and_brings_what_is_due(errands):
     assert FinishedMessage.objects.succeeded().count() == 2
 
 
-def test_an_end_that_can_not_be_stored_keeps_no_other_from_it(errands, store, monkeypatch):
+@pytest.mark.parametrize("refusal", [IntegrityError, PayloadTooLarge])
+def test_an_end_that_can_not_be_stored_keeps_no_other_from_it(errands, store, monkeypatch, refusal):
     bad, good = claimed(errands, 2)
     tasks.remind.enqueue(7)
-    monkeypatch.setattr(store, "settle_and_claim", refusing(store.settle_and_claim, bad.id))
-    monkeypatch.setattr(store, "settle", refusing(store.settle, bad.id))
+    monkeypatch.setattr(store, "settle_and_claim", refusing(store.settle_and_claim, bad.id, refusal))
+    monkeypatch.setattr(store, "settle", refusing(store.settle, bad.id, refusal))
 
     round_trip = errands.make([ended(bad), ended(good)], room=9)
 
@@ -82,10 +84,10 @@ def test_an_end_that_can_not_be_stored_keeps_no_other_from_it(errands, store, mo
     assert [one.payload for one in errands.make(room=9).answer.claimed] == ['{"args":[7]}'], "that was left for later"
 
 
-def refusing(verb, id_):
+def refusing(verb, id_, refusal=IntegrityError):
     def refuse(transitions, *rest, **options):
         if any(one.claimed.id == id_ for one in transitions):
-            raise IntegrityError("it is taken")
+            raise refusal("it is taken")
         return verb(transitions, *rest, **options)
 
     return refuse

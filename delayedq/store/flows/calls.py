@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from delayedq.core.metadata import DEADLINE, own, with_own
+from delayedq.core.metadata import STEP_DEADLINE, with_own
 from delayedq.store.protocol import Offer
 
 if TYPE_CHECKING:
@@ -40,6 +40,4 @@ def until(offers: Sequence[Offer], deadline_at: datetime | None, now: datetime) 
 
 def _until(offer: Offer, deadline_at: datetime, now: datetime) -> Offer:
     seconds = max(0.0, (deadline_at - max(now, offer.scheduled_at or now)).total_seconds())
-    given = own(offer.metadata, DEADLINE)
-    left = seconds if given is None else min(given, seconds)
-    return offer._replace(metadata=with_own(offer.metadata, {DEADLINE: left}))
+    return offer._replace(metadata=with_own(offer.metadata, {STEP_DEADLINE: seconds}))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from django.db.models import Exists, OuterRef
+
 from delayedq.core.flows import (
     FlowState,
     StepState,
@@ -61,6 +63,15 @@ def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> bool:
     for id_, outcome in ended.items():
         by_outcome[str(outcome)].append(id_)
     return _advance(store, members_sql.end(store.database, by_outcome, [*steps]), ())
+
+
+def live_again(store: Store, ids: Collection[int]) -> None:
+    """Of these messages, which are brought back, those of running steps have not ended: their steps wait for them."""
+    from delayedq.models import FlowMember, FlowStep
+
+    running = FlowStep.objects.using(store.alias).filter(id=OuterRef("step_id"), state=StepState.RUNNING)
+    members = FlowMember.objects.using(store.alias).filter(message_id__in=ids, outcome__isnull=False)
+    members.filter(Exists(running)).update(outcome=None)
 
 
 def lock_flows(store: Store, flows: Iterable[int]) -> None:
@@ -169,7 +180,7 @@ class Judging:
             id_: until(load_calls(calls[id_] or "[]"), self._flows[flow_of(id_)].deadline_at, self._now) for id_ in ids
         }
         empty = sorted(id_ for id_, of_step in offers.items() if not of_step)
-        store_members(self._store, {id_: of_step for id_, of_step in offers.items() if of_step})
+        store_members(self._store, {id_: of_step for id_, of_step in offers.items() if of_step}, checked=True)
         self.offered = len(empty) < len(ids)
         for id_ in ids:
             self._changed.pop(id_, None)
@@ -196,7 +207,7 @@ class Judging:
             ended = {"ended_at": self._now, "outcome": state} if state != FlowState.RUNNING else _OPEN
             rows.update(**ended)
             if state == FlowState.FAILED and (text := self._flows[id_].on_failure):
-                self._store.offer_many(load_calls(text))
+                self._store.offer_many(load_calls(text), checked=True)
 
 
 _OPEN: dict[str, Any] = {"ended_at": None, "outcome": ""}
@@ -208,12 +219,12 @@ def _unlocked(store: Store, rows: Any) -> bool:
     return bool(rows.select_for_update(skip_locked=skip).values_list("id"))
 
 
-def store_members(store: Store, offers: Mapping[int, Sequence[Offer]]) -> None:
-    """Offer the messages of these steps (by id), and store whose they are."""
+def store_members(store: Store, offers: Mapping[int, Sequence[Offer]], *, checked: bool = False) -> None:
+    """Offer the messages of these steps (by id), and store whose they are. `checked`: see `Store.offer_many`."""
     if len(offers) == 1:
         ((step, of_step),) = offers.items()
-        store.offer_step(of_step, step)
+        store.offer_step(of_step, step, checked=checked)
         return
     steps = [step for step, of_step in offers.items() for _ in of_step]
-    offered = store.offer_many([offer for of_step in offers.values() for offer in of_step])
+    offered = store.offer_many([offer for of_step in offers.values() for offer in of_step], checked=checked)
     members_sql.store(store.database, [one.id for one in offered if one.id is not None], steps)

@@ -113,12 +113,12 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         ]
 
     @retry_on_deadlock
-    def offer_step(self, offers: Sequence[Offer], step: int) -> None:
+    def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
         """One statement for each CHUNK, whose ids need not come here."""
         if any(offer.channel is not None or offer.sizes for offer in offers):
-            super().offer_step(offers, step)
+            super().offer_step(offers, step, checked=checked)
             return
-        for offer in offers:
+        for offer in () if checked else offers:
             check(offer)
         with self.database.atomic():
             for some in batched(offers, CHUNK):
