@@ -70,9 +70,18 @@ def of_flows_to_retry(alias: str) -> Q:
     """The condition of the rows of `FinishedMessage` that are those of flows which have not succeeded, now or in the
     end: they may still read results.
     """
+    return _of_flows(alias, ~Q(outcome=FlowState.SUCCEEDED))
+
+
+def of_open_flows(alias: str) -> Q:
+    """The same for flows that have not ended. Their dead letters count; those of an ended flow keep it, and no more."""
+    return _of_flows(alias, Q(ended_at=None))
+
+
+def _of_flows(alias: str, condition: Q) -> Q:
     from delayedq.models import Flow, FlowMember, FlowStep
 
-    flows = Flow.objects.using(alias).exclude(outcome=FlowState.SUCCEEDED).values("id")
+    flows = Flow.objects.using(alias).filter(condition).values("id")
     steps = FlowStep.objects.using(alias).filter(flow_id__in=flows).values("id")
     members = FlowMember.objects.using(alias).filter(message_id=OuterRef("id"), step_id__in=steps)
     return Q(metadata__contains=f'"{FLOW}":') & Q(Exists(members))
