@@ -170,7 +170,9 @@ def _next(request: HttpRequest, queue: str) -> HttpResponse:
 
 def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
     user: Any = request.user
-    seen = request.POST.get("dq-assignment", "" if verb == "assign" else None)
+    # Pages of the version before call it `assignment`: they are refused, rather than taken for others without a fence.
+    is_fenced = verb == "assign" or "assignment" in request.POST
+    seen = request.POST.get("dq-assignment", "" if is_fenced else None)
     if seen is not None:  # what the page has shown, not what is there now
         item.assignment = int(seen) if seen.isdecimal() and len(seen) < 19 else -1  # noqa: PLR2004 - what a row holds
     match verb:

@@ -27,12 +27,26 @@ def close_withdrawn(store: Store, after: int | None = None, limit: int = PAGE) -
     """Of the next open items by primary key, close those whose message is live no more: it was cancelled, say."""
     if not _has_items(store):
         return Page(0, None)
-    rows = Item.objects.using(store.alias).filter(is_open=True, closed_at=None, pk__gt=after or 0)
+    gone, last = _gone(store, after, limit, is_open=True)
+    return Page(len(withdraw(store, gone)), last)
+
+
+def close_unopened(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+    """The same for planted cases that no worker has opened, and for what the version before closed without a time."""
+    if not _has_items(store):
+        return Page(0, None)
+    gone, last = _gone(store, after, limit, is_open=False)
+    rows = Item.objects.using(store.alias).filter(pk__in=list(gone), is_open=False, closed_at=None)
+    return Page(rows.update(closed_at=store.now()), last)
+
+
+def _gone(store: Store, after: int | None, limit: int, *, is_open: bool) -> tuple[Any, int | None]:
+    """The keys of those of the next page that have no time of closing and no live message, and the page's last key."""
+    rows = Item.objects.using(store.alias).filter(is_open=is_open, closed_at=None, pk__gt=after or 0)
     keys: Any = rows.order_by("closed_at", "pk").values_list("pk", flat=True)  # the order of an index
     last = next(iter(keys[limit - 1 : limit]), None)
     gone = keys.filter(_is_gone(store.alias))
-    closed = withdraw(store, gone if last is None else gone.filter(pk__lte=last))
-    return Page(len(closed), last)
+    return gone if last is None else gone.filter(pk__lte=last), last
 
 
 def forget_closed(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Page:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ from delayedq.store.steps import forget_steps
 if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.pages import Look
+
+logger = logging.getLogger("delayedq")
 
 
 def _forget_flows(store: Store, after: Any) -> Page:
@@ -50,14 +53,16 @@ class Forgetting:
 
     def _look(self) -> Page:
         """The next page. After an error the round goes on with the others: one table that is locked, or was not
-        migrated, holds up nothing else.
+        migrated, and an app with a defect hold up nothing else.
         """
         try:
             page = self._looks[0](self._store, self._after)
-        except Error:
-            self._looks.pop(0)
-            self._after = None
-            raise
+        except Exception as error:
+            look, self._after = self._looks.pop(0), None
+            if isinstance(error, Error):
+                raise
+            logger.exception("A look at rows of an app has failed: %s.", getattr(look, "__qualname__", look))
+            return Page(0, None)
         self._after = page.reached
         if page.reached is None:
             self._looks.pop(0)

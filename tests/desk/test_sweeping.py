@@ -165,6 +165,18 @@ def test_what_was_closed_goes_with_the_history_and_what_is_open_stays(store):
     assert held.state == State.DONE
 
 
+@pytest.mark.usefixtures("retention")
+def test_a_planted_case_that_was_cancelled_before_it_was_opened_goes_too(store):
+    with clock(START) as clocked:
+        cancelled, kept = (desk.plant(refund, (100,), answer=PAID) for _ in range(2))
+        cancel(store, [int(cancelled.id)])
+        swept(store)
+        assert list(Item.objects.order_by("pk").values_list("closed_at", flat=True)) == [START, None]
+        clocked.advance(days=31)
+        swept(store)
+    assert Item.objects.get().message_id == int(kept.id)
+
+
 def test_without_a_retention_nothing_goes(store, settings):
     settings.DELAYEDQ = {"RETENTION": None}
     closed(2)

@@ -115,25 +115,32 @@ def test_a_round_goes_on_where_it_stopped_and_then_begins_anew(store, monkeypatc
     assert looked[4:] == looked[:4]
 
 
-def test_what_fails_holds_up_nothing_else(store, monkeypatch):
+def test_what_fails_holds_up_nothing_else(store, monkeypatch, caplog):
     looked = []
 
     def fails(_, after):
         looked.append("fails")
         raise OperationalError("no such table")
 
+    def has_a_defect(_, after):
+        looked.append("has a defect")
+        raise ValueError("of an app")
+
     def works(_, after):
         looked.append("works")
         return Page(0, None)
 
-    monkeypatch.setattr(forgetting, "LOOKS", (fails, works))
+    monkeypatch.setattr(forgetting, "LOOKS", (fails, has_a_defect, works))
     monkeypatch.setattr(pages, "_LOOKS", [])
     rounds = Forgetting(store)
     for _ in range(2):
         with pytest.raises(OperationalError):
             rounds.go_on(time.monotonic() + 3_600)
         assert rounds.go_on(time.monotonic() + 3_600) is False
-    assert looked == ["fails", "works"] * 2
+    assert looked == ["fails", "has a defect", "works"] * 2
+    assert [one.message for one in caplog.records] == [
+        f"A look at rows of an app has failed: {name}." for name in [has_a_defect.__qualname__] * 2
+    ]
 
 
 def test_a_round_forgets_all_of_it(store, settings, ended):
