@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from delayedq.models import FinishedMessage, Outcome
 from delayedq.store import operator_store
 from delayedq.store.operator import Position
-from delayedq.store.retention import of_flows_to_retry, of_open_flows, unneeded_condition
+from delayedq.store.retention import of_open_flows, unneeded_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,15 +35,14 @@ def prune(
 
     store: whose history. before: an aware datetime. dead_letters: these, or else all that is not one. queue: only what
     was in this queue. dry_run: count, and delete nothing. What apps have registered as needed stays, and so do the
-    messages of flows that have not ended, and of failed ones all but the dead letters: that is part of the condition
-    of the statement that deletes. Raises django.db.Error; what was deleted before stays so.
+    messages of flows that have not ended: that is part of the condition of the statement that deletes. Raises
+    django.db.Error; what was deleted before stays so.
 
         sum(batch.deleted for batch in prune(store, store.now() - timedelta(days=30)))
     """
     operator, keep = operator_store(store.alias), unneeded_condition(store.alias)
-    rows, of_flows = FinishedMessage.objects.using(store.alias), of_open_flows if dead_letters else of_flows_to_retry
+    rows = FinishedMessage.objects.using(store.alias).exclude(of_open_flows(store.alias))
     rows = rows.failed() if dead_letters else rows.exclude(outcome=Outcome.FAILED)
-    rows = rows.exclude(of_flows(store.alias))
     outcome = Outcome.FAILED.value if dead_letters else None
     position: Position | None = Position(before, 0)
     while position is not None:

@@ -1,4 +1,4 @@
-"""What pruning must keep, besides what is younger than RETENTION: those of flows that have not succeeded, and more.
+"""What pruning must keep, besides what is younger than RETENTION: the messages of flows that have not ended, and more.
 
 An app that moves history registers here from when on it does not need it any more. Its query becomes a part of the
 statement that deletes: nothing can change between asking and deleting.
@@ -49,7 +49,7 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
 
     condition: that of one query in the SQL of the database, with `{needed}` for the subselect.
     """
-    sql = keeping_sql.UNNEEDED if _may_flows_go_on(alias) else ""
+    sql = keeping_sql.UNNEEDED if _are_flows_open(alias) else ""
     parameters: dict[str, Any] = {}
     for query in _needed(alias):
         subselect, values = query.query.get_compiler(using=alias).as_sql()
@@ -60,22 +60,20 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
     return sql, parameters
 
 
-def _may_flows_go_on(alias: str) -> bool:
+def _are_flows_open(alias: str) -> bool:
     from delayedq.models import Flow  # it is registered before the models are loaded
 
-    return Flow.objects.using(alias).exclude(outcome=FlowState.SUCCEEDED).exists()
-
-
-def of_flows_to_retry(alias: str) -> Q:
-    """The condition of the rows of `FinishedMessage` that are those of flows which have not succeeded, now or in the
-    end: they may still read results.
-    """
-    return _of_flows(alias, ~Q(outcome=FlowState.SUCCEEDED))
+    return Flow.objects.using(alias).filter(ended_at=None).exists()
 
 
 def of_open_flows(alias: str) -> Q:
-    """The same for flows that have not ended. Their dead letters count; those of an ended flow keep it, and no more."""
+    """The condition of the rows of `FinishedMessage` that are those of flows which have not ended."""
     return _of_flows(alias, Q(ended_at=None))
+
+
+def of_flows_to_retry(alias: str) -> Q:
+    """The same for flows that have not succeeded, now or in the end: they may still read results."""
+    return _of_flows(alias, ~Q(outcome=FlowState.SUCCEEDED))
 
 
 def _of_flows(alias: str, condition: Q) -> Q:

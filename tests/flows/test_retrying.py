@@ -11,7 +11,6 @@ from delayedq.exceptions import InvalidFlow
 from delayedq.flows.sweeping import SILENCE, sweep, sweep_flows
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
-from delayedq.operations.pruning import prune
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
 from delayedq.testing import clock
@@ -204,7 +203,7 @@ def test_a_group_waits_for_a_dead_letter_that_was_brought_back(alias, store):
     assert result.state == "succeeded"
 
 
-def test_results_that_a_retry_may_ask_for_are_not_pruned(alias, store):
+def test_a_retry_after_its_results_were_pruned_fails_by_name_and_keeps_nothing_for_ever(alias, store):
     flow = Flow("kept")
     first = flow.add("first", tasks.remind.s(7))
     flow.add("bad", fails("bad"))
@@ -212,10 +211,8 @@ def test_results_that_a_retry_may_ask_for_are_not_pruned(alias, store):
     result = flow.enqueue()
     run()
     assert result.state == "failed"
-    assert store.prune(timedelta(days=-1), 100) == 0
-    assert not sum(batch.deleted for batch in prune(store, store.now() + HOUR))
+    assert store.prune(timedelta(days=-1), 100) == 1
     tasks.bodies["bad"] = list
     result.retry()
-    assert run() == ["succeeded"] * 2
-    assert result.result("last") == {"args": ["7 at None"], "kwargs": {}}
-    assert store.prune(timedelta(days=-1), 100) == 3
+    assert run() == ["succeeded", "failed"]
+    assert "ReferenceGone" in FinishedMessage.objects.failed().get().errors

@@ -1,4 +1,4 @@
-"""What pruning leaves in the history: the messages of flows that have not succeeded: a retry may ask for results."""
+"""What pruning leaves in the history: the messages of flows that have not ended, whose results others may ask for."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ UNNEEDED = f""" AND (metadata IS NULL OR metadata NOT LIKE '%%"{FLOW}":%%' OR NO
     SELECT 1 FROM delayedq_flowmember AS member
     JOIN delayedq_flowstep AS step ON step.id = member.step_id
     JOIN delayedq_flow AS flow ON flow.id = step.flow_id
-    WHERE member.message_id = delayedq_finishedmessage.id AND flow.outcome <> 'succeeded'
+    WHERE member.message_id = delayedq_finishedmessage.id AND flow.ended_at IS NULL
 ))"""
