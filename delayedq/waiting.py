@@ -57,12 +57,11 @@ def as_completed(results: Iterable[AnyResult], timeout: timedelta | None = None)
     """Each of these, refreshed, as soon as it has ended. Raises what `wait_all` raises."""
     with _Waiting(results, timeout) as waiting:
         while True:
-            found = waiting.ended()
-            yield from found
+            yield from waiting.ended()
             if not waiting.left:
                 return
-            if not found:
-                waiting.sleep()
+            waiting.prepare()
+            waiting.sleep()
 
 
 async def await_all(
@@ -84,13 +83,12 @@ async def as_completed_async(
     waiting = _Waiting(results, timeout)
     try:
         while True:
-            found = await sync_to_async(waiting.ended)()
-            for result in found:
+            for result in await sync_to_async(waiting.ended)():
                 yield result
             if not waiting.left:
                 return
-            if not found:
-                await waiting.asleep()
+            await sync_to_async(waiting.prepare)()
+            await waiting.asleep()
     finally:
         await sync_to_async(waiting.close)()
 
@@ -131,7 +129,7 @@ class _Waiting:
             self._pipe.close()
 
     def ended(self) -> list[AnyResult]:
-        """Those that have ended since the last call, refreshed. If there are none, it prepares for a sleep."""
+        """Those that have ended since the last call, refreshed."""
         found: list[AnyResult] = []
         dropped, self._dropped = self._dropped, []
         for backend, waiting in [*self.left.items()]:
@@ -141,12 +139,9 @@ class _Waiting:
                 del self.left[backend]
         for result in found:
             result.refresh()
-        found += dropped
-        if self.left and not found:
-            self._prepare()
-        return found
+        return found + dropped
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
         """Before a sleep: may it sleep at all? Say that somebody waits, and listen."""
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
             count = sum(map(len, self.left.values()))

@@ -132,6 +132,15 @@ def test_questions_become_rare():
     assert pauses == sorted(pauses)
 
 
+def test_after_each_question_it_sleeps_also_if_something_had_ended(alias, monkeypatch):
+    asked, given = [], [tasks.echo.enqueue(number) for number in range(3)]
+    ask = waiting._ended
+    monkeypatch.setattr(waiting, "_ended", lambda *of: asked.append(of) or ask(*of))
+    monkeypatch.setattr(waiting._Waiting, "sleep", lambda _: run_due(limit=1))
+    assert list(as_completed(given)) == given
+    assert len(asked) == 4
+
+
 def test_a_timeout_says_how_many_had_not_ended(store):
     given = [tasks.remind.enqueue(1), tasks.remind.enqueue(2)]
     with pytest.raises(TimeoutError, match="2 of the messages had not ended in time"):
