@@ -246,7 +246,7 @@ class Places:
     def _in_turn(self, asked: Asked) -> list[ChannelState]:
         from delayedq.models import Channel
 
-        ready = Channel.objects.using(self._alias).filter(group_id=asked.group.id, is_ready=True)
+        ready = Channel.objects.using(self._alias).filter(group_id=asked.group.id, is_ready__in=[True])
         rows = ready.order_by("turn", "id").values_list(*ChannelState._fields)
         first = [ChannelState._make(row) for row in rows[: asked.most]]
         before = accumulate((at_once(one.seconds, in_pairs=asked.in_pairs) for one in first), initial=0)
