@@ -88,6 +88,10 @@ def cents(amount):
 def routed(skills): ...
 
 
+@desk_task(queue_name=QUEUE, skill=act, max_attempts=2, backoff=timedelta(minutes=1))
+def referred(what): ...
+
+
 @desk_task(queue_name=QUEUE, form=RefundForm)
 def undecided(order): ...
 
@@ -186,6 +190,17 @@ def test_a_skill_that_is_none_leaves_the_item_to_anybody_at_the_last_attempt(sto
     item = Item.objects.get()
     assert (item.state, item.skill) == (State.WAITING, "")
     assert item.reason.startswith("IndexError: " if not skills else "ValueError: A skill is a text")
+
+
+def test_a_skill_that_asks_for_another_attempt_leaves_the_item_to_anybody_only_at_the_last(store):
+    with clock(START) as time:
+        referred.enqueue("retry")
+        run_due(raise_failures=False)
+        assert (Item.objects.count(), Message.objects.get().attempt) == (0, 1)
+        time.advance(minutes=2)
+        run_due(raise_failures=False)
+    item = Item.objects.get()
+    assert (item.state, item.skill, item.reason) == (State.WAITING, "", "Retry: later")
 
 
 @pytest.mark.parametrize("mode", ["shadow", "assisted", "reviewed", "automatic"])
