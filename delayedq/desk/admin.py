@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 else:
     AnyAdmin = admin.ModelAdmin
 
-#: What may be masked: it is shown by a method, and no query string asks for it.
-MASKED = ("reason", "why", "proposal", "truth", "decision")
+#: What may be masked: it is shown by a method, and no query string asks for it. The digest is not shown at all, as it
+#: tells whether guessed arguments are the masked ones.
+MASKED = ("reason", "why", "proposal", "truth", "decision", "digest")
 
 
 @admin.register(Item)

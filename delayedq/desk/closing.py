@@ -53,13 +53,20 @@ def checked(desk: Desk, result: Any) -> Any:
 def checked_of_handler(desk: Desk, result: Any) -> Any:
     """The same of what a handler decides by itself. Raises InvalidDecision also for what is no data of the form.
 
-    Where the form makes its result by a method of its own, the handler returns such a result, and not data.
+    Where the form makes its result by a method of its own, the handler returns such a result, and nothing checks it.
     """
-    if desk.form is None or hasattr(desk.form, "result") or isinstance(result, BaseForm):
-        return checked(desk, result)
+    if isinstance(result, BaseForm):
+        return _valid(result)
+    if desk.form is None or _makes_results(desk):
+        return result
     if not isinstance(result, Mapping):
         raise InvalidDecision(f"The handler returns a dict, which is data of the form, and not {result!r}.")
     return checked(desk, result)
+
+
+def _makes_results(desk: Desk) -> bool:
+    """Whether the form makes its result by a method of its own: then a result is no data of it."""
+    return hasattr(desk.form, "result")
 
 
 def _valid(form: Any) -> Any:
@@ -86,7 +93,7 @@ def agreed(item: Item, desk: Desk) -> bool | None:
 def _alike(desk: Desk, proposal: Any, right: Any) -> bool:
     """The order of fields does not count, nor does what the form makes of what the handler returns."""
     try:
-        return bool(proposal == right or checked(desk, proposal) == right)
+        return bool(proposal == right or (not _makes_results(desk) and checked(desk, proposal) == right))
     except Error:
         raise
     except Exception:  # noqa: BLE001 - the form may fail at what no form has sent

@@ -163,7 +163,7 @@ def _skill(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, 
     except TaskCancelled:
         raise
     except Exception as error:
-        if not isinstance(error, Steering) and _may_follow(attempt, error):
+        if not _steers(error) and _may_follow(attempt, error):
             raise
         return "", _told(attempt, error)
 
@@ -186,8 +186,7 @@ def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, 
     except TaskCancelled:
         raise
     except Exception as error:
-        steers = isinstance(error, Steering) and not isinstance(error, Retry)
-        if is_decided and (steers or _may_follow(attempt, error)):
+        if is_decided and (_steers(error) or _may_follow(attempt, error)):
             raise
         return Answer(reason=_told(attempt, error))
     try:
@@ -206,6 +205,11 @@ def _answer(desk: Desk, returned: Any, *, is_decided: bool) -> Answer:
     if is_decided:
         result = closing.checked_of_handler(desk, result)
     return Answer(dumps(result, where="the result"), None if confidence is None else float(confidence))
+
+
+def _steers(error: Exception) -> bool:
+    """Whether it says what becomes of the message; `Retry` may say so only while another attempt may follow."""
+    return isinstance(error, Steering) and not isinstance(error, Retry)
 
 
 def _may_follow(attempt: Attempt, error: Exception) -> bool:

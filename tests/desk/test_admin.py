@@ -46,7 +46,7 @@ def test_who_is_not_of_the_groups_of_a_queue_sees_none_of_its_items():
     assert client.get(f"{LIST}{item.pk}/change/").status_code == 200
 
 
-@pytest.mark.parametrize("name", ["truth", "proposal", "confidence", "decision", "reason", "why"])
+@pytest.mark.parametrize("name", ["truth", "proposal", "confidence", "decision", "reason", "why", "digest"])
 def test_no_query_string_asks_for_what_is_not_shown(name):
     opened()
     client = signed_in(person("ann", "view"))
@@ -65,6 +65,12 @@ def test_what_is_decided_blind_shows_no_proposal_until_it_is_closed_even_if_it_w
     Item.objects.filter(pk=item.pk).update(is_open=False, state=State.DONE)
     page = text_of(client.get(f"{LIST}{item.pk}/change/"))
     assert all(text in page for text in ("771177", "882288", "993399"))
+
+
+def test_nothing_shown_of_an_item_tells_guessed_arguments_from_others():
+    item, client = opened(secret, 4711), signed_in(person("ann", *ALL))
+    assert item.digest
+    assert item.digest not in text_of(client.get(f"{LIST}{item.pk}/change/"))
 
 
 def test_what_sensitive_tasks_have_decided_is_masked():

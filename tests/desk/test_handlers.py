@@ -30,6 +30,15 @@ RETURNED = {
 }  # fmt: skip
 
 
+class CentsForm(forms.Form):
+    """Its result has the names of its fields, and converts."""
+
+    amount = forms.IntegerField()
+
+    def result(self):
+        return {"amount": 100 * self.cleaned_data["amount"]}
+
+
 class StrictForm(forms.Form):
     """Takes what a browser sends, and fails at all else."""
 
@@ -70,8 +79,17 @@ def loose(amount):
     return {"amount": amount, "extra": "x"}
 
 
+@desk_task(queue_name=QUEUE, form=CentsForm)
+def cents(amount):
+    return amount if isinstance(amount, dict) else CentsForm({"amount": amount})
+
+
 @desk_task(queue_name=QUEUE, skill=lambda skills: skills[0], max_attempts=2, backoff=timedelta(minutes=1))
 def routed(skills): ...
+
+
+@desk_task(queue_name=QUEUE, skill=act, max_attempts=2, backoff=timedelta(minutes=1))
+def referred(what): ...
 
 
 @desk_task(queue_name=QUEUE, form=RefundForm)
@@ -143,6 +161,24 @@ def test_what_the_handler_decides_is_stored_as_the_form_makes_it(store):
     assert FinishedMessage.objects.get(pk=item.message_id).result == item.decision
 
 
+@pytest.mark.parametrize("amount", [{"amount": 700}, 7], ids=["a result", "a form"])
+def test_where_a_form_makes_its_own_result_the_handler_returns_that(store, amount):
+    set_mode(cents, "automatic")
+    item = opened(cents, amount)
+    assert (item.state, item.decision) == (State.DONE, '{"amount":700}')
+    assert FinishedMessage.objects.get(pk=item.message_id).result == item.decision
+
+
+@pytest.mark.parametrize(("amount", "agreed"), [(700, True), (7, False)])
+def test_where_a_form_makes_its_own_result_the_handler_is_compared_with_that(store, amount, agreed):
+    ann = person("ann", *ALL)
+    set_mode(cents, "shadow")
+    item = opened(cents, {"amount": amount})
+    item.take(ann)
+    item.finish({"amount": 7}, by=ann)
+    assert (item.decision, item.agreed) == ('{"amount":700}', agreed)
+
+
 @pytest.mark.parametrize("skills", [[], [None], ["x" * 201], ["a\0"]], ids=["error", "none", "long", "NUL"])
 def test_a_skill_that_is_none_leaves_the_item_to_anybody_at_the_last_attempt(store, skills):
     with clock(START) as time:
@@ -154,6 +190,17 @@ def test_a_skill_that_is_none_leaves_the_item_to_anybody_at_the_last_attempt(sto
     item = Item.objects.get()
     assert (item.state, item.skill) == (State.WAITING, "")
     assert item.reason.startswith("IndexError: " if not skills else "ValueError: A skill is a text")
+
+
+def test_a_skill_that_asks_for_another_attempt_leaves_the_item_to_anybody_only_at_the_last(store):
+    with clock(START) as time:
+        referred.enqueue("retry")
+        run_due(raise_failures=False)
+        assert (Item.objects.count(), Message.objects.get().attempt) == (0, 1)
+        time.advance(minutes=2)
+        run_due(raise_failures=False)
+    item = Item.objects.get()
+    assert (item.state, item.skill, item.reason) == (State.WAITING, "", "Retry: later")
 
 
 @pytest.mark.parametrize("mode", ["shadow", "assisted", "reviewed", "automatic"])

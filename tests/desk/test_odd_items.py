@@ -15,7 +15,7 @@ from delayedq.desk.models import DeskQueue, Item, State
 from delayedq.desk.signals import item_late
 from delayedq.models import Message
 from delayedq.testing import clock, run_due, run_until
-from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
+from tests.desk.given import ALL, QUEUE, opened, person, refund
 from tests.desk.test_modes import START
 
 
@@ -81,15 +81,3 @@ def test_why_a_person_decides_hides_what_is_sensitive(store, reason):
     said = opened(charged, "4711 0815", reason).reason
     assert "was refused" in said
     assert "4711 0815" not in said
-
-
-def test_what_was_sent_back_waits_for_anybody_if_its_maker_may_work_on_it_no_more(store):
-    ann, bob = person("ann", *ALL), person("bob", *ALL)
-    item = opened(reviewed)
-    item.take(ann)
-    item.finish(PAID, by=ann)
-    type(ann).objects.filter(pk=ann.pk).update(is_active=False)
-    item.refresh_from_db()
-    item.send_back("too much", by=bob)
-    assert (item.state, item.holder, item.why) == (State.WAITING, None, "too much")
-    assert desk.take_next(bob, QUEUE) == item

@@ -31,6 +31,12 @@ def text_of(answer):
     return answer.content.decode()
 
 
+def decided(client, item):
+    """Who has decided it, as its page says."""
+    page = text_of(client.get(f"/desk/{item.pk}/"))
+    return re.search(r"<dt>Decided</dt><dd>(.*?),", page)[1]
+
+
 def test_from_the_desk_to_the_decision():
     ann = person("ann", *ALL)
     item = opened()
@@ -112,6 +118,8 @@ def test_who_has_decided_is_the_handler_only_where_it_has():
     assert "the handler" in said[handled.pk]
     assert "somebody" in said[deleted.pk]
     assert "the handler" not in said[deleted.pk]
+    Automation.objects.update(mode="automatic")
+    assert decided(client, opened(reviewed)) == "the handler"
 
 
 def test_why_a_person_decides_stands_beside_why_it_was_postponed_or_sent_back():
@@ -210,6 +218,22 @@ def test_what_is_approved_is_the_decision_that_the_page_has_shown(hostile):
         assert Item.objects.get().state == State.REVIEW
     client.post(f"/desk/{item.pk}/approve/", {"dq-assignment": item.assignment})
     assert Item.objects.get().state == State.DONE
+
+
+@pytest.mark.parametrize("mode", ["shadow", "assisted", "reviewed"])
+def test_the_handler_has_not_decided_what_somebody_has_who_agreed_with_it_and_was_deleted(mode):
+    """In the mode `reviewed` they agree after what the handler has decided was sent back."""
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    Automation.objects.create(kind=reviewed.module_path, mode=mode)
+    item, client = opened(reviewed), signed_in(bob)
+    if mode == "reviewed":
+        item.send_back("look again", by=bob)
+        assert decided(client, item) == "the handler"
+    item.take(ann)
+    item.finish(PAID, by=ann)
+    assert item.decision == item.proposal
+    ann.delete()
+    assert decided(client, item) == "somebody"
 
 
 def test_a_form_that_converts_is_read_once():

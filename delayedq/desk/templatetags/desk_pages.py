@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
+from delayedq.desk.declaring import Mode
 from delayedq.desk.framing import link
 from delayedq.desk.models import State
 from delayedq.operations.wording import exact, relative, span
@@ -40,7 +41,14 @@ def decider(item: Item) -> str:
     """Who has decided it; "somebody": code has, or a person who was deleted since."""
     if item.decided_by is not None:
         return str(item.decided_by)
-    return _("the handler") if item.decision is not None and item.decision == item.proposal else _("somebody")
+    return _("the handler") if _is_of_handler(item) else _("somebody")
+
+
+def _is_of_handler(item: Item) -> bool:
+    """Whether the decision is the handler's, alone or before a review. A person may decide alike, which takes time."""
+    before_review = item.mode == Mode.REVIEWED and not item.is_blind and item.seconds is None
+    is_alike = item.decision is not None and item.decision == item.proposal
+    return item.is_automated or (before_review and is_alike)
 
 
 @register.simple_tag(takes_context=True)
