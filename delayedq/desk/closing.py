@@ -134,7 +134,7 @@ def digest_of(kind: str, payload: str) -> str:
 def is_shown(item: Item, message: Message | Claimed) -> bool:
     """Whether the item was opened for these arguments, and in this queue; an item that has no digest is taken to be.
 
-    What is late may have gone to another queue than its message.
+    What was late may have gone to another queue than its message (`escalated_at`).
     """
     is_there = not item.is_open or item.escalated_at is not None or item.queue == message.queue
     return is_there and (item.digest is None or item.digest == digest_of(message.kind, message.payload))

@@ -223,31 +223,40 @@ def _masked(attempt: Attempt, text: str) -> str:
 
 
 def _look_after(item: Item, desk: Desk, now: datetime) -> None:
-    """Warn before it is due; what is late goes to another queue, if its own says so."""
+    """Warn before it is due; what is late goes to another queue, if its own says so. Both are told once: `warned_at` is
+    when the last of them was.
+    """
     if not item.is_open or item.due_at is None:
         return
     rows = Item.objects.using(item._state.db).filter(pk=item.pk, is_open=True)  # noqa: SLF001
-    if item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
+    if item.due_at <= now:
+        _tell_late(rows, item, now)
+    elif item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
         signals.tell(signals.item_due_soon, item)
-    if item.due_at <= now and item.escalated_at is None:
-        _escalate(rows, now)
 
 
-def _escalate(rows: models.QuerySet[Item], now: datetime) -> None:
-    """Move it to where its queue sends what is late. Who holds it and may not work there gives it back."""
-    alias = rows.db
+def _tell_late(rows: models.QuerySet[Item], seen: Item, now: datetime) -> None:
+    alias, untold = rows.db, models.Q(warned_at=None) | models.Q(warned_at__lt=seen.due_at)
     with transaction.atomic(using=alias):
-        if not rows.filter(escalated_at=None).update(escalated_at=now):  # writing first is the lock of SQLite
+        if not rows.filter(untold, escalated_at=None).update(warned_at=now):  # writing first is the lock of SQLite
             return
+        if seen.warned_at is None:
+            signals.tell(signals.item_due_soon, seen)
         item = rows.select_for_update().get()
         queue = DeskQueue.objects.using(alias).filter(queue=item.queue).first()
-        if queue is not None and queue.escalate_to:
-            item.queue = queue.escalate_to
-            if item.holder is not None and not rules.may(item.holder, "take", item.queue, alias):
-                item.state, item.holder, item.until = State.WAITING, None, None
-                item.assignment += 1
-            item.save(using=alias)
+        if queue is not None and queue.escalate_to not in {"", item.queue}:
+            _escalate(item, queue.escalate_to, now)
         signals.tell(signals.item_late, item)
+
+
+def _escalate(item: Item, queue: str, now: datetime) -> None:
+    """Move it to where its queue sends what is late. Who holds it and may not work there gives it back."""
+    alias = item._state.db  # noqa: SLF001
+    item.queue, item.escalated_at = queue, now
+    if item.holder is not None and not rules.may(item.holder, "take", item.queue, alias):
+        item.state, item.holder, item.until = State.WAITING, None, None
+        item.assignment += 1
+    item.save(using=alias)
 
 
 def _next_visit(item: Item, desk: Desk, now: datetime) -> datetime:

@@ -11,6 +11,7 @@ from delayedq import desk
 from delayedq.cancelling import cancel
 from delayedq.core.edits import Reroute
 from delayedq.desk.models import Automation, DeskQueue, Item, State
+from delayedq.desk.signals import item_late
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import edits
 from delayedq.operations.arguments import edit_arguments
@@ -143,6 +144,33 @@ def test_what_an_operator_moves_to_another_queue_is_decided_there(store):
         item.take(ann)
     ann.groups.add(law)
     item.take(type(ann).objects.get(pk=ann.pk))
+
+
+@pytest.mark.parametrize("escalate_to", ["", QUEUE])
+def test_what_was_late_and_is_moved_to_another_queue_is_decided_there(store, escalate_to):
+    """Its own queue sends nothing that is late elsewhere. That it is late is told once."""
+    DeskQueue.objects.create(queue=QUEUE, escalate_to=escalate_to)
+    told = []
+
+    def hear(item, **_):
+        told.append(item.queue)
+
+    item_late.connect(hear)
+    with clock(START) as time:
+        item = opened()
+        time.advance(hours=9)
+        run_due()
+        time.advance(days=2)
+        run_due()
+        assert told == [QUEUE]
+        edit = edits.begin(store, edits.RESCHEDULE, "move", "an operator")
+        edits.reschedule(store, edit, Ticked([item.message_id]), Reroute("secret"), store.now())
+        with pytest.raises(desk.NotOpen, match="replaced since"):
+            item.take(person("ann", *ALL))
+        run_due()
+    item_late.disconnect(hear)
+    item.refresh_from_db()
+    assert (item.queue, item.replaced_at) == ("secret", time())
 
 
 def test_an_item_without_a_digest_goes_on(store):
