@@ -6,7 +6,6 @@ again: it draws the same lots, and finds the item that was committed.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models, transaction
@@ -17,6 +16,7 @@ from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
+from delayedq.desk.coming import next_visit
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 
-#: A message whose item is open is visited at least this often.
-VISIT = timedelta(days=1)
 REASON_LENGTH = 2_000
 
 
@@ -56,7 +54,7 @@ def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, A
         _look_after(item, desk, now)
     if not item.is_open:
         return None if item.decision is None else loads(item.decision)
-    raise Snooze(until=_next_visit(item, desk, now))
+    raise Snooze(until=next_visit(item, desk, now))
 
 
 def mode_of(kind: str, desk: Desk, using: str) -> Mode:
@@ -257,8 +255,3 @@ def _escalate(item: Item, queue: str, now: datetime) -> None:
         item.state, item.holder, item.until = State.WAITING, None, None
         item.assignment += 1
     item.save(using=alias)
-
-
-def _next_visit(item: Item, desk: Desk, now: datetime) -> datetime:
-    moments = [] if item.due_at is None else [item.due_at - desk.warn_before, item.due_at]
-    return min([moment for moment in moments if moment > now], default=now + VISIT)
