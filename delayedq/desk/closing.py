@@ -11,6 +11,7 @@ from django.forms import BaseForm
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import loads
+from delayedq.desk.coming import is_visit
 from delayedq.desk.errors import InvalidDecision, NotOpen, Replaced
 from delayedq.exceptions import CannotRun, UnknownTask
 from delayedq.masking import masking_of
@@ -141,7 +142,7 @@ def digest_of(kind: str, payload: str) -> str:
 def is_shown(item: Item, message: Message | Claimed) -> bool:
     """Whether the item was opened for these arguments, and in this queue; an item that has no digest is taken to be.
 
-    What is late may have gone to another queue than its message.
+    What was late may have gone to another queue than its message (`escalated_at`).
     """
     is_there = not item.is_open or item.escalated_at is not None or item.queue == message.queue
     return is_there and (item.digest is None or item.digest == digest_of(message.kind, message.payload))
@@ -167,14 +168,24 @@ def _why_not(item: Item) -> NotOpen:
 def bring_forward(item: Item) -> None:
     """Let a worker open it anew now, if its message has other arguments and was only put off to the next visit.
 
-    That message keeps its time if it was replaced at a later one.
+    That message keeps its time if it was replaced at a later one, waits for another attempt, or was rescheduled.
     """
     store, message = store_for(item._state.db or "default"), _message_of(item)  # noqa: SLF001
-    if message is None or _is_current(item, message) or message.scheduled_at <= message.scheduled_at_initially:
+    if message is None or _is_current(item, message) or not _is_put_off(item, message):
         return
     seen = Seen._make(getattr(message, name) for name in Seen._fields)
     if seen.scheduled_at > (now := store.now()):
         operator_store(store.alias).move([Move(seen, now, seen.queue, seen.priority)])
+
+
+def _is_put_off(item: Item, message: Message) -> bool:
+    """Whether it waits for the next visit; not of a task that is gone."""
+    if message.scheduled_at <= message.scheduled_at_initially:
+        return False
+    try:
+        return is_visit(item, desk_of(task_at(item.kind)), message.scheduled_at)
+    except UnknownTask:
+        return False
 
 
 def record(item: Item, verb: str, by: Any) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.db.models import Max
@@ -60,18 +59,19 @@ def distribute(
 ) -> int:
     """Assign what is unassigned to those of the users (None: all active ones) who may; returns how many were.
 
-    It ends when nobody may hold more. most: it ends after so many, and looks at no more than the first DEALT items.
-    by: the user who does it; None: code. Raises ValueError for an unknown deal, and NotAllowed if `by` may not assign.
+    It ends when nobody may hold more. most: it ends after so many, and looks at no more than the first DEALT items that
+    need no skill, or one of theirs. by: the user who does it; None: code. Raises ValueError for an unknown deal, and
+    NotAllowed if `by` may not assign.
     """
     if by is not None:
         rules.demand(by, "assign", Item(queue=queue))
     people = rules.active_users() if users is None else users
     turns = _turns([one for one in people if rules.may(one, "take", queue)], queue, Deal(deal))
-    count, waiting = 0, _all(Item.objects.filter(queue=queue).unassigned())
-    for item in waiting if most is None else islice(waiting, DEALT):
+    count = 0
+    for item in _all(Item.objects.filter(queue=queue).unassigned()) if most is None else turns.heads():
         if not turns.people or count == most:
             break
-        count += _is_live(item) and _dealt(item, turns, by)
+        count += _dealt(item, turns, by)
     return count
 
 
@@ -85,37 +85,76 @@ def _all(items: Any) -> Iterator[Item]:
 
 @dataclass(slots=True)
 class _Turns:
-    """Whose turn it is: who has the least. `has`: by user, the weight that they hold, or when they got one last."""
+    """Whose turn it is: who has the least. `has`: by user, the weight that they hold, or when they got one last.
 
-    people: list[Any]
-    has: dict[Any, float]
+    `room` and `skills`: what each may take of the queue, so that nothing is tried which does not fit.
+    """
+
+    queue: str
     deal: Deal
+    has: dict[Any, float]
+    people: list[Any] = field(default_factory=list)
+    room: dict[Any, int | None] = field(default_factory=dict)
+    skills: dict[Any, set[str]] = field(default_factory=dict)
 
-    def in_order(self) -> list[Any]:
-        return sorted(self.people, key=lambda user: self.has[user.pk])
+    def read(self, user: Any) -> None:
+        """What the user may take at this moment."""
+        self.skills[user.pk] = {"", *rules.skills_of(user)}
+        self._set_room(user, rules.room_of(user, self.queue))
+
+    def heads(self) -> list[Item]:
+        """The first of what one of them may take."""
+        rooms = [self.room[user.pk] for user in self.people]
+        limits = [room for room in rooms if room is not None]
+        items = Item.objects.filter(weight__lte=max(limits, default=0)) if len(limits) == len(rooms) else Item.objects
+        skills = {skill for user in self.people for skill in self.skills[user.pk] if skill}
+        return heads_of_unassigned(items, self.queue, sorted(skills), DEALT)
+
+    def in_order(self, item: Item) -> list[Any]:
+        """Those whom it fits."""
+        return sorted((user for user in self.people if self._fits(user, item)), key=lambda user: self.has[user.pk])
 
     def give(self, user: Any, item: Item) -> None:
-        last = max(self.has.values())
+        last, room = max(self.has.values()), self.room[user.pk]
         self.has[user.pk] = self.has[user.pk] + item.weight if self.deal is Deal.LEAST_LOADED else last + 1
+        self._set_room(user, None if room is None else room - item.weight)
+
+    def _fits(self, user: Any, item: Item) -> bool:
+        room = self.room[user.pk]
+        return item.skill in self.skills[user.pk] and (room is None or item.weight <= room)
+
+    def _set_room(self, user: Any, room: int | None) -> None:
+        """Who can hold no more gets no other turn."""
+        self.room[user.pk] = room
+        if room is not None and room < 1:
+            self.people.remove(user)
 
 
 def _turns(people: list[Any], queue: str, deal: Deal) -> _Turns:
+    turns = _Turns(queue, deal, _had(people, queue, deal), [*people])
+    for user in people:
+        turns.read(user)
+    return turns
+
+
+def _had(people: list[Any], queue: str, deal: Deal) -> dict[Any, float]:
     if deal is Deal.LEAST_LOADED:
-        return _Turns(people, {user.pk: rules.load(user, queue) for user in people}, deal)
+        return {user.pk: rules.load(user, queue) for user in people}
     given = Item.objects.filter(queue=queue, holder__in=people).values_list("holder").annotate(Max("assigned_at"))
     last = {holder: moment.timestamp() for holder, moment in given if moment is not None}
-    return _Turns(people, {user.pk: last.get(user.pk, 0.0) for user in people}, deal)
+    return {user.pk: last.get(user.pk, 0.0) for user in people}
 
 
 def _dealt(item: Item, turns: _Turns, by: Any) -> bool:
-    """Whether somebody has it now; who can hold no more gets no other turn."""
-    for user in turns.in_order():
+    """Whether somebody has it now."""
+    fitting = turns.in_order(item)
+    if not fitting or not _is_live(item):
+        return False
+    for user in fitting:
         try:
             given = _given(item, user, by=by)
-        except NotAllowed:
-            room = rules.room_of(user, item.queue)
-            if room is not None and room < 1:
-                turns.people.remove(user)
+        except NotAllowed:  # the user, or the item, has changed meanwhile
+            turns.read(user)
             continue
         if given:
             turns.give(user, item)

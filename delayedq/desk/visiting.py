@@ -6,7 +6,6 @@ again: it draws the same lots, and finds the item that was committed.
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models, transaction
@@ -17,6 +16,7 @@ from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
+from delayedq.desk.coming import next_visit
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 
-#: A message whose item is open is visited at least this often.
-VISIT = timedelta(days=1)
 REASON_LENGTH = 2_000
 
 
@@ -56,7 +54,7 @@ def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, A
         _look_after(item, desk, now)
     if not item.is_open:
         return None if item.decision is None else loads(item.decision)
-    raise Snooze(until=_next_visit(item, desk, now))
+    raise Snooze(until=next_visit(item, desk, now))
 
 
 def mode_of(kind: str, desk: Desk, using: str) -> Mode:
@@ -227,33 +225,37 @@ def _masked(attempt: Attempt, text: str) -> str:
 
 
 def _look_after(item: Item, desk: Desk, now: datetime) -> None:
-    """Warn before it is due; what is late goes to another queue, if its own says so."""
+    """Warn before it is due; what is late goes to another queue, if its own says so. Both are told once: `warned_at` is
+    when the last of them was.
+    """
     if not item.is_open or item.due_at is None:
         return
     rows = Item.objects.using(item._state.db).filter(pk=item.pk, is_open=True)  # noqa: SLF001
-    if item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
+    if item.due_at <= now:
+        _tell_late(rows, item, now)
+    elif item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
         signals.tell(signals.item_due_soon, item)
-    if item.due_at <= now and item.escalated_at is None:
-        _escalate(rows, now)
 
 
-def _escalate(rows: models.QuerySet[Item], now: datetime) -> None:
-    """Move it to where its queue sends what is late. Who holds it and may not work there gives it back."""
-    alias = rows.db
+def _tell_late(rows: models.QuerySet[Item], seen: Item, now: datetime) -> None:
+    alias, untold = rows.db, models.Q(warned_at=None) | models.Q(warned_at__lt=seen.due_at)
     with transaction.atomic(using=alias):
-        if not rows.filter(escalated_at=None).update(escalated_at=now):  # writing first is the lock of SQLite
+        if not rows.filter(untold, escalated_at=None).update(warned_at=now):  # writing first is the lock of SQLite
             return
+        if seen.warned_at is None:
+            signals.tell(signals.item_due_soon, seen)
         item = rows.select_for_update().get()
         queue = DeskQueue.objects.using(alias).filter(queue=item.queue).first()
-        if queue is not None and queue.escalate_to:
-            item.queue = queue.escalate_to
-            if item.holder is not None and not rules.may(item.holder, "take", item.queue, alias):
-                item.state, item.holder, item.until = State.WAITING, None, None
-                item.assignment += 1
-            item.save(using=alias)
+        if queue is not None and queue.escalate_to not in {"", item.queue}:
+            _escalate(item, queue.escalate_to, now)
         signals.tell(signals.item_late, item)
 
 
-def _next_visit(item: Item, desk: Desk, now: datetime) -> datetime:
-    moments = [] if item.due_at is None else [item.due_at - desk.warn_before, item.due_at]
-    return min([moment for moment in moments if moment > now], default=now + VISIT)
+def _escalate(item: Item, queue: str, now: datetime) -> None:
+    """Move it to where its queue sends what is late. Who holds it and may not work there gives it back."""
+    alias = item._state.db  # noqa: SLF001
+    item.queue, item.escalated_at = queue, now
+    if item.holder is not None and not rules.may(item.holder, "take", item.queue, alias):
+        item.state, item.holder, item.until = State.WAITING, None, None
+        item.assignment += 1
+    item.save(using=alias)

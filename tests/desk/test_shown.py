@@ -9,15 +9,16 @@ from django.contrib.auth.models import Group
 
 from delayedq import desk
 from delayedq.cancelling import cancel
-from delayedq.core.edits import Reroute
+from delayedq.core.edits import Reroute, Shift
 from delayedq.desk.models import Automation, DeskQueue, Item, State
+from delayedq.desk.signals import item_late
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import edits
 from delayedq.operations.arguments import edit_arguments
 from delayedq.operations.selecting import Ticked
 from delayedq.operations.undo import undo
 from delayedq.testing import clock, run_due
-from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
+from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed, skilled
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
@@ -111,6 +112,46 @@ def test_what_was_replaced_at_a_later_time_is_not_opened_before(store):
         assert Item.objects.get().replaced_at == time()
 
 
+def starts_at(item):
+    return Message.objects.get(pk=item.message_id).scheduled_at
+
+
+def test_who_is_refused_does_not_move_a_retry(store):
+    ann = person("ann", *ALL)
+    with clock(START) as time:
+        item = edited(store, opened(skilled, 1), "no number")
+        assert desk.take_next(ann, QUEUE) is None
+        run_due(raise_failures=False)
+        assert (Message.objects.get().attempt, Item.objects.get().replaced_at) == (1, None)
+        backoff = starts_at(item)
+        assert backoff > time()
+        assert desk.take_next(ann, QUEUE) is None
+    assert starts_at(item) == backoff
+
+
+def test_who_is_refused_does_not_move_what_an_operator_has_put_off(store):
+    ann = person("ann", *ALL)
+    with clock(START):
+        item = edited(store, opened())
+        visit = starts_at(item)
+        edit = edits.begin(store, edits.RESCHEDULE, "put off", "an operator")
+        edits.reschedule(store, edit, Ticked([item.message_id]), Shift(timedelta(minutes=30)), store.now())
+        assert desk.take_next(ann, QUEUE) is None
+    assert starts_at(item) == visit + timedelta(minutes=30)
+
+
+def test_who_is_refused_moves_the_visit_after_one_that_was_late(store):
+    ann = person("ann", *ALL)
+    with clock(START) as time:
+        item = opened(skilled, 1)
+        time.advance(days=1, hours=3)
+        run_due()
+        assert starts_at(item) == START + timedelta(days=2)
+        edited(store, item, 2)
+        assert desk.take_next(ann, QUEUE) is None
+        assert starts_at(item) == time()
+
+
 def test_a_generation_that_comes_again_is_not_that_of_other_arguments(store):
     """Replaced, cancelled, and brought back: its generation is 0, as it was when the item was opened."""
     ann = person("ann", *ALL)
@@ -143,6 +184,33 @@ def test_what_an_operator_moves_to_another_queue_is_decided_there(store):
         item.take(ann)
     ann.groups.add(law)
     item.take(type(ann).objects.get(pk=ann.pk))
+
+
+@pytest.mark.parametrize("escalate_to", ["", QUEUE])
+def test_what_was_late_and_is_moved_to_another_queue_is_decided_there(store, escalate_to):
+    """Its own queue sends nothing that is late elsewhere. That it is late is told once."""
+    DeskQueue.objects.create(queue=QUEUE, escalate_to=escalate_to)
+    told = []
+
+    def hear(item, **_):
+        told.append(item.queue)
+
+    item_late.connect(hear)
+    with clock(START) as time:
+        item = opened()
+        time.advance(hours=9)
+        run_due()
+        time.advance(days=2)
+        run_due()
+        assert told == [QUEUE]
+        edit = edits.begin(store, edits.RESCHEDULE, "move", "an operator")
+        edits.reschedule(store, edit, Ticked([item.message_id]), Reroute("secret"), store.now())
+        with pytest.raises(desk.NotOpen, match="replaced since"):
+            item.take(person("ann", *ALL))
+        run_due()
+    item_late.disconnect(hear)
+    item.refresh_from_db()
+    assert (item.queue, item.replaced_at) == ("secret", time())
 
 
 def test_an_item_without_a_digest_goes_on(store):
