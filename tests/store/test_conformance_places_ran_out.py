@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delayedq.core.limiting import Limit
-from tests.store.channels import claims, finish, offer, one_by_one, shared
+from tests.store.channels import channels_of, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import LEASE, at
 from tests.store.test_conformance_places_held import VERBS, running, stop
 
@@ -47,3 +47,24 @@ def test_a_place_that_ran_out_counts_in_shared_limits_too(store, end):
 
     assert claims(store, rules=rules, now=at(61), expired=False) == []
     assert len(claims(store, rules=rules, now=at(61))) == 1
+
+
+def test_what_is_replaced_into_another_channel_after_its_lease_ran_out_has_its_place_where_it_started(store):
+    first = running(store)
+    new = in_channel("b", "first", payload="[2]", scheduled_at=at(61))
+    assert store.at(at(61)).offer(new).outcome == "updated"
+    assert claims(store, rules=one_by_one(), now=at(62), expired=False) == []
+    assert not store.at(at(63)).renew([(first.id, first.token)], LEASE).lost
+
+    assert claims(store, rules=one_by_one(), now=at(122)) == []
+    assert finish(store, first, now=at(122)).superseded == {first.id}
+    assert sorted(channels_of(claims(store, rules=one_by_one(), now=at(122)))) == ["a", "b"]
+
+
+def test_what_is_replaced_after_its_lease_ran_out_leaves_its_place_to_the_next_claim(store):
+    first = running(store)
+    assert store.at(at(61)).offer(in_channel("b", "first", payload="[2]", scheduled_at=at(61))).outcome == "updated"
+    taken = claims(store, rules=one_by_one(), now=at(61))
+
+    assert sorted(channels_of(taken)) == ["a", "b"]
+    assert store.at(at(62)).renew([(first.id, first.token)], LEASE).lost

@@ -66,7 +66,7 @@ def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
     """Before these messages (ids) are lined up in the channels (ids) into which they were replaced."""
     taken = _places(store).filter(message_id__in=homes, lease_token__gt=0).values_list("message_id", "channel_id")
     moved = [id_ for id_, channel in taken if channel != homes[id_]]
-    if held := store.held_among(moved, store.now()) if moved else {}:
+    if held := store.leased_among(moved) if moved else {}:
         _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
         _places(store).filter(message_id__in=held).update(held_until=store.now())
 
