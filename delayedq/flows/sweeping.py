@@ -14,7 +14,7 @@ from itertools import batched
 from math import inf
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Max, OuterRef, Q
 
 from delayedq.cancelling import PATIENCE, cancel
 from delayedq.core.flows import FlowState, StepState, step_id
@@ -45,7 +45,7 @@ def sweep(store: Store, pause_at: float = inf) -> int:
     rows = Flow.objects.using(store.alias).filter(ended_at=None).order_by("id")
     flows = dict(rows.values_list("id", "stopped_at"))
     if flows:
-        for id_ in _half_stored(store, flows):
+        for id_ in _half_stored(store):
             flows[id_] = store.now()
             rows.filter(id=id_, stopped_at=None).update(stopped_at=flows[id_])
         late = set(rows.filter(deadline_at__lte=store.now()).values_list("id", flat=True))
@@ -53,9 +53,12 @@ def sweep(store: Store, pause_at: float = inf) -> int:
     return len(flows)
 
 
-def _half_stored(store: Store, flows: Collection[int]) -> set[int]:
-    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.FILLING)
-    return set(steps.filter(released_at__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
+def _half_stored(store: Store) -> list[int]:
+    """Its first groups are stored one after another: the last part of any of them counts."""
+    going = Flow.objects.using(store.alias).filter(ended_at=None).values("id")
+    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=going, state=StepState.FILLING)
+    stored = steps.order_by().values("flow_id").annotate(last=Max("released_at"))
+    return list(stored.filter(last__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
 
 
 def flow_deadlines(store: Store) -> list[datetime]:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from datetime import timedelta
 
-from delayedq import cancelling, group
+from django.db import connections
+from django.test.utils import CaptureQueriesContext
+
+from delayedq import cancelling, chain, group
 from delayedq.flows import sweeping
 from delayedq.flows.sweeping import sweep
 from delayedq.models import Message
@@ -34,6 +37,18 @@ def test_a_sweep_that_may_pause_waits_for_no_locked_message(alias, store, monkey
     group([tasks.nothing.s()] * 2).enqueue(deadline=HOUR)
     sweep(store.at(store.now() + 2 * HOUR), pause_at=time.monotonic() + 3600)
     assert [len(ids) for ids in tried] == [2]
+
+
+def test_what_is_half_stored_is_asked_for_without_the_ids_of_all_flows(alias, store):
+    asked = []
+    for number in (1, 3):
+        for _ in range(number):
+            chain(tasks.nothing.s()).enqueue()
+        with CaptureQueriesContext(connections[alias]) as captured:
+            sweep(store)
+        asked.append([one["sql"].count(",") for one in captured if "filling" in one["sql"] and "MAX(" in one["sql"]])
+    assert asked[0] == asked[1]
+    assert len(asked[0]) == 1
 
 
 def test_the_lease_keeper_sweeps_for_a_turn(alias, store, monkeypatch):
