@@ -69,13 +69,16 @@ def flow_deadlines(store: Store) -> list[datetime]:
 
 def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int], pause_at: float = inf) -> None:
     """Look at these flows; `stopped`: those of them of which no message shall run any more."""
+    reached = []
     for id_ in stopped:
         _stop(store, id_, pause_at)
+        reached.append(id_)
         if time.monotonic() >= pause_at:
             break
-    for some in batched(sorted(flows), FLOWS):
+    left = set(stopped) - set(reached)
+    for some in batched(sorted(set(flows) - left), FLOWS):
         _end_vanished(store, some, pause_at)
-        _judge(store, some, stopped)
+        _judge(store, some, set(reached) & set(some))
 
 
 def _stop(store: Store, flow: int, pause_at: float) -> None:
@@ -89,13 +92,20 @@ def _stop(store: Store, flow: int, pause_at: float) -> None:
         return
     steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
     steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
-    running = list(steps.filter(state=StepState.RUNNING).values_list("id", flat=True))
-    members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None)
-    for ids in batched(members.order_by("message_id").values_list("message_id", flat=True), CHUNK):
-        if _is_stopped(store, flow):
-            cancel(store, ids, PATIENCE if pause_at == inf else 0.0)
-        if time.monotonic() >= pause_at:
-            return
+    for step in steps.filter(state=StepState.RUNNING).values_list("id", flat=True):
+        last = 0
+        while ids := _open_members(store, step, last):
+            if _is_stopped(store, flow):
+                cancel(store, ids, PATIENCE if pause_at == inf else 0.0)
+            if time.monotonic() >= pause_at:
+                return
+            last = ids[-1]
+
+
+def _open_members(store: Store, step: int, after: int) -> list[int]:
+    """The next CHUNK of them, by the index: a group may have a million."""
+    members = FlowMember.objects.using(store.alias).filter(step_id=step, message_id__gt=after, outcome=None)
+    return list(members.order_by("message_id").values_list("message_id", flat=True)[:CHUNK])
 
 
 def _is_stopped(store: Store, flow: int) -> bool:
