@@ -242,7 +242,9 @@ def _first(node: Node) -> Signature | None:
         first = node.calls[0] if node.calls else None
     else:
         calls = iter(node.calls)
+        node.was_read = True  # an iterator that raises has ended: read once more, it would be an empty group
         first = next(calls, None)
+        node.was_read = False
         node.calls = [] if first is None else chain([first], calls)
     if first is not None and not isinstance(first, Signature):
         raise InvalidFlow(f"A member of the group {node.name!r} is a call as task.s(...), not {first!r}.")

@@ -14,7 +14,7 @@ from itertools import batched
 from math import inf
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Max, OuterRef, Q
 
 from delayedq.cancelling import PATIENCE, cancel
 from delayedq.core.flows import FlowState, StepState, step_id
@@ -45,7 +45,7 @@ def sweep(store: Store, pause_at: float = inf) -> int:
     rows = Flow.objects.using(store.alias).filter(ended_at=None).order_by("id")
     flows = dict(rows.values_list("id", "stopped_at"))
     if flows:
-        for id_ in _half_stored(store, flows):
+        for id_ in _half_stored(store):
             flows[id_] = store.now()
             rows.filter(id=id_, stopped_at=None).update(stopped_at=flows[id_])
         late = set(rows.filter(deadline_at__lte=store.now()).values_list("id", flat=True))
@@ -53,9 +53,12 @@ def sweep(store: Store, pause_at: float = inf) -> int:
     return len(flows)
 
 
-def _half_stored(store: Store, flows: Collection[int]) -> set[int]:
-    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.FILLING)
-    return set(steps.filter(released_at__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
+def _half_stored(store: Store) -> list[int]:
+    """Its first groups are stored one after another: the last part of any of them counts."""
+    going = Flow.objects.using(store.alias).filter(ended_at=None).values("id")
+    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=going, state=StepState.FILLING)
+    stored = steps.order_by().values("flow_id").annotate(last=Max("released_at"))
+    return list(stored.filter(last__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
 
 
 def flow_deadlines(store: Store) -> list[datetime]:
@@ -66,13 +69,16 @@ def flow_deadlines(store: Store) -> list[datetime]:
 
 def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int], pause_at: float = inf) -> None:
     """Look at these flows; `stopped`: those of them of which no message shall run any more."""
+    reached = []
     for id_ in stopped:
         _stop(store, id_, pause_at)
+        reached.append(id_)
         if time.monotonic() >= pause_at:
             break
-    for some in batched(sorted(flows), FLOWS):
+    left = set(stopped) - set(reached)
+    for some in batched(sorted(set(flows) - left), FLOWS):
         _end_vanished(store, some, pause_at)
-        _judge(store, some, stopped)
+        _judge(store, some, set(reached) & set(some))
 
 
 def _stop(store: Store, flow: int, pause_at: float) -> None:
@@ -86,13 +92,20 @@ def _stop(store: Store, flow: int, pause_at: float) -> None:
         return
     steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
     steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
-    running = list(steps.filter(state=StepState.RUNNING).values_list("id", flat=True))
-    members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None)
-    for ids in batched(members.order_by("message_id").values_list("message_id", flat=True), CHUNK):
-        if _is_stopped(store, flow):
-            cancel(store, ids, PATIENCE if pause_at == inf else 0.0)
-        if time.monotonic() >= pause_at:
-            return
+    for step in steps.filter(state=StepState.RUNNING).values_list("id", flat=True):
+        last = 0
+        while ids := _open_members(store, step, last):
+            if _is_stopped(store, flow):
+                cancel(store, ids, PATIENCE if pause_at == inf else 0.0)
+            if time.monotonic() >= pause_at:
+                return
+            last = ids[-1]
+
+
+def _open_members(store: Store, step: int, after: int) -> list[int]:
+    """The next CHUNK of them, by the index: a group may have a million."""
+    members = FlowMember.objects.using(store.alias).filter(step_id=step, message_id__gt=after, outcome=None)
+    return list(members.order_by("message_id").values_list("message_id", flat=True)[:CHUNK])
 
 
 def _is_stopped(store: Store, flow: int) -> bool:

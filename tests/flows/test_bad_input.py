@@ -122,6 +122,20 @@ def test_calls_of_an_iterator_are_not_read_twice(alias):
         made.enqueue()
 
 
+def test_calls_of_an_iterator_that_raised_at_once_are_no_empty_group(alias):
+    def calls():
+        raise OSError("the file has gone")
+        yield
+
+    flow = Flow("x")
+    flow.add("group", group(calls()))
+    flow.add("end", tasks.nothing.s(), after="group")
+    with pytest.raises(OSError, match="has gone"):
+        flow.enqueue()
+    with pytest.raises(InvalidFlow, match=r"'x' could not be stored before, .* an iterator"):
+        flow.enqueue()
+
+
 def test_an_enqueued_flow_takes_no_more(alias):
     flow = graph(a=[])
     result = flow.enqueue()

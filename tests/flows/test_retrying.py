@@ -164,6 +164,21 @@ def test_a_flow_that_nobody_stores_any_more_is_cancelled(alias, store, monkeypat
     assert result.state == "cancelled"
 
 
+def test_a_flow_with_two_first_groups_is_not_left_while_one_of_them_is_stored(alias, store):
+    def calls():
+        for _ in range(4):
+            now.advance(0.4 * SILENCE)
+            sweep(store.at(now()))
+            yield tasks.nothing.s()
+
+    flow = Flow("two")
+    flow.add("first", group([tasks.nothing.s()]))
+    with clock(START) as now:
+        flow.add("second", group(calls()))
+        result = flow.enqueue(commit_every=1)
+    assert states(result) == {"first": "running", "second": "running"}
+
+
 def test_storing_in_parts_shows_that_it_goes_on(alias, store):
     """Each part that is stored begins the time after which the flow counts as left."""
     moments = []
