@@ -184,7 +184,10 @@ class Poller(threading.Thread):
         heads = [head for head in self._store.scan(self._queues) if self._lanes.serves(head.queue)]
         seen = time.monotonic()
         took = seen - moment
+        is_first = not self._lanes.scans
         self._lanes.scanned(heads, seen)
+        if is_first and any(self._store.coming()):  # workers before may have left something, but no message
+            self._lanes.expect_channels(0.0)
         self._outage.end("poller")
         busy = any(head.due_in <= 0 for head in heads)
         self._may_scan_at = seen + WANTED_REST * took

@@ -21,6 +21,14 @@ def test_a_worker_runs_them_and_leaves_nothing_behind(drain):
     assert (Message.objects.count(), ChannelMessage.objects.count()) == (0, 0)
 
 
+def test_what_workers_before_have_left_is_removed_also_where_nothing_waits(drain):
+    tasks.deliver.enqueue(1)
+    Message.objects.all().delete()
+    assert sum(left_behind()) > 0
+    drain()
+    assert left_behind() == (0, 0, 0)
+
+
 def test_beside_messages_without_a_channel(drain):
     for number in range(30):
         tasks.deliver.enqueue(number % 3)
