@@ -232,7 +232,7 @@ class Flaky:
 
     def __init__(self, store):
         self.alias = store.alias
-        self.scan, self.peek = store.scan, store.peek
+        self.scan, self.peek, self.coming = store.scan, store.peek, store.coming
         self.readable, self.writable = os.pipe()
         os.write(self.writable, b".")
         self.asked = 0

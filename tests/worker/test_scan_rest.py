@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from delayedq.store.channels.verbs import Coming
 from delayedq.worker import poller
 from delayedq.worker.lanes import Lanes
 from delayedq.worker.outage import Outage
@@ -28,6 +29,9 @@ class World:
         self.moment += self.takes
         self.scanned += self.takes
         return []
+
+    def coming(self):
+        return Coming(is_now=False, rests_until=None)
 
     @property
     def share(self):
