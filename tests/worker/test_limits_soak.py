@@ -202,14 +202,19 @@ def drain(store, fleet):
 
 
 def check_counts(store):
-    """What is counted as running is what is leased, by any message's own row; in one transaction."""
+    """What is counted as running is what is leased, by any message's own row; in one transaction.
+
+    The attempt of a message that was moved counts by its held place, and not where the message waits for it.
+    """
     with transaction.atomic(using=store.alias):
         now = store.now()
         groups = {one.pk: (one.queue, one.kind) for one in ChannelGroup.objects.all()}
         counted = Counter()
         for id_, number in Places(store, now).running_by_group(groups).items():
             counted[groups[id_]] += number
+        moved = ChannelMessage.objects.filter(message_id__gt=0, held_until__isnull=False, lease_token__gt=0)
         leased = Message.objects.filter(leased_until__gt=now, priority__lt=BOUNDARY)
+        leased = leased.exclude(id__in=moved.values("message_id"))
         expected = Counter(leased.values_list("queue", "kind"))
         held = ChannelMessage.objects.filter(message_id__lt=0, held_until__gt=now).values_list("group_id", flat=True)
         expected.update(groups[id_] for id_ in held)
