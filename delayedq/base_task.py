@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from delayedq.compat import Task as DjangoTask
-from delayedq.core.other_names import VERBS, hint
+from delayedq.core.other_names import VERBS, no_attribute
 from delayedq.signature import Signature
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class BaseTask(AnyTask):
 
         def __getattr__(self, name: str) -> Any:
             """Names what does here what a verb of another framework does there."""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, VERBS)}")
+            raise no_attribute(self, name, VERBS)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
         """A call of the task as a part of a flow. In a chain, the result of what comes before is its first argument.

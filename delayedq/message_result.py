@@ -9,7 +9,7 @@ from django.core import signing
 
 from delayedq.cancelling import Cancellation, cancel
 from delayedq.compat import TaskError, TaskResult, task_backends
-from delayedq.core.other_names import RESULTS, hint
+from delayedq.core.other_names import RESULTS, no_attribute
 from delayedq.exceptions import CannotRun
 from delayedq.store.progress import read_progress
 from delayedq.waiting import await_all, wait_all
@@ -44,7 +44,7 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
 
         def __getattr__(self, name: str) -> Any:
             """Names what does here what an attribute of another framework's result does there."""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, RESULTS)}")
+            raise no_attribute(self, name, RESULTS)
 
     @property
     def return_value(self) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from delayedq.core.other_names import PARTS, hint
+from delayedq.core.other_names import PARTS, no_attribute
 from delayedq.core.serialization import dump_call
 from delayedq.core.signatures import parameter_names
 
@@ -43,7 +43,7 @@ class Signature:
 
         def __getattr__(self, name: str) -> Any:
             """Names what does here what a verb of another framework does there."""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, PARTS)}")
+            raise no_attribute(self, name, PARTS)
 
     @classmethod
     def of(cls, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, takes_result: bool = True) -> Self:

@@ -97,3 +97,8 @@ def hint(name: str, others: dict[str, str], known: Iterable[str] = ()) -> str:
         return f" Use {others[name]}."
     close = get_close_matches(name, list(known), 1)
     return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def no_attribute(one: object, name: str, others: dict[str, str]) -> AttributeError:
+    """The error of an object that lacks an attribute: it names what to use for that of another framework."""
+    return AttributeError(f"{type(one).__name__!r} object has no attribute {name!r}.{hint(name, others)}")

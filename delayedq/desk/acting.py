@@ -17,7 +17,6 @@ from django.utils.translation import ngettext
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from delayedq.core.limits import is_storable
 from delayedq.core.serialization import loads
 from delayedq.desk import automating, closing, dealing, rules
 from delayedq.desk import figures as counted
@@ -32,8 +31,7 @@ from delayedq.desk.forms import (
     SendBackForm,
     offered_for,
 )
-from delayedq.desk.framing import framed, go, link
-from delayedq.desk.models import UNOPENED
+from delayedq.desk.framing import asked_queue, framed, go, link
 from delayedq.desk.showing import call_of, name_of, state_at, text_of
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
@@ -56,13 +54,13 @@ NEXT = {"finish": "mine", "unassign": "mine", "postpone": "mine", "approve": "re
 @require_POST
 def take_next(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001 - of all pages
     """Give the user the next item of a queue."""
-    return _next(request, _storable(request.POST.get("queue", "")))
+    return _next(request, asked_queue(request.POST))
 
 
 @require_POST
 def deal(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG001
     """Assign what waits in a queue to those who work on it."""
-    queue, way = _storable(request.POST.get("queue", "")), request.POST.get("deal", "")
+    queue, way = asked_queue(request.POST), request.POST.get("deal", "")
     if not rules.may(request.user, "view", queue):
         raise Http404
     try:
@@ -130,11 +128,6 @@ def act(request: HttpRequest, pk: int, verb: str, site: Any = None) -> HttpRespo
         _add(form, refused)
         return _page(request, site, _seen(request, pk), status=422, **{verb: form})
     return _done(request, item, verb)
-
-
-def _storable(queue: str) -> str:
-    """An empty text for a name that no database stores."""
-    return queue if is_storable(queue) else ""
 
 
 def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
@@ -301,7 +294,7 @@ def _shown(item: Item) -> Any:
 
 
 def _seen(request: HttpRequest, pk: int) -> Item:
-    opened = rules.visible(request.user).filter(generation__gt=UNOPENED)  # a planted case would show as one
+    opened = rules.visible(request.user).ever_opened()
     return get_object_or_404(opened.select_related("holder", "decided_by", "reviewed_by"), pk=pk)
 
 

@@ -10,7 +10,7 @@ from django.urls import include, path
 
 from delayedq.desk import rules
 from delayedq.desk.closing import shown_result
-from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, Skill
+from delayedq.desk.models import Automation, DeskQueue, Item, Skill
 from delayedq.desk.showing import text_of
 from delayedq.desk.urls import app_name, pages
 
@@ -51,7 +51,7 @@ class ItemAdmin(AnyAdmin):
         return False
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        return rules.visible(request.user).filter(generation__gt=UNOPENED)  # a planted case would show as one
+        return rules.visible(request.user).ever_opened()
 
     def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
         """A filter of what is not shown would tell it letter by letter."""

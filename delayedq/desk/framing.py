@@ -8,10 +8,12 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
+from delayedq.core.limits import is_storable
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from django.http import HttpRequest
+    from django.http import HttpRequest, QueryDict
 
 
 def framed(
@@ -24,6 +26,12 @@ def framed(
         around = {**site.each_context(request), "frame": "delayedq/desk/base_admin.html"}
     around |= {"page": template, "reviews": request.user.has_perm("delayedq_desk.review_item")}
     return render(request, f"delayedq/desk/{template}.html", {**around, **context}, status=status)
+
+
+def asked_queue(given: QueryDict) -> str:
+    """The queue that a request names; an empty text for none, and for a name that no database stores."""
+    queue = given.get("queue", "")
+    return queue if is_storable(queue) else ""
 
 
 def link(request: HttpRequest, name: str, *args: Any) -> str:

@@ -64,6 +64,10 @@ class ItemQuerySet(models.QuerySet["Item"]):
         """Those that are not decided."""
         return self.filter(is_open=True)
 
+    def ever_opened(self) -> Self:
+        """Without planted cases that no worker has opened: they would show as such."""
+        return self.filter(generation__gt=UNOPENED)
+
     def unassigned(self) -> Self:
         """Those that somebody may take, in the order in which they are given out: see `in_order`."""
         return self.open().filter(is_unassigned(Now())).in_order()

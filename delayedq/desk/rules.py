@@ -15,6 +15,8 @@ from delayedq.desk.models import DeskQueue, Item, known_to
 if TYPE_CHECKING:
     from django.db.models import QuerySet
 
+    from delayedq.desk.models import ItemQuerySet
+
 
 def may(user: Any, verb: str, queue: str, using: str | None = None) -> bool:
     """Whether the user has the permission for this verb (view, take, assign, review), and is of the queue's groups."""
@@ -26,7 +28,7 @@ def may(user: Any, verb: str, queue: str, using: str | None = None) -> bool:
     return not groups or (hasattr(user, "groups") and user.groups.filter(pk__in=groups).exists())
 
 
-def visible(user: Any) -> QuerySet[Item]:
+def visible(user: Any) -> ItemQuerySet:
     """The items that the user may see: those of queues without groups, and of queues of their groups."""
     if not (user.is_active and user.has_perm("delayedq_desk.view_item")):
         return Item.objects.none()

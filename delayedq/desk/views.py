@@ -11,11 +11,10 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from delayedq.core.limits import is_storable
 from delayedq.desk import automating, paging, rules
 from delayedq.desk import figures as counted
 from delayedq.desk.acting import DEALT_AT_ONCE
-from delayedq.desk.framing import framed
+from delayedq.desk.framing import asked_queue, framed
 from delayedq.desk.models import HELD, State
 from delayedq.desk.showing import rows_of
 from delayedq.operations.counting import Count, bounded_rows
@@ -79,8 +78,7 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     """What is open, and who holds it."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
-    queue, only = request.GET.get("queue", ""), request.GET.get("only", "")
-    queue = queue if is_storable(queue) else ""
+    queue, only = asked_queue(request.GET), request.GET.get("only", "")
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in paging.queues_of(items.open())}
     chosen = items.select_related("holder")
     names, after = [queue] if queue else list(queues), request.GET.get("after", "")

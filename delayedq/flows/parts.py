@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delayedq.async_versions import async_version
 from delayedq.base_task import BaseTask
 from delayedq.core.flows import MAX_NESTING
-from delayedq.core.other_names import PARTS, hint
+from delayedq.core.other_names import PARTS, no_attribute
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.graph import AddedStep, Flow
 from delayedq.flows.storing import Node
@@ -37,7 +37,7 @@ class Part(ABC):
 
         def __getattr__(self, name: str) -> Any:
             """Names what does here what a verb of another framework does there."""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}.{hint(name, PARTS)}")
+            raise no_attribute(self, name, PARTS)
 
     def then(self, *parts: Signature | Part) -> Chain:
         """What comes after it: the first one gets its result, or the list of results of a group."""
