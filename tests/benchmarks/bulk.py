@@ -6,26 +6,16 @@ On PostgreSQL, in turns, each into an empty table. It prints the messages per se
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from datetime import UTC, datetime, timedelta
 from statistics import median
 
-from tests.benchmarks.database import migrated
+from tests.benchmarks.database import measured
 from tests.benchmarks.flows import EMPTY, processor
 
 MESSAGES, ROUNDS = 100_000, 5
 FIRST = datetime(2126, 3, 8, tzinfo=UTC)
-
-
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--messages", type=int, default=MESSAGES)
-    arguments.add_argument("--rounds", type=int, default=ROUNDS)
-    given = arguments.parse_args()
-    with migrated():
-        measure(given.messages, given.rounds)
 
 
 def measure(messages: int, rounds: int) -> None:
@@ -67,4 +57,4 @@ def stored(calls) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    main()
+    measured(measure, __doc__, MESSAGES, ROUNDS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -12,7 +13,17 @@ import django
 from tests.server import USER, postgresql_socket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+def measured(measure: Callable[[int, int], None], description: str | None, messages: int, rounds: int) -> None:
+    """Run `measure` in such a database, with the numbers of messages and rounds that the command line gives."""
+    arguments = argparse.ArgumentParser(description=description)
+    arguments.add_argument("--messages", type=int, default=messages)
+    arguments.add_argument("--rounds", type=int, default=rounds)
+    given = arguments.parse_args()
+    with migrated():
+        measure(given.messages, given.rounds)
 
 
 @contextmanager

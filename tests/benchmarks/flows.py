@@ -7,7 +7,6 @@ process and the server, and that the final task ran once.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -16,7 +15,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.benchmarks.database import migrated
+from tests.benchmarks.database import measured
 
 MESSAGES, ROUNDS = 100_000, 3
 EMPTY = """
@@ -58,15 +57,6 @@ def _stat(number: str) -> tuple[int, int, int, int]:
         return 0, 0, 0, 0
     ticks = [int(field) for field in fields[11:15]]
     return int(number), int(fields[1]), sum(ticks[:2]), sum(ticks[2:])
-
-
-def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--messages", type=int, default=MESSAGES)
-    arguments.add_argument("--rounds", type=int, default=ROUNDS)
-    given = arguments.parse_args()
-    with migrated():
-        measure(given.messages, given.rounds)
 
 
 def measure(messages: int, rounds: int) -> None:
@@ -117,4 +107,4 @@ def taken(fill) -> Taken:
 
 
 if __name__ == "__main__":
-    main()
+    measured(measure, __doc__, MESSAGES, ROUNDS)

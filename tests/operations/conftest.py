@@ -9,10 +9,10 @@ from django.db import connections
 FORGET = ("SELECT pg_stat_force_next_flush()", "SELECT 1", "SELECT pg_stat_reset()")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def no_statistics_of_other_tests(request):
     """The doctor judges what PostgreSQL has counted since its statistics were reset; so other tests count for it."""
-    if "store" not in request.fixturenames or not request.module.__name__.rpartition(".")[2].startswith("test_doctor"):
+    if "store" not in request.fixturenames:
         return
     store = request.getfixturevalue("store")
     if store.alias == "postgresql":

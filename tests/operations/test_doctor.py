@@ -18,6 +18,7 @@ from tests.app import tasks
 from tests.store.given import message
 from tests.store.test_worker_registry import worker
 
+pytestmark = pytest.mark.usefixtures("no_statistics_of_other_tests")
 ECHO = tasks.echo.module_path
 
 

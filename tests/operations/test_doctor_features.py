@@ -12,6 +12,7 @@ from delayedq.operations.doctor import diagnose
 from delayedq.pipeline.models import ArchiveBatch
 from tests.app import tasks
 
+pytestmark = pytest.mark.usefixtures("no_statistics_of_other_tests")
 NIGHTLY = {"task": tasks.nothing.module_path, "cron": "0 3 * * *"}
 
 

@@ -17,7 +17,10 @@ from tests.operations.test_doctor import conditions, execute, said
 from tests.server import standby_socket
 from tests.store.given import message
 
-pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+pytestmark = [
+    pytest.mark.parametrize("alias", ["postgresql"], indirect=True),
+    pytest.mark.usefixtures("no_statistics_of_other_tests"),
+]
 ECHO = tasks.echo.module_path
 
 
