@@ -27,7 +27,7 @@ from tests.desk.given import ALL, person
 
 pytestmark = pytest.mark.django_db
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
-PEOPLE, HOURS, PER_HOUR, MINUTES = 50, 5, 80, 45  # more than they manage without the handler
+PEOPLE, HOURS, PER_HOUR, MINUTES = 50, 5, 100, 45  # more than they manage without the handler
 REQUIRED, BLIND = 0.9, 0.1
 RIGHT = (0.5, 0.98, 1.0)
 
