@@ -29,6 +29,7 @@ from delayedq.desk.forms import (
     PostponeForm,
     ResultForm,
     SendBackForm,
+    initial_of,
     offered_for,
 )
 from delayedq.desk.framing import asked_queue, framed, go, link
@@ -259,10 +260,7 @@ def _filled(item: Item, may: Mapping[str, bool]) -> dict[str, Any]:
     if not may["assign"]:
         del forms["assign"]  # whom to offer would be asked for nothing
     value = _value(item.decision or (None if item.is_blind else item.proposal))
-    if forms["finish"] is ResultForm:
-        finish = ResultForm(initial={"value": value})
-    else:
-        finish = forms["finish"](initial=dict(value) if isinstance(value, Mapping) else None)
+    finish = forms["finish"](initial=initial_of(forms["finish"], value))
     return {name: make(auto_id=f"{name}_%s") for name, make in forms.items() if name != "finish"} | {"finish": finish}
 
 

@@ -11,8 +11,8 @@ class DeskConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from delayedq.desk.sweeping import close_unopened, close_withdrawn, forget_closed
+        from delayedq.desk.sweeping import close_unopened, close_withdrawn, forget_closed, let_wait
         from delayedq.store.pages import look_too
 
-        for look in (close_withdrawn, close_unopened, forget_closed):
+        for look in (let_wait, close_withdrawn, close_unopened, forget_closed):
             look_too(look)

@@ -142,9 +142,11 @@ def digest_of(kind: str, payload: str) -> str:
 def is_shown(item: Item, message: Message | Claimed) -> bool:
     """Whether the item was opened for these arguments, and in this queue; an item that has no digest is taken to be.
 
-    What was late may have gone to another queue than its message (`escalated_at`).
+    What was late has gone to another queue than its message, which is in `escalated_from`; that of the version before
+    has none.
     """
-    is_there = not item.is_open or item.escalated_at is not None or item.queue == message.queue
+    is_unknown = item.escalated_at is not None and item.escalated_from is None
+    is_there = not item.is_open or is_unknown or message.queue in {item.escalated_from, item.queue}
     return is_there and (item.digest is None or item.digest == digest_of(message.kind, message.payload))
 
 

@@ -11,7 +11,7 @@ from django.db.models import Max
 from delayedq.desk import rules
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
 from delayedq.desk.models import Item
-from delayedq.desk.paging import has_unassigned, heads_of_unassigned, page
+from delayedq.desk.paging import has_unassigned, heads_of_unassigned, page_of_unassigned
 from delayedq.desk.sweeping import withdraw
 from delayedq.models import Message
 from delayedq.store import store_for
@@ -68,18 +68,18 @@ def distribute(
     people = rules.active_users() if users is None else users
     turns = _turns([one for one in people if rules.may(one, "take", queue)], queue, Deal(deal))
     count = 0
-    for item in _all(Item.objects.filter(queue=queue).unassigned()) if most is None else turns.heads():
+    for item in _all(queue) if most is None else turns.heads():
         if not turns.people or count == most:
             break
         count += _dealt(item, turns, by)
     return count
 
 
-def _all(items: Any) -> Iterator[Item]:
-    """In order, a page at a time."""
+def _all(queue: str) -> Iterator[Item]:
+    """What is unassigned, in order, a page at a time."""
     after: str | None = ""
     while after is not None:
-        rows, after = page(items, after, DEALT)
+        rows, after = page_of_unassigned(Item.objects.all(), [queue], after, DEALT)
         yield from rows
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.db import models
-from django.db.models import Avg, F, Q, Value
+from django.db.models import Q, Value
 from django.db.models.functions import Coalesce
 
 from delayedq.desk.models import State
@@ -83,70 +83,113 @@ class PersonFigures:
     oldest: datetime | None = None
 
 
-def by_queue(items: ItemQuerySet | Any, now: datetime) -> list[QueueFigures]:
-    """Those of the queues that these items have: a few statements for each, none of which reads all that is open."""
-    since = now - SPAN
-    closed = items.filter(is_open=False, decided_at__gte=since).order_by()
-    # An expression: by the column alone SQLite groups along an index of queues, and reads all that was ever closed.
-    of_queue = Coalesce("queue", Value(""))
-    done = dict(closed.values_list(of_queue).annotate(models.Count("pk")))
-    # What was withdrawn has left without a decision: nobody had to make one.
-    left = items.filter(is_open=False, closed_at__gte=since, opened_at__gte=since, state=State.WITHDRAWN).order_by()
-    withdrawn = dict(left.values_list(of_queue).annotate(models.Count("pk")))
-    names = {*queues_of(items.filter(is_open=True)), *done}
-    return [
-        _of_queue(items.filter(queue=name), name, done.get(name, 0), withdrawn.get(name, 0), since)
-        for name in sorted(names)
-    ]
+class Decided(NamedTuple):
+    """What one person (None: none) has decided of a task in a queue, in the last 7 days.
+
+    closed: how many of the decisions ended a message. seconds: of all `timed` ones together.
+    """
+
+    queue: str
+    kind: str
+    person: Any
+    number: int
+    closed: int
+    automated: int
+    sent_back: int
+    timed: int
+    seconds: float
 
 
-def _of_queue(items: Any, name: str, done: int, withdrawn: int, since: datetime) -> QueueFigures:
-    rows = items.filter(is_open__in=(True, False), opened_at__gte=since).order_by()
-    opened = bounded_rows(rows, BOUND).without(Count(withdrawn, exact=True))
-    still_open = items.filter(is_open=True)
-    oldest = still_open.order_by("opened_at").values_list("opened_at", flat=True).first()
-    return QueueFigures(name, bounded_rows(still_open.order_by(), BOUND), oldest, done, opened)
-
-
-def by_task(items: ItemQuerySet | Any, now: datetime) -> list[TaskFigures]:
-    """Those of the tasks that these items have."""
-    rows = (
+def decided(items: ItemQuerySet | Any, now: datetime) -> list[Decided]:
+    """One statement for the figures of queues, tasks and people, which reads no more than these decisions."""
+    # An expression: by a column alone SQLite groups along its index, and reads all that was ever decided.
+    groups = (
         items.filter(decided_at__gte=now - SPAN)
-        .values("kind")
-        .annotate(
-            done=models.Count("pk"),
-            automated=models.Count("pk", filter=Q(is_automated=True)),
-            sent_back=models.Count("pk", filter=Q(rejections__gt=0)),
-            seconds=Avg("seconds"),
-        )
-        .order_by("kind")
+        .order_by()
+        .values_list(Coalesce("queue", Value("")), "kind", "decided_by")
     )
-    return [TaskFigures(**row, agreement=measured(row["kind"], items.db)) for row in rows]
+    counted = groups.annotate(
+        number=models.Count("pk"),
+        closed=models.Count("pk", filter=Q(state=State.DONE)),
+        automated=models.Count("pk", filter=Q(is_automated=True)),
+        sent_back=models.Count("pk", filter=Q(rejections__gt=0)),
+        timed=models.Count("seconds"),
+        total=Coalesce(models.Sum("seconds"), 0.0),
+    )
+    return [Decided(*row) for row in counted]
 
 
-def by_person(items: ItemQuerySet | Any, now: datetime) -> list[PersonFigures]:
-    """Who has decided items in the last 7 days, or holds some now: two statements, which read what they count."""
-    user = f"__{get_user_model().USERNAME_FIELD}"  # a project's users may have no `username`
-    decided = items.filter(decided_at__gte=now - SPAN, decided_by__isnull=False).order_by()
-    held = items.assigned().filter(holder__isnull=False).order_by()
-    rows = (
-        *decided.values(pk_=F("decided_by"), name=F(f"decided_by{user}")).annotate(
-            done=models.Count("pk"), seconds=Avg("seconds")
-        ),
-        *held.values(pk_=F("holder"), name=F(f"holder{user}")).annotate(
-            held=models.Count("pk"), oldest=models.Min("opened_at")
-        ),
-    )
-    people: dict[Any, dict[str, Any]] = {}
+def by_queue(items: ItemQuerySet | Any, now: datetime, rows: list[Decided] | None = None) -> list[QueueFigures]:
+    """Those of the queues that these items have: a few statements for each, none of which reads all that is open."""
+    done = {
+        name: sum(row.closed for row in found)
+        for name, found in _grouped(decided(items, now) if rows is None else rows, "queue").items()
+    }
+    names = {*queues_of(items.open()), *(name for name in done if done[name])}
+    return [_of_queue(items.filter(queue=name), name, done.get(name, 0), now - SPAN) for name in sorted(names)]
+
+
+def _grouped(rows: list[Decided], column: str) -> dict[Any, list[Decided]]:
+    groups: dict[Any, list[Decided]] = {}
     for row in rows:
-        people.setdefault(row.pop("pk_"), {}).update(row)
-    found = [PersonFigures(**person) for person in people.values()]
-    return sorted(found, key=lambda one: (-one.done, -one.held, str(one.name)))
+        groups.setdefault(getattr(row, column), []).append(row)
+    return groups
+
+
+def _mean(rows: list[Decided]) -> float | None:
+    timed = sum(row.timed for row in rows)
+    return sum(row.seconds for row in rows) / timed if timed else None
+
+
+def _of_queue(items: Any, name: str, done: int, since: datetime) -> QueueFigures:
+    oldest = items.open().order_by("opened_at").values_list("opened_at", flat=True).first()
+    return QueueFigures(name, bounded_rows(items.open().order_by(), BOUND), oldest, done, _opened(items, since))
+
+
+def _opened(items: Any, since: datetime) -> Count:
+    """How many were opened. What was withdrawn has left without a decision: nobody had to make one."""
+    rows = items.filter(is_open__in=(True, False), opened_at__gte=since).order_by()
+    read = rows.values("state")[: BOUND + 1]  # of an index alone
+    found = read.aggregate(all=models.Count("state"), left=models.Count("state", filter=Q(state=State.WITHDRAWN)))
+    return bounded_rows(rows, BOUND) if found["all"] > BOUND else Count(found["all"] - found["left"], exact=True)
+
+
+def by_task(items: ItemQuerySet | Any, now: datetime, rows: list[Decided] | None = None) -> list[TaskFigures]:
+    """Those of the tasks that these items have."""
+    groups = _grouped(decided(items, now) if rows is None else rows, "kind")
+    return [_of_task(kind, groups[kind], measured(kind, items.db)) for kind in sorted(groups)]
+
+
+def _of_task(kind: str, rows: list[Decided], agreement: Agreement) -> TaskFigures:
+    return TaskFigures(
+        kind,
+        done=sum(row.number for row in rows),
+        automated=sum(row.automated for row in rows),
+        sent_back=sum(row.sent_back for row in rows),
+        seconds=_mean(rows),
+        agreement=agreement,
+    )
+
+
+def by_person(items: ItemQuerySet | Any, now: datetime, rows: list[Decided] | None = None) -> list[PersonFigures]:
+    """Who has decided items in the last 7 days, or holds some now."""
+    groups = _grouped(decided(items, now) if rows is None else rows, "person")
+    groups.pop(None, None)
+    of_holders = items.assigned().filter(holder__isnull=False).order_by().values_list("holder")
+    held = {row[0]: row[1:] for row in of_holders.annotate(models.Count("pk"), models.Min("opened_at"))}
+    people = get_user_model()._base_manager.using(items.db).filter(pk__in={*groups, *held})  # noqa: SLF001
+    names = people.values_list("pk", get_user_model().USERNAME_FIELD)  # a project's users may have no `username`
+    found = [_of_person(str(name), groups.get(pk, []), *held.get(pk, ())) for pk, name in names]
+    return sorted(found, key=lambda one: (-one.done, -one.held, one.name))
+
+
+def _of_person(name: str, rows: list[Decided], held: int = 0, oldest: datetime | None = None) -> PersonFigures:
+    return PersonFigures(name, sum(row.number for row in rows), _mean(rows), held, oldest)
 
 
 def earlier(item: Item, items: ItemQuerySet | Any) -> list[Item]:
     """The last decisions on the same key, of these items."""
     if item.key is None:
         return []
-    rows = items.filter(kind=item.kind, key=item.key, is_open=False).exclude(pk=item.pk)
+    rows = items.closed().filter(kind=item.kind, key=item.key).exclude(pk=item.pk)
     return list(rows.select_related("decided_by").order_by("-closed_at")[:10])

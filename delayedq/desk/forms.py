@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from typing import Any
 
 from django import forms
@@ -14,6 +16,8 @@ from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk.models import Comment, DeskQueue
 from delayedq.desk.rules import active_users
+
+logger = logging.getLogger("delayedq")
 
 #: At most this many people are offered to assign an item to.
 OFFERED = 200
@@ -44,6 +48,24 @@ class ResultForm(forms.Form):
 
     def result(self) -> Any:
         return self.cleaned_data["value"]
+
+    @staticmethod
+    def from_result(result: Any) -> dict[str, Any]:
+        return {"value": result}
+
+
+def initial_of(form: Any, result: Any) -> dict[str, Any] | None:
+    """What a new form begins with, where this was decided; None: nothing.
+
+    The result of a form that makes it by its own `result()` is no data of it: its `from_result(result)` says what is.
+    """
+    try:
+        given = form.from_result(result) if hasattr(form, "from_result") else result
+    except Exception:
+        logger.exception("%s.from_result has failed.", form.__name__)
+        return None
+    is_data = isinstance(given, Mapping) and (hasattr(form, "from_result") or not hasattr(form, "result"))
+    return dict(given) if is_data else None
 
 
 class PostponeForm(forms.Form):

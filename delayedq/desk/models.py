@@ -32,7 +32,7 @@ class State(models.TextChoices):
 
 #: States in which a person holds the item, until `until`.
 HELD = (State.ASSIGNED, State.REJECTED)
-#: States that end at `until`; the item waits again then, and nothing is written.
+#: States that end at `until`: anybody may take the item then, and the next round of a worker lets it wait again.
 ENDING = (*HELD, State.POSTPONED)
 CLOSED = (State.DONE, State.WITHDRAWN)
 #: The generation of an item that no worker has opened yet.
@@ -52,6 +52,17 @@ class DueOrLast(models.DateTimeField):  # type: ignore[type-arg]  # Django does 
         return value
 
 
+def give_back(collector: Any, field: Any, items: Any, using: str) -> None:  # noqa: ARG001 - what Django gives
+    """What a user who is deleted holds waits for anybody, in the transaction that deletes them."""
+    held = items.filter(state__in=HELD)  # part of the statement: what is decided meanwhile stays decided
+    state = field.model._meta.get_field("state")  # noqa: SLF001 - Django's documented API
+    collector.add_field_update(state, State.WAITING, held)
+    collector.add_field_update(field, None, items)
+
+
+give_back.lazy_sub_objs = True  # type: ignore[attr-defined]  # as of Django's SET_NULL: no row is read
+
+
 def is_unassigned(now: Now | datetime) -> Q:
     """Items that somebody may take: those that wait, and those whose holder or postponement has run out."""
     return Q(state=State.WAITING) | Q(state__in=ENDING, until__lte=now)
@@ -62,7 +73,11 @@ class ItemQuerySet(models.QuerySet["Item"]):
 
     def open(self) -> Self:
         """Those that are not decided."""
-        return self.filter(is_open=True)
+        return self.filter(is_open__in=(True,))  # Django writes `is_open=True` so that SQLite takes no index for it
+
+    def closed(self) -> Self:
+        """Those that are decided or withdrawn."""
+        return self.filter(is_open__in=(False,))
 
     def ever_opened(self) -> Self:
         """Without planted cases that no worker has opened: they would show as such."""
@@ -74,16 +89,16 @@ class ItemQuerySet(models.QuerySet["Item"]):
 
     def assigned(self, user: AbstractBaseUser | None = None) -> Self:
         """Those that somebody (None: anybody) holds."""
-        held = self.open().filter(state__in=HELD, until__gt=Now())
+        held = self.filter(state__in=HELD, until__gt=Now())
         return held if user is None else held.filter(holder=user)
 
     def postponed(self) -> Self:
         """Those that nobody may take before their follow-up date."""
-        return self.open().filter(state=State.POSTPONED, until__gt=Now())
+        return self.filter(state=State.POSTPONED, until__gt=Now())
 
     def in_review(self) -> Self:
         """Those that are decided, and pending review."""
-        return self.open().filter(state=State.REVIEW).in_order()
+        return self.filter(state=State.REVIEW).in_order()
 
     def late(self) -> Self:
         """Those that are open and were due."""
@@ -120,7 +135,7 @@ class Item(models.Model):
 
     state = models.CharField(max_length=10, choices=State, default=State.WAITING)
     is_open = models.BooleanField(default=True)
-    holder = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
+    holder = models.ForeignKey(settings.AUTH_USER_MODEL, give_back, null=True, blank=True, related_name="+")
     assigned_at = models.DateTimeField(null=True, blank=True)
     until = models.DateTimeField(null=True, blank=True, help_text="When the assignment or the postponement ends.")
     assignment = models.IntegerField(default=0, help_text="Counts changes of hands: it fences what a page may do.")
@@ -134,6 +149,12 @@ class Item(models.Model):
     due_or_last = DueOrLast(default=LAST, editable=False)
     warned_at = models.DateTimeField(null=True, blank=True)
     escalated_at = models.DateTimeField(null=True, blank=True)
+    escalated_from = models.CharField(
+        max_length=NAME_LENGTH,
+        null=True,
+        blank=True,
+        help_text="The queue of its message, which has stayed there.",
+    )
 
     mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
     is_blind = models.BooleanField(default=False, help_text="Who decides does not see what the handler has decided.")
@@ -164,12 +185,14 @@ class Item(models.Model):
         indexes: ClassVar = [  # each serves what is named beside it: see tests/desk/test_scale.py
             models.Index(fields=["is_open", "queue", *ORDER], name="delayedq_desk_open"),  # team desk, its queues
             models.Index(fields=["queue", "state", "skill", *ORDER], name="delayedq_desk_next"),  # take_next
-            models.Index(fields=["state", *ORDER], name="delayedq_desk_state"),  # pending review
+            models.Index(fields=["state", "queue", *ORDER], name="delayedq_desk_list"),  # what waits, or is in review
             models.Index(
                 fields=["queue", "state", "until", "id"], name="delayedq_desk_ending"
             ),  # what ends, or waits again
-            models.Index(fields=["is_open", "queue", "opened_at"], name="delayedq_desk_opened"),  # the oldest
-            models.Index(fields=["holder", "is_open"], name="delayedq_desk_holder"),
+            models.Index(fields=["is_open", "queue", "opened_at", "state"], name="delayedq_desk_since"),  # the oldest
+            models.Index(
+                fields=["holder", "state", "until", "queue", "opened_at"], name="delayedq_desk_held"
+            ),  # who holds what
             models.Index(fields=["decided_at"], name="delayedq_desk_decided"),  # figures
             models.Index(fields=["kind", "agreed", "decided_at"], name="delayedq_desk_agreed"),  # the brake
             models.Index(fields=["kind", "key"], name="delayedq_desk_key"),

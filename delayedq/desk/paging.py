@@ -10,16 +10,16 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.desk.models import ENDING, ORDER, State
+from delayedq.desk.models import ENDING, ORDER, Item, State
 from delayedq.models.message import Now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from delayedq.desk.models import Item
-
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TICK = timedelta(microseconds=1)
+#: How many items of a queue and state are looked at that have run out: the rounds of workers let them wait again.
+LAPSED = 200
 
 
 class Page(NamedTuple):
@@ -44,6 +44,11 @@ class Place(NamedTuple):
             return cls(priority, EPOCH + TICK * due, pk) if abs(priority) < 2**15 and 0 <= pk < 2**63 else None
         except (ValueError, OverflowError):
             return None
+
+    @property
+    def key(self) -> tuple[int, datetime, int]:
+        """The same as `place` of the item."""
+        return -self.priority, self.due, self.id
 
     def __str__(self) -> str:
         return f"{self.priority}.{(self.due - EPOCH) // TICK}.{self.id}"
@@ -91,22 +96,64 @@ def queues_of(items: Any) -> Iterator[str]:
         name = names.filter(queue__gt=name).first()
 
 
+def page_of_unassigned(items: Any, queues: list[str], after: str, size: int) -> Page:
+    """The same of what somebody may take."""
+    begin, rows = Place.parsed(after), []
+    for queue in queues:
+        rows += _heads(items.filter(queue=queue, state=State.WAITING), begin, size + 1)
+        rows += [row for row in _lapsed(items, queue) if begin is None or place(row) > begin.key]
+    return _cut(sorted(rows, key=place), size)
+
+
+def page_of_late(items: Any, queues: list[str], after: str, size: int) -> Page:
+    """The same of what was due: of each priority the beginning, since what is not due yet stands between them."""
+    begin, now, rows = Place.parsed(after), Now(), []
+    for queue in queues:
+        of_queue = items.open().filter(queue=queue)
+        found: list[Item] = []
+        for priority in _priorities(of_queue, begin):
+            late = of_queue.filter(priority=priority, due_or_last__lte=now)
+            found += _heads(late, begin, size + 1 - len(found))
+            if len(found) > size:
+                break
+        rows += found
+    return _cut(sorted(rows, key=place), size)
+
+
+def _priorities(items: Any, begin: Place | None) -> Iterator[int]:
+    """Those of these items from a place on, the highest first: a look into the index for each."""
+    values = items.order_by("-priority").values_list("priority", flat=True)
+    value = (values if begin is None else values.filter(priority__lte=begin.priority)).first()
+    while value is not None:
+        yield value
+        value = values.filter(priority__lt=value).first()
+
+
 def heads_of_unassigned(items: Any, queue: str, skills: list[str], size: int) -> list[Item]:
     """The first of what somebody with these skills may take, in order. What nobody may take is not read."""
-    fits = items.filter(queue=queue, is_open=True).in_order()
-    rows = [
-        row for skill in ("", *skills) for row in fits.filter(state=State.WAITING, skill=skill)[:size]
-    ]  # fmt: skip
-    rows += fits.filter(state__in=ENDING, until__lte=Now(), skill__in=("", *skills))[:size]
+    waiting = items.filter(queue=queue, state=State.WAITING).in_order()
+    rows = [row for skill in ("", *skills) for row in waiting.filter(skill=skill)[:size]]
+    rows += _lapsed(items.filter(skill__in=("", *skills)), queue)
     return sorted(rows, key=place)[:size]
 
 
 def has_unassigned(items: Any, queue: str) -> bool:
     """Whether somebody may take an item of the queue. In the order of an index: else a planner may read the table."""
-    rows = items.filter(queue=queue, is_open=True).values_list("pk", flat=True)
-    if rows.filter(state=State.WAITING).order_by("skill", *ORDER).first() is not None:
-        return True
-    return rows.filter(state__in=ENDING, until__lte=Now()).order_by("until").first() is not None
+    rows = items.filter(queue=queue, state=State.WAITING).values_list("pk", flat=True)
+    return rows.order_by("skill", *ORDER).first() is not None or bool(_lapsed(items, queue))
+
+
+def _lapsed(items: Any, queue: str) -> list[Item]:
+    """What anybody may take as its time is over, and no round has come since: in each state the first that ran out."""
+    all_items = Item.objects.using(items.db)
+    keys = [pk for state in ENDING for pk in ended(all_items, queue, state, Now())[:LAPSED]]
+    return list(items.filter(pk__in=keys)) if keys else []
+
+
+def ended(items: Any, queue: str, state: str, now: Now | datetime) -> Any:
+    """The keys of items whose assignment or postponement has run out: an index has them in this order."""
+    found = items.filter(queue=queue, state=state, until__lte=now)
+    return found.order_by("until", "id").values_list("pk", flat=True)
 
 
 def _cut(rows: list[Item], size: int) -> Page:

@@ -1,18 +1,20 @@
-"""What workers do once a minute for all items: close those whose message has ended without a decision, and delete those
-that were closed longer ago than the history goes back.
+"""What workers do once a minute for all items: those whose time is over wait for anybody, those whose message has ended
+without a decision are closed, and those that were closed longer ago than the history goes back are deleted.
 """
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from django.db import router, transaction
+from django.db import connections, router, transaction
 from django.db.models import Exists, F, OuterRef, Q
 
 from delayedq.conf import get_settings
 from delayedq.desk import signals
 from delayedq.desk.agreement import WINDOW
-from delayedq.desk.models import Item, State
+from delayedq.desk.models import ENDING, Item, State
+from delayedq.desk.paging import ended, queues_of
 from delayedq.models import Message
 from delayedq.store.pages import PAGE, Page
 
@@ -21,6 +23,29 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
+
+
+def let_wait(store: Store, _after: Any = None, limit: int = PAGE) -> Page:
+    """The next items whose assignment or postponement has run out wait for anybody.
+
+    Their row keeps who held them last: they may still decide them, as long as nobody else takes them.
+    """
+    if not _has_items(store):
+        return Page(0, None)
+    rows, now = Item.objects.using(store.alias), store.now()
+    found: list[int] = []
+    for queue, state in product(queues_of(rows.open()), ENDING):
+        found += ended(rows, queue, state, now)[: limit - len(found)]
+        if len(found) == limit:
+            break
+    if not found:
+        return Page(0, None)
+    # Judged as they are once they are locked: who renews one meanwhile keeps it, and who decides one is not waited for.
+    over = rows.filter(pk__in=found, state__in=ENDING, until__lte=now)
+    with store.database.atomic():
+        free = list(store.database.unlocked(over).values_list("pk", flat=True))
+        changed = over.filter(pk__in=free).update(state=State.WAITING)
+    return Page(changed, True if len(found) == limit and changed else None)
 
 
 def close_withdrawn(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
@@ -36,14 +61,16 @@ def close_unopened(store: Store, after: int | None = None, limit: int = PAGE) ->
     if not _has_items(store):
         return Page(0, None)
     gone, last = _gone(store, after, limit, is_open=False)
-    rows = Item.objects.using(store.alias).filter(pk__in=list(gone), is_open=False, closed_at=None)
+    rows = Item.objects.using(store.alias).closed().filter(pk__in=list(gone), closed_at=None)
     return Page(rows.update(closed_at=store.now()), last)
 
 
 def _gone(store: Store, after: int | None, limit: int, *, is_open: bool) -> tuple[Any, int | None]:
     """The keys of those of the next page that have no time of closing and no live message, and the page's last key."""
-    rows = Item.objects.using(store.alias).filter(is_open=is_open, closed_at=None, pk__gt=after or 0)
-    keys: Any = rows.order_by("closed_at", "pk").values_list("pk", flat=True)  # the order of an index
+    rows = Item.objects.using(store.alias).filter(is_open__in=(is_open,), closed_at=None, pk__gt=after or 0)
+    # The order of an index. MariaDB follows it only if nothing is named of which the condition leaves one value.
+    order = ["pk"] if connections[store.alias].vendor == "mysql" else ["is_open", "closed_at", "pk"]
+    keys: Any = rows.order_by(*order).values_list("pk", flat=True)
     last = next(iter(keys[limit - 1 : limit]), None)
     gone = keys.filter(_is_gone(store.alias))
     return gone if last is None else gone.filter(pk__lte=last), last
@@ -57,7 +84,7 @@ def forget_closed(store: Store, after: tuple[datetime, int] | None = None, limit
     retention = get_settings().RETENTION
     if retention is None or not _has_items(store):
         return Page(0, None)
-    closed = Item.objects.using(store.alias).filter(is_open=False, closed_at__lt=store.now() - retention)
+    closed = Item.objects.using(store.alias).closed().filter(closed_at__lt=store.now() - retention)
     following = (
         closed if after is None else closed.filter(Q(closed_at=after[0], pk__gt=after[1]) | Q(closed_at__gt=after[0]))
     )
@@ -89,7 +116,7 @@ def withdraw(store: Store, ids: Iterable[int]) -> list[Item]:
         rows = Item.objects.using(store.alias).filter(pk__in=found)
         now = store.now()
         # One statement, which judges each row as it is: who has decided meanwhile has closed the item, and keeps it.
-        changed = rows.filter(_is_gone(store.alias), is_open=True).update(
+        changed = rows.open().filter(_is_gone(store.alias)).update(
             is_open=False, state=State.WITHDRAWN, holder=None, until=None, closed_at=now,
             assignment=F("assignment") + 1,
         )  # fmt: skip

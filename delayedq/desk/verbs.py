@@ -70,10 +70,13 @@ def unassign(self: Item, by: Any = None) -> None:
 
 def renew(self: Item, by: Any) -> datetime:
     """Hold it for longer, from now on; returns until when. A page that is open does this. Raises NotAllowed."""
+    from delayedq.desk.models import State
+
     with _changed(self, "renew", by) as (item, now):
         _demand_held(self, item, by, now)
         if item.held_by(now) != by.pk:  # it fell back, and counts again in what they hold
             _rules().demand_fit(by, item)
+            item.state = State.ASSIGNED if item.state == State.WAITING else item.state
         item.until = now + _desk(item).hold
     assert self.until is not None
     return self.until
@@ -233,6 +236,8 @@ def _demand_held(seen: Item, item: Item, by: Any, now: datetime, or_may: str = "
     from delayedq.desk.models import HELD, State
 
     others = {State.WAITING, State.POSTPONED} if by is None else {State.POSTPONED} if or_may else set()
+    if by is not None and item.holder_id == by.pk:
+        others |= {State.WAITING}
     _demand_open(item, {*HELD, *others})
     if by is None:
         return

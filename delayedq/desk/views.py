@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 SHOWN = 50
 #: Up to which number the items of a queue are counted.
 COUNTED = 1_000
-#: What the team desk can be narrowed to.
-FILTERS = ("unassigned", "assigned", "postponed", "in_review", "late")
 #: Those whose items end, with their states: they are shown in that order.
 ENDING_FILTERS = {"assigned": HELD, "postponed": (State.POSTPONED,)}
 
@@ -51,15 +49,25 @@ def mine(request: HttpRequest, site: Any = None) -> HttpResponse:
     items: Any = rules.visible(user)
     now = store_for(items.db).now()
     held = items.assigned(user).in_order().select_related("holder")
-    reviews = items.in_review().exclude(decided_by=user)
     context = {
         "title": _("My desk"),
         "now": now,
         "held": rows_of(held[:SHOWN], now),
-        "to_review": bounded_rows(reviews, SHOWN) if user.has_perm("delayedq_desk.review_item") else None,
+        "to_review": _to_review(user, items) if user.has_perm("delayedq_desk.review_item") else None,
         "queues": _waiting(user, items),
     }
     return framed(request, site, "mine", context)
+
+
+def _to_review(user: Any, items: Any) -> Count:
+    pending = _pending(user, items)
+    return Count(len(pending.rows), exact=True if pending.after is None else None)
+
+
+def _pending(user: Any, items: Any) -> paging.Page:
+    """The first decisions of others that are pending review."""
+    rows = items.filter(state=State.REVIEW).exclude(decided_by=user).select_related("decided_by")
+    return paging.page_of_queues(rows, list(paging.queues_of(rows)), "", SHOWN)
 
 
 def _waiting(user: Any, items: Any) -> list[Waiting]:
@@ -82,11 +90,7 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     queues = {name: bounded_rows(_open(items, name), COUNTED) for name in paging.queues_of(items.open())}
     chosen = items.select_related("holder")
     names, after = [queue] if queue else list(queues), request.GET.get("after", "")
-    if only in ENDING_FILTERS:
-        page = paging.page_of_ending(chosen, ENDING_FILTERS[only], names, after, SHOWN)
-    else:
-        chosen = getattr(chosen, only if only in FILTERS else "open")()
-        page = paging.page_of_queues(chosen, names, after, SHOWN)
+    page = _of_team(chosen, only, names, after)
     context = {
         "title": _("Team desk"),
         "now": now,
@@ -109,6 +113,18 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     return framed(request, site, "team", context)
 
 
+def _of_team(items: Any, only: str, queues: list[str], after: str) -> paging.Page:
+    """A page of what is open, or of one state of it."""
+    if only in ENDING_FILTERS:
+        return paging.page_of_ending(items, ENDING_FILTERS[only], queues, after, SHOWN)
+    if only == "unassigned":
+        return paging.page_of_unassigned(items, queues, after, SHOWN)
+    if only == "late":
+        return paging.page_of_late(items, queues, after, SHOWN)
+    shown = items.filter(state=State.REVIEW) if only == "in_review" else items.open()
+    return paging.page_of_queues(shown, queues, after, SHOWN)
+
+
 def _open(items: Any, queue: str) -> Any:
     return items.open().filter(queue=queue).order_by()
 
@@ -119,8 +135,11 @@ def review(request: HttpRequest, site: Any = None) -> HttpResponse:
     """The decisions of others that wait for the user's review; those that nobody is named for are the handler's."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
-    pending = items.in_review().exclude(decided_by=request.user).select_related("decided_by")
-    may = [row for row in rows_of(pending[:SHOWN], now) if rules.may(request.user, "review", row.item.queue)]
+    may = [
+        row
+        for row in rows_of(_pending(request.user, items).rows, now)
+        if rules.may(request.user, "review", row.item.queue)
+    ]
     return framed(request, site, "review", {"title": _("Review"), "now": now, "rows": may})
 
 
@@ -130,12 +149,13 @@ def figures(request: HttpRequest, site: Any = None) -> HttpResponse:
     """Throughput and age by queue, task and person."""
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
+    decided = counted.decided(items, now)
     context = {
         "title": _("Figures of the last 7 days"),
         "now": now,
-        "queues": counted.by_queue(items, now),
-        "tasks": counted.by_task(items, now),
-        "people": counted.by_person(items, now),
+        "queues": counted.by_queue(items, now, decided),
+        "tasks": counted.by_task(items, now, decided),
+        "people": counted.by_person(items, now, decided),
     }
     return framed(request, site, "figures", context)
 

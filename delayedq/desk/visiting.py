@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from delayedq.worker.attempt import Attempt
 
 REASON_LENGTH = 2_000
+#: The skill of an item of which an error hides what people must know: who is given it in the admin may take it.
+UNKNOWN = "?"
 
 
 class Answer(NamedTuple):
@@ -155,7 +157,9 @@ def _is_reviewed(item: Item, desk: Desk) -> bool:
 
 
 def _skill(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[str, str]:
-    """What people must know, and why that is not known: then anybody may take it, as no attempt may follow."""
+    """What people must know, and why that is not known: then UNKNOWN, where no attempt may follow. An error never opens
+    to anybody what needs a skill.
+    """
     try:
         return _storable(desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill), ""
     except TaskCancelled:
@@ -163,7 +167,7 @@ def _skill(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, 
     except Exception as error:
         if not _steers(error) and _may_follow(attempt, error):
             raise
-        return "", _told(attempt, error)
+        return UNKNOWN, _told(attempt, error)
 
 
 def _storable(skill: Any) -> str:
@@ -230,7 +234,7 @@ def _look_after(item: Item, desk: Desk, now: datetime) -> None:
     """
     if not item.is_open or item.due_at is None:
         return
-    rows = Item.objects.using(item._state.db).filter(pk=item.pk, is_open=True)  # noqa: SLF001
+    rows = Item.objects.using(item._state.db).open().filter(pk=item.pk)  # noqa: SLF001
     if item.due_at <= now:
         _tell_late(rows, item, now)
     elif item.due_at - desk.warn_before <= now and rows.filter(warned_at=None).update(warned_at=now):
@@ -254,7 +258,7 @@ def _tell_late(rows: models.QuerySet[Item], seen: Item, now: datetime) -> None:
 def _escalate(item: Item, queue: str, now: datetime) -> None:
     """Move it to where its queue sends what is late. Who holds it and may not work there gives it back."""
     alias = item._state.db  # noqa: SLF001
-    item.queue, item.escalated_at = queue, now
+    item.escalated_from, item.queue, item.escalated_at = item.queue, queue, now
     if item.holder is not None and not rules.may(item.holder, "take", item.queue, alias):
         item.state, item.holder, item.until = State.WAITING, None, None
         item.assignment += 1

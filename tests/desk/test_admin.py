@@ -46,6 +46,19 @@ def test_who_is_not_of_the_groups_of_a_queue_sees_none_of_its_items():
     assert client.get(f"{LIST}{item.pk}/change/").status_code == 200
 
 
+def test_the_list_is_filtered_by_the_queues_that_its_reader_sees():
+    first, second = opened(), opened()
+    Item.objects.filter(pk=second.pk).update(queue="letters", is_open=False, state=State.DONE)
+    client = signed_in(person("ann", "view"))
+    page = text_of(client.get(LIST, {"queue": "letters"}))
+    assert f"{LIST}{second.pk}/change/" in page
+    assert f"{LIST}{first.pk}/change/" not in page
+    assert f'href="?queue={QUEUE}"' in page
+    DeskQueue.objects.create(queue=QUEUE).groups.add(Group.objects.create(name="office"))
+    assert f'href="?queue={QUEUE}"' not in text_of(client.get(LIST))
+    assert f"{LIST}{first.pk}/change/" not in text_of(client.get(LIST, {"queue": QUEUE}))
+
+
 @pytest.mark.parametrize("name", ["truth", "proposal", "confidence", "decision", "reason", "why", "digest"])
 def test_no_query_string_asks_for_what_is_not_shown(name):
     opened()

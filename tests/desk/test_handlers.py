@@ -9,12 +9,13 @@ import pytest
 from django import forms
 from django.contrib.auth.models import Group
 
-from delayedq import Cancel, Fail, Retry
+from delayedq import Cancel, Fail, Retry, Snooze, desk
 from delayedq.compat import InvalidTask
 from delayedq.desk import NeedsPerson, Proposal, automating, desk_task
 from delayedq.desk.declaring import Desk
 from delayedq.desk.errors import DeskError
-from delayedq.desk.models import Automation, Item, State
+from delayedq.desk.models import Automation, Item, Skill, State
+from delayedq.desk.visiting import UNKNOWN
 from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
@@ -23,6 +24,7 @@ from tests.desk.given import ALL, PAID, QUEUE, RefundForm, opened, person
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 RAISED = {
     "cancel": Cancel("a duplicate"), "fail": Fail("no"), "retry": Retry("later"), "error": ValueError("no such order"),
+    "snooze": Snooze(timedelta(days=1)),
 }  # fmt: skip
 RETURNED = {
     "object": object(), "negative": {"amount": -5}, "none": None, "text": "100",
@@ -180,7 +182,7 @@ def test_where_a_form_makes_its_own_result_the_handler_is_compared_with_that(sto
 
 
 @pytest.mark.parametrize("skills", [[], [None], ["x" * 201], ["a\0"]], ids=["error", "none", "long", "NUL"])
-def test_a_skill_that_is_none_leaves_the_item_to_anybody_at_the_last_attempt(store, skills):
+def test_a_skill_that_is_none_opens_the_item_to_nobody_at_the_last_attempt(store, skills):
     with clock(START) as time:
         routed.enqueue(skills)
         run_due(raise_failures=False)
@@ -188,11 +190,11 @@ def test_a_skill_that_is_none_leaves_the_item_to_anybody_at_the_last_attempt(sto
         time.advance(minutes=2)
         run_due(raise_failures=False)
     item = Item.objects.get()
-    assert (item.state, item.skill) == (State.WAITING, "")
+    assert (item.state, item.skill) == (State.WAITING, UNKNOWN)
     assert item.reason.startswith("IndexError: " if not skills else "ValueError: A skill is a text")
 
 
-def test_a_skill_that_asks_for_another_attempt_leaves_the_item_to_anybody_only_at_the_last(store):
+def test_a_skill_that_asks_for_another_attempt_opens_the_item_only_at_the_last(store):
     with clock(START) as time:
         referred.enqueue("retry")
         run_due(raise_failures=False)
@@ -200,7 +202,21 @@ def test_a_skill_that_asks_for_another_attempt_leaves_the_item_to_anybody_only_a
         time.advance(minutes=2)
         run_due(raise_failures=False)
     item = Item.objects.get()
-    assert (item.state, item.skill, item.reason) == (State.WAITING, "", "Retry: later")
+    assert (item.state, item.skill, item.reason) == (State.WAITING, UNKNOWN, "Retry: later")
+
+
+@pytest.mark.parametrize("what", ["cancel", "fail", "snooze"])
+def test_what_a_skill_raises_never_opens_the_item_to_somebody(store, what):
+    """Only who is given the unknown skill may take it: nobody assigns it to another, a superuser neither."""
+    ann, boss, item = person("ann", *ALL), person("boss", superuser=True), opened(referred, what)
+    assert (item.state, item.skill, desk.take_next(ann, QUEUE)) == (State.WAITING, UNKNOWN, None)
+    assert item.reason
+    for user, by in ((ann, ann), (boss, boss), (ann, boss)):
+        with pytest.raises(DeskError, match=r"lacks the skill \?"):
+            item.assign(user, by=by)
+    assert desk.distribute(QUEUE) == 0
+    Skill.objects.create(user=ann, name=UNKNOWN)
+    assert desk.take_next(ann, QUEUE) == item
 
 
 @pytest.mark.parametrize("mode", ["shadow", "assisted", "reviewed", "automatic"])

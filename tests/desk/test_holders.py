@@ -7,12 +7,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import desk
-from delayedq.desk.errors import NotAllowed
-from delayedq.desk.models import State
+from delayedq.desk.errors import NotAllowed, NotOpen, Taken
+from delayedq.desk.models import Item, State
+from delayedq.desk.sweeping import let_wait
 from delayedq.testing import clock
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, reviewed
 
-pytestmark = pytest.mark.usefixtures("store")
+pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
@@ -42,3 +43,64 @@ def test_what_was_sent_back_waits_for_anybody_if_its_maker_may_work_on_it_no_mor
     item.send_back("too much", by=bob)
     assert (item.state, item.holder, item.why) == (State.WAITING, None, "too much")
     assert desk.take_next(bob, QUEUE) == item
+
+
+def test_what_has_run_out_waits_after_the_next_round_and_its_last_holder_may_still_decide_it(store):
+    """A round changes nothing of what people may do: lists need not compare times for it."""
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    with clock(START) as time:
+        held, taken, renewed, put_off, kept = (opened() for _ in range(5))
+        for item in (held, taken, renewed, put_off):
+            item.take(ann)
+        put_off.postpone(START + timedelta(hours=1), by=ann)
+        time.advance(hours=2)
+        kept.take(ann)
+        assert let_wait(store) == (4, None)
+        assert let_wait(store) == (0, None)
+        waiting = Item.objects.filter(state=State.WAITING)
+        assert set(waiting) == {held, taken, renewed, put_off} == set(desk.items().unassigned())
+        assert set(desk.items().assigned(ann)) == {kept}
+        taken.take(bob)
+        with pytest.raises(Taken):
+            taken.finish(PAID, by=ann)
+        with pytest.raises(NotOpen):
+            held.finish(PAID, by=bob)
+        held.finish(PAID, by=ann)
+        renewed.renew(ann)
+        assert (held.state, renewed.state, renewed.holder) == (State.DONE, State.ASSIGNED, ann)
+
+
+def test_of_what_has_run_out_a_round_takes_a_page_at_a_time(store, monkeypatch):
+    ann = person("ann", *ALL)
+    with clock(START) as time:
+        for _ in range(3):
+            opened().take(ann)
+        time.advance(hours=2)
+        assert let_wait(store, limit=2) == (2, True)
+        assert let_wait(store, True, limit=2) == (1, None)
+
+
+def test_what_a_user_holds_who_is_deleted_waits_at_once(store):
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    with clock(START):
+        held, pending, done, other = opened(), opened(reviewed), opened(), opened()
+        for item in (held, pending, done):
+            item.take(ann)
+        other.take(bob)
+        pending.finish(PAID, by=ann)
+        done.finish(PAID, by=ann)
+        ann.delete()
+        states = dict(Item.objects.values_list("pk", "state"))
+        assert [states[item.pk] for item in (held, pending, done, other)] == ["waiting", "review", "done", "assigned"]
+        assert desk.take_next(bob, QUEUE) == held
+
+
+def test_lists_do_not_name_who_held_what_waits_now(store, client):
+    ann, boss = person("ann", *ALL), person("boss", superuser=True)
+    client.force_login(boss)
+    with clock(START) as time:
+        opened().take(ann)
+        time.advance(hours=2)
+        let_wait(store)
+        for address in ("/desk/team/", "/admin/delayedq_desk/item/"):
+            assert ">ann" not in client.get(address).content.decode()

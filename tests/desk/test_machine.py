@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delayedq.desk.errors import DeskError
 from delayedq.desk.models import Item
-from delayedq.desk.sweeping import close_withdrawn
+from delayedq.desk.sweeping import close_withdrawn, let_wait
 from delayedq.models import FinishedMessage, Message
 from delayedq.store import store_for
 from delayedq.testing import clock, run_due
@@ -88,18 +88,20 @@ class Model:
             self.free("waiting")
 
     def sweep(self):
-        """A worker closes what has no message any more."""
+        """A worker lets wait what has run out, and closes what has no message any more."""
+        if self.state in {"assigned", "rejected", "postponed"} and self.until <= self.now:
+            self.state = "waiting"
         if self.message == "gone" and self.state not in CLOSED:
             self.free("withdrawn")
 
     def mine(self, who):
-        return self.state in {"assigned", "rejected"} and self.holder == who
+        return self.state in {"assigned", "rejected", "waiting"} and self.holder == who
 
     def unassign(self, who):
         return self.mine(who) and self.free("waiting")
 
     def renew(self, who):
-        return self.mine(who) and self.give(who, self.state)
+        return self.mine(who) and self.give(who, "rejected" if self.state == "rejected" else "assigned")
 
     def postpone(self, who):
         return self.mine(who) and self.free("postponed", self.now + timedelta(hours=3))
@@ -162,7 +164,8 @@ def happen(event, task, model, item, time, number):
         run_due()
     elif event == "sweep":
         model.sweep()
-        close_withdrawn(store_for(item._state.db))
+        for look in (let_wait, close_withdrawn):
+            look(store_for(item._state.db))
     elif model.state != "done" and model.message != "gone":
         message = Message.objects.filter(pk=item.message_id)
         if event == "withdraw":

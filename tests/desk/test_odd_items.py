@@ -9,13 +9,16 @@ from django.contrib.auth.models import Group
 from django.db.models import F
 
 from delayedq import desk
+from delayedq.core.edits import Reroute
 from delayedq.desk import NeedsPerson, desk_task
 from delayedq.desk.errors import NotOpen
 from delayedq.desk.models import DeskQueue, Item, State
 from delayedq.desk.signals import item_late
-from delayedq.models import Message
+from delayedq.models import FinishedMessage, Message
+from delayedq.operations import edits
+from delayedq.operations.selecting import Ticked
 from delayedq.testing import clock, run_due, run_until
-from tests.desk.given import ALL, QUEUE, opened, person, refund
+from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund
 from tests.desk.test_modes import START
 
 
@@ -64,6 +67,35 @@ def test_what_is_decided_in_a_later_queue_is_recorded_by_the_workers_of_the_task
     item.refresh_from_db()
     item.finish({"amount": 1, "paid": True})
     assert set(Message.objects.values_list("queue", flat=True)) == {QUEUE}
+
+
+def test_what_was_late_goes_where_an_operator_moves_it(store):
+    """Its message has stayed in its own queue, and is decided elsewhere; where it is moved, it is opened anew."""
+    ann = person("ann", *ALL)
+    DeskQueue.objects.create(queue=QUEUE, escalate_to="seniors")
+    with clock(START) as time:
+        item, kept = opened(), opened()
+        time.advance(hours=9)
+        run_due()
+        assert set(Item.objects.values_list("queue", "escalated_from")) == {("seniors", QUEUE)}
+        edit = edits.begin(store, edits.RESCHEDULE, "move", "an operator")
+        edits.reschedule(store, edit, Ticked([item.message_id]), Reroute("secret"), store.now())
+        item.refresh_from_db()
+        with pytest.raises(NotOpen, match="replaced since"):
+            item.take(ann)
+        run_due()
+        item.refresh_from_db()
+        assert (item.queue, item.replaced_at, item.escalated_from) == ("secret", time(), None)
+        assert desk.take_next(ann, "seniors") == kept
+        desk.items("seniors").get().finish(PAID, by=ann)
+    assert FinishedMessage.objects.get(pk=kept.message_id).outcome == "succeeded"
+
+
+def test_what_the_version_before_has_escalated_is_decided(store):
+    ann, item = person("ann", *ALL), opened()
+    Item.objects.update(queue="seniors", escalated_at=START)
+    desk.take_next(ann, "seniors").finish(PAID, by=ann)
+    assert FinishedMessage.objects.get(pk=item.message_id).outcome == "succeeded"
 
 
 def test_an_item_of_a_task_that_is_gone_is_left_out(store):

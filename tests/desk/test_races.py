@@ -7,13 +7,14 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 
 from delayedq import desk
 from delayedq.desk import dealing
 from delayedq.desk.errors import DeskError, NotAllowed, NotOpen, Taken
 from delayedq.desk.models import DeskQueue, Item, State
 from delayedq.desk.signals import item_changed
+from delayedq.desk.sweeping import let_wait
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed, skilled, told
@@ -179,17 +180,32 @@ def test_dealing_ends_when_nobody_may_hold_more():
     assert desk.distribute(QUEUE, people) == 0
 
 
-def test_what_a_person_holds_who_was_deleted_falls_back():
+def test_what_a_person_holds_who_was_deleted_is_taken_by_others():
     ann, bob = person("ann", *ALL), person("bob", *ALL)
+    first, second = opened(), opened()
+    for item in (first, second):
+        item.take(ann)
+    ann.delete()
+    Item.objects.get(pk=first.pk).take(bob)
+    assert desk.take_next(bob, QUEUE) == second
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_the_round_of_a_worker_waits_for_nobody_who_decides(alias, store):
+    ann = person("ann", *ALL)
     with clock(START) as time:
-        first, second = opened(), opened()
-        for item in (first, second):
+        decided, lapsed = opened(), opened()
+        for item in (decided, lapsed):
             item.take(ann)
-        ann.delete()
-        Item.objects.get(pk=first.pk).take(bob)
-        assert desk.take_next(bob, QUEUE) is None
         time.advance(hours=2)
-        assert desk.take_next(bob, QUEUE) in {first, second}
+        with transaction.atomic(using=store.alias):
+            decided.finish(PAID, by=ann)  # and more happens in this transaction, as in a request
+            thread = threading.Thread(target=lambda: (let_wait(store), connections.close_all()))
+            thread.start()
+            thread.join(timeout=20)
+            assert not thread.is_alive()
+    states = dict(Item.objects.values_list("pk", "state"))
+    assert states == {decided.pk: State.DONE, lapsed.pk: State.WAITING}
 
 
 def test_who_may_no_longer_work_on_the_queue_can_only_give_back():

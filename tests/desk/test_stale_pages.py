@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from delayedq.desk.errors import NotOpen
 from delayedq.desk.models import Comment, Item, State
+from delayedq.desk.sweeping import let_wait
 from delayedq.models import FinishedMessage
 from delayedq.testing import run_due
 from tests.desk.given import ALL, PAID, opened, person, refund, reviewed
@@ -64,6 +65,37 @@ def test_a_page_that_shows_what_was_changes_nothing(verb):
         assert Item.objects.values().get() == before
     client.post(f"/desk/{item.pk}/{verb}/", GOOD[verb] | {"dq-assignment": item.assignment})
     assert Item.objects.values().get() != before
+
+
+@pytest.mark.parametrize(
+    ("verb", "state"),
+    [
+        ("finish", "done"),
+        ("postpone", "postponed"),
+        ("unassign", "waiting"),
+        ("renew", "assigned"),
+        ("take", "assigned"),
+    ],
+)
+def test_a_page_that_was_open_when_the_time_ran_out_holds_until_somebody_else_takes_the_item(store, verb, state):
+    ann, bob = person("ann", *ALL), person("bob", *ALL)
+    for is_taken in (False, True):
+        item = opened()
+        item.take(ann)
+        sent = GOOD.get(verb, {}) | {"dq-assignment": item.assignment}
+        Item.objects.filter(pk=item.pk).update(until=timezone.now() - timedelta(minutes=1))
+        assert let_wait(store) == (1, None)
+        item.refresh_from_db()
+        if is_taken:
+            item.take(bob)
+        before = Item.objects.filter(pk=item.pk).values().get()
+        signed_in(ann).post(f"/desk/{item.pk}/{verb}/", sent)
+        after = Item.objects.filter(pk=item.pk).values().get()
+        if is_taken:
+            assert after == before
+        else:
+            assert (after["state"], before["state"]) == (state, "waiting")
+            assert after != before
 
 
 @pytest.mark.parametrize("verb", ["approve", "renew"])

@@ -62,7 +62,8 @@ def test_what_was_cancelled_is_closed_in_each_state_and_left_out_of_the_figures(
         clocked.advance(hours=1)
         cancel(store, [item.message_id for item in items])
         swept(store)
-        assert [(one.opened.number, one.open.number) for one in figures.by_queue(desk.items(), clocked())] == [(5, 4)]
+        found = figures.by_queue(desk.items(), clocked())
+        assert [(one.opened.number, one.open.number, one.done) for one in found] == [(5, 4, 1)]
         rows = Item.objects.filter(pk__in=[item.pk for item in items])
         expected = (State.WITHDRAWN, False, None, None, clocked())
         assert set(rows.values_list("state", "is_open", "holder", "until", "closed_at")) == {expected}
