@@ -59,12 +59,12 @@ class ResultOf(StepResult):
 
 
 class Flow:
-    """Steps, which are tasks that wait for each other. Nothing is stored before `enqueue`.
+    """A graph of steps: tasks that wait for each other. Nothing is stored before `enqueue`.
 
-    name: a text of 1 to 200 characters. policy: what happens after a step has failed: "stop" (the default), nothing is
-    released any more that waits for success; "continue", steps that do not come after it go on. deadline: a timedelta
-    after which the flow is stopped, and its tasks with it. on_failure: a task that is enqueued with the id of the flow
-    (a str) when it has failed. Raises InvalidFlow for other values.
+    name: a text of 1 to 200 characters. policy: what happens after a step has failed: "stop" (the default) releases no
+    more steps that wait for success; "continue" still runs steps that do not come after the failed one. deadline: a
+    timedelta after which the flow and its tasks are stopped. on_failure: a task that is enqueued with the id of the
+    flow (a str) when the flow has failed. Raises InvalidFlow for other values.
 
         flow = Flow("import")
         rows = flow.add("fetch", fetch.s("https://example.com/rows"))
@@ -94,7 +94,7 @@ class Flow:
 
     @property
     def size(self) -> int:
-        """How many steps it has."""
+        """The number of steps."""
         return len(self._steps)
 
     def add(
@@ -108,9 +108,9 @@ class Flow:
 
         after: steps, or their names; they may be added later. A step whose result is among the arguments need not be
         named, unless the calls of a group come from an iterator. when: "succeeded" (all of them; the default), "failed"
-        (one of them failed or was cancelled), "ended" (however), or the result of a step (all of them have succeeded,
-        and it is true). Else the step is skipped.
-        Raises InvalidFlow for a name that is taken, and for other values.
+        (one of them failed or was cancelled), "ended" (in any case), or the result of a step (all of them have
+        succeeded, and it is true). Otherwise the step is skipped.
+        Raises InvalidFlow for a name that is already used, and for invalid values.
 
             flow.add("clean up", clean_up.s(), after=["load"], when="ended")
         """
@@ -175,7 +175,7 @@ class Flow:
         return str(when)
 
     def enqueue(self, *, commit_every: int | None = None) -> FlowResult:
-        """Store the flow, with the messages of the steps that wait for nothing, in one transaction; see `FlowResult`.
+        """Store the flow and the messages of its first steps in one transaction, and return a `FlowResult`.
 
         commit_every: store the members of groups in transactions of this many messages, outside of any other
         transaction: they start before the last one is stored. If the rows end in an error, the flow is cancelled.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from itertools import batched
 from itertools import chain as joined
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delayedq.async_versions import async_version
 from delayedq.base_task import BaseTask
 from delayedq.core.flows import MAX_NESTING
-from delayedq.core.other_names import PARTS, no_attribute
+from delayedq.core.other_names import PARTS, NoOperators, no_attribute
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.graph import AddedStep, Flow
 from delayedq.flows.storing import Node
@@ -30,7 +31,7 @@ class Before(NamedTuple):
     result: Any = None
 
 
-class Part(ABC):
+class Part(NoOperators, ABC):
     """A chain or a group."""
 
     if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
@@ -73,6 +74,8 @@ def _put(part: object, flow: Flow, before: Before, depth: int) -> Before:
 
 
 def _no_part(part: object) -> str:
+    if isinstance(part, list | tuple):
+        return "A part of a flow is a call as task.s(...), a chain or a group, not a list of them: use chain(*parts)."
     given = f"the task {part.name} itself" if isinstance(part, BaseTask) else repr(part)
     return f"A part of a flow is a call as task.s(...), a chain or a group, not {given}."
 
@@ -169,12 +172,21 @@ def group(*parts: Any) -> Group:
 
 
 def map_(task: Task[..., Any], rows: Iterable[Any], chunk: int = 500) -> Group:
-    """A group of calls of the task, each with a list of at most `chunk` of these rows; the rows are not held in memory.
+    """Return a group of calls of the task, each with a list of at most `chunk` rows. The rows are not held in memory.
 
-    Raises InvalidFlow for a chunk below 1. Each call is a message, with its rows in its payload.
+    Raises InvalidFlow for what is no task, no iterable of rows, or a chunk below 1. Each call is a message, with its
+    rows in its payload.
 
         map_(import_rows, csv.reader(file), chunk=500).then(report.s()).enqueue()
     """
+    given: object = task
+    if not isinstance(given, BaseTask):
+        name = getattr(given, "__name__", type(given).__name__)
+        raise InvalidFlow(f"map_() takes a task and its rows, as in map_(task, rows), but {name} is no task.")
+    if isinstance(rows, str | bytes | Mapping) or not hasattr(rows, "__iter__"):
+        raise InvalidFlow(
+            f"The rows of map_() are a list or another iterable of them, as in map_(task, [7, 8]), not {rows!r}."
+        )
     if not isinstance(chunk, int) or chunk < 1:
         raise InvalidFlow(f"A chunk has at least 1 row, not {chunk!r}.")
     return Group(_chunks(task, rows, chunk), f"map {task.name}"[:200])

@@ -15,7 +15,7 @@ from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from delayedq.core.flows import FlowState, StepState
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.retrying import retry_flow
-from delayedq.flows.sweeping import sweep_flows
+from delayedq.flows.sweeping import stop_flow
 from delayedq.store.flows.results import results_of
 from delayedq.waiting import FIRST, GROWTH, LONGEST, check_outside_of_transactions, check_timeout
 
@@ -150,7 +150,7 @@ def cancel_flow(store: Store, id_: int) -> bool:
     going = Flow.objects.using(store.alias).filter(id=id_, ended_at=None, stopped_at=None)
     if not going.update(stopped_at=store.now()):
         return False
-    transaction.on_commit(partial(sweep_flows, store, [id_], [id_]), using=store.alias, robust=True)
+    transaction.on_commit(partial(stop_flow, store, id_), using=store.alias, robust=True)
     return True
 
 

@@ -32,13 +32,15 @@ def retry_flow(store: Store, id_: int) -> int:
     from delayedq.models import Flow, FlowStep  # they are loaded after the tasks
 
     with store.database.atomic():
+        flow = Flow.objects.using(store.alias).select_for_update().filter(id=id_).first()  # nobody forgets it meanwhile
         lock_flows(store, [id_])
-        flow = Flow.objects.using(store.alias).filter(id=id_).first()
         if flow is None or flow.state not in {FlowState.FAILED, FlowState.CANCELLED}:
             state = "not there" if flow is None else flow.state
             raise InvalidFlow(f"Flow {id_} is {state}: only one that has failed or was cancelled can be retried.")
         now = store.now()
         steps = FlowStep.objects.using(store.alias).filter(flow_id=id_)
+        if not steps.exists():
+            raise InvalidFlow(f"Flow {id_} is being deleted: it ended too long ago to be retried.")
         if steps.filter(after="[]", calls__isnull=False).exists():
             raise InvalidFlow(f"Flow {id_} was not stored completely: enqueue another one.")
         bad, again = _bad_steps(store, steps)

@@ -10,55 +10,103 @@ from __future__ import annotations
 
 import time
 from datetime import timedelta
+from functools import partial
 from itertools import batched
 from math import inf
 from typing import TYPE_CHECKING
 
-from django.db.models import Exists, Max, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q
 
 from delayedq.cancelling import PATIENCE, cancel
-from delayedq.core.flows import FlowState, StepState, step_id
+from delayedq.core.flows import FlowState, StepState, flow_of, step_id
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
-from delayedq.store.flows.ending import advance, end, lock_flows
+from delayedq.store.flows.ending import advance, end, lock_flows, lock_if_free
 from delayedq.store.pages import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Generator, Iterator, Mapping
     from datetime import datetime
 
     from delayedq.store.base import Store
 
 #: Messages in one transaction.
 CHUNK = 1_000
-#: Flows in one transaction.
+#: Members that one statement reads.
+READ = 5_000
+#: Flows that one statement reads.
 FLOWS = 100
 #: Who stores a group in parts (`commit_every`) and stored none of it for this long has died.
 SILENCE = timedelta(days=1)
+#: The round over all flows, beside the flows (by id) that are being stopped.
+_ROUND = 0
 
 
-def sweep(store: Store, pause_at: float = inf) -> int:
-    """Look at all flows that have not ended; returns how many there were. One query if there are none.
+class Sweeping:
+    """Rounds over the flows that have not ended, page by page; what is to be stopped has its turn beside them.
 
-    pause_at: at this moment of `time.monotonic()` it leaves messages to the next sweep, and waits for no locked ones:
-    for the lease keeper, which has leases to renew.
+    No step reads more than FLOWS flows and their steps, or READ members, or ends more than CHUNK messages: whoever has
+    leases to renew pauses between two of them, and goes on there. patience: as for `cancel`.
     """
-    rows = Flow.objects.using(store.alias).filter(ended_at=None).order_by("id")
-    flows = dict(rows.values_list("id", "stopped_at"))
-    if flows:
-        for id_ in _half_stored(store):
-            flows[id_] = store.now()
-            rows.filter(id=id_, stopped_at=None).update(stopped_at=flows[id_])
-        late = set(rows.filter(deadline_at__lte=store.now()).values_list("id", flat=True))
-        sweep_flows(store, flows, [id_ for id_, stopped_at in flows.items() if stopped_at or id_ in late], pause_at)
-    return len(flows)
+
+    def __init__(self, store: Store, patience: float = PATIENCE) -> None:
+        self._store = store
+        self._patience = patience
+        self._after = 0
+        self._going: dict[int, Iterator[None]] = {}
+
+    def go_on(self, pause_at: float = inf) -> None:
+        """At least one step, until the round is over and all is stopped, or this moment of `time.monotonic()`.
+
+        Raises django.db.Error; the next call goes on behind what failed. One query if no flow is open.
+        """
+        self._going.setdefault(_ROUND, self._round())
+        while self._going:
+            which = next(iter(self._going))
+            steps = self._going.pop(which)
+            if next(steps, "over") is None:
+                self._going[which] = steps  # the others come first
+            if time.monotonic() >= pause_at:
+                return
+
+    def _round(self) -> Iterator[None]:
+        while page := self._page():
+            self._after = page[-1].pk
+            yield
+            yield from self._look(page)
+        self._after = 0
+
+    def _page(self) -> list[Flow]:
+        rows = Flow.objects.using(self._store.alias).filter(ended_at=None, id__gt=self._after).order_by("id")
+        return list(rows.only("stopped_at", "deadline_at")[:FLOWS])
+
+    def _look(self, flows: Collection[Flow]) -> Iterator[None]:
+        now = self._store.now()
+        going = _going_steps(self._store, [flow.pk for flow in flows])
+        stopped = {flow.pk for flow in flows if flow.stopped_at or (flow.deadline_at and flow.deadline_at <= now)}
+        for flow in _half_stored(going, now).difference(stopped):
+            if _mark_stopped(self._store, flow, now):
+                stopped.add(flow)
+        for flow in sorted(stopped):
+            self._going.setdefault(flow, _stop(self._store, flow, self._patience))
+        sizes = {
+            step.pk: step.size for step in going if step.state == StepState.RUNNING and step.flow_id not in stopped
+        }
+        over = yield from _end_vanished(self._store, sizes)
+        idle = {flow.pk for flow in flows}.difference(stopped, (step.flow_id for step in going))
+        if over or idle:
+            _judge(self._store, over, idle)
+            yield
 
 
-def _half_stored(store: Store) -> list[int]:
-    """Its first groups are stored one after another: the last part of any of them counts."""
-    going = Flow.objects.using(store.alias).filter(ended_at=None).values("id")
-    steps = FlowStep.objects.using(store.alias).filter(flow_id__in=going, state=StepState.FILLING)
-    stored = steps.order_by().values("flow_id").annotate(last=Max("released_at"))
-    return list(stored.filter(last__lt=store.now() - SILENCE).values_list("flow_id", flat=True))
+def sweep(store: Store) -> None:
+    """Look at all flows that have not ended. One query if there are none."""
+    Sweeping(store).go_on()
+
+
+def stop_flow(store: Store, flow: int) -> None:
+    """Cancel what lives of a flow that was cancelled, and end it."""
+    for _ in _stop(store, flow, PATIENCE):
+        pass
 
 
 def flow_deadlines(store: Store) -> list[datetime]:
@@ -67,22 +115,29 @@ def flow_deadlines(store: Store) -> list[datetime]:
     return list(rows.values_list("deadline_at", flat=True))  # type: ignore[arg-type]  # none is None
 
 
-def sweep_flows(store: Store, flows: Collection[int], stopped: Collection[int], pause_at: float = inf) -> None:
-    """Look at these flows; `stopped`: those of them of which no message shall run any more."""
-    reached = []
-    for id_ in stopped:
-        _stop(store, id_, pause_at)
-        reached.append(id_)
-        if time.monotonic() >= pause_at:
-            break
-    left = set(stopped) - set(reached)
-    for some in batched(sorted(set(flows) - left), FLOWS):
-        _end_vanished(store, some, pause_at)
-        _judge(store, some, set(reached) & set(some))
+def _going_steps(store: Store, flows: Collection[int]) -> list[FlowStep]:
+    """Those whose messages live, or are being stored."""
+    going = [StepState.RUNNING, StepState.FILLING]
+    rows = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state__in=going).order_by("id")
+    return list(rows.only("flow_id", "state", "size", "released_at"))
 
 
-def _stop(store: Store, flow: int, pause_at: float) -> None:
-    """Cancel what lives of a flow. Nothing is added to a group of it any more.
+def _half_stored(going: Collection[FlowStep], now: datetime) -> set[int]:
+    """First groups of a flow are stored one after another: the last part of any of them counts."""
+    filling = [step for step in going if step.state == StepState.FILLING]
+    lives = {step.flow_id for step in filling if step.released_at is None or step.released_at >= now - SILENCE}
+    return {step.flow_id for step in filling} - lives
+
+
+def _mark_stopped(store: Store, flow: int, now: datetime) -> bool:
+    """Not if somebody has locked its row, say to cancel it in a long transaction: the leases would wait for that."""
+    rows = Flow.objects.using(store.alias).filter(id=flow, ended_at=None, stopped_at=None)
+    with store.database.atomic():
+        return lock_if_free(store, rows) and bool(rows.update(stopped_at=now))
+
+
+def _stop(store: Store, flow: int, patience: float) -> Iterator[None]:
+    """Cancel what lives of a flow, CHUNK by CHUNK, and end it. Nothing is added to a group of it any more.
 
     Who released steps, and did not see yet that it is stopped, has committed when the lock is ours.
     """
@@ -92,20 +147,15 @@ def _stop(store: Store, flow: int, pause_at: float) -> None:
         return
     steps = FlowStep.objects.using(store.alias).filter(flow_id=flow)
     steps.filter(state=StepState.FILLING).update(state=StepState.RUNNING)
-    for step in steps.filter(state=StepState.RUNNING).values_list("id", flat=True):
-        last = 0
-        while ids := _open_members(store, step, last):
-            if _is_stopped(store, flow):
-                cancel(store, ids, PATIENCE if pause_at == inf else 0.0)
-            if time.monotonic() >= pause_at:
+    sizes = dict(steps.filter(state=StepState.RUNNING).values_list("id", "size"))
+    for part in _open_members(store, sizes):
+        for some in batched(part, CHUNK):
+            if not _is_stopped(store, flow):
                 return
-            last = ids[-1]
-
-
-def _open_members(store: Store, step: int, after: int) -> list[int]:
-    """The next CHUNK of them, by the index: a group may have a million."""
-    members = FlowMember.objects.using(store.alias).filter(step_id=step, message_id__gt=after, outcome=None)
-    return list(members.order_by("message_id").values_list("message_id", flat=True)[:CHUNK])
+            cancel(store, some, patience)
+            _end_those_gone(store, {id_: part[id_] for id_ in some})
+            yield
+    _judge(store, list(sizes), [flow])
 
 
 def _is_stopped(store: Store, flow: int) -> bool:
@@ -114,33 +164,76 @@ def _is_stopped(store: Store, flow: int) -> bool:
     return rows.filter(Q(stopped_at__isnull=False) | Q(deadline_at__lte=store.now())).exists()
 
 
-def _end_vanished(store: Store, flows: Collection[int], pause_at: float) -> None:
-    """Messages that live no more, and whose flow was not told: by an operator, or a deletion."""
-    running = FlowStep.objects.using(store.alias).filter(flow_id__in=flows, state=StepState.RUNNING).values("id")
+def _end_vanished(store: Store, sizes: Mapping[int, int]) -> Generator[None, None, list[int]]:
+    """Messages that live no more, and whose flow was not told: by an operator, or a deletion.
+
+    sizes: how many members each of these steps (by id) has. Returns the steps of which no message lives.
+    """
+    going: set[int] = set()
+    for part in _open_members(store, sizes):
+        living = set(Message.objects.using(store.alias).filter(id__in=part).values_list("id", flat=True))
+        going |= {step for id_, step in part.items() if id_ in living}
+        yield
+        for some in batched(part.keys() - living, CHUNK):
+            _end_those_gone(store, {id_: part[id_] for id_ in some})
+            yield
+    return [step for step in sizes if step not in going]
+
+
+def _open_members(store: Store, sizes: Mapping[int, int]) -> Iterator[dict[int, int]]:
+    """The members of these steps that have not ended, with their steps; READ of them at once, by the index.
+
+    Those of a large step that have ended are read too: no statement has to pass a million of them.
+    """
+    members = FlowMember.objects.using(store.alias)
+    for steps in _together(sizes):
+        if sum(sizes[step] for step in steps) <= READ:
+            yield dict(members.filter(step_id__in=steps, outcome=None).values_list("message_id", "step_id"))
+            continue
+        (step,) = steps
+        rows = members.filter(step_id=step).order_by("message_id").values_list("message_id", "outcome")
+        page = list(rows[:READ])
+        while page:
+            yield {id_: step for id_, outcome in page if outcome is None}
+            page = list(rows.filter(message_id__gt=page[-1][0])[:READ])
+
+
+def _together(sizes: Mapping[int, int]) -> Iterator[list[int]]:
+    """Steps that have at most READ members together, and each one that has more."""
+    some: list[int] = []
+    members = 0
+    for step, size in sizes.items():
+        if some and members + size > READ:
+            yield some
+            some, members = [], 0
+        some.append(step)
+        members += size
+    if some:
+        yield some
+
+
+def _end_those_gone(store: Store, members: Mapping[int, int]) -> None:
+    """Of these members (by message, with their steps), those that live no more, and have not ended."""
+    store.database.retried(partial(_end_gone, store, members))
+
+
+def _end_gone(store: Store, members: Mapping[int, int]) -> None:
     living = Message.objects.using(store.alias).filter(id=OuterRef("message_id"))
-    members = FlowMember.objects.using(store.alias).filter(step_id__in=running, outcome=None).filter(~Exists(living))
-    while vanished := dict(members.values_list("message_id", "step_id")[:CHUNK]):
-        with store.database.atomic():
-            history = FinishedMessage.objects.using(store.alias).filter(id__in=vanished)
+    rows = FlowMember.objects.using(store.alias).filter(message_id__in=members.keys(), outcome=None)
+    with store.database.atomic():
+        lock_flows(store, map(flow_of, members.values()))  # one that was read before may have ended, or live again
+        gone = dict(rows.filter(~Exists(living)).values_list("message_id", "step_id"))
+        if gone:
+            history = FinishedMessage.objects.using(store.alias).filter(id__in=gone)
             outcomes = dict(history.values_list("id", "outcome"))
-            end(store, set(vanished.values()), {id_: outcomes.get(id_, "cancelled") for id_ in vanished})
-        if time.monotonic() >= pause_at:
-            return
+            end(store, set(gone.values()), {id_: outcomes.get(id_, "cancelled") for id_ in gone})
 
 
-def _judge(store: Store, flows: Collection[int], stopped: Collection[int]) -> None:
-    """Flows of which nothing runs, that are stopped, or of which a step has ended unseen."""
-    steps = FlowStep.objects.using(store.alias)
-    members = FlowMember.objects.using(store.alias).filter(step_id=OuterRef("id"), outcome=None)
-    running = steps.filter(flow_id__in=flows, state=StepState.RUNNING)
-    over = dict(running.filter(~Exists(members)).values_list("id", "flow_id"))
-    going = steps.filter(flow_id=OuterRef("id"), state__in=[StepState.RUNNING, StepState.FILLING])
-    open_flows = Flow.objects.using(store.alias).filter(id__in=flows, ended_at=None)
-    judged = set(open_flows.filter(Q(id__in=stopped) | ~Exists(going)).values_list("id", flat=True))
-    if over or judged:
-        with store.database.atomic():
-            lock_flows(store, {*over.values(), *judged})
-            advance(store, list(over), judged)
+def _judge(store: Store, steps: Collection[int], flows: Collection[int]) -> None:
+    """Steps that may have ended unseen; and flows of which nothing runs, or that are stopped."""
+    with store.database.atomic():
+        lock_flows(store, {*map(flow_of, steps), *flows})
+        advance(store, steps, flows)
 
 
 def forget_flows(
@@ -148,29 +241,39 @@ def forget_flows(
 ) -> Page:
     """Of the next flows that ended longer ago, delete those that nothing needs, with their steps.
 
-    Their messages go with the history. A flow that failed stays as long as one of its messages is a dead letter.
+    Their messages go with the history. A flow that did not succeed stays as long as one of its messages is a dead
+    letter, or lives again.
     """
     rows = Flow.objects.using(store.alias).filter(ended_at__lt=store.now() - older_than)
     if after is not None:
         rows = rows.filter(Q(ended_at__gt=after[0]) | Q(ended_at=after[0], id__gt=after[1]))
-    page = list(rows.order_by("ended_at", "id").values_list("ended_at", "id", "outcome")[:limit])
-    forgotten = sum(_forget(store, id_, outcome) for _, id_, outcome in page)
-    return Page(forgotten, page[-1][:2] if len(page) == limit else None)
+    page = list(rows.order_by("ended_at", "id").values_list("ended_at", "id")[:limit])
+    forgotten = sum(store.database.retried(partial(_forget, store, id_, ended_at)) for ended_at, id_ in page)
+    return Page(forgotten, page[-1] if len(page) == limit else None)
 
 
-def _forget(store: Store, id_: int, outcome: str) -> bool:
-    """Its members go first, CHUNK at a time: what is left of it then is found again by its row."""
+def _forget(store: Store, id_: int, ended_at: datetime | None) -> bool:
+    """Its steps go first, without which it is not retried any more; then its members, CHUNK at a time.
+
+    What is left of it then is found again by its row. Nothing waits for one who retries it in a long transaction.
+    """
+    rows = Flow.objects.using(store.alias).filter(id=id_, ended_at=ended_at)
     of_flow = FlowMember.objects.using(store.alias).filter(
         step_id__gte=step_id(id_, 0), step_id__lt=step_id(id_ + 1, 0)
     )
-    if outcome != FlowState.SUCCEEDED:
-        dead = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
-        if of_flow.filter(~Q(outcome="succeeded"), Exists(dead)).exists():
+    with store.database.atomic():
+        if not lock_if_free(store, rows):
             return False
+        if rows.exclude(outcome=FlowState.SUCCEEDED).exists() and of_flow.filter(_needed(store)).exists():
+            return False
+        FlowStep.objects.using(store.alias).filter(flow_id=id_).delete()
     while ids := list(of_flow.values_list("message_id", flat=True)[:CHUNK]):
         of_flow.filter(message_id__in=ids).delete()
-    with store.database.atomic():
-        of_flow.delete()
-        FlowStep.objects.using(store.alias).filter(flow_id=id_).delete()
-        Flow.objects.using(store.alias).filter(id=id_).delete()
-    return True
+    return bool(rows.delete()[0])
+
+
+def _needed(store: Store) -> Q:
+    """Members whose messages end their steps once more, or may be brought back to do so."""
+    messages = Message.objects.using(store.alias).filter(id=OuterRef("message_id"))
+    history = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
+    return ~Q(outcome="succeeded") & (Q(Exists(messages)) | Q(Exists(history)))

@@ -7,6 +7,7 @@ database, and none was restored since. Readers of both look for the rows of all 
 from __future__ import annotations
 
 import secrets
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from django.db.models import F, Max, Q
@@ -16,6 +17,7 @@ from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.address import database_name
 from delayedq.pipeline.lake.rows import Wanted, read
+from delayedq.pipeline.lake.side_table import Flows
 from delayedq.pipeline.lake.snapshot import others
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: Batches that readers of the lake see.
 PUBLISHED = (ArchiveState.VERIFIED, ArchiveState.DELETED)
+#: So long a transaction that ends a flow may take.
+LATE = timedelta(days=1)
 #: How many rows tell whether the lake is of this database.
 _COMPARED = 100
 
@@ -79,6 +83,18 @@ def settle(ends: Mapping[int, tuple[int, datetime]], restored: Settled, done: Ar
             known = {"lake": done.lake, "cutoff": done.cutoff, "planned_at": done.planned_at}
             ended = {"state": ArchiveState.DELETED, "is_open": None, "deleted_at": done.deleted_at, "row_count": count}
             ArchiveBatch.objects.create(name=f"{done.name}-found-{number}", number=number, **known, **ended)
+
+
+def copied_until(lake: str) -> datetime | None:
+    """The flows of this database that ended before are in this lake; None if no moment is known.
+
+    LATE before the latest cutoff of a batch that is done: the end of a flow is stamped before it is committed.
+    """
+    if not Flows(lake).exists():
+        return None
+    done = ArchiveBatch.objects.filter(lake=lake, state=ArchiveState.DELETED)
+    last = done.aggregate(last=Max("cutoff"))["last"]
+    return None if last is None else last - LATE
 
 
 def next_number(snapshot: Snapshot | None = None, source: str = "") -> int:

@@ -177,3 +177,27 @@ def test_a_condition_is_the_result_of_one_call(alias):
     other = Flow("y").add("theirs", tasks.nothing.s())
     with pytest.raises(InvalidFlow, match="a step of another flow"):
         flow.add("c", tasks.nothing.s(), after=other)
+
+
+@pytest.mark.parametrize("how", ["enqueue", "schedule_in", "enqueue_many", "enqueue_bulk", "deep", "metadata"])
+def test_a_result_outside_of_its_flow_is_refused(alias, how):
+    """Also that of a flow that is stored: its step may not have ended when the message runs."""
+    flow = Flow("outside")
+    result = flow.add("first", tasks.nothing.s()).result
+    calls = {
+        "enqueue": lambda: tasks.echo.enqueue(result),
+        "schedule_in": lambda: tasks.echo.schedule_in(timedelta(minutes=1), result, key="a"),
+        "enqueue_many": lambda: tasks.echo.enqueue_many([((7,), {}), ((), {"what": result})]),
+        "enqueue_bulk": lambda: tasks.echo.enqueue_bulk([((7,), {}), ((result,), {})]),
+        "deep": lambda: tasks.echo.enqueue([{"a": [result]}]),
+        "metadata": lambda: tasks.echo.using(metadata={"a": result}).enqueue(),
+    }
+    with pytest.raises(
+        (NotStorable, InvalidTask), match=r"only another step of its flow can get it.*flow\.add\(name, task\.s"
+    ):
+        calls[how]()
+    with transaction.atomic(using=alias):
+        flow.enqueue()
+        with pytest.raises((NotStorable, InvalidTask), match=r"get_flow\(id\)\.result\(name\)"):
+            calls[how]()
+        transaction.set_rollback(True, using=alias)

@@ -187,10 +187,9 @@ def test_a_task_may_cancel_its_own_flow(alias):
 def test_the_cancelling_of_one_that_died_is_finished_by_the_sweep(alias, store):
     result = chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
     Row.objects.update(stopped_at=store.now())
-    assert sweep(store) == 1
+    sweep(store)
     assert result.state == "cancelled"
     assert not Message.objects.exists()
-    assert sweep(store) == 0
 
 
 def test_a_step_that_cancels_itself_is_no_success(alias):

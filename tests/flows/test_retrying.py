@@ -8,7 +8,7 @@ import pytest
 
 from delayedq import Flow, chain, current_message, get_flow, group
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows.sweeping import SILENCE, sweep, sweep_flows
+from delayedq.flows.sweeping import SILENCE, stop_flow, sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
 from delayedq.store import operator_store
@@ -95,7 +95,7 @@ def test_a_stop_that_was_decided_before_the_retry_stops_nothing(alias, store):
     result = chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
     result.cancel()
     result.retry()
-    sweep_flows(store, [result.id], [result.id])
+    stop_flow(store, result.id)
     assert states(result) == {"1 nothing": "running", "2 nothing": "waiting"}
     assert run() == ["succeeded"] * 2
 

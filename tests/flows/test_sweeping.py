@@ -1,87 +1,216 @@
-"""A sweep in the lease keeper takes a limited time, however many messages are to be cancelled; on every database."""
+"""A sweep in the lease keeper takes a limited time, however many flows and messages there are; on every database."""
 
 from __future__ import annotations
 
+import re
 import time
 from datetime import timedelta
+from threading import Thread
 
-from django.db import connections
+import pytest
+from django.db import OperationalError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import cancelling, chain, group
 from delayedq.flows import sweeping
-from delayedq.flows.sweeping import sweep
-from delayedq.models import Message
+from delayedq.flows.sweeping import SILENCE, Sweeping, sweep
+from delayedq.models import Flow, FlowMember, FlowStep, Message
 from delayedq.worker import lease_keeper
 from delayedq.worker.lease_keeper import LeaseKeeper
 from tests.app import tasks
 
 HOUR = timedelta(hours=1)
+OVER = 0.0
 
 
-def test_a_sweep_cancels_as_many_as_it_has_time_for(alias, store, monkeypatch):
-    monkeypatch.setattr(sweeping, "CHUNK", 2)
-    result = group([tasks.nothing.s()] * 5).enqueue(deadline=HOUR)
-    later = store.at(store.now() + 2 * HOUR)
-    for left in (3, 1, 0):
-        sweep(later, pause_at=0.0)
-        assert Message.objects.count() == left
-    for _ in range(3):
-        sweep(later, pause_at=0.0)
+@pytest.fixture
+def small(monkeypatch):
+    """Limits that a few rows reach."""
+    for limit in ("CHUNK", "READ", "FLOWS"):
+        monkeypatch.setattr(sweeping, limit, 2)
+
+
+def statements(alias, work):
+    with CaptureQueriesContext(connections[alias]) as captured:
+        work()
+    return [one["sql"] for one in captured]
+
+
+def late(store):
+    return store.at(store.now() + 2 * HOUR)
+
+
+def one_round(store):
+    """How many pauses there were in it."""
+    round_ = Sweeping(store, patience=0.0)
+    pauses = 0
+    round_.go_on(OVER)
+    while round_._going:
+        round_.go_on(OVER)
+        pauses += 1
+    return pauses
+
+
+def test_a_stopped_flow_ends_in_as_many_steps_as_it_has_chunks(alias, store, small):
+    """Each of them cancels messages and records their ends: none is looked at again."""
+    result = group([tasks.nothing.s()] * 9).enqueue(deadline=HOUR)
+    left = []
+    keeper = Sweeping(late(store), patience=0.0)
+    while result.state == "running":
+        keeper.go_on(OVER)
+        left.append((Message.objects.count(), FlowMember.objects.filter(outcome=None).count()))
+    assert sorted(set(left), reverse=True) == [(number, number) for number in (9, 7, 5, 3, 1, 0)]
+    assert len(left) <= 12  # the round has every other one
     assert result.state == "failed"
+
+
+def test_what_a_keeper_has_time_for_is_done_in_one_sweep(alias, store, small):
+    result = group([tasks.nothing.s()] * 9).enqueue(deadline=HOUR)
+    Sweeping(late(store), patience=0.0).go_on(time.monotonic() + 3_600)
+    assert result.state == "failed"
+
+
+def test_messages_that_were_deleted_are_found_in_parts(alias, store, small):
+    result = group([tasks.nothing.s()] * 9).enqueue()
+    Message.objects.order_by("id")[:5].first().delete()
+    Message.objects.order_by("-id")[:5].first().delete()
+    sweep(store)
+    assert FlowMember.objects.filter(outcome="cancelled").count() == 2
+    assert result.state == "running"
+    Message.objects.all().delete()
+    sweep(store)
+    assert result.state == "cancelled"
 
 
 def test_a_sweep_that_may_pause_waits_for_no_locked_message(alias, store, monkeypatch):
     tried = []
     monkeypatch.setattr(cancelling, "_try", lambda store, ids: tried.append(ids) or {})
     group([tasks.nothing.s()] * 2).enqueue(deadline=HOUR)
-    sweep(store.at(store.now() + 2 * HOUR), pause_at=time.monotonic() + 3600)
+    Sweeping(late(store), patience=0.0).go_on(time.monotonic() + 3_600)
     assert [len(ids) for ids in tried] == [2]
 
 
-def test_a_stop_reads_no_more_members_than_it_cancels_at_once(alias, store, monkeypatch):
-    monkeypatch.setattr(sweeping, "CHUNK", 2)
-    group([tasks.nothing.s()] * 5).enqueue(deadline=HOUR)
-    read = []
-    wrapped = sweeping._open_members
-    monkeypatch.setattr(sweeping, "_open_members", lambda *given: read.append(wrapped(*given)) or read[-1])
-    later = store.at(store.now() + 2 * HOUR)
-    sweep(later, pause_at=0.0)
-    assert [len(ids) for ids in read] == [2]
-    sweep(later)
-    assert not Message.objects.exists()
+def test_no_step_of_a_sweep_reads_more_than_its_limits(alias, store, small):
+    for number in range(1, 6):
+        group([tasks.nothing.s()] * number).enqueue()
+    keeper = Sweeping(store, patience=0.0)
+    most = 0
+    keeper.go_on(OVER)
+    while keeper._going:
+        asked = statements(alias, lambda: keeper.go_on(OVER))
+        most = max(most, len(asked))
+        for one in asked:
+            assert all(listed.count(",") < 2 for listed in re.findall(r" IN \(([^()]*)\)", one)), one
+    assert most <= 6
 
 
-def test_a_sweep_that_pauses_judges_no_stopped_flow_that_it_did_not_reach(alias, store, monkeypatch):
-    flows = [chain(tasks.nothing.s()).enqueue(deadline=HOUR) for _ in range(4)]
-    judged = []
-    wrapped = sweeping._judge
-    monkeypatch.setattr(sweeping, "_judge", lambda store, *given: judged.append(given) or wrapped(store, *given))
-    later = store.at(store.now() + 2 * HOUR)
-    for flow in flows:
-        sweep(later, pause_at=0.0)
-        assert judged.pop() == ((flow.id,), {flow.id})
-    assert [flow.state for flow in flows] == ["failed"] * 4
-
-
-def test_what_is_half_stored_is_asked_for_without_the_ids_of_all_flows(alias, store):
-    asked = []
-    for number in (1, 3):
-        for _ in range(number):
+def test_a_round_costs_the_same_statements_for_each_page_of_flows(alias, store, small):
+    counts = []
+    for _ in range(3):
+        for _ in range(2):
             chain(tasks.nothing.s()).enqueue()
-        with CaptureQueriesContext(connections[alias]) as captured:
-            sweep(store)
-        asked.append([one["sql"].count(",") for one in captured if "filling" in one["sql"] and "MAX(" in one["sql"]])
-    assert asked[0] == asked[1]
-    assert len(asked[0]) == 1
+        counts.append(len(statements(alias, lambda: sweep(store))))
+    assert counts[0] <= 6  # PostgreSQL is asked for the time, too
+    assert counts[2] - counts[1] == counts[1] - counts[0] <= 5
+
+
+def test_a_hundred_small_flows_are_one_page(alias, store):
+    for _ in range(3):
+        chain(tasks.nothing.s()).enqueue()
+    assert len(statements(alias, lambda: sweep(store))) <= 6
+
+
+def test_a_sweep_without_flows_is_one_statement(alias, store):
+    assert len(statements(alias, lambda: sweep(store))) == 1
+
+
+def test_a_keeper_that_pauses_reaches_all_flows(alias, store, small):
+    flows = [chain(tasks.nothing.s()).enqueue() for _ in range(7)]
+    keeper = Sweeping(store, patience=0.0)
+    keeper.go_on(OVER)
+    keeper.go_on(OVER)
+    Message.objects.all().delete()
+    one_round_ = one_round(store)
+    assert [flow.state for flow in flows] == ["cancelled"] * 7
+    assert one_round_ >= 4
+
+
+def test_flows_have_their_turn_beside_a_large_one_that_is_stopped(alias, store, small):
+    """Also in the rounds that begin while it is being stopped."""
+    large = group([tasks.nothing.s()] * 81).enqueue(deadline=HOUR)
+    keeper = Sweeping(late(store), patience=0.0)
+    for _ in range(2):
+        others = [chain(tasks.nothing.s()).enqueue() for _ in range(3)]
+        ids = FlowMember.objects.filter(step_id__in=FlowStep.objects.exclude(flow_id=large.id).values("id"))
+        Message.objects.filter(id__in=list(ids.values_list("message_id", flat=True))).delete()
+        while "running" in {flow.state for flow in others}:
+            keeper.go_on(OVER)
+        while sweeping._ROUND in keeper._going:
+            keeper.go_on(OVER)
+        assert large.state == "running"
+    keeper.go_on()
+    assert large.state == "failed"
+
+
+def test_a_sweep_goes_on_behind_flows_that_it_failed_at(alias, store, small, monkeypatch):
+    flows = [chain(tasks.nothing.s()).enqueue() for _ in range(4)]
+    Message.objects.all().delete()
+    wrapped = sweeping._going_steps
+
+    def fails(store, ids):
+        if flows[0].id in ids:
+            raise OperationalError("locked")
+        return wrapped(store, ids)
+
+    monkeypatch.setattr(sweeping, "_going_steps", fails)
+    keeper = Sweeping(store)
+    with pytest.raises(OperationalError):
+        keeper.go_on()
+    keeper.go_on()
+    assert [flow.state for flow in flows] == ["running"] * 2 + ["cancelled"] * 2
+
+
+def test_a_member_that_ends_or_lives_again_as_it_is_looked_at_is_left(alias, store):
+    group([tasks.nothing.s()] * 2).enqueue()
+    first, second = FlowMember.objects.order_by("message_id")
+    Message.objects.filter(id=first.message_id).delete()
+    FlowMember.objects.filter(message_id=first.message_id).update(outcome="succeeded")  # it has ended meanwhile
+    sweeping._end_those_gone(store, {first.message_id: first.step_id, second.message_id: second.step_id})
+    outcomes = FlowMember.objects.order_by("message_id").values_list("outcome", flat=True)
+    assert list(outcomes) == ["succeeded", None]
+
+
+def test_a_flow_that_somebody_has_locked_does_not_hold_up_the_sweep(alias, store):
+    """Who stored it has died, and its row is locked by a long transaction: it is stopped when that has ended."""
+    if alias == "default":
+        return
+    result = chain(tasks.nothing.s()).enqueue()
+    FlowStep.objects.update(state="filling", released_at=store.now() - 2 * SILENCE)
+    swept = Thread(target=_sweep_and_close, args=(store,), daemon=True)
+    with transaction.atomic(using=alias):
+        result.cancel()
+        swept.start()
+        swept.join(20)
+        assert not swept.is_alive()
+        transaction.set_rollback(True, using=alias)
+    assert result.state == "running"
+    sweep(store)
+    assert result.state == "cancelled"
+    assert Flow.objects.get().stopped_at is not None
+
+
+def _sweep_and_close(store):
+    Sweeping(store, patience=0.0).go_on()
+    connections[store.alias].close()
 
 
 def test_the_lease_keeper_sweeps_for_a_turn(alias, store, monkeypatch):
     given = []
-    monkeypatch.setattr(lease_keeper, "sweep", lambda store, pause_at: given.append(pause_at))
     monkeypatch.setattr(lease_keeper.time, "monotonic", lambda: 1000.0)
     keeper = object.__new__(LeaseKeeper)
     keeper._store, keeper._sweep_at = store, 0.0
+    keeper._sweeping = Sweeping(store)
+    monkeypatch.setattr(keeper._sweeping, "go_on", given.append)
     keeper._sweep()
     keeper._sweep()
     assert given == [1000.0 + lease_keeper.TURN]

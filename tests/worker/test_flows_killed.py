@@ -1,6 +1,8 @@
 """Real workers that are killed again and again over flows: all of them end, and no step has an effect twice.
 
-DELAYEDQ_SOAK_FLOWS=1000 has 1,000 flows of 20 steps and a kill each second in which messages end, until all have ended.
+DELAYEDQ_SOAK_FLOWS=1000 has 1,000 flows of 20 steps, and a kill -9 in each second in which messages end, until all
+flows have ended. Either a process of a worker dies, or a worker with all of its processes, as if its machine had lost
+its power; then another worker starts in its place, since a worker pauses before it replaces processes that die young.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ from __future__ import annotations
 import os
 import random
 import signal
+import sys
 import time
 
 import pytest
@@ -24,6 +27,7 @@ SOAK = int(os.environ.get("DELAYEDQ_SOAK_FLOWS", "0"))
 FLOWS, KILLS, PATIENCE = (SOAK, 10_000, 3_000) if SOAK else (8, 3, 100)
 #: Steps of one flow, and their messages.
 STEPS, MESSAGES = 20, 22
+HOSTS = 2
 
 
 def one_flow(number):
@@ -37,22 +41,38 @@ def one_flow(number):
     return flow.enqueue().id
 
 
+def start(workers):
+    return workers("--lease", "3", "--threads", "4", "--processes", "2", poll=0.3)
+
+
+def kill_one(fleet, workers):
+    number = random.randrange(len(fleet))
+    processes = children(fleet[number])
+    if processes and random.random() < 0.5:
+        os.kill(random.choice(processes), signal.SIGKILL)
+    else:
+        fleet[number].send_all(signal.SIGKILL)
+        fleet[number] = start(workers)
+
+
 @pytest.mark.timeout(PATIENCE + 200)
 def test_all_flows_end_and_no_step_has_an_effect_twice(workers):
     for number in range(FLOWS):
         one_flow(number)
-    one = workers("--lease", "3", "--threads", "4", "--processes", "2", poll=0.3)
-    killed = ended = 0
+    fleet = [start(workers) for _ in range(HOSTS)]
+    killed, ended, began = 0, 0, time.monotonic()
     while killed < KILLS and Row.objects.filter(ended_at=None).exists():
         # Of processes that only start, as on a busy machine, none would ever come to work.
         now = FinishedMessage.objects.count()
-        if now > ended and (processes := children(one)[1:]):
-            os.kill(random.choice(processes), signal.SIGKILL)
+        if now > ended:
+            kill_one(fleet, workers)
             killed, ended = killed + 1, now
         time.sleep(1)
     eventually(lambda: not Row.objects.filter(ended_at=None).exists(), timeout=PATIENCE)
-    one.send(signal.SIGTERM)
-    one.finish()
+    sys.stdout.write(f"{FLOWS} flows, {killed} kills, {time.monotonic() - began:.0f} s\n")
+    for one in fleet:
+        one.send(signal.SIGTERM)
+        one.finish()
 
     assert set(Row.objects.values_list("outcome", flat=True)) == {"succeeded"}
     assert not Message.objects.exists()

@@ -27,7 +27,7 @@ from delayedq.pipeline.lake.snapshot import Snapshot
 from delayedq.pipeline.lake.table import LakeTable
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from deltalake import Schema
 
@@ -72,6 +72,28 @@ class SideTable(LakeTable):
         """How many rows there are, of all databases; 0 without a table. Raises LakeUnusable."""
         return sum(file["num_records"] for file in self._files(self.snapshot())) if self.exists() else 0
 
+    def faults(self) -> Iterator[str]:
+        """What is wrong with its files, by name; nothing without a table. Raises LakeUnusable."""
+        if not self.exists():
+            return
+        sizes = {info.path: info.size for info in self.stored()}
+        for file in self._files(self.snapshot()):
+            if fault := self._fault(file, sizes.get(file["path"])):
+                yield f"{self.directory}/{file['path']} {fault}"
+
+    def _fault(self, file: dict[str, Any], size: int | None) -> str:
+        """Of a file that has this size, or is not there (None)."""
+        if size is None:
+            return f"is missing, with {file['num_records']:,} rows"
+        if size != file["size_bytes"]:
+            return f"has {size:,} bytes, and was published with {file['size_bytes']:,}"
+        try:
+            rows = self._read(file["path"]).num_rows
+        except LakeUnusable:
+            return f"can't be read, and was published with {file['num_records']:,} rows"
+        published = file["num_records"]
+        return "" if rows == published else f"has {rows:,} rows that can be read, and was published with {published:,}"
+
     def rows(self, source: str, ids: Collection[int]) -> list[dict[str, Any]]:
         """Those of this database with these ids; none without a table. Raises LakeUnusable."""
         return self._rows(self.snapshot(), source, ids) if ids and self.exists() else []
@@ -111,7 +133,7 @@ class SideTable(LakeTable):
         with self._named_errors():
             return pa.table(snapshot.table.get_add_actions(flatten=True)).to_pylist()  # type: ignore[no-any-return]
 
-    def _read(self, path: str, wanted: pc.Expression) -> pa.Table:
+    def _read(self, path: str, wanted: pc.Expression | None = None) -> pa.Table:
         """A column that an older writer did not know is NULL."""
         try:
             return parquet.read_table(path, schema=self.arrow(), filesystem=self.files(), filters=wanted)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 def add_steps(steps: Any, place: ArgumentParser, lake: ArgumentParser) -> None:
     """place: the arguments of steps that run on Spark. lake: of those that need none."""
-    _add_compact(steps.add_parser("compact", parents=[place], help="Small files of the lake become few."))
-    steps.add_parser("check", parents=[place], help="Compares the lake with its statistics and with the books.")
+    _add_compact(steps.add_parser("compact", parents=[place], help="Join small files of the lake."))
+    steps.add_parser("check", parents=[place], help="Compare the lake with its statistics and the archive's records.")
     steps.add_parser("upgrade-lake", parents=[place], help="Converts a lake that an older delayedq has written.")
     _add_vacuum(steps.add_parser("vacuum", parents=[lake], help="Deletes files that nobody needs any more."))
     steps.add_parser("status", parents=[lake], help="Tells what the lake holds, and how far the archive is.")
@@ -27,7 +27,7 @@ def _add_compact(parser: ArgumentParser) -> None:
 
 def _add_vacuum(parser: ArgumentParser) -> None:
     parser.add_argument("--older-than", type=duration, metavar="TIME", help="Keep what is younger, as 14d (7d).")
-    parser.add_argument("--force", action="store_true", help="Allow less than 7d.")
+    parser.add_argument("--force", action="store_true", help="Allow an age below 7d.")
     parser.add_argument("--dry-run", action="store_true", help="Name the files, and delete none.")
 
 

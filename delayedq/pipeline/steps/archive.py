@@ -244,7 +244,8 @@ class Archiving:
         assert batch.checksums is not None  # it is verified
         copying = self._copying(batch, self._lake.table.snapshot(), batch.checksums["known"])
         restored = books.restored(copying.known)
-        SideRows(self._store, batch.lake, self._source, copying.masked).copy(batch.number, batch.cutoff)
+        sides = SideRows(self._store, batch.lake, self._source, copying.masked)
+        sides.copy(batch.number, batch.cutoff, books.copied_until(batch.lake))
         deleted = archive.delete(copying, batch.row_count or 0)
         self._record(batch, state=ArchiveState.DELETED, is_open=None, deleted_at=self._store.now())
         if copying.known:

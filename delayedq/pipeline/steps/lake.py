@@ -118,6 +118,8 @@ def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[str]:
     source = books.source_of(pipeline.store.alias)
     found = {number: sums for (of, number), sums in batches.items() if of == source}
     yield from _against_books(pipeline.lake.path, found, snapshot.last(source))
+    for side in (Flows, RecordedSteps):
+        yield from side(pipeline.lake.path).faults()
 
 
 def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterator[str]:

@@ -44,9 +44,14 @@ class SideRows:
         self._source = source
         self._masked = frozenset(masked)
 
-    def copy(self, batch: int, cutoff: datetime) -> None:
-        """Copy what has ended before the cutoff and is not in the lake; read all of it back. Raises LakeUnusable."""
+    def copy(self, batch: int, cutoff: datetime, since: datetime | None = None) -> None:
+        """Copy what has ended before the cutoff and is not in the lake; read all of it back. Raises LakeUnusable.
+
+        since: flows that ended before have been copied (None: no moment is known). Their rows stay in the database.
+        """
         flows = Flow.objects.using(self._alias).filter(ended_at__lt=cutoff)
+        if since is not None:
+            flows = flows.filter(ended_at__gte=since)
         for page in _pages(flows.values("outcome", *_OF_A_FLOW), FLOWS):
             Flows(self._lake).add(self._source, batch, self._flow_rows(page))
         ended = FinishedMessage.objects.using(self._alias).filter(id=OuterRef("message_id"), finished_at__lt=cutoff)

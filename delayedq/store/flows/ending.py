@@ -29,6 +29,8 @@ from delayedq.store.protocol import Finish
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from django.db.models import QuerySet
+
     from delayedq.models import Flow, FlowStep
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer, Settled, Transition
@@ -202,7 +204,7 @@ class Judging:
 
         for id_, state in sorted(states.items()):
             rows = Flow.objects.using(self._store.alias).filter(id=id_, stopped_at=self._flows[id_].stopped_at)
-            if not _unlocked(self._store, rows):
+            if not lock_if_free(self._store, rows):
                 continue
             ended = {"ended_at": self._now, "outcome": state} if state != FlowState.RUNNING else _OPEN
             rows.update(**ended)
@@ -213,10 +215,9 @@ class Judging:
 _OPEN: dict[str, Any] = {"ended_at": None, "outcome": ""}
 
 
-def _unlocked(store: Store, rows: Any) -> bool:
-    """Lock these rows, unless somebody else has."""
-    skip = store.database.connection.features.has_select_for_update_skip_locked
-    return bool(rows.select_for_update(skip_locked=skip).values_list("id"))
+def lock_if_free(store: Store, rows: QuerySet[Any]) -> bool:
+    """Lock these rows until the transaction ends, unless somebody else has: whether there are any."""
+    return bool(store.database.unlocked(rows).values_list("id"))
 
 
 def store_members(store: Store, offers: Mapping[int, Sequence[Offer]], *, checked: bool = False) -> None:

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core import serialization
-from delayedq.core.serialization import loads
-from delayedq.exceptions import CannotRun, ReferenceGone
+from delayedq.core.serialization import dump_call, loads
+from delayedq.exceptions import CannotRun, NotStorable, ReferenceGone
 from delayedq.store import served_store, store_for
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 #: The tag of an argument that is the result of a step.
 TAG = "step"
 #: Messages in one question.
 CHUNK = 5_000
+
+
+#: Whether what is written now becomes a message of a flow, where a result may stand.
+_in_a_flow: ContextVar[bool] = ContextVar("delayedq_in_a_flow", default=False)
+
+
+def dump_step(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str] = ()) -> str:
+    """`dump_call` of a call in a flow: results of other steps may be among its arguments."""
+    before = _in_a_flow.set(True)
+    try:
+        return dump_call(args, kwargs, names)
+    finally:
+        _in_a_flow.reset(before)
 
 
 class StepResult(ABC):
@@ -76,6 +90,11 @@ def is_true(step: int, alias: str) -> bool:
 
 
 def _refer(result: StepResult) -> list[Any]:
+    if not _in_a_flow.get():
+        raise NotStorable(
+            f"{result!r} is known when its step has ended: only another step of its flow can get it. Add the call as "
+            "flow.add(name, task.s(step.result)), or read get_flow(id).result(name) when the flow has ended."
+        )
     return result.reference()
 
 

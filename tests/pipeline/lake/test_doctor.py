@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import shutil
 
+import pytest
+
 from delayedq.models import FinishedMessage
 from delayedq.operations.doctor import diagnose
 from tests.pipeline.given import history
 from tests.pipeline.lake.booked import archive
+
+pytestmark = pytest.mark.usefixtures("no_statistics_of_other_tests")
 
 
 def test_a_lake_is_found_well_and_missed_when_it_is_gone(store, table, settings):

@@ -94,3 +94,30 @@ def test_no_vacuum_of_the_messages_takes_its_files(steps, table):
     taken = DeltaTable(table.path).vacuum(**every)
     assert taken == ["stray.parquet"]
     assert table.check()
+
+
+def test_files_that_are_not_as_they_were_published_are_told(steps):
+    assert list(steps.faults()) == []
+    for number in range(5):
+        steps.add("one", 1, [step(number), step(10 + number)])
+    assert list(steps.faults()) == []
+    gone, short, torn, fewer, _ = sorted(Path(steps.path).glob("*.parquet"))
+    gone.unlink()
+    short.write_bytes(short.read_bytes()[:-1])
+    torn.write_bytes(bytes(torn.stat().st_size))
+    _rewrite_log(steps, fewer.name, '\\"numRecords\\": 2', '\\"numRecords\\": 3')
+    size = short.stat().st_size
+    assert sorted(steps.faults()) == [
+        f"_steps/{gone.name} is missing, with 2 rows",
+        f"_steps/{short.name} has {size:,} bytes, and was published with {size + 1:,}",
+        f"_steps/{torn.name} can't be read, and was published with 2 rows",
+        f"_steps/{fewer.name} has 2 rows that can be read, and was published with 3",
+    ]
+
+
+def _rewrite_log(steps, name, before, after):
+    """As if the file had been published with another count."""
+    (log,) = [path for path in Path(steps.path, "_delta_log").glob("*.json") if name in path.read_text()]
+    text = log.read_text()
+    assert before in text
+    log.write_text(text.replace(before, after))

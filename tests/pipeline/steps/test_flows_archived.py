@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 
 from delayedq import Flow, chain, current_message, task
 from delayedq.core.masking import MASKED
@@ -17,6 +18,7 @@ from delayedq.pipeline.books import source_of
 from delayedq.pipeline.lake.side_table import Flows, RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.spark import archive
+from delayedq.pipeline.steps.side_rows import SideRows
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
 from delayedq.store.steps import forget_steps
@@ -174,6 +176,54 @@ def test_each_end_of_a_flow_that_is_retried_has_a_row(archiving, lake, sides):
     list(archiving().run(NOW))
     found = sorted(sides(Flows, [flow.id]), key=lambda row: row["ended_at"])
     assert [row["state"] for row in found] == ["failed", "succeeded"]
+
+
+@ONE_DATABASE
+def test_a_batch_reads_no_flows_that_an_earlier_one_has_copied(archiving, monkeypatch):
+    read = []
+    rows_of = SideRows._flow_rows
+    monkeypatch.setattr(SideRows, "_flow_rows", lambda self, page: read.append(len(page)) or rows_of(self, page))
+    ended = {}
+    for days in (9, 8, 3):
+        with clock(NOW - days * DAY):
+            ended[days] = a_flow(tasks.nothing.s()).id
+            run()
+    list(archiving().run(NOW - 5 * DAY))
+    list(archiving().run(NOW))
+    assert read == [2, 1]
+
+
+@ONE_DATABASE
+def test_a_flow_whose_end_was_committed_late_is_copied_by_the_next_batch(archiving, sides):
+    with clock(NOW - 2 * DAY):
+        late, _ = a_flow(tasks.nothing.s()), a_flow(tasks.nothing.s())
+        run()
+    ended_at = Row.objects.get(id=late.id).ended_at
+    Row.objects.filter(id=late.id).update(ended_at=None)
+    list(archiving().run(NOW - DAY))
+    assert not sides(Flows, [late.id])
+    with clock(NOW - DAY):
+        tasks.nothing.enqueue()
+        run()
+    Row.objects.filter(id=late.id).update(ended_at=ended_at + timedelta(hours=1))
+    list(archiving().run(NOW))
+    assert len(sides(Flows, [late.id])) == 1
+
+
+@ONE_STORE
+def test_check_tells_which_of_their_files_are_gone(archiving, lake, capsys):
+    given_ends()
+    list(archiving().run(NOW))
+    call_command("run_pipeline", "check", "--lake", lake.path)
+    gone = sorted(Path(lake.path).glob("_*/*.parquet"))
+    assert len(gone) == 2
+    for path in gone:
+        path.unlink()
+    with pytest.raises(CommandError, match="2 faults in the lake"):
+        call_command("run_pipeline", "check", "--lake", lake.path)
+    said = capsys.readouterr().out
+    assert f"_flows/{gone[0].name} is missing, with 1 rows" in said
+    assert f"_steps/{gone[1].name} is missing, with 6 rows" in said
 
 
 @ONE_DATABASE

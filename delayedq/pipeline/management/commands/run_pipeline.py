@@ -5,10 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from delayedq.exceptions import PipelineError
 from delayedq.management.arguments import positive
+from delayedq.management.migrations import MigratedCommand
 from delayedq.pipeline.management import lake_arguments
 from delayedq.pipeline.management.values import day, duration, moment, pair, positive_number, share
 
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
 
-class Command(BaseCommand):
+class Command(MigratedCommand):
     help = "Moves messages between files, the queue and its lake, and reports on them, with Spark."
-    requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         steps = parser.add_subparsers(dest="step", required=True)
@@ -30,10 +30,12 @@ class Command(BaseCommand):
         place.add_argument(
             "--address", metavar="WHERE", help="Where executors find the database's URL: env:NAME or file:PATH."
         )
-        _add_load(steps.add_parser("load", parents=[place], help="Rows of files become messages for a task."))
-        _add_archive(steps.add_parser("archive", parents=[place], help="Old history moves into the lake."))
-        _add_report(steps.add_parser("report", parents=[place], help="A page and tables on what happened."))
-        _add_replay(steps.add_parser("replay", parents=[place], help="Messages of the lake are sent again."))
+        _add_load(steps.add_parser("load", parents=[place], help="Load rows of files as messages of a task."))
+        _add_archive(steps.add_parser("archive", parents=[place], help="Move old history into the lake."))
+        _add_report(steps.add_parser("report", parents=[place], help="Write a page and tables about what happened."))
+        _add_replay(
+            steps.add_parser("replay", parents=[place], help="Send messages of the lake and the database again.")
+        )
         lake_arguments.add_steps(steps, place, lake)
 
     def handle(self, *, step: str, **options: Any) -> None:
@@ -56,14 +58,14 @@ def _add_load(parser: ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="CSV, TSV, JSON lines or Parquet; .gz of the texts.")
     parser.add_argument("--task", required=True, metavar="PATH", help="The task, as package.tasks.name.")
     parser.add_argument("--key", metavar="SOURCE", help="A column, or a template such as '{carrier}{flight}/{day}'.")
-    parser.add_argument("--at", metavar="SOURCE", help="When it is due, likewise (at once).")
+    parser.add_argument("--at", metavar="SOURCE", help="When it is due: a column or a template (at once).")
     parser.add_argument("--at-format", metavar="FORMAT", help="The form of --at, as strptime has it (ISO 8601).")
-    parser.add_argument("--timezone", metavar="ZONE", help="Of times that tell none, such as America/New_York.")
+    parser.add_argument("--timezone", metavar="ZONE", help="The zone of times without one, such as America/New_York.")
     parser.add_argument(
         "--argument", action="append", type=pair, default=[], metavar="NAME=SOURCE", help="An argument of the task."
     )
-    parser.add_argument("--ignore", action="append", default=[], metavar="COLUMN", help="Pass over a column.")
-    parser.add_argument("--ignore-others", action="store_true", help="Pass over all columns that nothing uses.")
+    parser.add_argument("--ignore", action="append", default=[], metavar="COLUMN", help="Ignore a column.")
+    parser.add_argument("--ignore-others", action="store_true", help="Ignore all columns that nothing uses.")
     parser.add_argument(
         "--duplicates",
         choices=["reject", "first", "last"],
@@ -71,7 +73,7 @@ def _add_load(parser: ArgumentParser) -> None:
         help="Of rows with one key, refuse all, or take the first or the last (reject).",
     )
     parser.add_argument(
-        "--null", default="", metavar="TEXT", help="What stands for nothing in a CSV file (an empty field)."
+        "--null", default="", metavar="TEXT", help="The text that means no value in a CSV file (an empty field)."
     )
     parser.add_argument("--multiline", action="store_true", help="Fields of a CSV file may have line breaks.")
     parser.add_argument(
@@ -86,7 +88,9 @@ def _add_load(parser: ArgumentParser) -> None:
 
 def _add_archive(parser: ArgumentParser) -> None:
     parser.add_argument("--older-than", type=duration, metavar="TIME", help="As 7d or 12h (DELAYEDQ['ARCHIVE_AFTER']).")
-    parser.add_argument("--batch-rows", type=positive, metavar="N", help="Rows that move together, about (5,000,000).")
+    parser.add_argument(
+        "--batch-rows", type=positive, metavar="N", help="Approximate number of rows of a batch (5,000,000)."
+    )
     parser.add_argument(
         "--abandon", action="store_true", help="Give up the batch that is open, and move nothing; no row is deleted."
     )
@@ -118,9 +122,11 @@ def _add_replay(parser: ArgumentParser) -> None:
         "--state",
         action="append",
         choices=["succeeded", "failed", "cancelled"],
-        help="Of these ends (failed; with --speed also succeeded).",
+        help="Only these outcomes (failed; with --speed also succeeded).",
     )
     parser.add_argument("--task", action="append", default=[], metavar="PATH", help="Of these tasks or queues only.")
-    parser.add_argument("--speed", type=positive_number, metavar="N", help="In the rhythm of then, N times as fast.")
+    parser.add_argument(
+        "--speed", type=positive_number, metavar="N", help="Keep the original intervals, N times as fast."
+    )
     parser.add_argument("--replay-id", metavar="ID", help="Names this replay: it is sent once (made of the options).")
     parser.add_argument("--send", action="store_true", help="Send them; without it they are only counted.")
