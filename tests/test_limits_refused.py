@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from delayedq import Limit, Rate, limits, task
-from delayedq.checks import check_settings
+from delayedq.checks import check_limits, check_settings
 from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidLimit, InvalidMessage
@@ -262,3 +262,14 @@ def test_right_definitions_in_the_settings_are_none(settings):
 def test_the_settings_say_more_than_the_definition_of_a_shared_limit(settings):
     settings.DELAYEDQ = {"LIMITS": {"the-press": {"concurrency": 9}}}
     assert dict(rules_of(tasks.report, "mail").scopes)["the-press"] == get_settings().LIMITS["the-press"]
+
+
+@pytest.mark.parametrize("name", ["crushers", f"{__name__}.other"])
+def test_a_shared_limit_with_the_name_of_a_queue_or_a_task_is_told_by_the_check(name):
+    task(limit=[Limit(name="the-mill", concurrency=1), Limit(name=name, concurrency=2)])(send)
+    assert check_limits() == []
+
+    task(queue_name="crushers")(other)
+    (warning,) = check_limits()
+    assert warning.id == "delayedq.W013"
+    assert f"send: the shared limit {name!r} has the name of " in warning.msg

@@ -65,9 +65,9 @@ def _is_name(name: object) -> bool:
 class Rate:
     """`count` starts in each `per` (timedelta), and up to `burst` of them at once (None: `count`; 1: evenly spaced).
 
-    window: not spread over `per`, but in windows of that length by the clock (UTC): `count` in each, at any moment of
-    it. It has no burst. retries: False: only first attempts count; a retry waits for room too, but takes none.
-    Raises ValueError.
+    window: True: allow `count` starts at any time within each window of length `per` by the clock (UTC), instead of
+    spreading them; there is no burst. retries: False: only first attempts count; a retry waits for room, but takes
+    none. Raises ValueError.
 
         Rate(5, per=timedelta(seconds=1))
         Rate(1_000, per=timedelta(hours=1), window=True)
@@ -106,16 +106,16 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """How many messages may run at once (`concurrency`), and how many may start in a time (`rate`).
+    """How many messages may run at once (`concurrency`), and how many may start within a time (`rate`).
 
-    size: how many there may be, waiting and in flight together. on_full: what becomes of an offer beyond that: "drop"
-    (its outcome is DROPPED), "raise" (QueueFull) or "drop_oldest" (what has been due the longest is cancelled).
-    name: that of a limit which several tasks share; None: it is the task's own.
+    size: how many messages may exist, waiting and in flight together. on_full: what happens to further offers: "drop"
+    (the outcome is DROPPED), "raise" (QueueFull) or "drop_oldest" (the message that has been due longest is cancelled).
+    name: the name of a limit that several tasks share; None: the limit belongs to one task.
 
-    Of the channels of a task or queue by themselves, and so without a name: weight: how many seconds of work a channel
-    gets for each second of one with weight 1; or a dict of weights by the names of channels (others: 1). share: so
-    many may run before other channels get more than theirs. order: "strict": one at a time, and one that is to be tried
-    again blocks its channel until it has ended. Raises ValueError.
+    Options of channels, which need a limit without a name: weight: how many seconds of work a channel gets for each
+    second of a channel with weight 1; or a dict of weights by channel (others: 1). share: how many messages of a
+    channel may run before other channels get more than their share. order: "strict": one message at a time; a message
+    that waits for another attempt blocks its channel until it has ended. Raises ValueError.
 
         Limit(concurrency=2, rate=Rate(5, per=timedelta(seconds=1)))
         Limit(name="the-api", rate=Rate(5, per=timedelta(seconds=1)))

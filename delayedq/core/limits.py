@@ -19,6 +19,8 @@ EARLIEST = datetime(1000, 1, 1, tzinfo=UTC)
 
 def is_storable(text: str) -> bool:
     """False for a text with a NUL, which PostgreSQL refuses, or with a lone surrogate, which has no UTF-8 form."""
+    if text.isascii():
+        return "\0" not in text
     try:
         return b"\0" not in text.encode()
     except UnicodeEncodeError:

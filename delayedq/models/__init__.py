@@ -8,6 +8,7 @@ The QuerySet verbs are for reading. Whatever changes a message goes through `del
 
 from __future__ import annotations
 
+from delayedq.models import installed  # noqa: F401  before the models: it says so if they can't be
 from delayedq.models.channels import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState
 from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
 from delayedq.models.expiring import ExpiringResult

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.models import Model, QuerySet
 
     from delayedq.store.dialect import Dialect
 
@@ -76,6 +77,10 @@ class Database(ABC):
     def in_transaction(self) -> bool:
         """Is there a transaction of the caller's, who decides when it ends?"""
         return self.connection.in_atomic_block or not self.connection.get_autocommit()
+
+    def unlocked[M: Model](self, rows: QuerySet[M]) -> QuerySet[M]:
+        """Those of these rows that no other transaction has locked. They are locked here; SQLite locks no row."""
+        return rows.select_for_update(skip_locked=self.connection.features.has_select_for_update_skip_locked)
 
     def atomic(self, *, savepoint: bool = True) -> AbstractContextManager[None]:
         return transaction.atomic(using=self.alias, savepoint=savepoint)

@@ -59,8 +59,7 @@ def expire_results(store: Store, after: tuple[datetime, int] | None = None, limi
         removable = history.exclude(of_flows_to_retry(store.alias))
         keep = unneeded_condition(store.alias)
         removable = removable if keep is None else removable.filter(keep)
-        skip = store.database.connection.features.has_select_for_update_skip_locked
-        found = list(removable.select_for_update(skip_locked=skip).values_list("id", flat=True))
+        found = list(store.database.unlocked(removable).values_list("id", flat=True))
         removed = history.filter(id__in=found).update(result=None)
         kept = set(history.values_list("id", flat=True))
         rows.filter(message_id__in=[id_ for id_ in ids if id_ not in kept]).delete()

@@ -15,7 +15,7 @@ from delayedq.store.offers import check, check_time, in_lock_order, waves
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from delayedq.store.database import Database
@@ -23,6 +23,14 @@ if TYPE_CHECKING:
 
 #: At most this many messages go into one statement; `enqueue_bulk` holds this many in memory.
 CHUNK = 10_000
+#: So many keys are looked up by one statement: SQLite's may have no more than 999 parameters where it is old.
+LOOKED_UP = 500
+
+
+def chunks(offers: Sequence[Offer]) -> Iterator[tuple[int, ...]]:
+    """The positions of offers that go into one statement each, in lock order."""
+    positions = range(len(offers))
+    return batched(positions if len(offers) <= CHUNK else in_lock_order(offers, positions), CHUNK)
 
 
 class Offering(ABC):
@@ -53,12 +61,15 @@ class Offering(ABC):
         """
         return self._offer_all([*offers], on_conflict, checked=checked)
 
+    def offer_counted(self, offers: Sequence[Offer]) -> int:
+        """`offer_many` for who only asks how many were stored."""
+        return sum(one.outcome is not OfferOutcome.DROPPED for one in self._offer_all(offers, OnConflict.REPLACE))
+
     @retry_on_deadlock
     def _offer_all(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool = False) -> list[Offered]:
-        order = range(len(offers)) if len(offers) <= CHUNK else in_lock_order(offers, range(len(offers)))
         offered: dict[int, Offered] = {}
         with self.database.atomic():
-            for positions in batched(order, CHUNK):
+            for positions in chunks(offers):
                 chunk = [offers[position] for position in positions]
                 store = partial(self._offer_lined_up, on_conflict=on_conflict, checked=checked)
                 sized = any(offer.sizes for offer in chunk)
@@ -84,8 +95,12 @@ class Offering(ABC):
         outcomes: list[Offered | None] = [None] * len(offers)
         for positions in waves(offers):
             wave = [offers[position] for position in positions]
-            for position, offer, offered in zip(positions, wave, self._offer_wave(wave, on_conflict), strict=True):
-                outcomes[position] = self._named(offer, offered)
+            offered = self._offer_wave(wave, on_conflict)
+            unnamed = [offer for offer, one in zip(wave, offered, strict=True) if one.id is None]
+            ids = self._ids_of(unnamed)
+            for position, offer, one in zip(positions, wave, offered, strict=True):
+                known = one.id is not None
+                outcomes[position] = one if known else Offered(OfferOutcome.IGNORED, ids.get((offer.kind, offer.key)))
         return outcomes  # type: ignore[return-value]  # every position is in a wave
 
     @retry_on_deadlock
@@ -124,6 +139,17 @@ class Offering(ABC):
             cursor.execute("SELECT id FROM delayedq_message WHERE kind = %s AND key = %s", [offer.kind, offer.key])
             row = cursor.fetchone()
         return Offered(OfferOutcome.IGNORED, row[0] if row else None)
+
+    def _ids_of(self, offers: Iterable[Offer]) -> dict[tuple[str, str | None], int]:
+        """The same for hundreds by one statement."""
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
+        found: dict[tuple[str, str | None], int] = {}
+        for kind, some in groupby(sorted(offers, key=lambda offer: offer.kind), lambda offer: offer.kind):
+            for keys in batched((offer.key for offer in some), LOOKED_UP):
+                rows = Message.objects.using(self.database.alias).filter(kind=kind, key__in=keys)
+                found |= {(kind, key): id_ for key, id_ in rows.values_list("key", "id")}
+        return found
 
     @abstractmethod
     def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered: ...

@@ -167,6 +167,9 @@ def waves(offers: Sequence[Offer]) -> list[list[int]]:
 
     One statement can't touch a row twice, and a later offer of a key must find the earlier one.
     """
+    keyed = [(offer.kind, offer.key) for offer in offers if offer.key is not None]
+    if len({*keyed}) == len(keyed):
+        return [list(range(len(offers)))] if offers else []
     rounds: list[list[int]] = []
     turns: Counter[tuple[str, str]] = Counter()
     for position, offer in enumerate(offers):

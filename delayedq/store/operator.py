@@ -197,9 +197,10 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             revived = self._revive(revivals, outcome)
-            line_up_again(self._store, revived)
+            of_flows = line_up_again(self._store, revived)
             begin_generations(self._store, revived)
-            live_again(self._store, revived)
+            if of_flows:
+                live_again(self._store, of_flows)
         return revived
 
     @abstractmethod

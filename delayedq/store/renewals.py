@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from delayedq.store.channels.places_held import held_key, hold_longer, let_go
+from delayedq.store.channels.places_held import hold_longer, let_go
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.protocol import Released, Renewed
 
@@ -57,7 +57,7 @@ class Renewals(ABC):
         skipped = self._release(held) if held else {}
         busy = frozenset(pair for pair, is_held in skipped.items() if is_held)
         if lost := skipped.keys() - busy:
-            let_go(self, [held_key(*pair) for pair in lost])  # type: ignore[arg-type]  # this is the store
+            let_go(self, lost)  # type: ignore[arg-type]  # this is the store
         return Released(frozenset(skipped) - busy, busy)
 
     @abstractmethod

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
-from delayedq.flows.sweeping import sweep
+from delayedq.flows.sweeping import Sweeping
 from delayedq.store.channels.counters import forget_unused
 from delayedq.worker.forgetting import Forgetting
 from delayedq.worker.hung import HungWorkers
@@ -100,6 +100,7 @@ class LeaseKeeper:
         self._prune_at = 0.0
         self._sweep_at = 0.0
         self._forgetting = Forgetting(store)
+        self._sweeping = Sweeping(store, patience=0.0)
 
     def run(self) -> None:
         """Serve until the supervisor says farewell; without one, until all workers have ended."""
@@ -268,6 +269,6 @@ class LeaseKeeper:
         began = time.monotonic()
         if began < self._sweep_at:
             return
-        sweep(self._store, began + TURN)
+        self._sweeping.go_on(began + TURN)
         ended = time.monotonic()
         self._sweep_at = ended + max(SWEEP_EVERY, SWEEP_SHARE * (ended - began))

@@ -141,3 +141,13 @@ def test_the_package_gives_its_queues_on_demand():
     assert delayedq.DelayedQueue is DelayedQueue
     with pytest.raises(AttributeError, match="Queue"):
         delayedq.Queue  # noqa: B018
+
+
+def test_an_error_within_a_property_of_a_queue_is_raised_as_it_is():
+    class Contacts(DelayedQueue):
+        @property
+        def region(self):
+            return [].nothing
+
+    with pytest.raises(AttributeError, match="'list' object has no attribute 'nothing'"):
+        Contacts("contacts").region  # noqa: B018

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from django.db import transaction
+from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.store import operator_store
@@ -178,6 +179,13 @@ def test_a_dead_letter_starts_over_under_its_old_id(store):
     assert (row.payload, row.metadata, row.queue) == ('{"args":[1]}', '{"b":1}', "mail")
     assert not FinishedMessage.objects.exists()
     assert claim_one(store, now=at(60)).attempt == 1
+
+
+def test_messages_of_no_flow_are_revived_without_a_statement_for_flows(store, connection):
+    ids = [dead(store, key) for key in ("a", "b")]
+    with CaptureQueriesContext(connection) as captured:
+        assert operator(store).revive([Revival(id_, at(60)) for id_ in ids], "failed") == set(ids)
+    assert not [one["sql"] for one in captured if "delayedq_flow" in one["sql"]]
 
 
 def test_a_cancelled_message_goes_on_as_it_was(store):

@@ -254,6 +254,31 @@ def test_the_first_offer_of_a_key_in_a_batch_wins_if_it_is_to_keep(store):
     assert {key: live(key).payload for key in "ab"} == {"a": "1", "b": "1"}
 
 
+KEYED = [one._replace(key=f"key {number}") for number, one in enumerate(UNKEYED)]
+COUNTED = {
+    "without keys": UNKEYED,
+    "with keys": KEYED,
+    "both": [*UNKEYED, *KEYED],
+    "alike": [message("b"), message("a")],
+    "a key twice": [message("a", "1"), message("b"), message("a", "2"), message()],
+}
+
+
+@pytest.mark.parametrize("batch", COUNTED.values(), ids=COUNTED)
+def test_messages_that_are_only_counted_are_stored_as_others(store, batch):
+    def stored(offer):
+        offer()
+        rows = Message.objects.order_by("id").values()
+        found = [{name: value for name, value in row.items() if name != "id"} for row in rows]
+        Message.objects.all().delete()
+        return found
+
+    expected = stored(lambda: store.at(NOW).offer_many(batch))
+    assert stored(lambda: store.at(NOW).offer_counted(batch)) == expected
+    assert store.at(NOW).offer_counted(batch) == len(batch)
+    assert store.at(NOW).offer_counted(KEYED) == len(KEYED)  # as they stand already, or new
+
+
 def test_one_bad_offer_keeps_a_batch_of_any_size_from_being_stored(store):
     offers = [message(str(number)) for number in range(10_001)]
 

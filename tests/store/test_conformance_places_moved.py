@@ -79,3 +79,24 @@ def test_one_attempt_counts_once_in_what_channels_share(store):
 
     assert len(claims(store, rules=rules, now=at(2))) == 1
     finish(store, first, now=at(3))
+
+
+@pytest.mark.parametrize("rules", [one_by_one(), shared(Limit(concurrency=2))], ids=["channel", "shared"])
+@pytest.mark.parametrize("through", [["b"], ["b", "c"], ["b", "a"]])
+def test_what_is_moved_and_then_released_holds_no_place(store, rules, through):
+    """As a worker does that stops, with what it had not started."""
+    first = moved(store, *through)
+    assert not store.at(at(2)).release([(first.id, first.token)]).lost
+    assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
+
+    taken = claims(store, rules=rules, now=at(3))
+    both = 1 if through[-1] == "a" and rules.channel else 2
+    assert len(taken) == both
+    assert claims(store, rules=rules, now=at(3)) == []
+
+
+def test_its_channel_is_told_although_it_rests_until_the_lease_would_have_run_out(store):
+    first = moved(store, "b")
+    assert asked(store, rules=one_by_one(), now=at(2)) == ([], 58)
+    store.at(at(3)).release([(first.id, first.token)])
+    assert sorted(channels_of(claims(store, rules=one_by_one(), now=at(3)))) == ["a", "b"]

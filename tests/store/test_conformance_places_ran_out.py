@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from delayedq.core.limiting import Limit
+from delayedq.models import ChannelMessage, Message
+from delayedq.store import operator_store
+from delayedq.store.operator import Move, Rewrite, Seen
 from tests.store.channels import channels_of, claims, finish, in_channel, offer, one_by_one, shared
-from tests.store.given import LEASE, at
+from tests.store.given import LEASE, at, retry
 from tests.store.test_conformance_places_held import VERBS, running, stop
 
 
@@ -68,3 +71,67 @@ def test_what_is_replaced_after_its_lease_ran_out_leaves_its_place_to_the_next_c
 
     assert sorted(channels_of(taken)) == ["a", "b"]
     assert store.at(at(62)).renew([(first.id, first.token)], LEASE).lost
+
+
+# What an operator does to a message whose lease ran out, while its attempt may run on
+
+
+def seen(one):
+    return Seen._make(getattr(Message.objects.get(pk=one.id), name) for name in Seen._fields)
+
+
+def move(operator, one, queue="mail"):
+    return operator.move([Move(seen(one), at(1_000), queue, 0)])
+
+
+def move_to_another_queue(operator, one):
+    return move(operator, one, "elsewhere")
+
+
+def cancel(operator, one):
+    return operator.cancel([seen(one)])
+
+
+def rewrite(operator, one):
+    return operator.rewrite([Rewrite(seen(one), "{}", "[2]")])
+
+
+EDITS = pytest.mark.parametrize("edit", [move, move_to_another_queue, cancel, rewrite], ids=lambda edit: edit.__name__)
+
+
+@EDITS
+@pytest.mark.parametrize("rules", [one_by_one(), shared(Limit(concurrency=1))], ids=["channel", "shared"])
+def test_what_an_operator_edits_after_its_lease_ran_out_has_its_place_while_it_may_run(store, edit, rules):
+    first = running(store, rules)
+    assert edit(operator_store(store.alias).at(at(61)), first) == {first.id}
+    assert claims(store, rules=rules, now=at(62), expired=False) == []
+    assert store.at(at(63)).renew([(first.id, first.token)], LEASE).lost
+
+    assert claims(store, rules=rules, now=at(122)) == []
+    assert finish(store, first, now=at(122)).lost == {first.id}
+    assert len(claims(store, rules=rules, now=at(122))) == 1
+    assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
+
+
+@EDITS
+def test_what_an_operator_edits_after_its_lease_ran_out_leaves_its_place_to_the_next_claim(store, edit):
+    first = running(store)
+    edit(operator_store(store.alias).at(at(61)), first)
+    assert len(claims(store, rules=one_by_one(), now=at(62))) == 1
+    assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
+
+
+@pytest.mark.parametrize("rules", [one_by_one(), shared(Limit(concurrency=2))], ids=["channel", "shared"])
+def test_what_an_operator_moves_into_another_queue_counts_where_it_ran_and_once(store, rules):
+    first = running(store, one_by_one())
+    move = Move(seen(first), at(61), "elsewhere", 0)
+    assert operator_store(store.alias).at(at(61)).move([move]) == {first.id}
+    assert len(claims(store, rules=rules, now=at(62), expired=False)) == 1
+
+
+@EDITS
+def test_an_edit_of_what_waits_for_another_attempt_holds_no_place(store, edit):
+    first = running(store)
+    store.at(at(1)).settle([retry(first)], "first")
+    edit(operator_store(store.alias).at(at(2)), first)
+    assert not ChannelMessage.objects.filter(message_id__lt=0).exists()

@@ -18,6 +18,7 @@ from delayedq.exceptions import QueueFull
 from delayedq.models import ChannelMessage, ChannelNotice, ChannelSize, FinishedMessage, LimitState, Message
 from delayedq.store import operator_store
 from delayedq.store.channels.counters import forget_unused
+from delayedq.store.channels.sizes import LOOKED_AT
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack, OfferOutcome, OnConflict
 from tests.store.channels import claims, finish, in_channel
@@ -36,6 +37,15 @@ def offer(store, *offers, now=NOW, policy=OnConflict.REPLACE):
 
 def live():
     return Counter(channel_of(metadata) for metadata in Message.objects.values_list("metadata", flat=True))
+
+
+def cancel_all_of(store, offers):
+    """Without a limit in their way; their places stay until a claim comes."""
+    store.at(NOW).offer_many([one._replace(sizes=()) for one in offers])
+    rows = Message.objects.filter(key=None)
+    operator_store(store.alias).at(NOW).cancel(
+        [Seen._make(getattr(one, name) for name in Seen._fields) for one in rows]
+    )
 
 
 # When it is full
@@ -194,6 +204,18 @@ def test_of_a_batch_the_last_are_left(store):
     new = partial(sized, "a", on_full=OnFull.DROP_OLDEST)
     assert offer(store, *[new(key=str(number)) for number in range(5)]) == [CREATED] * 5
     assert set(Message.objects.values_list("key", flat=True)) == {"3", "4"}
+
+
+def test_the_newest_is_left_however_many_were_dropped_before_a_claim_comes(store):
+    new = partial(sized, "a", 1, on_full=OnFull.DROP_OLDEST)
+    offer(store, new(key="first"))
+    cancel_all_of(store, [new() for _ in range(LOOKED_AT + 10)])
+    assert offer(store, *[new(key=str(number)) for number in range(3)]) == [CREATED] * 3
+    assert offer(store, new(key="last")) == [CREATED]
+    assert set(Message.objects.values_list("key", flat=True)) == {"last"}
+    assert not ChannelMessage.objects.filter(
+        message_id__in=FinishedMessage.objects.filter(key="2").values("id")
+    ).exists()
 
 
 def test_a_limit_that_drops_keeps_the_oldest_of_another_one(store):

@@ -12,7 +12,7 @@ from delayedq.core.limiting import Limit
 from delayedq.exceptions import InvalidLimit
 from delayedq.models import Channel, LimitState
 from delayedq.store.channels.requests import Rules
-from tests.store.channels import claims, finish, offer, one_by_one, shared
+from tests.store.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at
 
 WEIGHTED = Rules(channel=Limit(weight={"heavy": 2}))
@@ -170,3 +170,53 @@ def test_without_a_share_and_a_weight_all_is_as_it_was(store):
     offer(store, *["a"] * 5, *["b"] * 5)
 
     assert names(claims(store, rules=one_by_one(2))) == {"a": 2, "b": 2}
+
+
+# Channels whose places are all taken
+
+
+def in_turn():
+    return Channel.objects.filter(is_ready=True).count()
+
+
+def test_a_channel_that_a_claim_filled_stays_in_turn_while_others_are_before_it(store):
+    offer(store, *[f"c{n}" for n in range(60)] * 3)
+    first = claims(store, 2, rules=one_by_one())
+    assert in_turn() == 60
+
+    finish(store, *first)
+    assert len({*names(claims(store, 58, rules=one_by_one()))} - {*names(first)}) == 58
+
+
+def test_the_claim_that_meets_it_starts_nothing_in_it_and_lets_it_rest(store):
+    offer(store, *[f"c{n}" for n in range(60)] * 3)
+    first = claims(store, 2, rules=one_by_one())
+
+    assert names(first + claims(store, 100, rules=one_by_one())) == {f"c{n}": 1 for n in range(60)}
+    assert in_turn() == 0
+    finish(store, *first)
+    assert names(claims(store, 100, rules=one_by_one())) == names(first)
+
+
+def test_once_a_claim_meets_full_channels_those_that_it_fills_rest_too(store):
+    offer(store, *[f"c{n}" for n in range(30)] * 3)
+    for claim in range(6):  # of 20 channels each, if there are as many
+        claims(store, 2, rules=one_by_one())
+        assert in_turn() == 30, claim
+
+    assert len(claims(store, 2, rules=one_by_one())) == 2
+    assert in_turn() == 30 - 2 - 2
+
+
+def test_many_full_channels_in_turn_keep_none_waiting(store):
+    offer(store, *[f"c{n}" for n in range(60)] * 2)
+    while len(names(claims(store, 2, rules=one_by_one()))) == 2 and in_turn() == 60:
+        pass
+    offer(store, "late")
+
+    claimed, due_in = [], 0.0
+    while due_in == 0.0:  # as a worker asks
+        taken, due_in = asked(store, 2, rules=one_by_one())
+        claimed += taken
+    assert names(claimed)["late"] == 1
+    assert max(names(claimed).values()) == 1

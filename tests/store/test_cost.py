@@ -40,6 +40,13 @@ def test_storing_ten_thousand_messages_takes_few_statements(store, counted, engi
     assert counted(lambda: store.at(NOW).offer_many(offers)) <= BATCH[engine]
 
 
+def test_what_is_offered_again_as_it_stands_is_looked_up_together(store, counted):
+    offers = [message(f"key {number}", scheduled_at=NOW) for number in range(40)]
+    created = counted(lambda: store.at(NOW).offer_many(offers))
+
+    assert counted(lambda: store.at(NOW).offer_many(offers)) <= created + 1
+
+
 @pytest.mark.parametrize("size", [20, 100])
 def test_a_tick_takes_as_many_statements_for_any_batch(store, counted, engine, size):
     store.at(NOW).offer_many([message() for _ in range(3 * size)])

@@ -86,3 +86,29 @@ def test_what_is_replaced_into_another_channel_while_a_claim_takes_place_does_no
     assert Message.objects.get(key="first").attempt == 0
     finish(store, running, now=at(4))
     assert [one.key for one in claims(store, rules=one_by_one(), now=at(4))] == ["first"]
+
+
+def test_what_ends_between_two_reads_of_a_claim_and_was_renewed_beside_its_row_is_counted(store, alias, monkeypatch):
+    """The claim has read the places; the transaction that ended the message began before the renewal."""
+    rules = shared(Limit(concurrency=1))
+    offer(store, "a", key="first")
+    (first,) = claims(store, rules=rules, worker="dead:1:x")
+    offer(store, "b", now=at(1))
+    held_among = type(store).held_among
+
+    def taken_meanwhile(self, ids, now):
+        monkeypatch.setattr(type(store), "held_among", held_among)
+        elsewhere(end_while_it_is_renewed)
+        return held_among(self, ids, now)
+
+    def end_while_it_is_renewed():
+        with transaction.atomic(using=alias):
+            unschedule(store, first)
+            assert not elsewhere(store.at(at(50)).renew, [(first.id, first.token)], LEASE).lost
+
+    monkeypatch.setattr(type(store), "held_among", taken_meanwhile)
+    assert claims(store, rules=rules, now=at(100)) == []
+    assert not Message.objects.filter(pk=first.id).exists()
+    assert claims(store, rules=rules, now=at(101)) == []
+    assert finish(store, first, now=at(102)).lost == {first.id}
+    assert len(claims(store, rules=rules, now=at(102))) == 1

@@ -157,9 +157,13 @@ class ChannelTurn:
             return
         visits = [Visit(one, _limit(one, rules), in_pairs=asked.in_pairs) for one in looks]
         self._choose(visits, room.places)
+        has_more = sum(one.at_once for one in visits) >= asked.most
+        if has_more and not any(one.is_full for one in visits):
+            for one in visits:
+                one.stays = True
         claimed, is_ready = self._start(group, visits)
         self._take_shared(rules, claimed)
-        if sum(one.at_once for one in visits) >= asked.most or len(claimed) >= room.places or is_ready:
+        if has_more or len(claimed) >= room.places or is_ready:
             self._again.append(0.0)
 
     def _asked(self, group: Group, rules: Rules, places: int) -> Asked:

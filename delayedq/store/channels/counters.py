@@ -88,18 +88,23 @@ class Counter:
         places = ChannelMessage.objects.using(database.alias)
         return places.filter(group_id__in=self.groups) if self.scope else places.filter(channel_id=self.id)
 
+    def live_places(self, database: Database) -> QuerySet[ChannelMessage]:
+        """Without those that have ended."""
+        from delayedq.models import Message
+
+        live = Message.objects.filter(id=OuterRef("message_id"), priority__lt=BOUNDARY)
+        return self.places(database).filter(Exists(live))
+
     def count(self, database: Database) -> None:
         """Exactly, unless there is room anyway."""
-        from delayedq.models import ChannelGroup, Message
+        from delayedq.models import ChannelGroup
 
         if self.scope:
             known = ChannelGroup.objects.using(database.alias).filter(Q(queue=self.scope) | Q(kind=self.scope))
             self.groups |= set(known.values_list("id", flat=True))
-        places = self.places(database)
-        self.size = places[: self.most].count()
+        self.size = self.places(database)[: self.most].count()
         if self.is_full:
-            live = Message.objects.filter(id=OuterRef("message_id"), priority__lt=BOUNDARY)
-            self.size = places.filter(Exists(live)).count()
+            self.size = self.live_places(database).count()
         self.counted_at, self.is_exact = database.now(), True
 
 
@@ -180,7 +185,6 @@ def forget_unused(database: Database) -> None:
 
     with database.atomic():
         rows = ChannelSize.objects.using(database.alias).filter(counted_at__lt=database.now() - UNUSED, members="")
-        skip = database.connection.features.has_select_for_update_skip_locked
-        ids = list(rows.select_for_update(skip_locked=skip).values_list("id", flat=True)[:MOST_FORGOTTEN])
+        ids = list(database.unlocked(rows).values_list("id", flat=True)[:MOST_FORGOTTEN])
         if ids:
             rows.filter(id__in=ids).delete()

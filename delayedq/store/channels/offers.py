@@ -10,7 +10,10 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from django.db.models import Q
+
 from delayedq.core.channels import BOUNDARY, LIMITED, channel_id, channel_of, group_id, is_limited, with_channel
+from delayedq.core.metadata import FLOW, step_of
 from delayedq.store.channels.places_held import held_key, hold_moved
 from delayedq.store.channels.requests import Notice, Told
 from delayedq.store.protocol import Finish, GiveBack, OfferOutcome
@@ -72,20 +75,28 @@ def line_up_offered(store: Channels, offers: Iterable[Offer], offered: Iterable[
         store.line_up(lined)
 
 
-def line_up_again(store: Channels, ids: Collection[int]) -> None:
+def line_up_again(store: Channels, ids: Collection[int]) -> list[int]:
     """The same for live messages by what their rows say; those without a channel have no place.
 
-    Their channels are looked at, as they may have blocked them.
+    Their channels are looked at, as they may have blocked them. Returns those that are messages of flows: they are read
+    by the same statement.
     """
     from delayedq.models import Message  # stores are imported before the models are loaded
 
-    rows = Message.objects.using(store.database.alias).filter(id__in=ids, priority__lt=BOUNDARY)
-    named = rows.values_list("id", "queue", "kind", "metadata")
-    lined = {id_: address(queue, kind, channel_of(metadata) or "") for id_, queue, kind, metadata in named}
+    has_channel = Q(priority__lt=BOUNDARY)
+    rows = Message.objects.using(store.database.alias).filter(id__in=ids).annotate(has_channel=has_channel)
+    marked = rows.filter(has_channel | Q(metadata__contains=f'"{FLOW}"'))
+    named = list(marked.values_list("id", "queue", "kind", "metadata", "has_channel"))
+    lined = {
+        id_: address(queue, kind, channel_of(metadata) or "")
+        for id_, queue, kind, metadata, has_channel in named
+        if has_channel
+    }
     if lined:
         store.line_up(lined)
         now = store.now()
         store.tell(Told([where.notice(now) for where in {*lined.values()}]))
+    return [id_ for id_, _, _, metadata, _ in named if step_of(metadata) is not None]
 
 
 def unschedule_and_tell(store: Store, kind: str, key: str) -> bool:

@@ -10,7 +10,7 @@ from django.db.models import Exists, Min, OuterRef, Subquery
 
 from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
-from delayedq.store.channels.places_held import Attempt, give_up, held_key, message_of
+from delayedq.store.channels.places_held import AT_ONCE, Attempt, give_up, held_key, message_of, unlocked
 from delayedq.store.channels.requests import ChannelState, Look, Running
 from delayedq.store.channels.visits import at_once
 
@@ -101,15 +101,13 @@ class Places:
 
     def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
         """What runs in them, and what has a place as if it ran; what runs elsewhere is neither."""
-        taken = self._taken(self._all.filter(group_id__in=groups))
-        held = self._held(taken)
+        taken, held = self._judged(self._all.filter(group_id__in=groups))
         running = [one for one in taken if one.id in held and not one.runs_elsewhere]
         return running, [one for one in taken if one.id not in held]
 
     def running(self, channels: Collection[int]) -> tuple[dict[int, Running], dict[int, list[int]]]:
         """What runs in each of these channels, and the ids of what has a place as if it ran."""
-        taken = self._taken(self._all.filter(channel_id__in=channels))
-        held = self._held(taken)
+        taken, held = self._judged(self._all.filter(channel_id__in=channels))
         running = dict.fromkeys(channels, Running())
         ended: dict[int, list[int]] = {id_: [] for id_ in channels}
         for one in taken:
@@ -125,6 +123,21 @@ class Places:
         named = rows.values_list("message_id", "channel_id", "group_id", "lease_token", "held_until")
         return [Taken(*row) for row in named]
 
+    def _judged(self, places: QuerySet[ChannelMessage]) -> tuple[list[Taken], dict[int, datetime]]:
+        """Of these, those that claims have taken; and of what runs, `_held`.
+
+        What was taken from its attempt after the places were read was given a held place then, which stands for it.
+        """
+        taken = self._taken(places)
+        held = self._held(taken)
+        known = {one.id for one in taken}
+        lost = [one for one in taken if one.id > 0 and one.id not in held and not one.runs_elsewhere]
+        keys = {held_key(*one.attempt): one for one in lost}
+        if new := self._taken(places.filter(message_id__in=keys.keys() - known)) if keys.keys() - known else []:
+            replaced = {keys[one.id] for one in new}
+            taken, held = [*(one for one in taken if one not in replaced), *new], held | self._held(new)
+        return taken, held
+
     def _held(self, taken: Collection[Taken]) -> dict[int, datetime]:
         """The ids of the places of those that run, and until when their leases hold, or at least now."""
         leases = self._leases([one.message for one in taken]) if taken else {}
@@ -135,22 +148,10 @@ class Places:
                 held[one.id] = max(lease.until or self._now, self._now)
             elif one.id < 0 and one.held_until is not None and (one.held_until > self._now or not self._expired):
                 held[one.id] = max(one.held_until, self._now)
-        return held | self._held_since(taken, held)
+        return held
 
     def _leases(self, ids: Sequence[int]) -> dict[int, Held]:
         return self._store.held_among(ids, self._now) if self._expired else self._store.leased_among(ids)
-
-    def _held_since(self, taken: Collection[Taken], held: Collection[int]) -> dict[int, datetime]:
-        """Those whose message was taken from them after the places were read: each was given a held place then."""
-        known = {one.id for one in taken}
-        missing = {held_key(one.id, one.token): one.id for one in taken if one.id > 0 and one.id not in held}
-        new = [key for key in missing if key not in known]
-        rows = self._all.filter(message_id__in=new, held_until__isnull=False) if new else self._all.none()
-        return {
-            missing[key]: max(until, self._now)
-            for key, until in rows.values_list("message_id", "held_until")
-            if until and (until > self._now or not self._expired)
-        }
 
     def give_away(self, ended: Collection[int], *, is_strict: bool = False) -> None:
         """`put_right` places of what ran. Leases that ran out are taken away, so that nobody can renew them.
@@ -180,26 +181,29 @@ class Places:
         What carries the token of its place stays as it is.
 
         is_strict: those that were claimed are first in their channels, and block them. Returns those that have no
-        place any more. What an operator brings back at this moment keeps its place.
+        message any more. What an operator brings back at this moment keeps its place. A place that another transaction
+        has locked stays as it is: all claims would wait for that.
         """
         if not ids:
             return set()
+        with self._store.database.atomic(savepoint=False):
+            return self._put_right(ids, is_strict=is_strict)
+
+    def _put_right(self, ids: Collection[int], *, is_strict: bool) -> set[int]:
         from delayedq.models import Message
 
+        places = {place.message_id: place for place in unlocked(self._store, ids)}
+        # Read once the places are locked: what moves a message writes its place later.
         messages = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
         due = {id_: (at, token) for id_, at, token in messages.values_list("id", "scheduled_at", "lease_token")}
         gone = {id_ for id_ in ids if id_ not in due}
-        if gone:
-            self._store.drop_places(gone)
-            line_up_again(self._store, gone)
-        for place in self._all.filter(message_id__in=list(due)):
-            due_at, token = due[place.message_id]
-            if place.lease_token and place.lease_token == token:
-                continue
-            if is_strict and place.lease_token:
-                place.urgency = HEAD
-            place.lease_token, place.due_at, place.held_until = 0, due_at, None
-            place.save(using=self._alias, update_fields=["lease_token", "due_at", "urgency", "held_until"])
+        if freed := gone & places.keys():
+            self._store.drop_places(freed)
+            line_up_again(self._store, freed)
+        live = [(place, *due[id_]) for id_, place in places.items() if id_ in due]
+        changed = [place for place, at, token in live if _waits_again(place, at, token, is_strict=is_strict)]
+        fields = ["lease_token", "due_at", "urgency", "held_until"]
+        self._all.bulk_update(changed, fields, batch_size=AT_ONCE)
         return gone
 
     def take_leases(self, ended: AbstractSet[Attempt], most: int | None = None) -> AbstractSet[Attempt]:
@@ -209,8 +213,7 @@ class Places:
         if not ended or not self._expired:
             return set()
         expired = Message.objects.using(self._alias).filter(has_run_out(self._now), priority__lt=BOUNDARY)
-        skip = self._store.database.connection.features.has_select_for_update_skip_locked
-        rows = expired.filter(id__in=[id_ for id_, _ in ended]).select_for_update(skip_locked=skip).order_by("id")
+        rows = self._store.database.unlocked(expired.filter(id__in=[id_ for id_, _ in ended])).order_by("id")
         taken = ended & {(id_, token or 0) for id_, token in rows.values_list("id", "lease_token")[:most]}
         if taken:
             ids = [id_ for id_, _ in taken]
@@ -289,6 +292,17 @@ class Places:
         return {channel: definition for _, channel, definition in rows}
 
 
+def _waits_again(place: ChannelMessage, due_at: datetime, token: int | None, *, is_strict: bool) -> bool:
+    """Have it wait as its message says, unless that runs; says whether that changes anything."""
+    was_taken = place.lease_token != 0
+    if (was_taken and place.lease_token == token) or (not was_taken and place.due_at == due_at):
+        return False
+    if is_strict and was_taken:
+        place.urgency = HEAD
+    place.lease_token, place.due_at, place.held_until = 0, due_at, None
+    return True
+
+
 def share_of(room: int, channels: int) -> int:
     """How many messages of each channel to look at: its share of the room, and one more to know whether more wait."""
     return -(-max(room, 0) // max(channels, 1)) + 1
@@ -300,9 +314,10 @@ def unblock(store: Channels, channels: Collection[int]) -> bool:
 
     alias = store.database.alias
     heads = ChannelMessage.objects.using(alias).filter(channel_id__in=channels, lease_token=0, urgency=HEAD)
-    priorities = dict(
-        Message.objects.using(alias).filter(id__in=heads.values("message_id")).values_list("id", "priority")
-    )
-    for id_, priority in priorities.items():
-        heads.filter(message_id=id_).update(urgency=-priority)
+    with store.database.atomic():
+        messages = Message.objects.using(alias).filter(id__in=list(heads.values_list("message_id", flat=True)))
+        # Who has locked a place has locked its message before: so no claim takes it, and waits for the place.
+        priorities = dict(messages.select_for_update().order_by("id").values_list("id", "priority"))
+        for id_, priority in priorities.items():
+            heads.filter(message_id=id_).update(urgency=-priority)
     return bool(priorities)

@@ -4,14 +4,14 @@ Who cancels, stops, unschedules or drops a message while it runs ends the messag
 is told, and ends later. Until then its place stays taken, in a row of its own beside that of the message: a *held
 place*, by the id and the token of the attempt. So the message can come again, and wait in another channel. It is freed
 
-- by the settlement of that attempt, which finds that its message is lost, or was replaced;
+- by the settlement of that attempt, which finds that its message is lost, or was replaced; or by its release;
 - by a claim when the lease has run out, unless the lease keeper extends it before as it would have renewed the lease.
 
 The same holds for a message that is replaced into another channel while it runs: its attempt has its place where it
 started, as long as its lease holds, however often the message is moved. The message has one in its new channel, where
 it waits for that attempt and does not count until it runs: `held_until` of a message's own place says so.
 
-Whoever takes a message away only inserts here, and waits for nobody.
+Whoever takes a message away inserts here; on PostgreSQL they also lock its place, and wait for a claim at most.
 """
 
 from __future__ import annotations
@@ -69,6 +69,16 @@ def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
     if held := store.leased_among(moved) if moved else {}:
         _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
         _places(store).filter(message_id__in=held).update(held_until=store.now())
+
+
+def hold_waiting(store: Channels, ids: Collection[int]) -> None:
+    """Before the leases of these messages, which ran out, are taken away, in that transaction; they wait again.
+
+    On PostgreSQL, the statement that takes them away does it.
+    """
+    if ids:
+        hold(store, ids)
+        _places(store).filter(message_id__in=ids, lease_token__gt=0).update(held_until=store.now())
 
 
 def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping[int, Held]) -> None:
@@ -143,12 +153,15 @@ def free(store: Channels, keys: Collection[int]) -> None:
             _unlocked(store, keys).delete()
 
 
-def let_go(store: Channels, keys: Collection[int]) -> None:
-    """`free` those of them that hold a place, and have their channels looked at."""
-    with store.database.atomic():
-        if known := [*_places(store).filter(message_id__in=keys).values_list("message_id", flat=True)]:
-            store.tell_freed(known)
-            free(store, known)
+def let_go(store: Channels, attempts: Collection[Attempt], released: Collection[int] = ()) -> None:
+    """`free` the places that are held for these attempts, and have their channels looked at.
+
+    So are those of these messages (`released`), which wait again. On PostgreSQL, the statement that releases them does
+    it.
+    """
+    keys = {held_key(*attempt) for attempt in attempts}
+    with store.database.atomic(savepoint=False):
+        free(store, keys & store.tell_freed([*keys, *released]))
 
 
 def _places(store: Channels) -> QuerySet[ChannelMessage]:
@@ -157,10 +170,14 @@ def _places(store: Channels) -> QuerySet[ChannelMessage]:
     return ChannelMessage.objects.using(store.database.alias)
 
 
+def unlocked(store: Channels, keys: Collection[int]) -> QuerySet[ChannelMessage]:
+    """Those of these places that no other transaction has locked."""
+    return store.database.unlocked(_places(store).filter(message_id__in=keys)).order_by("message_id")
+
+
 def _unlocked(store: Channels, keys: Collection[int]) -> QuerySet[ChannelMessage]:
-    """Those that no other transaction has locked; SQLite locks no row."""
-    places = _places(store).filter(message_id__in=keys)
+    """The same, to be written."""
     if not store.database.connection.features.has_select_for_update_skip_locked:
-        return places
-    free = places.select_for_update(skip_locked=True).order_by("message_id")
-    return _places(store).filter(message_id__in=list(free.values_list("message_id", flat=True)))
+        return _places(store).filter(message_id__in=keys)
+    found = unlocked(store, keys).values_list("message_id", flat=True)
+    return _places(store).filter(message_id__in=list(found))

@@ -105,16 +105,17 @@ class _Gate:
         dropped = next((message for message in self._oldest(one) if self._cancelled(message)), None)
         if dropped is None:
             return False
+        one.places(self._database).filter(message_id=dropped.pk).delete()  # or the next offer would read it, too
         one.size -= 1
         self._live.pop((dropped.kind, dropped.key or ""), None)  # a later offer of its key is a new message
         _tell(one, f"message {dropped.pk} was cancelled for a newer one")
         return True
 
     def _oldest(self, one: Counter) -> Iterator[Message]:
-        """Messages that wait, first the one that is due first. Places of what has ended are passed over."""
+        """Messages that wait, first the one that is due first."""
         from delayedq.models import Message
 
-        places = one.places(self._database).filter(lease_token=0).order_by("due_at", "message_id")
+        places = one.live_places(self._database).filter(lease_token=0).order_by("due_at", "message_id")
         ids = list(places.values_list("message_id", flat=True)[: (one.most or 0) + LOOKED_AT])
         for start in range(0, len(ids), LOOKED_AT):
             some = ids[start : start + LOOKED_AT]

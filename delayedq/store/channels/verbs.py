@@ -224,22 +224,20 @@ class Channels(ABC):
             [ChannelNotice(**one._asdict()) for one in told.notices], batch_size=1_000
         )
 
-    def tell_freed(self, ids: Collection[int]) -> None:
-        """These messages were released: the channels of those that have a place are to be looked at.
-
-        On PostgreSQL, the statement that releases them does it.
-        """
+    def tell_freed(self, ids: Collection[int]) -> set[int]:
+        """The channels of those of these messages that have a place are to be looked at. Returns the ids of these."""
         from delayedq.models import Channel, ChannelGroup, ChannelMessage
 
         alias = self.database.alias
         places = ChannelMessage.objects.using(alias).filter(message_id__in=ids)
-        homes = set(places.values_list("channel_id", flat=True))
-        if homes:
+        known = dict(places.values_list("message_id", "channel_id"))
+        if homes := set(known.values()):
             groups = {one.pk: one for one in ChannelGroup.objects.using(alias)}
             channels = Channel.objects.using(alias).filter(id__in=homes, group_id__in=groups)
             named = [(one, groups[one.group_id]) for one in channels]
             now = self.now()
             self.tell(Told([Notice(one.pk, of.pk, of.queue, of.kind, one.name, now) for one, of in named]))
+        return set(known)
 
     def unique(self, *names: str) -> list[str] | None:
         """What `bulk_create` has to know of a conflict."""

@@ -70,19 +70,27 @@ class Visit:
     """`wanted` of its messages shall start; `heads` are the first that are due, and one more if there is one.
 
     weight: that of the channel. step: how far each start takes its turn. at_once: how many start together.
+    stays: it stays in turn also if its messages take all of its places. They may have ended when its turn comes again:
+    then their end need not put it in turn.
     """
 
-    __slots__ = ("at_once", "heads", "limit", "look", "step", "wanted", "weight")
+    __slots__ = ("at_once", "heads", "limit", "look", "stays", "step", "wanted", "weight")
 
     def __init__(self, look: Look, limit: Limit, *, in_pairs: bool) -> None:
         self.look, self.limit, self.heads, self.wanted = look, limit, look.heads, 0
         self.weight = limit.weight_of(look.channel.name)
         self.step = cost(look.channel.seconds) / self.weight
         self.at_once = at_once(look.channel.seconds, in_pairs=in_pairs)
+        self.stays = False
 
     @property
     def name(self) -> str:
         return self.look.channel.name
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all of its places were taken before this claim."""
+        return self.limit.concurrency is not None and self.look.running.number >= self.limit.concurrency
 
     def waiting(self, most: int, now: datetime) -> Waiting:
         """How many of its messages may start, and how far that takes its turn."""
@@ -130,7 +138,9 @@ class Visit:
         if started < self.wanted:
             return now + LOCKED
         room = room_of(self.limit, running, bucket, 1, now)
-        return None if room.places > 0 else room.released_at or self._ends_at(now, lease)
+        if room.places > 0 or (self.stays and started and room.released_at is None):
+            return None
+        return room.released_at or self._ends_at(now, lease)
 
     def _ends_at(self, now: datetime, lease: timedelta) -> datetime:
         """When to look at it again, if nothing tells of the end of what runs in it: then the first lease has ended."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from delayedq.core.channels import BOUNDARY
 from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
 from delayedq.store.mysql.sql import BY_ID, HISTORY, IDS, KEY, LONGTEXT, NOW, VARCHAR, unleased
 
-# Those that no claim holds, locked; as they are seen now.
+# Those that no claim holds, locked; as they are seen now, and whether they have a lease in a channel.
 _SEEN = f"""
-SELECT message.id, generation, attempt, scheduled_at, queue, {given_priority()} FROM {IDS} {BY_ID}
+SELECT message.id, generation, attempt, scheduled_at, queue, {given_priority()},
+    message.lease_token IS NOT NULL AND message.priority < {BOUNDARY}
+FROM {IDS} {BY_ID}
 WHERE {{which}}
 FOR UPDATE SKIP LOCKED
 """

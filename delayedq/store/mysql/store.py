@@ -19,7 +19,7 @@ from delayedq.core.channels import is_limited
 from delayedq.store import retention
 from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
-from delayedq.store.channels.places_held import hold
+from delayedq.store.channels.places_held import hold, let_go
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.mysql import bare_sql, sql
@@ -235,7 +235,7 @@ class MySQLStore(MySQLChannels, Store):
         with self.database.atomic():
             free = self._free(held)
             self.database.write_to(sql.RELEASE, (id_ for id_, _ in free))
-            self.tell_freed([id_ for id_, _ in free])
+            let_go(self, free, [id_ for id_, _ in free])
             rest = set(held) - free
             present = set(self.database.rows_of(sql.HELD, {id_ for id_, _ in rest}))
         return {pair: pair in present for pair in rest}

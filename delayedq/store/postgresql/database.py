@@ -99,5 +99,5 @@ class PostgreSQLDatabase(Database):
         with self.connection.cursor() as cursor:
             cursor.cursor = _BatchCursor(self.connection.connection)
             cursor.execute(statement, parameters)
-            rows: list[tuple[Any, ...]] = cursor.fetchall()
+            rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows

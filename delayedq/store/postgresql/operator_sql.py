@@ -20,16 +20,41 @@ message.id = {FREE} AND message.id = seen.id AND message.generation = seen.gener
 """
 _UNCHANGED = f"{_AS_SEEN} AND {unleased('message')}"
 
-MOVE = f"""
+# Those that wait again: what runs in a channel, as its lease ran out and can be renewed yet, leaves a held place. Its
+# own place is written after that, as a statement can't lock a row that it has changed.
+_CHANGED = f"""
+WITH ended AS (
+    SELECT message.id, message.priority, message.lease_token, message.leased_until, {{new}}
+    FROM delayedq_message AS message, unnest({_SEEN}, {{given}}) AS seen ({_SEEN_COLUMNS}, {{columns}})
+    WHERE {_UNCHANGED}{{also}}
+    FOR UPDATE OF message
+),
+{HOLD},
+waiting AS (
+    UPDATE delayedq_channelmessage SET held_until = {NOW} WHERE message_id = ANY(ARRAY(SELECT id FROM held))
+)
 UPDATE delayedq_message AS message
-SET scheduled_at = seen.new_time, queue = seen.new_queue,
-    priority = {moved_priority("seen.new_priority", "message.priority")},
-    lease_token = NULL, leased_until = NULL, leased_by = NULL
-FROM unnest({_SEEN}, %(new_times)s::timestamptz[], %(new_queues)s::text[], %(new_priorities)s::smallint[])
-    AS seen ({_SEEN_COLUMNS}, new_time, new_queue, new_priority)
-WHERE {_UNCHANGED}
+SET {{changes}}, lease_token = NULL, leased_until = NULL, leased_by = NULL
+FROM ended
+WHERE message.id = ANY(ARRAY(SELECT id FROM ended)) AND message.id = ended.id
 RETURNING message.id
 """
+
+MOVE = _CHANGED.format(
+    given="%(new_times)s::timestamptz[], %(new_queues)s::text[], %(new_priorities)s::smallint[]",
+    columns="new_time, new_queue, new_priority",
+    new="new_time, new_queue, new_priority",
+    also="",
+    changes=f"""scheduled_at = ended.new_time, queue = ended.new_queue,
+    priority = {moved_priority("ended.new_priority", "message.priority")}""",
+)
+REWRITE = _CHANGED.format(
+    given="%(payloads_before)s::text[], %(payloads)s::text[]",
+    columns="payload_before, new_payload",
+    new="new_payload",
+    also=" AND message.payload = seen.payload_before",
+    changes="payload = ended.new_payload",
+)
 
 CANCEL = f"""
 WITH ended AS (
@@ -37,19 +62,11 @@ WITH ended AS (
     USING unnest({_SEEN}) AS seen ({_SEEN_COLUMNS})
     WHERE {_UNCHANGED}
     RETURNING message.*
-)
+),
+{HOLD}
 {HISTORY}
 SELECT {history(finished_at=NOW)} FROM ended
 RETURNING id
-"""
-
-REWRITE = f"""
-UPDATE delayedq_message AS message
-SET payload = seen.payload, lease_token = NULL, leased_until = NULL, leased_by = NULL
-FROM unnest({_SEEN}, %(payloads_before)s::text[], %(payloads)s::text[])
-    AS seen ({_SEEN_COLUMNS}, payload_before, payload)
-WHERE {_UNCHANGED} AND message.payload = seen.payload_before
-RETURNING message.id
 """
 
 # Still as seen, and a claim holds it.

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.claims import new_token
 from delayedq.store.postgresql import offers_sql
+from delayedq.store.protocol import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.store.bare_queues import Matching
-    from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane, Offer
+    from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane
 
 
 def of_offer(offer: Offer) -> dict[str, Any]:
@@ -21,25 +22,16 @@ def of_offer(offer: Offer) -> dict[str, Any]:
 
 
 def of_offers(offers: Sequence[Offer]) -> dict[str, Any]:
-    return {
-        **{name: texts([getattr(offer, name) for offer in offers]) for name in offers_sql.OFFER_TEXTS},
-        "priority": numbers(offer.priority for offer in offers),
-        "max_attempts": numbers(offer.max_attempts for offer in offers),
-        "scheduled_at": moments([offer.scheduled_at for offer in offers]),
-    }
-
-
-def of_unkeyed(offers: Sequence[Offer]) -> dict[str, Any]:
+    """Of at least one. What they have in common is sent once."""
+    values = dict(zip(Offer._fields, zip(*offers, strict=True), strict=True))
     parameters = {
-        "payload": texts([offer.payload for offer in offers]),
-        "scheduled_at": moments([offer.scheduled_at for offer in offers]),
+        "key": texts(values["key"]),
+        "payload": texts(values["payload"]),
+        "scheduled_at": moments(values["scheduled_at"]),
     }
-    arrays: dict[str, Callable[[list[Any]], str | None]]
-    arrays = {"queue": texts, "kind": texts, "metadata": texts, "priority": numbers, "max_attempts": numbers}
-    for name, array in arrays.items():
-        values = [getattr(offer, name) for offer in offers]
-        is_same = values.count(values[0]) == len(values)
-        parameters |= {name: None if is_same else array(values), f"same_{name}": values[0] if is_same else None}
+    for name, array in _ALIKE.items():
+        first, is_same = values[name][0], values[name].count(values[name][0]) == len(offers)
+        parameters |= {name: None if is_same else array(values[name]), f"same_{name}": first if is_same else None}
     return parameters
 
 
@@ -127,6 +119,11 @@ def moments(values: Sequence[datetime | None]) -> str | None:
 
 def _quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+#: The columns in which the offers of a batch are mostly alike, and how they are written where they are not.
+_ALIKE: dict[str, Callable[[Sequence[Any]], str | None]]
+_ALIKE = {"queue": texts, "kind": texts, "metadata": texts, "priority": numbers, "max_attempts": numbers}
 
 
 def of_returns(returns: Sequence[GiveBack]) -> dict[str, Any]:

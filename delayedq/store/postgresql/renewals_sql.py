@@ -48,9 +48,18 @@ WITH released AS (
     WHERE message.id = {FREE} AND message.id = held.id AND message.lease_token = held.token
     RETURNING message.id, held.token
 ),
+-- The places of those that were replaced into another channel meanwhile, which were held where they were claimed.
+let_go AS (
+    DELETE FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(
+        SELECT message_id FROM delayedq_channelmessage
+        WHERE message_id = ANY(ARRAY(SELECT ~(id # token) FROM released)) FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING channel_id
+),
 -- The channels of those that have one are to be looked at: there is room.
 freed AS (
-    SELECT DISTINCT channel_id FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT id FROM released))
+    SELECT channel_id FROM delayedq_channelmessage WHERE message_id = ANY(ARRAY(SELECT id FROM released))
+    UNION SELECT channel_id FROM let_go
 ),
 -- LIMIT keeps the planner from joining them otherwise than by their keys.
 told AS (

@@ -17,8 +17,8 @@ from delayedq.store.claims import in_lane_order
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.expiring import with_retention
 from delayedq.store.flows.ending import in_flows
-from delayedq.store.offering import CHUNK
-from delayedq.store.offers import check, offered
+from delayedq.store.offering import CHUNK, chunks
+from delayedq.store.offers import check, offered, waves
 from delayedq.store.postgresql import bare_sql, drops_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
 from delayedq.store.postgresql.ends import PostgreSQLEnds
@@ -35,7 +35,6 @@ from delayedq.store.postgresql.parameters import (
     of_offers,
     of_request,
     of_returns,
-    of_unkeyed,
 )
 from delayedq.store.protocol import (
     Claimed,
@@ -45,6 +44,7 @@ from delayedq.store.protocol import (
     LaneHead,
     Offered,
     OfferOutcome,
+    OnConflict,
     Settled,
     SettledAndClaimed,
 )
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from delayedq.store.bare_queues import Matching
     from delayedq.store.listener import Listener
     from delayedq.store.postgresql.database import PostgreSQLDatabase
-    from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, OnConflict, Transition
+    from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
     from delayedq.store.renewals import Held
 
 
@@ -99,7 +99,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
 
     def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
         if all(offer.key is None for offer in offers):
-            ids = self.database.batch(offers_sql.OFFER_UNKEYED, of_unkeyed(offers))
+            ids = self.database.batch(offers_sql.OFFER_UNKEYED, of_offers(offers))
             return [Offered(OfferOutcome.CREATED, id_) for (id_,) in sorted(ids)]
         rows = self.database.batch(offers_sql.OFFER_MANY[on_conflict], of_offers(offers))
         by_key = {(row[2], row[3]): offered(row) for row in rows if row[3] is not None}
@@ -113,6 +113,26 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         ]
 
     @retry_on_deadlock
+    def offer_counted(self, offers: Sequence[Offer]) -> int:
+        """No outcome comes here: of 100,000 with keys that takes a fifth of the time."""
+        if any(offer.channel is not None or offer.sizes for offer in offers):
+            return super().offer_counted(offers)
+        for offer in offers:
+            check(offer)
+        with self.database.atomic():
+            for some in chunks(offers):
+                chunk = [offers[position] for position in some]
+                for positions in waves(chunk):
+                    self._store_wave([chunk[position] for position in positions])
+            self.notify_after_commit({offer.scheduled_at for offer in offers})
+        return len(offers)
+
+    def _store_wave(self, offers: Sequence[Offer]) -> None:
+        keyed = any(offer.key is not None for offer in offers)
+        statement = offers_sql.STORE_MANY[OnConflict.REPLACE] if keyed else offers_sql.STORE_UNKEYED
+        self.database.batch(statement, of_offers(offers))
+
+    @retry_on_deadlock
     def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
         """One statement for each CHUNK, whose ids need not come here."""
         if any(offer.channel is not None or offer.sizes for offer in offers):
@@ -122,7 +142,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
             check(offer)
         with self.database.atomic():
             for some in batched(offers, CHUNK):
-                self.database.batch(offers_sql.OFFER_STEP, {**of_unkeyed(some), "step": step})
+                self.database.batch(offers_sql.OFFER_STEP, {**of_offers(some), "step": step})
             self.notify_after_commit({offer.scheduled_at for offer in offers})
 
     def notify(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.channels import channel_of
-from delayedq.store.channels.places_held import hold
+from delayedq.store.channels.places_held import hold, hold_waiting
 from delayedq.store.operator import OperatorStore
 from delayedq.store.sqlite import operator_sql as sql
 from delayedq.store.sqlite.values import text
@@ -24,34 +24,48 @@ class SQLiteOperatorStore(OperatorStore):
     def _move(self, moves: Sequence[Move]) -> set[int]:
         moment = self.database.now()
         with self.database.atomic():
-            return self._each(sql.MOVE, [_moved(move, moment) for move in moves])
+            return self._changed(sql.MOVE, [_moved(move, moment) for move in moves])
 
     def cancel(self, seen: Sequence[Seen]) -> set[int]:
         moment = self.database.now()
         with self.database.atomic():
-            recorded = self._each(sql.RECORD_CANCELLED, [_seen(one, moment) for one in seen])
-            return self._each(sql.DELETE, [{"id": id_} for id_ in recorded])
+            return self._ended(sql.RECORD_CANCELLED, [_seen(one, moment) for one in seen])
 
     def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
         moment = self.database.now()
         with self.database.atomic():
-            return self._each(sql.REWRITE, [_rewritten(rewrite, moment) for rewrite in rewrites])
+            return self._changed(sql.REWRITE, [_rewritten(rewrite, moment) for rewrite in rewrites])
 
     def stop(self, seen: Sequence[Seen]) -> set[int]:
         moment = self.database.now()
         with self.database.atomic():
-            recorded = [row for one in seen for row in self.database.rows(sql.RECORD_STOPPED, _seen(one, moment))]
-            hold(self._store, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
-            return self._each(sql.DELETE, [{"id": id_} for id_, _ in recorded])
+            return self._ended(sql.RECORD_STOPPED, [_seen(one, moment) for one in seen])
 
     def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
         with self.database.atomic():
             revived = self._each(sql.REVIVE, [{**_revival(one), "outcome": outcome} for one in revivals])
             return self._each(sql.DELETE_ENDED, [{"id": id_} for id_ in revived])
 
+    def _changed(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
+        """Those that the statement has changed, which wait again."""
+        rows = self._rows(statement, given)
+        leased = [id_ for id_, token in rows if token is not None]
+        hold_waiting(self._store, leased)
+        self._each(sql.TAKE_LEASE, [{"id": id_} for id_ in leased])
+        return {id_ for id_, _ in rows}
+
+    def _ended(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
+        """Those that the statement has recorded, which it deletes."""
+        recorded = self._rows(statement, given)
+        hold(self._store, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
+        return self._each(sql.DELETE, [{"id": id_} for id_, _ in recorded])
+
     def _each(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
         """The ids that a statement answers with, for one set of parameters after the other."""
-        return {row[0] for parameters in given for row in self.database.rows(statement, parameters)}
+        return {row[0] for row in self._rows(statement, given)}
+
+    def _rows(self, statement: str, given: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [row for parameters in given for row in self.database.rows(statement, parameters)]
 
 
 def _seen(seen: Seen, now: datetime) -> dict[str, Any]:

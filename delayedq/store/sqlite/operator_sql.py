@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from delayedq.core.channels import BOUNDARY
 from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
 from delayedq.store.sqlite.sql import HISTORY
 
@@ -12,12 +13,20 @@ id = %(id)s AND generation = %(generation)s AND attempt = %(attempt)s AND schedu
 """
 _UNCHANGED = f"{_AS_SEEN} AND (lease_token IS NULL OR leased_until <= %(now)s)"
 
+# Of what has a channel, the lease is read first, and then taken away: its place is held.
+_UNLEASED = ", ".join(
+    f"{name} = CASE WHEN priority < {BOUNDARY} THEN {name} END" for name in ("lease_token", "leased_until", "leased_by")
+)
+TAKE_LEASE = """
+UPDATE delayedq_message SET lease_token = NULL, leased_until = NULL, leased_by = NULL WHERE id = %(id)s
+RETURNING id
+"""
+
 MOVE = f"""
 UPDATE delayedq_message
-SET scheduled_at = %(new_time)s, queue = %(new_queue)s, priority = {moved_priority("%(new_priority)s")},
-    lease_token = NULL, leased_until = NULL, leased_by = NULL
+SET scheduled_at = %(new_time)s, queue = %(new_queue)s, priority = {moved_priority("%(new_priority)s")}, {_UNLEASED}
 WHERE {_UNCHANGED}
-RETURNING id
+RETURNING id, lease_token
 """
 
 RECORD_CANCELLED = f"""
@@ -25,14 +34,14 @@ RECORD_CANCELLED = f"""
 SELECT {history(finished_at="%(now)s")}
 FROM delayedq_message
 WHERE {_UNCHANGED}
-RETURNING id
+RETURNING id, metadata
 """
 
 REWRITE = f"""
 UPDATE delayedq_message
-SET payload = %(payload)s, lease_token = NULL, leased_until = NULL, leased_by = NULL
+SET payload = %(payload)s, {_UNLEASED}
 WHERE {_UNCHANGED} AND payload = %(payload_before)s
-RETURNING id
+RETURNING id, lease_token
 """
 
 # Still as seen, and a claim holds it.

@@ -15,7 +15,7 @@ from delayedq.core.channels import BOUNDARY, channel_of
 from delayedq.core.conditions import as_text, from_text, meets
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
-from delayedq.store.channels.places_held import hold
+from delayedq.store.channels.places_held import hold, let_go
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
@@ -210,7 +210,8 @@ class SQLiteStore(SQLiteChannels, Store):
     def _release(self, held: Collection[Held]) -> dict[Held, bool]:
         with self.database.atomic():
             each = [(pair, self.database.rows(sql.RELEASE, {"id": pair[0], "lease_token": pair[1]})) for pair in held]
-            self.tell_freed([pair[0] for pair, released in each if released])
+            gone = [pair for pair, released in each if released]
+            let_go(self, gone, [id_ for id_, _ in gone])
         return {pair: False for pair, released in each if not released}
 
     def _unschedule(self, kind: str, key: str) -> bool:
