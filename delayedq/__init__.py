@@ -74,7 +74,11 @@ _HOMES = {
 
 def __getattr__(name: str) -> Any:
     """Tasks and queues are imported on first use, so that `delayedq.core` can be imported without Django."""
+    from delayedq.core.other_names import NAMES, hint, unknown_name
+
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(home), name)
+    if name in NAMES:
+        raise unknown_name(f"delayedq has no {name!r}.{hint(name, NAMES)}")
     raise AttributeError(f"module 'delayedq' has no attribute {name!r}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from itertools import batched, chain
+from functools import wraps
+from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.checks import Error
-from django.core.exceptions import ImproperlyConfigured
-from django.db import transaction
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.db import OperationalError, transaction
 
 from delayedq import results
 from delayedq.compat import (
@@ -32,7 +33,7 @@ from delayedq.task_defaults import read_options
 from delayedq.tasks import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from datetime import datetime
 
     from django.core.checks import CheckMessage
@@ -45,6 +46,29 @@ if TYPE_CHECKING:
     AnyTask = Task[..., Any]
 else:
     AnyResult = TaskResult
+
+
+#: `calls` can't be read again here, and are sorted within a chunk only.
+_UNDONE = (
+    "enqueue_bulk() stored nothing, as another transaction wrote the same keys in another order. Call it again. If all "
+    "of these transactions write their keys in sorted order (that of Python), none is undone."
+)
+
+
+def _in_async_code[**P, R](use: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Django's error for sync code on an event loop does not know that each verb has an async version."""
+
+    def decorated(verb: Callable[P, R]) -> Callable[P, R]:
+        @wraps(verb)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                return verb(*args, **kwargs)
+            except SynchronousOnlyOperation as error:
+                raise SynchronousOnlyOperation(f"{error} In async code: await task.{use}(...).") from None
+
+        return called
+
+    return decorated
 
 
 class OfferingBackend(BaseTaskBackend):
@@ -103,7 +127,7 @@ class OfferingBackend(BaseTaskBackend):
     def enqueue_bulk(self, task: AnyTask, calls: Iterable[AnyCall], chunk_size: int) -> int:
         """See `Task.enqueue_bulk`. Raises ValueError for a chunk size below 1."""
         self.validate_task(task)
-        if chunk_size < 1:
+        if not isinstance(chunk_size, int) or chunk_size < 1:
             raise ValueError(f"enqueue_bulk() takes a chunk_size of at least 1, not {chunk_size!r}.")
         return self._offer_bulk(task, task.offers(calls, task.run_after), chunk_size)
 
@@ -157,6 +181,7 @@ class DelayedQBackend(OfferingBackend):
 
     # Ways in
 
+    @_in_async_code("aenqueue")
     def _enqueue(self, task: AnyTask, offer: Offer, args: Any, kwargs: Any) -> AnyResult:
         store = self.store
         offered = store.offer(offer)
@@ -175,18 +200,26 @@ class DelayedQBackend(OfferingBackend):
         stored = Message.objects.using(store.alias).filter(pk__in=[offered.id])
         return stored.values_list("created_at", flat=True).get()
 
+    @_in_async_code("aschedule_at")
     def _offer(self, task: AnyTask, offer: Offer, on_conflict: OnConflict) -> Scheduled:  # noqa: ARG002
         return Scheduled.of(self.store.offer(offer, on_conflict))
 
+    @_in_async_code("aenqueue_many")
     def _offer_many(self, task: AnyTask, offers: Iterable[Offer]) -> list[Scheduled]:  # noqa: ARG002
         return [Scheduled.of(offered) for offered in self.store.offer_many(offers)]
 
+    @_in_async_code("aenqueue_bulk")
     def _offer_bulk(self, task: AnyTask, offers: Iterable[Offer], chunk_size: int) -> int:  # noqa: ARG002
         store = self.store
-        with transaction.atomic(using=store.alias):
-            offered = chain.from_iterable(store.offer_many(chunk) for chunk in batched(offers, chunk_size))
-            return sum(one.outcome is not OfferOutcome.DROPPED for one in offered)
+        try:
+            with transaction.atomic(using=store.alias):
+                return sum(store.offer_counted(chunk) for chunk in batched(offers, chunk_size))
+        except OperationalError as error:
+            if store.database.is_deadlock(error):
+                error.add_note(_UNDONE)
+            raise
 
+    @_in_async_code("aunschedule")
     def _unschedule(self, task: AnyTask, key: str) -> bool:
         if is_strict(task):
             return unschedule_and_tell(self.store, task.module_path, key)
@@ -200,12 +233,16 @@ class DelayedQBackend(OfferingBackend):
 
         try:
             id_ = int(result_id)
-        except ValueError:
-            raise TaskResultDoesNotExist(result_id) from None
+        except (ValueError, TypeError):
+            problem = f"{result_id!r} is no id of a message, which is a number: it is result.id of enqueue()."
+            raise TaskResultDoesNotExist(problem) from None
         alias = self.store.alias
         messages = Message.objects.using(alias)
         if live := messages.filter(id=id_).annotate(is_leased=messages.is_leased()).first():
             return results.of_live(live, self.alias, leased=live.is_leased)  # type: ignore[attr-defined]  # annotated
         if ended := FinishedMessage.objects.using(alias).filter(id=id_).first():
             return results.of_ended(ended, self.alias)
-        raise TaskResultDoesNotExist(result_id)
+        raise TaskResultDoesNotExist(
+            f"No message has the id {result_id} in the database {alias!r}: its history was pruned, it was never "
+            "committed, or it is in the database of another backend."
+        )

@@ -31,21 +31,21 @@ class BaseTask(AnyTask):
     backoff: delay before the next attempt: a timedelta; a list of them, of which the last one is repeated; or a
         callable that takes the number of the failed attempt (1 for the first) and returns a timedelta; see
         `delayedq.core.backoff`.
-    retry_on, give_up_on: after which errors another attempt may follow, and after which the message fails at once: an
-        exception class, several of them, or a function that takes the error and returns a bool. None: after all, and
-        after none. `give_up_on` goes before `retry_on`. `raise Retry` and `raise Fail` are asked neither way.
-    timeout: longest duration of one attempt (timedelta); then TaskTimeout is raised in it.
-    deadline: within this time (timedelta) after it was first due, the message must have ended, attempts and pauses
-        together; then DeadlineExceeded is raised in the attempt that runs, and no other follows.
-    expires: a message that did not start within this time (timedelta) after it was due is not worth it any more and
-        ends as expired. It holds for the first attempt only, and not for one that has recorded a step: see `deadline`.
+    retry_on, give_up_on: errors that another attempt may follow, and errors after which the message fails at once: an
+        exception class, several of them, or a function that takes the error and returns a bool. None: all errors may be
+        followed by another attempt. `give_up_on` goes before `retry_on`. Neither applies to `Retry` and `Fail`.
+    timeout: longest duration of one attempt (timedelta); after it, TaskTimeout is raised in the attempt.
+    deadline: longest time (timedelta) from when the message was first due to its end, attempts and pauses together;
+        after it, DeadlineExceeded is raised in the running attempt, and no other attempt follows.
+    expires: a message that did not start within this time (timedelta) after it was due ends as expired. This applies to
+        the first attempt only, and not to a message that has recorded a step: see `deadline`.
     result_retention: the return value is removed this long (timedelta) after the message has ended; its history stays.
-        None: it is kept as long as that.
+        None: it is kept as long as the history.
     on_success, on_failure, on_retry: a task that is enqueued in the transaction that ends the message as succeeded,
         ends it as failed, or gives it back for another attempt. Its only argument is the id of that message (a str),
         which its backend's `get_result` takes.
-    interruptible: if its message is cancelled while a sync task runs, TaskCancelled is raised in its thread, as soon as
-        that is known, between two Python instructions. False: it runs on, and may look at
+    interruptible: if the message is cancelled while a sync task runs, TaskCancelled is raised in its thread, as soon as
+        the worker knows it, between two Python instructions. False: the task continues, and may check
         `current_message().cancelled`. Async tasks are always cancelled.
     metadata: JSON that is stored with the message; `current_message().metadata` returns it.
     exactly_once: run the task in a transaction on the queue's database that also ends its message: what the task writes
@@ -54,19 +54,19 @@ class BaseTask(AnyTask):
         this transaction; `transaction.on_commit` callbacks run as usual. Sync functions only. Keep them short: their
         locks are held until the end, and on SQLite that is a lock on the whole file.
     sensitive: names of arguments that are masked wherever they would be shown or logged ("return": the result); True:
-        all of them and the result. Django's `sensitive_variables` on the function adds its names. See
+        all arguments and the result. Django's `sensitive_variables` on the function adds its names. See
         `delayedq.masking`.
-    steps: the names of the steps that its function may call, without their numbers. Then it may call no other, and
-        `manage.py delayedq check-pending` can say whether the recorded steps of what waits are known to this version.
-        None: any.
+    steps: the names of the steps that the function may call, without their numbers; it may call no others. Then
+        `manage.py delayedq check-pending` can tell whether this version knows the recorded steps of waiting messages.
+        None: any steps.
 
     channel, limit: see `delayedq.task_channels`.
     aliases: paths that the task had before it was moved or renamed: messages that were stored under one of them run.
         Keys are unique per stored path, so a new message does not replace one of an old path.
 
-    Those in DEFAULTED are those of the backend's OPTIONS, for its queue or for all, if they are None (without OPTIONS:
-    8 attempts, an exponential backoff from 5 s to 1 h, and nothing else). Messages store their own max_attempts, and
-    what `using()` changes; all else is what the code of the worker says.
+    If an option in DEFAULTED is None, the backend's OPTIONS apply, first those of its queue (without OPTIONS: 8
+    attempts, an exponential backoff from 5 s to 1 h, and nothing else). A message stores its max_attempts, and what
+    `using()` changes; all other options are those in the worker's code.
     """
 
     max_attempts: int = None  # type: ignore[assignment]  # that of the backend
@@ -97,7 +97,7 @@ class BaseTask(AnyTask):
             raise no_attribute(self, name, VERBS)
 
     def s(self, *args: Any, **kwargs: Any) -> Signature:
-        """A call of the task as a part of a flow. In a chain, the result of what comes before is its first argument.
+        """Return a call of the task for a flow. In a chain, the result of the previous step is its first argument.
 
         Raises NotStorable, naming the argument, if one can't be stored.
 
@@ -106,7 +106,7 @@ class BaseTask(AnyTask):
         return Signature.of(self, args, kwargs)
 
     def si(self, *args: Any, **kwargs: Any) -> Signature:
-        """The same, but it gets these arguments and no result (an immutable signature)."""
+        """Return a call that gets only these arguments, and no result (an immutable signature)."""
         return Signature.of(self, args, kwargs, takes_result=False)
 
 

@@ -17,6 +17,7 @@
 - delayedq.W010  no backend in TASKS is delayedq's
 - delayedq.W011  two tasks have the same path
 - delayedq.W012  the return values of a task shall be kept for longer than history is
+- delayedq.W013  a shared limit has the name of a queue or a task
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from delayedq.cron.definitions import read
 from delayedq.masking import redact
 from delayedq.models import Message
 from delayedq.store import store_for
+from delayedq.task_channels import limits_in
 from delayedq.task_options import doubled
 from delayedq.tasks import registered
 
@@ -126,6 +128,22 @@ def check_paths(**_: Any) -> list[CheckMessage]:
         )
         for path, (before, after) in doubled.items()
         if path in registered
+    ]
+
+
+@register
+def check_limits(**_: Any) -> list[CheckMessage]:
+    """A shared limit that is called like a queue or a task would limit that, too: both are found by their name."""
+    taken = {task.module_path: f"the task {task.name}" for task in registered.values()}
+    taken |= {task.queue_name: f"a queue, that of the task {task.name}" for task in registered.values()}
+    names = {one.name: task for task in registered.values() for one in limits_in(task.limit) if one.name in taken}
+    return [
+        Warning(
+            f"{task.module_path}: the shared limit {name!r} has the name of {taken[name]}, which it limits, too.",
+            hint="Give the shared limit another name. To limit a queue or a task, name it in DELAYEDQ['LIMITS'].",
+            id="delayedq.W013",
+        )
+        for name, task in names.items()
     ]
 
 

@@ -47,6 +47,10 @@ This module imports no Django: the pipeline uses it too.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Never
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class DelayedQError(Exception):
@@ -70,11 +74,11 @@ class PayloadTooLarge(InvalidMessage):
 
 
 class NotStorable(InvalidMessage, TypeError):
-    """A value has no JSON form; the message names the argument it sits in."""
+    """A value has no JSON form; the message names the argument that contains it."""
 
 
 class QueueFull(InvalidMessage):
-    """A limit has reached its size, and says on_full="raise". Nothing was stored; there is room as messages end."""
+    """A limit with on_full="raise" has reached its size. Nothing was stored; there is room again when messages end."""
 
 
 class InvalidQueue(DelayedQError, ValueError):
@@ -82,7 +86,7 @@ class InvalidQueue(DelayedQError, ValueError):
 
 
 class InvalidLimit(DelayedQError, ValueError):
-    """A wrong limit, or one of a queue or task whose messages wait in no channel. Nothing was changed."""
+    """A wrong limit, or a limit of a queue or task whose messages have no channels. Nothing was changed."""
 
 
 class QueueClosed(DelayedQError):
@@ -98,7 +102,7 @@ class InvalidSchedule(DelayedQError, ValueError):
 
 
 class InvalidFlow(DelayedQError, ValueError):
-    """A flow that can't be: the message says why. Nothing was stored."""
+    """An invalid flow; the message says why. Nothing was stored."""
 
 
 class CannotRun(DelayedQError):
@@ -134,11 +138,11 @@ class TaskCancelled(DelayedQError):
 
 
 class DeadlineExceeded(DelayedQError, TimeoutError):
-    """The message had not ended at the deadline of its task, which holds for all of its attempts together."""
+    """The message had not ended by its deadline, which includes all of its attempts."""
 
 
 class Expired(DelayedQError):
-    """The message was not started while it was worth it, as `expires` says; it ends as expired."""
+    """The message did not start within `expires`; it ends as expired."""
 
 
 class PipelineError(DelayedQError):
@@ -186,17 +190,18 @@ class Steering(Exception):
 
 
 class Retry(Steering):
-    """Try again later. Counts as an attempt: after the last one the message has failed.
+    """Try again later. Counts as an attempt: after the last attempt, the message fails.
 
     `delay` (timedelta) replaces the backoff of the task; `reason` is recorded as the error.
 
         raise Retry("rate limited", delay=timedelta(minutes=1))
     """
 
-    def __init__(self, reason: str = "", *, delay: timedelta | None = None) -> None:
+    def __init__(self, reason: str = "", *, delay: timedelta | None = None, **others: Never) -> None:
         given: object = reason
-        if isinstance(given, int | float | timedelta):
-            raise TypeError(f"The reason of a Retry is a text, not {reason!r}. Use delay=timedelta(...).")
+        if isinstance(given, int | float | datetime | timedelta):
+            raise TypeError(f"The reason of a Retry is a text, not {given!r}. Use delay=timedelta(...).")
+        _check_named("Retry", others, "delay=timedelta(...)")
         super().__init__(reason)
         _check_delay(delay)
         self.delay = delay
@@ -205,7 +210,8 @@ class Retry(Steering):
 class Snooze(Steering):
     """Run again after `delay` (timedelta), or at `until` (aware datetime). Does not count as an attempt."""
 
-    def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None) -> None:
+    def __init__(self, delay: timedelta | None = None, *, until: datetime | None = None, **others: Never) -> None:
+        _check_named("Snooze", others, "delay=timedelta(...) or until=")
         if (delay is None) == (until is None):
             raise ValueError("Snooze takes either a delay or a time (until).")
         super().__init__(until if delay is None else delay)
@@ -219,12 +225,15 @@ class Cancel(Steering):
     """End the message as cancelled, with this reason."""
 
     def __init__(self, reason: str = "") -> None:
+        given: object = reason
+        if isinstance(given, datetime | timedelta):
+            raise TypeError(f"{given!r} is no reason. Use raise Snooze(delay=timedelta(...)) to run it later.")
         super().__init__(reason)
         self.reason = reason
 
 
 class Fail(Steering):
-    """End the message as failed, for this reason: a dead letter, though attempts may be left.
+    """End the message as failed, with this reason: it becomes a dead letter even if attempts are left.
 
     raise Fail("the card was declined")
     """
@@ -234,9 +243,17 @@ class Fail(Steering):
         self.reason = reason
 
 
+def _check_named(name: str, others: Iterable[str], cure: str) -> None:
+    for other in others:
+        time = "the time is" if other in {"countdown", "eta", "at", "when", "delay", "until"} else "its options are"
+        raise TypeError(f"{name} has no {other}=: {time} {cure}.")
+
+
 def _check_delay(delay: object) -> None:
+    if isinstance(delay, datetime):
+        raise TypeError(f"A delay is a timedelta, not {delay!r}. Use Snooze(until=...) for a time.")
     if delay is not None and not isinstance(delay, timedelta):
-        raise TypeError(f"A delay is a timedelta, not {delay!r}.")
+        raise TypeError(f"A delay is a timedelta, such as timedelta(minutes=5), not {delay!r}.")
 
 
 def _check_until(until: object) -> None:

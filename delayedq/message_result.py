@@ -12,7 +12,7 @@ from delayedq.compat import TaskError, TaskResult, task_backends
 from delayedq.core.other_names import RESULTS, no_attribute
 from delayedq.exceptions import CannotRun
 from delayedq.store.progress import read_progress
-from delayedq.waiting import await_all, wait_all
+from delayedq.waiting import await_all, check_result, wait_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -83,7 +83,7 @@ class MessageResult(AnyResult):  # type: ignore[misc]  # the stubs do not say th
     def progress(self) -> Progress | None:
         """How far the last attempt has come, read from the database; None if it has not reported anything."""
         store = getattr(self.task.get_backend(), "store", None)
-        return None if store is None else read_progress(store, int(self.id))
+        return None if store is None or not self.id else read_progress(store, int(self.id))
 
     @property
     def signed_id(self) -> str:
@@ -120,20 +120,24 @@ class AttemptError(TaskError):  # type: ignore[misc]  # likewise
 
 
 def cancel_all(results: Iterable[AnyResult]) -> list[Cancellation]:
-    """Cancel the messages of these results, and refresh them: what became of each, in the same order.
+    """Cancel the messages of these results, and refresh them. Returns what happened to each, in the same order.
 
-    Raises TypeError, and cancels nothing, if one is of a backend that keeps its messages elsewhere.
+    What has no id was refused by a limit, and has ended. Raises TypeError, and cancels nothing, for what is no result,
+    and if the backend of one keeps its messages elsewhere.
 
         cancel_all([resize.enqueue(photo) for photo in photos])
     """
     given = list(results)
+    for one in given:
+        check_result(one, "cancelled")
     stores = {backend: _store(backend) for backend in {one.backend for one in given}}
+    stored = [one for one in given if one.id]
     answers: dict[str, dict[int, Cancellation]] = {}
     for backend, store in stores.items():
-        answers[backend] = cancel(store, [int(one.id) for one in given if one.backend == backend])
-    for one in given:
+        answers[backend] = cancel(store, [int(one.id) for one in stored if one.backend == backend])
+    for one in stored:
         one.refresh()
-    return [answers[one.backend][int(one.id)] for one in given]
+    return [answers[one.backend][int(one.id)] if one.id else Cancellation.ENDED for one in given]
 
 
 def _store(backend: str) -> Store:

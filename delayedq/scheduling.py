@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
+from delayedq.core.other_names import TIMES
+from delayedq.store.protocol import OnConflict
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime, timedelta
 
-    from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
+    from delayedq.store.protocol import Conflict, Offered, OfferOutcome
     from delayedq.tasks import Task
 
     type AnyCall = tuple[Iterable[Any], Mapping[str, Any]] | Call
 
 
+#: What the first argument of a verb is.
+_TIMES = {"schedule_at": "when", "schedule_in": "timedelta(minutes=5)"}
+#: In the place of a key that was not given; None, where one was computed, says that there is none.
+NO_KEY: Any = object()
 #: What named arguments almost always are: a question that costs less than whether they are a Mapping.
 _MAPPINGS = (dict, MappingProxyType)
 
 
 class Call(NamedTuple):
-    """A call of a task for `enqueue_many` and `enqueue_bulk`, which may have a time and a key of its own.
+    """A call of a task for `enqueue_many` and `enqueue_bulk`, which may have its own time and key.
 
-    at: when it is due (aware datetime); None: as without it, now or at the `run_after` of the task.
+    at: when the message is due (aware datetime); None: now, or at the `run_after` of the task.
     key: see `Task.schedule_at`; a live message with this key is replaced.
 
         remind.enqueue_bulk(Call((flight.id,), at=flight.departure, key=flight.code) for flight in flights)
@@ -48,6 +55,23 @@ def as_call(task: str, call: Iterable[Any]) -> Call:
             f"{task}: each call is a pair as in ((7,), {{}}), or a Call as in Call((7,), at=...), not {call!r}."
         )
     return made
+
+
+def first[T](verb: str, given: T, named: Mapping[str, Any]) -> T:
+    """The first argument of a verb, which is its time. Raises TypeError for a time that was given by a name."""
+    if isinstance(given, datetime | timedelta) or not (names := TIMES & named.keys()):
+        return given
+    raise TypeError(f"The time comes first, without a name, as in {verb}({_TIMES[verb]}, ...): not as {min(names)}=.")
+
+
+def keyed(key: str | None, on_conflict: Conflict) -> tuple[str | None, OnConflict]:
+    """Raises ValueError for what is no policy, and for one that can have no effect, as no key was given."""
+    chosen = OnConflict(on_conflict)
+    if key is not NO_KEY:
+        return key, chosen
+    if chosen is not OnConflict.REPLACE:
+        raise ValueError(f"on_conflict={chosen.value!r} needs a key=: without one, there is no other message to find.")
+    return None, chosen
 
 
 class Changes(TypedDict, total=False):
@@ -110,8 +134,8 @@ class Scheduled(NamedTuple):
     """The outcome of an offer, and the id (a str) under which the backend's `get_result` finds the message.
 
     `id` is None if the offer was DROPPED, or if it was IGNORED and the message that caused this ended at the same
-    moment. `size` (int): how many messages there are now in that limit of the task which has the least room left; None:
-    none of its limits has a size.
+    moment. `size` (int): the number of messages now in the limit of the task with the least room left; None: no
+    limit has a size.
     """
 
     outcome: OfferOutcome

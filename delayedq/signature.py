@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from delayedq.core.other_names import PARTS, no_attribute
-from delayedq.core.serialization import dump_call
+from delayedq.core.other_names import PARTS, NoOperators, no_attribute
 from delayedq.core.signatures import parameter_names
+from delayedq.store.flows.results import dump_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,10 @@ class WrittenCall(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(NoOperators):
     """A task with arguments, made by `Task.s` and `Task.si`.
 
-    payload: as `dump_call` wrote the arguments; None if they refer to results. takes_result: in a chain, the result of
+    payload: as `dump_step` wrote the arguments; None if they refer to results. takes_result: in a chain, the result of
     what comes before it is put in front of `args`.
     """
 
@@ -48,7 +48,7 @@ class Signature:
     @classmethod
     def of(cls, task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, takes_result: bool = True) -> Self:
         """Raises NotStorable for arguments that can't be stored."""
-        payload = dump_call(args, kwargs, parameter_names(task.func, task.takes_context))
+        payload = dump_step(args, kwargs, parameter_names(task.func, task.takes_context))
         return cls(task, args, kwargs, None if _REFERENCE in payload else payload, takes_result)
 
     def call(self, incoming: Any) -> WrittenCall | tuple[tuple[Any, ...], Mapping[str, Any]]:

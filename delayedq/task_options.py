@@ -7,8 +7,11 @@ import re
 import warnings
 from collections.abc import Collection
 from dataclasses import fields
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
 
 from delayedq.base_task import BaseTask
 from delayedq.compat import InvalidTask, InvalidTaskBackend
@@ -16,7 +19,7 @@ from delayedq.core.error_choice import check_error_choice
 from delayedq.core.metadata import PREFIX
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dumps
-from delayedq.core.signatures import check_fit
+from delayedq.core.signatures import check_fit, parameter_names
 from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
 from delayedq.store.protocol import BARE
@@ -64,6 +67,10 @@ def check_place(func: Any) -> None:
 
 def check_backend(task: Task[..., Any]) -> None:
     """What Django checks. Raises InvalidTask or InvalidTaskBackend; it tells of ours if TASKS has another backend."""
+    if task.run_after is not None and not isinstance(task.run_after, datetime):
+        raise InvalidTask(
+            f"run_after is an aware datetime, such as timezone.now() + timedelta(hours=1), not {task.run_after!r}."
+        )
     try:
         BaseTask.__post_init__(task)
     except (InvalidTask, InvalidTaskBackend) as error:
@@ -71,8 +78,13 @@ def check_backend(task: Task[..., Any]) -> None:
         if hasattr(backend, "defaults"):
             raise
         ours = "Tasks of delayedq need the BACKEND 'delayedq.backend.DelayedQBackend' there."
-        found = "is missing" if backend is None else f"is of {type(backend).__module__}"
-        raise type(error)(f"{task.name}: {error} TASKS[{task.backend!r}] {found}. {ours}") from None
+        found = _missing(task.backend) if backend is None else f"is of {type(backend).__module__}."
+        raise type(error)(f"{task.name}: {error} TASKS[{task.backend!r}] {found} {ours}") from None
+
+
+def _missing(alias: str) -> str:
+    configured = getattr(settings, "TASKS", {}).get(alias)
+    return "is missing." if configured is None else "has a BACKEND that can't be imported."
 
 
 def check_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
@@ -80,7 +92,8 @@ def check_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     try:
         check_fit(task.func, task.takes_context, args, kwargs)
     except TypeError as error:
-        hints = [hint(name, CALLS) for name in kwargs if f"keyword argument '{name}'" in str(error)]
+        known = parameter_names(task.func, task.takes_context)
+        hints = [hint(name, CALLS) for name in kwargs if name not in known]
         raise TypeError(f"{task.name}: {error}{'.' if any(hints) else ''}{''.join(hints[:1])}") from None
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Never, Unpack, cast, overload
 
 from delayedq import clock
 from delayedq.async_versions import async_version
@@ -20,12 +20,13 @@ from delayedq.core.serialization import dump_call, dumps
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
-from delayedq.scheduling import Changes, as_call
+from delayedq.scheduling import NO_KEY, Changes, as_call, first, keyed
 from delayedq.sensitive import sensitive_names
 from delayedq.signature import WrittenCall
+from delayedq.store.flows.results import dump_step
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
-from delayedq.store.protocol import Offer, OnConflict
+from delayedq.store.protocol import Offer
 from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.task_defaults import DEFAULTS
 from delayedq.task_metadata import own_metadata, stored_options
@@ -53,7 +54,7 @@ current_attempt: ContextVar[Attempt | None] = ContextVar("delayedq_current_attem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task[**P, R](BaseTask):
-    """A function that workers run. Made by `@task`; changed for one call by `using()`. `BaseTask` has its options.
+    """A function that workers run. `@task` makes it; `using()` changes options for one call. See `BaseTask` for them.
 
         @task(queue_name="mail", max_attempts=3, timeout=timedelta(minutes=2))
         def remind(flight_id: int) -> None: ...
@@ -80,8 +81,7 @@ class Task[**P, R](BaseTask):
     def using(self, **changes: Unpack[Changes]) -> Task[P, R]:
         """Return a copy of the task with other options for its messages: priority, queue_name, run_after, backend,
         max_attempts, deadline, expires, metadata or channel (the channel itself). None keeps the value. Other options
-        are not stored.
-        Raises TypeError for an unknown option, InvalidTask for a wrong value.
+        are not stored. Raises TypeError for an unknown option, InvalidTask for a wrong value.
 
             remind.using(priority=10, run_after=tomorrow).enqueue(7)
         """
@@ -125,6 +125,8 @@ class Task[**P, R](BaseTask):
         """Like `enqueue_many`, for any number of calls in constant memory. Returns how many messages were stored.
 
         `calls` is read once, in chunks of `chunk_size` (at least 1); all chunks are stored in one transaction.
+        Give calls with keys sorted by key, as `sorted` does: only those of a chunk are sorted here. Two transactions
+        with the same keys may deadlock: then one raises OperationalError and stores nothing; it is not tried again.
         """
         return self._scheduler().enqueue_bulk(self, calls, chunk_size)
 
@@ -137,14 +139,14 @@ class Task[**P, R](BaseTask):
     ) -> Scheduled: ...
     def schedule_at(  # type: ignore[misc]  # the function may have an argument `key`, which is then the message's
         self,
-        when: datetime,
+        when: Any = None,
         /,
         *args: Any,
-        key: str | None = None,
-        on_conflict: Conflict = OnConflict.REPLACE,
+        key: str | None = NO_KEY,
+        on_conflict: Conflict = "replace",
         **kwargs: Any,
     ) -> Scheduled:
-        """Store a message that is due at `when`, an aware datetime. A past time is due now, and still orders messages.
+        """Store a message that is due at `when`, an aware datetime. A past time is due now, and keeps its order.
 
         With a key (str of 1 to 200 characters, unique per task) this is an upsert of the live message with that key.
         `on_conflict` names what is replaced: "replace" (payload and time; debounce), "keep" (nothing), "preserve_time"
@@ -152,12 +154,12 @@ class Task[**P, R](BaseTask):
         that is replaced while it runs will run once more afterwards.
 
         Raises InvalidMessage, and stores nothing, for a naive time, a bad key or arguments that can't be stored;
-        TypeError if the arguments do not fit the function; ValueError for an unknown `on_conflict`.
+        TypeError if the arguments do not fit the function; ValueError for an unknown `on_conflict`, or without a key.
 
             remind.schedule_at(departure - timedelta(hours=2), 7, key="UA1545/2013-01-01")
         """
-        check_time(when)
-        return self._scheduler().schedule(self, args, kwargs, when, key, OnConflict(on_conflict))
+        check_time(first("schedule_at", when, kwargs))
+        return self._scheduler().schedule(self, args, kwargs, when, *keyed(key, on_conflict))
 
     @overload
     def schedule_in(self, delay: timedelta, /, *args: P.args, **kwargs: P.kwargs) -> Scheduled: ...
@@ -165,23 +167,25 @@ class Task[**P, R](BaseTask):
     def schedule_in(
         self, delay: timedelta, /, *args: Any, key: str | None, on_conflict: Conflict = ..., **kwargs: Any
     ) -> Scheduled: ...
-    def schedule_in(self, delay: timedelta, /, *args: Any, **options: Any) -> Scheduled:
+    def schedule_in(self, delay: Any = None, /, *args: Any, **options: Any) -> Scheduled:
         """Like `schedule_at`, for a time that is `delay` (a timedelta) from now by this host's clock.
 
-        Raises InvalidTime for what is no timedelta, or leads beyond the year 9999.
+        Raises InvalidTime if `delay` is no timedelta, or leads beyond the year 9999.
 
             remind.schedule_in(timedelta(minutes=5), 7, key="UA1545/2013-01-01", on_conflict="keep")
         """
-        return self.schedule_at(time_in(clock.now(), delay), *args, **options)
+        return self.schedule_at(time_in(clock.now(), first("schedule_in", delay, options)), *args, **options)
 
-    def unschedule(self, *, key: str) -> bool:
+    def unschedule(self, *given: Never, key: str) -> bool:
         """End the live message of this task with this key as cancelled. Returns False if there is none.
 
-        An attempt that is running is not stopped; it can see the change in `current_message().lease_lost`.
+        An attempt that is running is told when its lease is renewed; what it returns is discarded.
         Raises InvalidKey.
 
             remind.unschedule(key="UA1545/2013-01-01")
         """
+        if given:  # without a key too, Python names what is missing
+            raise TypeError(f"unschedule() takes the key alone, as in unschedule(key={key!r}), and no arguments.")
         return self._scheduler().unschedule(self, key)
 
     aenqueue_many = async_version(enqueue_many)
@@ -242,12 +246,13 @@ class Task[**P, R](BaseTask):
         names = parameter_names(self.func, self.takes_context)
         limited = lines_up(self)
         sizes = sizes_of(rules_of(self, queue)) if limited and step is None else ()
+        dump = dump_call if step is None else dump_step
         for call in calls:
             payload = call.payload if isinstance(call, WrittenCall) else None
             given, kwargs, at, own_key = as_call(self.name, call if payload is None else call[:2])
             args, own_key = tuple(given), key if own_key is None else own_key
             check_call(self, args, kwargs)
-            payload = dump_call(args, kwargs, names) if payload is None else payload
+            payload = dump(args, kwargs, names) if payload is None else payload
             warn_naive(self, payload)
             channel = channel_for(self, args, kwargs) if limited else None
             metadata = with_parent if own_key is None else without

@@ -41,9 +41,9 @@ CHUNK = 5_000
 def wait_all(results: Iterable[AnyResult], timeout: timedelta | None = None) -> list[AnyResult]:
     """Wait until all of these have ended, and return them, refreshed, in the same order.
 
-    Raises TimeoutError if that takes longer than `timeout` (None: as long as it takes), TypeError for another timeout
-    and for what is no result, as what `enqueue_many` returns (`task.get_result(scheduled.id)` is one), and RuntimeError
-    in a transaction, in which the end of a message may not be seen.
+    Raises TimeoutError if that takes longer than `timeout` (a timedelta; None: no limit), TypeError for another timeout
+    and for anything that is not a result (`task.get_result(scheduled.id)` gives one for what `enqueue_many` returns),
+    and RuntimeError in a transaction, which may not see the end of a message.
 
         wait_all([resize.enqueue(photo) for photo in photos], timeout=timedelta(minutes=5))
     """
@@ -54,7 +54,7 @@ def wait_all(results: Iterable[AnyResult], timeout: timedelta | None = None) -> 
 
 
 def as_completed(results: Iterable[AnyResult], timeout: timedelta | None = None) -> Iterator[AnyResult]:
-    """Each of these, refreshed, as soon as it has ended. Raises what `wait_all` raises."""
+    """Yield each of these results, refreshed, as soon as it has ended. Raises what `wait_all` raises."""
     with _Waiting(results, timeout) as waiting:
         while True:
             yield from waiting.ended()
@@ -93,6 +93,12 @@ async def as_completed_async(
         await sync_to_async(waiting.close)()
 
 
+def check_result(one: object, what: str) -> None:
+    """Raises TypeError for what is no result. what: is done to it."""
+    if not hasattr(one, "refresh"):
+        raise TypeError(f"Results are {what}, as `enqueue` and `task.get_result(id)` return them, not {one!r}.")
+
+
 class _Waiting:
     """What has not ended yet, of some results, and how to sleep until some of it may have."""
 
@@ -102,10 +108,7 @@ class _Waiting:
         #: What has no id was never stored: a limit has refused it.
         self._dropped: list[AnyResult] = []
         for result in results:
-            if not hasattr(result, "refresh"):
-                raise TypeError(
-                    f"Results are waited for, as `enqueue` and `task.get_result(id)` return them, not {result!r}."
-                )
+            check_result(result, "waited for")
             if not result.id:
                 self._dropped.append(result)
                 continue

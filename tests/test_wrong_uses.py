@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
 
 import pytest
-from django.core.exceptions import ImproperlyConfigured
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.utils import timezone
+from django.utils.translation import gettext_lazy
 
-from delayedq import Call, DelayedQueue, Limit, Rate, Retry, Snooze, chain, schedules, task
-from delayedq.compat import InvalidTask, InvalidTaskBackend, task_backends
+import delayedq
+from delayedq import Call, Cancel, DelayedQueue, Fail, Limit, Rate, Retry, Snooze, chain, group, map_, schedules, task
+from delayedq.compat import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, task_backends
 from delayedq.exceptions import InvalidFlow, InvalidKey, InvalidSchedule, InvalidTime, NotStorable
 from delayedq.models import Message
 from tests.app import tasks
 from tests.app.tasks import remind
 
 HOUR = timedelta(hours=1)
+NOW = timezone.now()
 BACKEND = "delayedq.backend.DelayedQBackend"
 
 
 def defined(number):
     """Is made a task by the tests."""
+
+
+def defined_for(number):
+    """Is made a task whose channels are its argument."""
 
 
 class Outer:
@@ -46,6 +55,10 @@ DEFINITIONS = {
     "an unknown channel": (lambda: task(channel="nope")(defined), InvalidTask, "of an argument (number)"),
     "a function that follows": (lambda: task(on_success=defined)(defined), InvalidTask, "on_success must be a task"),
     "a task twice": (lambda: task(remind), InvalidTask, "remind is a task already: it needs one @task."),
+    "a schedule": (lambda: task(cron="0 9 * * *"), TypeError, "Use DELAYEDQ['CRON'] in the settings, or delayedq.sch"),
+    "a lock": (lambda: task(queueing_lock="a"), TypeError, "Use key= of schedule_at"),
+    "the retry of huey": (lambda: task(retry=3), TypeError, "Use max_attempts="),
+    "the context of procrastinate": (lambda: task(pass_context=True), TypeError, "Use takes_context=True"),
     "the queue by place": (lambda: task("mail"), InvalidTask, "as in @task(queue_name='mail')"),
 }
 CALLS = {
@@ -56,6 +69,19 @@ CALLS = {
     "delay of a part": (lambda: remind.s(7).delay(), AttributeError, "Use chain(...).enqueue() or task.enqueue(...)"),
     "delay of a chain": (lambda: chain(remind.s(7)).apply_async(), AttributeError, "Use chain(...).enqueue()"),
     "a task as a part": (lambda: chain(remind, remind).enqueue(), InvalidFlow, "not the task remind itself"),
+    "RQ's time": (lambda: remind.enqueue_in(HOUR, 7), AttributeError, "task.schedule_in(timedelta(...), ...)"),
+    "RQ's cancel": (lambda: remind.cancel("a"), AttributeError, "Use task.unschedule(key=...)"),
+    "on commit": (lambda: remind.delay_on_commit(7), AttributeError, "which is a part of the transaction"),
+    "Celery's args": (lambda: remind.enqueue(args=[7]), TypeError, "Use the arguments themselves"),
+    "an id of one's own": (lambda: remind.enqueue(7, task_id="a"), TypeError, "Use key= of task.schedule_at"),
+    "a timeout of a call": (lambda: remind.enqueue(7, timeout=3), TypeError, "Use timeout= of @task"),
+    "run after a delay": (lambda: remind.using(run_after=HOUR), InvalidTask, "run_after is an aware datetime, such as"),
+    "a chunk as text": (lambda: remind.enqueue_bulk([], chunk_size="5"), ValueError, "of at least 1, not '5'"),
+    "a chain of a list": (lambda: chain([remind.s(7)]).enqueue(), InvalidFlow, "not a list of them: use chain(*parts)"),
+    "put": (lambda: DelayedQueue("a").put("x"), AttributeError, "Use queue.offer_or_update(key, payload, when)"),
+    "no verb of a queue": (lambda: DelayedQueue("a").other, AttributeError, "has no attribute 'other'."),
+    "a key by its place": (lambda: remind.unschedule("a"), TypeError, "required keyword-only argument: 'key'"),
+    "arguments to find a message": (lambda: remind.unschedule(7, key="a"), TypeError, "as in unschedule(key='a')"),
     "no arguments": (remind.enqueue, TypeError, "missing a required argument"),
     "what has no text": (lambda: remind.enqueue(print), NotStorable, "pass its plain value"),
     "a priority by name": (lambda: remind.using(priority="high"), InvalidTask, "from -100 to 100, not 'high'"),
@@ -75,6 +101,42 @@ CALLS = {
     "a delay as reason": (lambda: Retry(5), TypeError, "a text, not 5. Use delay=timedelta(...)"),
     "a timedelta as reason": (lambda: Retry(HOUR), TypeError, "Use delay=timedelta(...)"),
     "no delay": (Snooze, ValueError, "either a delay or a time"),
+    "a delay in seconds": (lambda: Retry(delay=5), TypeError, "such as timedelta(minutes=5), not 5"),
+    "a pause in seconds": (lambda: Snooze(5), TypeError, "such as timedelta(minutes=5), not 5"),
+    "a pause until": (lambda: Snooze(timezone.now()), TypeError, "Use Snooze(until=...) for a time"),
+    "the delay of Celery": (lambda: Retry(countdown=5), TypeError, "no countdown=: the time is delay=timedelta(...)"),
+    "the pause of Celery": (lambda: Snooze(eta=5), TypeError, "no eta=: the time is delay=timedelta(...) or until="),
+    "the error of Celery": (lambda: Retry(exc=OSError()), TypeError, "no exc=: its options are delay="),
+    "a time as reason": (lambda: Cancel(HOUR), TypeError, "Use raise Snooze(delay=timedelta(...)) to run it later"),
+    "no key": (lambda: remind.schedule_in(HOUR, 7, on_conflict="keep"), ValueError, "'keep' needs a key=: without"),
+    "a time by name": (lambda: remind.schedule_at(when=NOW), TypeError, "as in schedule_at(when, ...): not as when="),
+    "a time after all": (lambda: remind.schedule_at(7, eta=NOW), TypeError, "comes first, without a name"),
+    "a delay by name": (lambda: remind.schedule_in(delay=HOUR), TypeError, "schedule_in(timedelta(minutes=5), ...): "),
+    "seconds by name": (lambda: remind.schedule_in(countdown=5), TypeError, "not as countdown="),
+    "no time at all": (remind.schedule_at, InvalidTime, "such as timezone.now() + timedelta(hours=1), not None"),
+    "no delay at all": (remind.schedule_in, InvalidTime, "such as timedelta(minutes=5), not None"),
+    "a row": (lambda: map_(remind, 7), InvalidFlow, "as in map_(task, [7, 8]), not 7"),
+    "a text as rows": (lambda: map_(remind, "ab"), InvalidFlow, "as in map_(task, [7, 8]), not 'ab'"),
+    "rows for a function": (lambda: map_(print, [7]), InvalidFlow, "map_(task, rows), but print is no task"),
+    "rows for a part": (lambda: map_(remind.s(), [7]), InvalidFlow, "but Signature is no task"),
+    "a pipe": (lambda: remind.s(7) | remind.s(), TypeError, "Use chain(first, second)"),
+    "a pipe of a group": (lambda: group(remind.s(7)) | remind.s(), TypeError, "Use chain(first, second)"),
+    "a pipe of a task": (lambda: remind.s(7) | remind, TypeError, "Use chain(first, second)"),
+    "a part called": (remind.s(7), TypeError, "Use chain(...).enqueue(), or task(...)"),
+    "a group called": (group(remind.s(7)), TypeError, "Use chain(...).enqueue(), or task(...)"),
+    "a chain called": (lambda: chain(remind.s(7))(8), TypeError, "Use chain(...).enqueue(), or task(...)"),
+    "a part alone": (lambda: remind.s(7).enqueue(), AttributeError, "Use chain(...).enqueue() or task.enqueue(...)"),
+    "options of a part": (lambda: remind.s(7).set(queue="a"), AttributeError, "Use task.using(...).s(...)"),
+}
+#: Near to what is refused, and right.
+RIGHT = {
+    "a key that was computed": lambda: remind.schedule_in(HOUR, 7, key=None, on_conflict="keep").outcome == "created",
+    "the default policy": lambda: remind.schedule_at(NOW, 7, on_conflict="replace").outcome == "created",
+    "an argument of that name": lambda: tasks.echo.schedule_at(NOW, when=7).outcome == "created",
+    "fair turns only": lambda: task(channel="number", limit=Limit())(defined_for).limit == Limit(),
+    "a translated reason": lambda: str(Fail(gettext_lazy("why"))) == "why",
+    "a code as reason": lambda: (str(Fail(404)), str(Cancel(3))) == ("404", "3"),
+    "limited live only": lambda: task(limit=Limit())(defined).limit == Limit(),
 }
 MANY = {
     "numbers": [1, 2],
@@ -103,6 +165,11 @@ def test_a_wrong_call_names_the_cure_and_stores_nothing(alias, wrong, error, sai
     assert not Message.objects.exists()
 
 
+@pytest.mark.parametrize("right", [*RIGHT.values()], ids=[*RIGHT])
+def test_what_only_looks_wrong_is_taken(alias, right):
+    assert right()
+
+
 @pytest.mark.parametrize("calls", [*MANY.values()], ids=[*MANY])
 @pytest.mark.parametrize("verb", ["enqueue_many", "enqueue_bulk"])
 def test_what_is_no_call_is_refused_with_an_example(alias, verb, calls):
@@ -124,13 +191,49 @@ def test_a_result_has_the_names_of_django_and_tells_so(alias, name, cure):
 
 
 @pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        ("aenqueue", lambda: remind.enqueue(7)),
+        ("aschedule_at", lambda: remind.schedule_in(HOUR, 7)),
+        ("aenqueue_many", lambda: remind.enqueue_many([((7,), {})])),
+        ("aenqueue_bulk", lambda: remind.enqueue_bulk([((7,), {})])),
+        ("aunschedule", lambda: remind.unschedule(key="a")),
+    ],
+)
+def test_a_sync_call_in_async_code_names_its_async_version(alias, verb, call):
+    async def view():
+        call()
+
+    with pytest.raises(SynchronousOnlyOperation, match=rf"In async code: await task.{verb}\("):
+        asyncio.run(view())
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [("shared_task", "delayedq.contrib.celery.shared_task"), ("crontab", "DELAYEDQ"), ("run_due", "delayedq.testing")],
+)
+def test_an_import_of_another_framework_names_ours(name, cure):
+    with pytest.raises(ImportError, match=f"delayedq has no '{name}'. Use .*{cure}"):
+        exec(f"from delayedq import {name}")
+    assert not hasattr(delayedq, name)
+    assert not hasattr(delayedq, "another_name")
+
+
+@pytest.mark.parametrize("wrong", ["x", None, "", 1.5, "7f3c", 0], ids=repr)
+def test_a_result_that_is_not_there_says_why(alias, wrong):
+    with pytest.raises(TaskResultDoesNotExist, match=r"is no id of a message, which is a number|No message has the id"):
+        tasks.remind.get_backend().get_result(wrong)
+
+
+@pytest.mark.parametrize(
     ("configured", "error", "said"),
     [
         ({"BACKEND": BACKEND, "QUEUES": "mail"}, ImproperlyConfigured, "['QUEUES'] is a list of names, not 'mail'"),
         ({"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": ["a"]}, InvalidTask, BACKEND),
+        ({"BACKEND": "delayedq.DelayedQBackend"}, InvalidTaskBackend, "TASKS['default'] has a BACKEND that can't be"),
         (None, InvalidTaskBackend, f"TASKS['default'] is missing. Tasks of delayedq need the BACKEND {BACKEND!r}"),
     ],
-    ids=["queues as text", "another backend", "no backend"],
+    ids=["queues as text", "another backend", "a backend that is not there", "no backend"],
 )
 def test_a_wrong_setting_of_tasks_names_the_cure(settings, configured, error, said):
     if configured and task_backends["default"].__module__.startswith("django_tasks"):

@@ -7,20 +7,22 @@ What has no equal raises TypeError where it is written; docs/moving.md has the t
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
-from inspect import signature
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, cast
 
-from delayedq import clock
+from delayedq import clock, tasks
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultDoesNotExist, TaskResultStatus, task_backends
+from delayedq.contrib.celery_names import CALLS, NAMES, RESULTS, RETRIES, refused
 from delayedq.core.backoff import Constant, Exponential
 from delayedq.core.limiting import Limit, Rate
+from delayedq.core.other_names import OPTIONS, hint, unknown_name
 from delayedq.exceptions import DelayedQError, Retry
 from delayedq.store.offers import check_time
-from delayedq.tasks import Task, current_message
+from delayedq.tasks import current_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -38,12 +40,19 @@ NO_EFFECT = {
 _PERIODS = {"s": timedelta(seconds=1), "m": timedelta(minutes=1), "h": timedelta(hours=1)}
 
 
+def __getattr__(name: str) -> Any:
+    """Refuses what is imported from Celery and has another place here."""
+    if name in NAMES:
+        raise unknown_name(refused("delayedq.contrib.celery", [name], NAMES))
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 class TaskFailed(DelayedQError):  # noqa: N818
     """`AsyncResult.get` raises it for a task that failed, with the class and the text of its last error."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedTask(Task[..., Any]):
+class SharedTask(tasks.Task[..., Any]):
     """A Task that has the methods of one of Celery, too."""
 
     def delay(self, *args: Any, **kwargs: Any) -> AsyncResult:
@@ -66,8 +75,8 @@ class SharedTask(Task[..., Any]):
 
         Raises what `Task.enqueue` raises.
         """
-        if refused := others.keys() - NO_EFFECT:
-            raise TypeError(f"apply_async() of {self.name} knows no {', '.join(sorted(refused))}; see docs/moving.md.")
+        if unknown := others.keys() - NO_EFFECT:
+            raise TypeError(refused(f"apply_async() of {self.name}", unknown, CALLS))
         for moment in (eta, expires):
             if isinstance(moment, datetime):
                 check_time(moment)
@@ -113,7 +122,7 @@ def _bound(function: Callable[..., Any]) -> Callable[..., Any]:
     def bound(*args: Any, **kwargs: Any) -> Any:
         return function(Self(), *args, **kwargs)
 
-    given = signature(function)
+    given = inspect.signature(function)
     bound.__signature__ = given.replace(parameters=[*given.parameters.values()][1:])  # type: ignore[attr-defined]
     return bound
 
@@ -135,7 +144,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     if rate := given.pop("rate_limit", None):
         ours["limit"] = Limit(rate=_rate(rate))
     if given:
-        raise TypeError(f"shared_task() knows no {', '.join(sorted(given))}; see docs/moving.md.")
+        raise TypeError(refused("shared_task()", given, OPTIONS))
     return ours
 
 
@@ -176,7 +185,9 @@ class Named:
     if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(f"{type(self).__name__} has no {name!r} here; see docs/moving.md.")
+            raise AttributeError(
+                f"{type(self).__name__} has no {name!r} here; see docs/moving.md.{hint(name, RESULTS)}"
+            )
 
 
 class Request(Named):
@@ -213,9 +224,23 @@ class Self(Named):
         return current_message().max_attempts - 1
 
     def retry(
-        self, *, exc: BaseException | None = None, countdown: float | None = None, eta: datetime | None = None
+        self,
+        *args: Never,
+        exc: BaseException | None = None,
+        countdown: float | None = None,
+        eta: datetime | None = None,
+        throw: bool = True,
+        **others: Never,
     ) -> NoReturn:
-        """Raise Retry; after the last attempt, the error itself. Without a time: after the backoff of the task."""
+        """Raise Retry; after the last attempt, the error itself. Without a time: after the backoff of the task.
+
+        Raises TypeError for another argument, and for throw=False.
+        """
+        unknown = [*others, *(["args"] if args else []), *([] if throw else ["throw"])]
+        if unknown:
+            raise TypeError(refused("self.retry()", unknown, RETRIES))
+        if eta is not None:
+            check_time(eta)
         if exc is not None and self.request.retries >= self.max_retries:
             raise exc
         delay = _seconds(countdown) if eta is None else max(eta - clock.now(), timedelta())
@@ -225,7 +250,9 @@ class Self(Named):
 class AsyncResult(Named):
     """What became of a message, by its id, read anew each time. An id that nobody knows is PENDING, as there."""
 
-    def __init__(self, id: str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> None:  # noqa: A002
+    def __init__(self, id: str, *, backend: str = DEFAULT_TASK_BACKEND_ALIAS, **others: Never) -> None:  # noqa: A002
+        if others:
+            raise TypeError(refused("AsyncResult()", others, RESULTS))
         self.id = self.task_id = id
         self.backend = backend
 
@@ -266,18 +293,22 @@ class AsyncResult(Named):
     def failed(self) -> bool:
         return self.state == "FAILURE"
 
-    def get(self, timeout: float | None = None, *, propagate: bool = True) -> Any:
+    def get(self, timeout: float | None = None, *, propagate: bool = True, **others: Never) -> Any:
         """Wait for its end, at most `timeout` seconds, and return what the task returned.
 
         Raises TimeoutError, TaskResultDoesNotExist for an unknown id, and with `propagate` TaskFailed.
         """
+        if others:
+            raise TypeError(refused("AsyncResult.get()", others, RESULTS))
         ended = self._read().wait(_seconds(timeout))
         if propagate and not ended.status == TaskResultStatus.SUCCESSFUL:
             raise _failure(ended)
         return self.result
 
-    def revoke(self) -> None:
+    def revoke(self, **others: Never) -> None:
         """Cancel the message; a task that runs is told: see `current_message().cancelled`."""
+        if others:
+            raise TypeError(refused("AsyncResult.revoke()", others, RESULTS))
         self._read().cancel()
 
     def forget(self) -> None:

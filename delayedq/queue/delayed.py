@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from delayedq.async_versions import async_version
+from delayedq.core.other_names import QUEUES, no_attribute
 from delayedq.exceptions import QueueClosed
 from delayedq.queue.browsing import Browsing, Readings
 from delayedq.queue.consumer import Consumer
@@ -42,11 +43,11 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
     lease: how long a polled message is leased (visibility timeout; timedelta). Default: DELAYEDQ["LEASE"].
     poll_interval: longest sleep of a waiting consumer (timedelta). Default and maximum: DELAYEDQ["POLL_INTERVAL"].
     max_attempts: number of deliveries after which a message becomes a dead letter (1 to 32,000, the default).
-    priorities: those that messages may have, beside 0 (numbers from -100 to 100). Declare the same wherever the queue
-        is made, as a consumer gets only messages of the priorities that it knows.
-    channels: True: its messages wait in channels, which get a fair turn; see docs/limits.md. Declare the same wherever
-        the queue is made.
-    limit: a Limit of each of its channels, which it has then. That of the whole queue is in DELAYEDQ["LIMITS"].
+    priorities: the priorities that messages may have besides 0 (numbers from -100 to 100). Declare the same wherever
+        you create the queue: a consumer gets only messages of the priorities that it knows.
+    channels: True: messages wait in channels, which take fair turns; see docs/limits.md. Declare the same wherever you
+        create the queue.
+    limit: a Limit of each channel; it implies `channels`. For the whole queue, use DELAYEDQ["LIMITS"].
     history: which messages leave a row in the history when they end; see `History`.
     clock: for tests: returns the queue's time (aware datetime). None: the database's clock.
 
@@ -57,6 +58,12 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
         with contacts.try_poll() as envelope:
             send(envelope.payload)
     """
+
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what does here what a verb of another queue does there."""
+            raise no_attribute(self, name, QUEUES)
 
     # Reading without a lease
 
@@ -87,15 +94,16 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
         backoff: Backoff | timedelta | None = BACKOFF,
         lease: timedelta | None = None,
     ) -> None:
-        """Hand each message to `handle(envelope)`, in threads, until the queue is closed; elastic if told so.
+        """Hand each message to `handle(envelope)`, in threads, until the queue is closed.
 
-        threads: how many, or (fewest, most): one more starts while all others work, and one that has waited `patience`
-        (timedelta) for a message ends.
+        threads: the number of threads, or (fewest, most): another one starts while all others work, and a thread that
+        has waited `patience` (timedelta) for a message ends.
 
-        What `handle` has not settled is acknowledged when it returns. If it raises, that is logged, and the message is
-        rejected: due again after `backoff` (a timedelta, a callable that takes the number of the attempt; None: at
-        once). It must end within the lease, or extend it. While the database is away, it is polled again. An exception
-        in the calling thread, as of Ctrl-C, is raised when what runs has ended. Raises InvalidQueue.
+        When `handle` returns, the message is acknowledged, unless `handle` has settled it. If `handle` raises, that
+        is logged, and the message is rejected: due again after `backoff` (a timedelta, or a callable that takes the
+        number of the attempt; None: at once). `handle` must end within the lease, or extend it. While the database is
+        unavailable, polls are repeated. An exception in the calling thread, such as KeyboardInterrupt, is raised when
+        the running calls have ended. Raises InvalidQueue.
         """
         Consumers(self, handle, terms(threads, patience, backoff, lease)).run()
 
@@ -131,7 +139,7 @@ class DelayedQueue[P](Producer[P], Consumer[P]):
 
     @property
     def cron(self) -> CronService:
-        """Schedules that place ticks into this queue, installed by code; see docs/cron.md."""
+        """Schedules that place ticks into this queue and are installed by code; see docs/cron.md."""
         from delayedq.cron.service import CronService  # queues are made before the models are loaded
 
         leases, store = self.leases, self.leases.store.at(None)

@@ -85,10 +85,10 @@ def assert_scheduled(
 ) -> list[ScheduledMessage]:
     """Raise AssertionError unless the task, or the bare queue, has live messages like this; returns them.
 
-    What is not given is not compared. args, kwargs: these arguments, by position or by name; those that are not given
-    may have any value. payload: of a bare queue. at: the due time (aware), to the second, or up to `within` (timedelta)
-    before or after it. within, without `at`: due at most this long from now. queue: the name of the queue. count:
-    exactly this many messages; without it at least one.
+    Omitted parameters are not compared. args, kwargs: these arguments, by position or by name; other arguments may have
+    any value. payload: the payload, for a bare queue. at: the due time (aware), to the second, or up to `within`
+    (timedelta) before or after it. within, without `at`: due at most this long from now. queue: the name of the queue.
+    count: exactly this many messages; without it at least one.
 
         assert_scheduled(remind, args=[7], key="a", at=departure, within=timedelta(minutes=1))
     """

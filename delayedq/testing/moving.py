@@ -49,12 +49,12 @@ class Clock:
 
 @contextmanager
 def clock(when: datetime | str | None = None, tz: tzinfo | str | None = None) -> Iterator[Clock]:
-    """Within it, delayedq takes this moment for the time of its database, until the clock is moved.
+    """Set the time of the database, as delayedq sees it, within the block; the clock stands until it is moved.
 
     when: an aware datetime, or an ISO text that is a wall time in `tz` (default: the current time zone of Django);
-    None is now. It counts for due times, leases, retries, cron, retention, bare queues, QuerySets such as
-    `Message.objects.due()`, and `schedule_in`. It does not change `timezone.now()`: for code of your own that asks it,
-    use freezegun or time-machine beside it.
+    None is now. It applies to due times, leases, retries, cron, retention, bare queues, QuerySets such as
+    `Message.objects.due()`, and `schedule_in`. It does not change `timezone.now()`: if your own code calls that, use
+    freezegun or time-machine too.
 
         with clock("2026-03-08 06:55", "America/New_York") as now:
             now.advance(hours=3)

@@ -77,16 +77,16 @@ def run_due(
     follow: bool = True,
     using: str | None = None,
 ) -> list[AttemptReport]:
-    """Run the tasks that are due, one after another, in this thread and on its connection; returns the attempts.
+    """Run the due tasks one after another, in this thread and on its connection, and return the attempts.
 
-    queue: only this one. limit: at most this many attempts. follow: also run what these tasks enqueue, if it is due.
+    queue: only this queue. limit: at most this many attempts. follow: also run due messages that these tasks enqueue.
     raise_failures: raise the error of the first attempt that fails, after it is recorded. using: the alias of the
     database; None means those of all backends in TASKS.
 
     It works inside of `TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
-    in it, and the `on_commit` callbacks that it adds are called after it. What waits for a retry is due later: move the
-    `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without a limit, and if
-    no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.
+    in it, and the `on_commit` callbacks that it adds are called after it. A message that waits for a retry is due
+    later: move the `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without
+    a limit, and if no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"run_due() makes at least 1 attempt; its limit is {limit!r}.")

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 
+import celery.result
 import pytest
 from django.db import transaction
 
 from delayedq.compat import TaskResultDoesNotExist
+from delayedq.contrib import celery as shim
+from delayedq.contrib import celery_names
 from delayedq.contrib.celery import AsyncResult, Self, TaskFailed, shared_task
 from delayedq.exceptions import InvalidTime
 from delayedq.models import Message
@@ -16,6 +21,7 @@ from delayedq.testing import clock, run_due
 from tests.contrib.celery_tasks import add, fetch, hopeless, limited, unstable
 
 SECOND = timedelta(seconds=1)
+MOVING = Path(__file__).parents[2] / "docs/moving.md"
 NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 pytestmark = [pytest.mark.usefixtures("alias"), pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
@@ -147,7 +153,13 @@ def test_revoke_cancels_what_waits():
         ),
         (lambda: add.apply_async((1, 2), link=add, task_id="x"), "apply_async.. of add knows no link, task_id"),
         (lambda: add.apply_async("text"), "too many positional arguments"),
-        (lambda: AsyncResult("1").get(on_message=print), "unexpected keyword argument 'on_message'"),
+        (lambda: AsyncResult("1").get(on_message=print), r"get.. knows no on_message.*Use delayedq.signals"),
+        (lambda: AsyncResult("1").revoke(terminate=True), "revoke.. knows no terminate.*without it: a task that runs"),
+        (lambda: AsyncResult("1", app=None), "AsyncResult.. knows no app.*manage.py knows the project"),
+        (lambda: Self().retry(args=[1]), r"self.retry.. knows no args.*Use the arguments of the message"),
+        (lambda: Self().retry([1]), r"self.retry.. knows no args"),
+        (lambda: Self().retry(max_retries=9), r"knows no max_retries.*Use max_retries= of shared_task"),
+        (lambda: Self().retry(throw=False), r"knows no throw.*which always raises"),
         (lambda: add.delay(1), "missing a required argument: 'y'"),
     ],
 )
@@ -182,3 +194,64 @@ def test_a_time_without_a_zone_is_refused(name):
     with pytest.raises(InvalidTime, match="has no time zone"):
         add.apply_async((1, 2), **{name: datetime(2026, 7, 1, 12)})  # noqa: DTZ001
     assert not Message.objects.exists()
+
+
+# The real Celery
+
+
+def names_of(function):
+    every = inspect.signature(function).parameters.values()
+    return {one.name for one in every if one.kind is not one.VAR_KEYWORD} - {"self", "name"}
+
+
+OF_APPLY = names_of(celery.Task.apply_async) | names_of(celery.Celery.send_task)
+#: What is an internal part of Celery.
+INTERNAL = {"result_cls", "task_type", "replaced_task_nesting"}
+OF_RESULT = {name for name in dir(celery.result.AsyncResult) if not name.startswith("_")}
+INTERNAL_OF_RESULT = {
+    *("TimeoutError", "as_list", "as_tuple", "build_graph", "exists", "get_leaf", "graph", "ignored", "maybe_reraise"),
+    *("maybe_throw", "revoke_by_stamped_headers", "supports_native_join"),
+}
+
+
+def test_each_argument_of_the_real_apply_async_is_taken_or_refused_with_the_cure():
+    taken = names_of(add.apply_async.__func__)
+    for name in sorted(OF_APPLY - taken):
+        with pytest.raises(
+            TypeError, match=rf"knows no {name}; see docs/moving.md" + ("" if name in INTERNAL else ". Use")
+        ):
+            add.apply_async((1, 2), **{name: None})
+    assert not Message.objects.exists()
+
+
+def test_each_argument_of_the_real_retry_is_taken_or_refused_with_the_cure():
+    for name in sorted(names_of(celery.Task.retry) - {"exc", "countdown", "eta", "throw"}):
+        with pytest.raises(TypeError, match=rf"knows no {name}; see docs/moving.md. Use"):
+            Self().retry(**{name: None})
+
+
+def test_each_name_of_the_real_result_is_here_or_refused_with_the_cure():
+    result = AsyncResult("1")
+    ours = {name for name in OF_RESULT if hasattr(type(result), name)} | {"id", "task_id", "backend"}
+    for name in sorted(OF_RESULT - ours - INTERNAL_OF_RESULT):
+        with pytest.raises(AttributeError, match=rf"no '{name}' here; see docs/moving.md. Use "):
+            getattr(result, name)
+
+
+def test_a_retry_at_a_time_without_a_zone_is_refused():
+    with pytest.raises(InvalidTime, match="has no time zone"):
+        Self().retry(eta=datetime(2026, 7, 1, 12))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("name", celery_names.NAMES)
+def test_what_is_imported_under_a_name_of_celery_is_refused_with_the_cure(name):
+    with pytest.raises(ImportError, match=rf"delayedq.contrib.celery knows no {name}; .* Use "):
+        exec(f"from delayedq.contrib.celery import {name}")
+    assert not hasattr(shim, name)
+
+
+@pytest.mark.parametrize("names", ["CALLS", "RETRIES", "RESULTS", "NAMES"])
+def test_what_is_refused_is_in_the_table(names):
+    rows = [line for line in MOVING.read_text().splitlines() if line.startswith("|")]
+    missing = [name for name in getattr(celery_names, names) if not any(f"`{name}`" in row for row in rows)]
+    assert missing == []

@@ -42,6 +42,10 @@ def add(name, **fields):
     moments = dict.fromkeys(["start_time", "created_at", "updated_at"], start)
     OxSchedule.objects.create(name=name, task_key="mark", **moments, **fields)
 add("nightly", trigger="cron", cron="30 2 * * *", arguments={"name": "x"}, starting_deadline_seconds=60)
+add("wrong", trigger="cron", cron="at noon")
+add("a list", trigger="cron", cron="0 1 * * *", arguments=["x"])
+add("unread", trigger="interval", every_seconds=9, arguments="x")
+add("over", trigger="cron", cron="0 1 * * *", arguments={"name": "x"}, end_time=datetime(2014, 1, 1, tzinfo=UTC))
 add("often", trigger="interval", every_seconds=600, phase_seconds=60, arguments={"name": "x"}, enabled=False)
 """
 DJANGO_Q = """
@@ -69,6 +73,14 @@ add("cron", "C", cron="0 9 * * 1", next_run=None)
 add("late", "M", next_run=datetime(2099, 3, 31, 15, tzinfo=UTC))
 add("hooked", "H", hook="tests.app.tasks.nothing")
 add("code", "H", args="open('x')")
+add("past", "O", next_run=datetime(2020, 1, 1, tzinfo=UTC))
+add("ended", "H", repeats=0)
+add("nowhere", "D", next_run=None, cluster="big")
+add("unnamed", "H", kwargs="'v'")
+add("spread", "H", kwargs="**{'value': 'v'}")
+add("unknown", "H", func="old.app.task")
+add("no minutes", "I", minutes=None)
+add("daily", "H")
 """
 PROCRASTINATE = """
 from datetime import UTC, datetime
@@ -76,7 +88,8 @@ from procrastinate.contrib.django import app
 from procrastinate.contrib.django.models import ProcrastinateJob
 def defer(**options):
     return app.configure_task("tests.app.tasks.mark", allow_unknown=True, **options)
-defer(queueing_lock="a", priority=7, schedule_at=datetime(2099, 1, 1, tzinfo=UTC)).defer(name="later", value="v")
+later = datetime(2099, 1, 1, tzinfo=UTC)
+defer(queueing_lock="a", queue="mail", priority=7, schedule_at=later).defer(name="later", value="v")
 defer(lock="one at a time", priority=1000).defer(name="locked")
 defer().defer(nothing_like_that=1)
 """
@@ -147,19 +160,30 @@ def test_what_waits_in_django_tasks_db_is_moved_and_the_rest_stays(project):
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_what_waits_in_django_ox_is_moved_with_its_attempts_and_its_schedules_are_copied(project):
     project("-c", SETUP + OX)
-    told = import_from(project, "django-ox", "--task", f"{THERE}.in_ox={MARK}", "--task", f"mark={MARK}")
+    which = ("--task", f"{THERE}.in_ox={MARK}", "--task", f"mark={MARK}")
+    would = import_from(project, "django-ox", "--dry-run", *which)
+    assert "would be imported" in row(would, "nightly")
+    assert messages(project) == []
+    told = import_from(project, "django-ox", *which)
     by_name = {one["payload"]["args"][0]: one for one in messages(project) if "args" in one["payload"]}
     assert by_name.keys() == {"later", "tried"}
     assert (by_name["later"]["priority"], by_name["later"]["scheduled_at"]) == (-3, "2099-01-01 00:00:00+00:00")
     assert by_name["tried"]["max_attempts"] == 3
     assert "30 2 * * *" in row(told, "nightly", "imported")
     assert "disabled, as it was" in row(told, "often", "every 0:10:00")
-    assert "There is a schedule 'nightly' already" in import_from(project, "django-ox", "--task", f"mark={MARK}")
+    for name, reason in (("wrong", "at noon"), ("a list", "kwargs"), ("unread", "kwargs")):
+        assert reason in row(told, f"{name} ", "refused")
+    assert "its time has passed: it will not run" in row(told, "over ", "imported")
+    again = import_from(project, "django-ox", *which)
+    assert "There is a schedule 'nightly' already" in again
+    assert "imported" not in again
 
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
     project("-c", SETUP + DJANGO_Q)
+    assert "would be moved" in import_from(project, "django-q2", "--dry-run")
+    assert messages(project) == []
     told = import_from(project, "django-q2", "--task", f"{THERE}.in_django_q={MARK}")
     assert [one["payload"] for one in messages(project) if not one["key"]] == [
         {"args": ["text"], "kwargs": {"value": "v"}},
@@ -176,8 +200,23 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
         ("cron", "0 9 * * 1"),
     ):
         assert times in row(told, f"{name} ", "imported")
-    for name, reason in (("late", "day 31"), ("hooked", "hook"), ("code", "no literals")):
+    for name, reason in (
+        ("late", "day 31"),
+        ("hooked", "hook"),
+        ("code", "no literals"),
+        ("nowhere", "no next run"),
+        ("unnamed", "not all names with values"),
+        ("spread", "not all names with values"),
+        ("unknown", "No task is registered as 'old.app.task'"),
+        ("no minutes", "every"),
+        ("daily", "There is a schedule 'daily' already"),
+    ):
         assert reason in row(told, f"{name} ", "refused")
+    assert "its time has passed: it will not run" in row(told, "past ", "imported")
+    assert "disabled, as it was" in row(told, "ended ", "imported")
+    again = import_from(project, "django-q2", "--task", f"{THERE}.in_django_q={MARK}")
+    assert "imported" not in again
+    assert "moved" not in again
     held = "from django_q.models import *; print(OrmQ.objects.count())"
     assert project("-c", SETUP + held) == "3\n", "the held one, the hooked one and the spoiled one"
 
@@ -185,9 +224,11 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_what_waits_in_procrastinate_is_moved_with_its_queueing_lock_as_the_key(project):
     project("-c", SETUP + PROCRASTINATE)
+    assert "would be moved" in import_from(project, "procrastinate", "--dry-run")
+    assert messages(project) == []
     told = import_from(project, "procrastinate")
     (moved,) = messages(project)
-    assert (moved["key"], moved["priority"]) == ("a", 7)
+    assert (moved["key"], moved["priority"], moved["queue"]) == ("a", 7, "mail")
     assert moved["payload"] == {"kwargs": {"name": "later", "value": "v"}}
     assert "may not overlap" in row(told, "refused", "channel")
     assert "missing a required argument: 'name'" in row(told, "refused", "mark: ")

@@ -120,3 +120,51 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
     }
     assert found["messages"] == 4, "the disabled one has none"
     assert "There is a schedule 'nightly' already" in import_(project)["nightly"]
+
+
+ODD = """
+add("args are a number", args="5", interval=ten)
+add("args are names", args='{"name": "x"}', interval=ten)
+add("kwargs are a list", kwargs='["x"]', interval=ten)
+add("kwargs are null", kwargs="null", interval=ten)
+def spoiled(name, schedule, **columns):
+    add(name, **{"interval" if type(schedule) is IntervalSchedule else "crontab": schedule})
+    type(schedule).objects.filter(pk=schedule.pk).update(**columns)
+spoiled("no time", IntervalSchedule.objects.create(every=1, period="hours"), every=0)
+spoiled("of no unit", IntervalSchedule.objects.create(every=2, period="hours"), period="fortnights")
+spoiled("of no field", crontab(minute="1"), hour="noon")
+add("over", crontab=crontab(minute="2"), expires=datetime(2020, 1, 1, tzinfo=UTC))
+add("one-off, disabled", interval=ten, one_off=True, enabled=False)
+add("long " * 40, interval=ten)
+elsewhere = crontab(minute="3")
+add("of no zone", crontab=elsewhere)
+from django.db import connection
+with connection.cursor() as cursor:
+    cursor.execute(
+        "UPDATE django_celery_beat_crontabschedule SET timezone = 'Mars/Olympus' WHERE id = %s", [elsewhere.pk]
+    )
+"""
+
+
+def test_odd_rows_are_refused_with_the_reason_and_keep_no_other_from_being_imported(project):
+    project("-c", GIVEN + ODD)
+    told = import_(project)
+    for name, reason in (
+        ("args are a number", "Its args are no list: '5'"),
+        ("args are names", "Its args are no list: "),
+        ("kwargs are a list", "Its kwargs are no dict"),
+        ("no time", "period"),
+        ("of no unit", "fortnights"),
+        ("of no field", "noon"),
+        ("of no zone", "Mars/Olympus"),
+    ):
+        assert "refused" in told[name], name
+        assert reason in told[name], name
+    for name in ("kwargs are null", "over", "one-off, disabled", "nightly"):
+        assert "imported" in told[name], name
+    assert "it will not run" in told["over"]
+    assert "disabled, as it was" in told["one-off, disabled"]
+    assert sum("refused" in line or "imported" in line for line in told.values()) == 21, "each row is told"
+
+    again = import_(project)
+    assert not any("imported" in line for line in again.values())

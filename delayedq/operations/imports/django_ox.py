@@ -18,7 +18,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 def found() -> Iterator[Found]:
     """Its schedules, by name. Raises InvalidMessage if its tables can't be read here."""
     for one in rows_of("django_ox", "OxSchedule").order_by("name"):
-        yield Found(one.name, one.task_key, one.enabled, partial(_read, one), lambda _: [])
+        yield Found(one.name, one.task_key, one.enabled, partial(_read, one), list)
 
 
 def _read(schedule: Any) -> tuple[dict[str, Any], str]:

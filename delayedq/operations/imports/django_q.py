@@ -81,16 +81,12 @@ def _arguments(schedule: Any) -> tuple[list[Any], dict[str, Any]]:
         if text.startswith("{"):
             return args, dict(ast.literal_eval(text))
         call = ast.parse(f"f({text})", mode="eval").body
-        keywords = call.keywords if isinstance(call, ast.Call) else []
-        return args, {str(each.arg): ast.literal_eval(each.value) for each in keywords}
+        if isinstance(call, ast.Call) and not call.args and all(each.arg for each in call.keywords):
+            return args, {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
     except (ValueError, SyntaxError, TypeError):
         raise Refused(f"Its arguments are no literals: {schedule.args!r}, {schedule.kwargs!r}.") from None
+    raise Refused(f"Its keyword arguments are not all names with values: {schedule.kwargs!r}.")
 
 
-def _notes(schedule: Any, first: datetime | None) -> list[str]:
-    notes = []
-    if schedule.schedule_type == "O" and first is None:
-        notes.append("its time has passed: it will not run")
-    if schedule.cluster:
-        notes.append(f"its cluster {schedule.cluster!r} was left out")
-    return notes
+def _notes(schedule: Any) -> list[str]:
+    return [f"its cluster {schedule.cluster!r} was left out"] if schedule.cluster else []

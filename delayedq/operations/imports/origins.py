@@ -60,7 +60,8 @@ class Procrastinate:
         return rows.filter(status="todo")
 
     def as_waiting(self, row: Any) -> Waiting:
-        options = {"priority": min(max(row.priority, LOWEST_PRIORITY), HIGHEST_PRIORITY)}
+        priority = min(max(row.priority, LOWEST_PRIORITY), HIGHEST_PRIORITY)
+        options: dict[str, Any] = {"priority": priority, "queue_name": row.queue_name}
         if row.lock is not None:
             options["channel"] = row.lock
         return Waiting(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import transaction
+from django.db import Error, transaction
 
 from delayedq import schedules
 from delayedq.exceptions import DelayedQError
@@ -29,14 +29,14 @@ class Refused(Exception):  # noqa: N818
 class Found(NamedTuple):
     """A schedule there. `read` gives the keys of one here, and its times in words, or raises Refused.
 
-    `notes` says what is otherwise here, of the first tick.
+    `notes` says what is otherwise here.
     """
 
     name: str
     task: str
     enabled: bool
     read: Callable[[], tuple[dict[str, Any], str]]
-    notes: Callable[[datetime | None], list[str]]
+    notes: Callable[[], list[str]]
 
 
 class Taken(NamedTuple):
@@ -65,9 +65,23 @@ def take_over(found: Iterable[Found], tasks: Mapping[str, str], *, dry_run: bool
 
 def _take_over(one: Found, task: str) -> Taken:
     try:
-        given, said = one.read()
+        given, said = _read(one)
         first = recorded(one.name, "Import", lambda: schedules.create(one.name, task, enabled=one.enabled, **given))
     except (Refused, DelayedQError) as error:
         return Taken(one.name, task, REFUSED, str(error))
-    notes = [*one.notes(first), *([] if one.enabled else ["disabled, as it was"])]
+    notes = one.notes()
+    if not one.enabled:
+        notes.append("disabled, as it was")
+    elif first is None:
+        notes.append("its time has passed: it will not run")
     return Taken(one.name, task, IMPORTED, said, first, tuple(notes))
+
+
+def _read(one: Found) -> tuple[dict[str, Any], str]:
+    """Nothing there checks what stands in its columns, so anything may. Raises Refused."""
+    try:
+        return one.read()
+    except (Refused, Error):
+        raise
+    except Exception as error:
+        raise Refused(f"It can't be read: {type(error).__name__}: {error}.") from error

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django.db import transaction
+from django.db import Error, transaction
 
 from delayedq.compat import InvalidTask
 from delayedq.exceptions import DelayedQError, InvalidMessage
@@ -116,6 +116,8 @@ def _read(origin: Origin, row: Any) -> Waiting:
     """The message of a row. Nothing there checks what stands in its columns, so anything may."""
     try:
         one = origin.as_waiting(row)
+    except Error:
+        raise
     except Exception as error:  # noqa: BLE001
         return Waiting(row.pk, "?", problem=f"It can't be read: {type(error).__name__}: {error}.")
     if not isinstance(one.args, list | tuple) or not isinstance(one.kwargs, Mapping):
