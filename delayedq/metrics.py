@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
@@ -167,6 +168,7 @@ class _Cache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._found: dict[str, tuple[float, Backlog | None]] = {}
+        self._offered: Counter[str] = Counter()
 
     def read(self, alias: str) -> Backlog | None:
         with self._lock:  # who asks meanwhile gets the same answer
@@ -174,10 +176,18 @@ class _Cache:
             if time.monotonic() - at > CACHED:
                 found = _read(alias)
                 self._found[alias] = time.monotonic(), found
+                if found is not None:  # a counter does not go back when the rows with the highest ids are deleted
+                    found.offered = self._offered[alias] = max(found.offered, self._offered[alias])
             return found
 
-    def clear(self) -> None:
+    def expire(self) -> None:
+        """Read anew when asked next."""
         self._found.clear()
+
+    def clear(self) -> None:
+        """Know nothing."""
+        self.expire()
+        self._offered.clear()
 
 
 def _read(alias: str) -> Backlog | None:

@@ -18,10 +18,11 @@ from django.dispatch import receiver
 from delayedq.exceptions import Fail, Steering
 from delayedq.results import masked_trace
 from delayedq.signals import worker_stopped
+from delayedq.tasks import current_attempt
 
 try:
     from opentelemetry import propagate, trace
-    from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+    from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, Status, StatusCode
 except ImportError as error:
     raise ImproperlyConfigured("Traces need opentelemetry-api: pip install 'delayedq[otel]'.") from error
 
@@ -53,11 +54,17 @@ def _hand_over(**_: Any) -> None:
 
 
 def made(task: Task[..., Any]) -> dict[str, str]:
-    """The metadata of a message: the context of a span that says that it was made."""
+    """The metadata of a message: the context of a span that says that it was made.
+
+    Follow-ups are made after the attempt: its span has ended, and is their parent.
+    """
     carrier: dict[str, str] = {}
+    attempt, parent = current_attempt.get(), None
+    if attempt is not None and attempt.span is not None and not trace.get_current_span().get_span_context().is_valid:
+        parent = trace.set_span_in_context(NonRecordingSpan(attempt.span))
     attributes = _attributes("create", "create", task.queue_name, task.module_path)
     name = f"create {task.queue_name}"
-    with _tracer.start_as_current_span(name, kind=SpanKind.PRODUCER, attributes=attributes):
+    with _tracer.start_as_current_span(name, parent, kind=SpanKind.PRODUCER, attributes=attributes):
         propagate.inject(carrier)
     return carrier
 
@@ -80,6 +87,7 @@ def attempt(message: Attempt) -> Iterator[None]:
         record_exception=False,
         set_status_on_exception=False,
     ) as span:
+        message.span = span.get_span_context()
         try:
             yield
         except BaseException as error:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def track[T](rows: Iterable[T], note: str = "", *, total: float | None = None) -> Iterator[T]:
-    """The same rows; each that is done is reported as progress of the message of the calling task.
+    """Yield the same rows, and report each finished one as progress of the calling task's message.
 
     note: a text of at most 200 characters. total: how many rows there are; None asks `len(rows)`, if they have one.
     Outside of a task, nothing is reported. Raises ValueError for a wrong note or total.

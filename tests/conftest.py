@@ -36,6 +36,8 @@ KEPT = {"django_migrations", "django_content_type", "auth_permission"}
 #: Processes that last until the end of the session.
 SERVERS = set()
 NO_PARAMETERS = SimpleNamespace(params={})
+#: This connection's own counts are written first: else they would come after the reset.
+FORGET = ("SELECT pg_stat_force_next_flush()", "SELECT 1", "SELECT pg_stat_reset()")
 #: Folders with the longest tests begin first: else one process still runs them when the others are done.
 LONGEST = ["pipeline", "browser", "example", "worker"]
 
@@ -201,6 +203,15 @@ def _text(path):
         return path.read_text()
     except OSError:  # that thread has just ended
         return ""
+
+
+@pytest.fixture
+def no_statistics_of_other_tests(request):
+    """The doctor judges what PostgreSQL has counted since its statistics were reset; so other tests count for it."""
+    if "alias" in request.fixturenames and request.getfixturevalue("alias") == "postgresql":
+        with connections["postgresql"].cursor() as cursor:
+            for statement in FORGET:
+                cursor.execute(statement)
 
 
 # How pytest runs

@@ -18,6 +18,7 @@ from delayedq.compat import default_task_backend
 from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.stopping import stop
+from delayedq.results import dropped
 from delayedq.store.protocol import Lane
 from delayedq.testing import run_due
 from delayedq.worker.attempt import Attempt
@@ -51,6 +52,20 @@ def test_what_waits_ends_at_once_and_what_has_ended_stays(alias):
     assert [one.outcome for one in (done, due, later)] == ["succeeded", "cancelled", "cancelled"]
     assert due.cancel() is Cancellation.ENDED
     assert run_due() == []
+
+
+def test_what_was_dropped_has_ended_and_hinders_no_other(alias):
+    lost, due = dropped(tasks.remind, [7], {}, "default"), tasks.remind.enqueue(7)
+    assert lost.progress is None
+    assert lost.cancel() == "ended"
+    assert cancel_all([lost, due]) == ["ended", "cancelled"]
+
+
+def test_what_is_no_result_is_refused_and_nothing_is_cancelled(alias):
+    due, scheduled = tasks.remind.enqueue(7), tasks.remind.enqueue_many([((7,), {})])
+    with pytest.raises(TypeError, match=r"Results are cancelled, as `enqueue` and .* return them, not Scheduled"):
+        cancel_all([due, *scheduled])
+    assert Message.objects.count() == 2
 
 
 def test_it_takes_part_in_the_transaction_of_the_caller(alias):

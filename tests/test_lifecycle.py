@@ -114,6 +114,45 @@ def test_what_has_slept_does_not_expire(alias):
         assert outcomes() == ["succeeded"]
 
 
+def test_what_has_started_and_is_snoozed_does_not_expire(alias):
+    """A snooze takes back the attempt that the start was charged with; what comes after it is no first start."""
+    pauses = [Snooze(24 * HOUR), Snooze(until=START + 50 * HOUR)]
+
+    def check():
+        if pauses:
+            raise pauses.pop(0)
+
+    tasks.bodies["check"] = check
+    with clock(START) as now:
+        lifecycle.fresh.enqueue("check")
+        lifecycle.fresh.using(expires=2 * HOUR, metadata={"a": 1}).enqueue("check")
+        assert outcomes() == ["snoozed"] * 2
+        assert [message.metadata_value for message in Message.objects.order_by("id")] == [None, {"a": 1}]
+        now.advance(26 * HOUR)
+        assert outcomes() == ["succeeded"]
+        now.advance(26 * HOUR)
+        assert outcomes() == ["succeeded"]
+    assert not FinishedMessage.objects.expired().exists()
+
+
+def test_what_is_scheduled_again_after_a_snooze_may_expire(alias):
+    """The message that stands then has not started."""
+    tasks.bodies["wait"] = lambda: (_ for _ in ()).throw(Snooze(HOUR))
+    with clock(START) as now:
+        lifecycle.fresh.schedule_at(START, "wait", key="a")
+        assert outcomes() == ["snoozed"]
+        lifecycle.fresh.schedule_at(START + 2 * HOUR, "other", key="a")
+        now.advance(3 * HOUR)
+        assert outcomes() == ["expired"]
+
+
+def test_a_snooze_writes_nothing_to_what_does_not_expire(alias):
+    tasks.bodies["wait"] = lambda: (_ for _ in ()).throw(Snooze(HOUR))
+    tasks.play.enqueue("wait")
+    assert outcomes() == ["snoozed"]
+    assert Message.objects.get().metadata is None
+
+
 def test_a_deadline_holds_for_all_attempts_together(alias):
     with clock(START):
         enqueue(lifecycle.bounded, ValueError("no"))

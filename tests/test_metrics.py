@@ -16,6 +16,7 @@ from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs
 from delayedq.store.protocol import Lane
+from delayedq.testing import run_due
 from delayedq.worker.tally import Counts
 from tests.app import tasks
 from tests.store.given import message
@@ -84,6 +85,17 @@ def test_dead_letters_and_the_age_of_the_history(store):
 
     assert sum(value for name, value in found.items() if name.startswith("delayedq_dead_letters")) == 1
     assert found[f"delayedq_history_oldest_seconds{{{where}}}"] == pytest.approx(2 * 86_400, abs=60)
+
+
+def test_the_count_of_offers_does_not_go_back_when_all_that_ended_is_deleted(store):
+    tasks.echo.enqueue("hello")
+    run_due()
+    metric = f'delayedq_offers_total{{database="{store.alias}"}}'
+    text = metrics.exposed()[0].decode()
+    FinishedMessage.objects.using(store.alias).all().delete()
+    metrics._cache.expire()
+
+    assert values_of(metrics.exposed()[0].decode())[metric] == values_of(text)[metric] > 0
 
 
 def test_a_database_is_read_once_however_often_it_is_asked(store, django_assert_num_queries):

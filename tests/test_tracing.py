@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import time
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 from opentelemetry import trace
@@ -15,10 +18,12 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from delayedq import hooks, tracing
+from delayedq.exceptions import NotStorable
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import run_due
 from delayedq.worker import executor
-from tests.app import tasks
+from tests.app import lifecycle, tasks
+from tests.worker.attempts import playing, run
 
 TRACED = {"METADATA_FROM": ["delayedq.tracing.made"], "AROUND_ATTEMPTS": ["delayedq.tracing.attempt"]}
 
@@ -74,6 +79,48 @@ def test_each_attempt_has_a_span_and_errors_are_recorded(store, spans):
     assert {span.status.status_code for span in ran} == {StatusCode.ERROR}
     assert ran[0].attributes["error.type"] == "ValueError"
     assert "broken" in ran[0].events[0].attributes["exception.message"]
+
+
+def only_attempt(spans):
+    (ran,) = [span for span in spans() if span.kind is SpanKind.CONSUMER]
+    return ran
+
+
+def unstorable():
+    return object()
+
+
+async def aunstorable():
+    return object()
+
+
+@pytest.mark.parametrize("body", [unstorable, aunstorable])
+def test_a_result_that_can_not_be_stored_is_an_error_of_the_attempt(spans, body):
+    ended = run(playing(body))
+    ran = only_attempt(spans)
+
+    assert isinstance(ended.error, NotStorable)
+    assert (ran.status.status_code, ran.attributes["error.type"]) == (StatusCode.ERROR, "NotStorable")
+
+
+def test_the_timeout_of_an_async_task_is_named(spans):
+    async def forever():
+        await asyncio.Event().wait()
+
+    run(playing(forever, task=replace(tasks.aplay, timeout=timedelta(milliseconds=10))))
+    assert only_attempt(spans).attributes["error.type"] == "TaskTimeout"
+
+
+@pytest.mark.parametrize("body", [dict, unstorable])
+def test_a_follow_up_belongs_to_the_attempt_that_it_follows(store, spans, body, monkeypatch):
+    monkeypatch.setitem(tasks.bodies, "body", body)
+    lifecycle.followed.using(max_attempts=1).enqueue("body")
+    run_due(raise_failures=False)
+    ran, followed = (span for span in spans() if span.kind is SpanKind.CONSUMER)
+    made = [span for span in spans() if span.kind is SpanKind.PRODUCER][1]
+
+    assert made.parent.span_id == ran.context.span_id
+    assert [link.context.span_id for link in followed.links] == [made.context.span_id]
 
 
 def test_what_is_masked_is_in_no_span(store, spans):

@@ -60,7 +60,7 @@ class LimitForm(forms.Form):
         label=gettext_lazy("Share"),
         required=False,
         min_value=1,
-        help_text=gettext_lazy("So many may run before other channels get more."),
+        help_text=gettext_lazy("How many may run before other channels get more."),
     )
 
     def __init__(self, *given: Any, channel: str = "", **options: Any) -> None:

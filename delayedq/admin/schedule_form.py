@@ -92,7 +92,7 @@ class ScheduleForm(forms.Form):
     timezone = forms.CharField(
         label=gettext_lazy("Time zone"),
         required=False,
-        help_text=gettext_lazy("Of the expression, such as Europe/London."),
+        help_text=gettext_lazy("The zone of the expression, such as Europe/London."),
     )
     every = Duration(
         label=gettext_lazy("Every"),
@@ -116,7 +116,7 @@ class ScheduleForm(forms.Form):
     jitter = Duration(
         label=gettext_lazy("Jitter"),
         required=False,
-        help_text=gettext_lazy("Each tick is put off by a stable share of it."),
+        help_text=gettext_lazy("Each tick is delayed by a fixed share of this time."),
     )
     start = Instant(label=gettext_lazy("Start"), required=False)
     end = Instant(label=gettext_lazy("End"), required=False)

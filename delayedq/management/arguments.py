@@ -5,10 +5,29 @@ from __future__ import annotations
 import re
 from argparse import ArgumentTypeError
 from datetime import timedelta
+from typing import TYPE_CHECKING, NoReturn
 
+from delayedq.core.other_names import FLAGS, hint
 from delayedq.store.protocol import BARE
 
+if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def named(parser: ArgumentParser) -> ArgumentParser:
+    """The parser, whose error for a flag of another framework names ours."""
+    error = parser.error
+
+    def explained(message: str) -> NoReturn:
+        flag = message.removeprefix("unrecognized arguments: ").split(" ")[0].partition("=")[0]
+        if not flag.startswith("--"):
+            flag = flag[:2]  # as in -c4
+        error(f"{message}.{hint(flag, FLAGS)}" if flag in FLAGS else message)
+
+    parser.error = explained  # type: ignore[method-assign]  # Django makes the parser
+    return parser
 
 
 def positive(text: str) -> int:
@@ -20,8 +39,8 @@ def positive(text: str) -> int:
 
 def processes(text: str) -> tuple[int, int]:
     """A number of processes, or the fewest and the most, as in 1-8. Raises ArgumentTypeError."""
-    fewest, _, most = text.partition("-")
-    bounds = positive(fewest), positive(most or fewest)
+    fewest, dash, most = text.partition("-")
+    bounds = positive(fewest), positive(most if dash else fewest)
     if bounds[0] > bounds[1]:
         raise ArgumentTypeError(f"{text!r} are no bounds: write the fewest first, as in 1-8")
     return bounds
@@ -29,7 +48,10 @@ def processes(text: str) -> tuple[int, int]:
 
 def scale_on(text: str) -> dict[str, float]:
     """latency=30s, and maybe patience=60s, with a comma between; in seconds. Raises ArgumentTypeError."""
-    given = {name: age(value).total_seconds() for name, _, value in (one.partition("=") for one in text.split(","))}
+    parts = [one.partition("=") for one in text.split(",")]
+    given = {name: age(value).total_seconds() for name, _, value in parts}
+    if len(given) < len(parts):
+        raise ArgumentTypeError(f"{text!r} gives one name twice: write latency=30s, or latency=30s,patience=60s")
     if unknown := given.keys() - {"latency", "patience"}:
         raise ArgumentTypeError(f"{unknown.pop()!r} is unknown: write latency=30s, or latency=30s,patience=60s")
     if not given.get("latency"):

@@ -106,6 +106,7 @@ def run_reloading(out: OutputWrapper) -> int:
         path = changes.look()
         if path is not None:
             out.write(f"{path.name} has changed: the workers start anew.")
+            out.flush()  # a pipe would keep it until the end
             workers.end()
             workers.start()
         elif workers.codes() == [0]:
@@ -114,7 +115,9 @@ def run_reloading(out: OutputWrapper) -> int:
 
 
 def add_dev(parser: ArgumentParser) -> None:
-    parser.add_argument("address", nargs="?", metavar="[ADDRESS:]PORT", help="Of the site, as runserver has it (8000).")
+    parser.add_argument(
+        "address", nargs="?", metavar="[ADDRESS:]PORT", help="Address of the site, as for runserver (8000)."
+    )
     parser.add_argument("--workers", default="", metavar="FLAGS", help="For run_workers: '--threads 2 --queues mail'.")
 
 

@@ -6,12 +6,13 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from django.db import Error
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from delayedq.operations.databases import all_databases
 from delayedq.operations.diagnosis import HIDDEN
-from delayedq.operations.doctor import diagnose
+from delayedq.operations.doctor import diagnose, refused
 from delayedq.operations.pending import check_pending
 from delayedq.operations.wording import grouped, printable
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
     from django.core.management.base import OutputWrapper
+
+    from delayedq.store.base import Store
 
 
 def add_json(parser: ArgumentParser) -> None:
@@ -35,13 +38,19 @@ def run_doctor(out: OutputWrapper, options: dict[str, Any]) -> None:
 
 
 def run_check_pending(out: OutputWrapper, options: dict[str, Any]) -> None:
-    found, checked = [], 0
+    found: list[dict[str, Any]] = []
+    checked = 0
     for store in all_databases():
-        number, unrunnable = check_pending(store)
+        try:
+            number, unrunnable = check_pending(store)
+        except Error as error:
+            if not options["json"]:
+                raise
+            found.append(as_told(store, error))
+            continue
         checked += number
         found += [{"database": store.alias, **one._asdict()} for one in unrunnable]
-    about = _("%(count)s of %(kind)s, as #%(id)s: %(reason)s")
-    lines = [about % {**one, "count": grouped(one["number"])} for one in found]
+    lines = [] if options["json"] else [_about(one) for one in found]
     well = ngettext(
         "This version can run the %(number)s message that waits.",
         "This version can run all %(number)s messages that wait.",
@@ -49,6 +58,18 @@ def run_check_pending(out: OutputWrapper, options: dict[str, Any]) -> None:
     )
     told = lines or [well % {"number": grouped(checked)}]
     _tell(out, found, told, as_json=options["json"], failed=bool(found))
+
+
+def _about(one: dict[str, Any]) -> str:
+    """As `explain` takes the ids."""
+    first = f"flow:{one['id']}" if one["is_later"] else f"#{one['id']}"
+    about = _("%(count)s of %(kind)s, as %(first)s: %(reason)s")
+    return about % {**one, "count": grouped(one["number"]), "first": first}
+
+
+def as_told(store: Store, error: Error) -> dict[str, Any]:
+    """The diagnosis of a database that does not answer, for programs: that of `doctor --json`."""
+    return {"database": store.alias, **refused(store, error)._asdict()}
 
 
 def _tell(out: OutputWrapper, found: list[dict[str, Any]], lines: list[str], *, as_json: bool, failed: bool) -> None:

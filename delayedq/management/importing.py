@@ -40,7 +40,7 @@ def add_import_from(parser: ArgumentParser) -> None:
     parser.add_argument("origin", choices=sorted({*WAITING, *SCHEDULES}), help="The framework.")
     parser.add_argument("--dry-run", action="store_true", help="Show what would become of each, and change nothing.")
     parser.add_argument(
-        "--task", action="append", default=[], metavar="OLD=NEW", help="The task that takes the place of another."
+        "--task", action="append", default=[], metavar="OLD=NEW", help="The task that replaces another one."
     )
 
 

@@ -32,9 +32,9 @@ VERBS = {
     "list": "What waits and runs, the first 25 channels, and the limits.",
     "pause": "Let nothing more start in a channel, queue, task or limit.",
     "resume": "Let it start again.",
-    "set": "Put a limit in the place of the defined one.",
-    "skip": "Let the others of a channel start before the message that blocks it.",
-    "clear": "Let what the code says hold again.",
+    "set": "Set a limit live, in place of that of the code.",
+    "skip": "Let other messages of a channel start before the one that blocks it.",
+    "clear": "Restore the limit from the code.",
 }
 
 

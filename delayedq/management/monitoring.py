@@ -41,7 +41,9 @@ def add_monitoring(parser: ArgumentParser) -> None:
         "--metrics-port", type=listening, metavar=where, help="Answer Prometheus at /metrics (extra prometheus)."
     )
     parser.add_argument("--health-port", type=listening, metavar=where, help="Answer probes at /live and /ready.")
-    parser.add_argument("--health-file", type=Path, metavar="FILE", help="Write it each second while workers live.")
+    parser.add_argument(
+        "--health-file", type=Path, metavar="FILE", help="Write this file each second while workers live."
+    )
 
 
 def listening(text: str) -> tuple[str, int]:

@@ -26,12 +26,15 @@ if TYPE_CHECKING:
 
 def add_prune(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--older-than", type=age, metavar="AGE", help="What ended longer ago, but no dead letters; as 30d, 12h or 90m."
+        "--older-than",
+        type=age,
+        metavar="AGE",
+        help="Delete messages that ended longer ago, except dead letters; as 30d, 12h or 90m.",
     )
     parser.add_argument(
-        "--failed-older-than", type=age, metavar="AGE", help="Dead letters: what failed for good longer ago."
+        "--failed-older-than", type=age, metavar="AGE", help="Delete dead letters that failed longer ago."
     )
-    parser.add_argument("--queue", metavar="QUEUE", help="Only what was in this queue.")
+    parser.add_argument("--queue", metavar="QUEUE", help="Only messages of this queue.")
     parser.add_argument("--dry-run", action="store_true", help="Count, and delete nothing.")
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from django.db import Error
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from delayedq.core.scaling import threads_needed
 from delayedq.management.arguments import age, positive, queue_names
 from delayedq.management.backends import chosen_store
+from delayedq.management.doctor import as_told
 from delayedq.operations.scaling import demand
 
 if TYPE_CHECKING:
@@ -23,9 +26,9 @@ if TYPE_CHECKING:
 
 def add_needed(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--target-latency", type=age, required=True, metavar="AGE", help="Messages are to start within it: 30s."
+        "--target-latency", type=age, required=True, metavar="AGE", help="The time within which messages start: 30s."
     )
-    parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Those of a worker process (4).")
+    parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Threads of a worker process (4).")
     parser.add_argument("--queues", type=queue_names, metavar="A,B", help="Of these queues only (default: all).")
     parser.add_argument("--json", action="store_true", help="For programs: an object.")
 
@@ -34,7 +37,13 @@ def run_needed(out: OutputWrapper, options: dict[str, Any]) -> None:
     """Of one database: that of --backend, if there are several."""
     store, _backends = chosen_store(options["backend"])
     queues: tuple[str, ...] | None = options["queues"]
-    seen = demand(store, lambda queue: queues is None or queue in queues)
+    try:
+        seen = demand(store, lambda queue: queues is None or queue in queues)
+    except Error as error:
+        if not options["json"]:
+            raise
+        out.write(json.dumps(as_told(store, error)))
+        sys.exit(1)
     threads = threads_needed(seen, options["target_latency"].total_seconds())
     processes = ceil(threads / options["threads"])
     if options["json"]:

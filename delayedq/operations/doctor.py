@@ -55,15 +55,16 @@ def _failed(store: Store, name: str, error: Exception) -> Diagnosis:
     connections[store.alias].close()
     try:
         connections[store.alias].ensure_connection()
-    except Error as refused:
-        return _refused(store, refused)
+    except Error as answer:
+        return refused(store, answer)
     said = str(error).strip() or type(error).__name__
     about = {"check": name.replace("_", " "), "error": said if isinstance(error, Error) else f"{error!r}"}
     sentence = _("This could not be checked: %(check)s. The answer was: %(error)s") % about
     return Diagnosis(UNCHECKED, sentence, _("Look at the rights of the user that DATABASES names; then ask again."))
 
 
-def _refused(store: Store, error: Error) -> Diagnosis:
+def refused(store: Store, error: Error) -> Diagnosis:
+    """That of a database which does not answer, or not to this user."""
     about = {"alias": repr(store.alias), "error": str(error).strip()}
     sentence = _("The database %(alias)s refuses what a worker does: %(error)s") % about
     return Diagnosis(DATABASE, sentence, _("Look at the server, the address in DATABASES, and the rights of its user."))
@@ -96,7 +97,7 @@ def claims(store: Store) -> Iterator[Diagnosis]:
         try_claim(store)
     except Error as error:
         connections[store.alias].close()
-        yield _refused(store, error)
+        yield refused(store, error)
 
 
 def plan_of_the_claim(store: Store) -> Iterator[Diagnosis]:

@@ -57,6 +57,8 @@ class Attempt:
     written_at = -inf
     #: Where its steps are recorded; None: in the database of the queue.
     records: Records | None = None
+    #: What `delayedq.tracing` says of its span; None: it has none.
+    span: Any = None
 
     def __init__(
         self, claimed: Claimed, task: Task[..., Any] | None, worker: str, leases: SharedLeases, slot: int

@@ -89,7 +89,8 @@ def execute(attempt: Attempt) -> AttemptResult:
         run.prepare()
         with run:
             value = attempt.task.func(*run.args, **run.kwargs)
-        return run.returned(value)
+            outcome = run.outcome(value)
+        return run.returned(outcome, value)
     except BaseException as error:  # noqa: BLE001  a task that calls sys.exit() must not end the worker
         return run.raised(error)
     finally:
@@ -107,7 +108,7 @@ def execute_exactly_once(attempt: Attempt, limit: AbstractContextManager[object]
         with exactly_once(attempt) as commit:
             with limit, run:
                 value = attempt.task.func(*run.args, **run.kwargs)
-            outcome = run.outcome(value)
+                outcome = run.outcome(value)
             commit.end(outcome, run.started)
         return run.committed(outcome, value, commit.settled)
     except BaseException as error:  # noqa: BLE001
@@ -125,12 +126,18 @@ async def aexecute(attempt: Attempt) -> AttemptResult:
             await sync_to_async(run.prepare)()
         else:
             run.prepare()
-        async with limit:
-            with run:
-                returned = await attempt.task.func(*run.args, **run.kwargs)
-        return run.returned(returned)
+        with run:
+            try:
+                async with limit:
+                    value = await attempt.task.func(*run.args, **run.kwargs)
+            except BaseException:
+                if limit.expired():
+                    raise attempt.overtime() from None
+                raise
+            outcome = run.outcome(value)
+        return run.returned(outcome, value)
     except BaseException as error:  # noqa: BLE001
-        return run.raised(attempt.overtime() if limit.expired() else error)
+        return run.raised(error)
     finally:
         run.leave()
 
@@ -207,11 +214,14 @@ class _Run:
             self._may_not_start = True
             raise
 
-    def returned(self, value: object) -> AttemptResult:
-        return self._ended(self.outcome(value), None, value)
+    def returned(self, outcome: Returned, value: object) -> AttemptResult:
+        return self._ended(outcome, None, value)
 
     def outcome(self, value: object) -> Returned:
-        """The outcome of a return value. Raises InvalidMessage if the value can't be stored."""
+        """The outcome of a return value. Raises InvalidMessage if the value can't be stored.
+
+        It belongs to the body: what is around an attempt sees all errors of it.
+        """
         self._returned = True
         return _RETURNED_NONE if value is None else Returned(_result(value))
 

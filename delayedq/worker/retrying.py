@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from delayedq import clock
 from delayedq.core.error_choice import may_retry
-from delayedq.core.lifecycle import AskedRetry, Raised
+from delayedq.core.lifecycle import AskedRetry, AskedSnooze, Raised
+from delayedq.core.metadata import STARTED, own, with_own
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, Expired
 from delayedq.store import served_store
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.worker.attempt import Attempt
+    from delayedq.worker.executor import AttemptResult
 
 logger = logging.getLogger("delayedq")
 
@@ -32,10 +34,24 @@ def check_in_time(attempt: Attempt) -> None:
     """Raise Expired or DeadlineExceeded for an attempt that starts too late."""
     expires, deadline = attempt.expires, attempt.deadline
     is_late = expires is not None and attempt.attempt == 1 and _is_past(later(attempt.scheduled_at, expires))
-    if is_late and not has_steps(served_store(), attempt.claimed):  # else it has slept, which is not charged
+    if is_late and not _has_started(attempt):
         raise Expired(f"It was not started within {expires} after it was due.")
     if deadline is not None and _is_past(later(attempt.scheduled_at_initially, deadline)):
         raise DeadlineExceeded(f"It had not ended {deadline} after it was first due.")
+
+
+def _has_started(attempt: Attempt) -> bool:
+    """In an attempt that was not charged: one that was snoozed, or whose worker gave it up after a step."""
+    return bool(own(attempt.claimed.metadata, STARTED)) or has_steps(served_store(), attempt.claimed)
+
+
+def with_start(ended: AttemptResult) -> str | None:
+    """The metadata of a message that might expire, and is snoozed after it has started; None: as it was."""
+    attempt, metadata = ended.attempt, ended.attempt.claimed.metadata
+    is_first = ended.started is not None and attempt.attempt == 1
+    if not is_first or not isinstance(ended.outcome, AskedSnooze) or attempt.expires is None or own(metadata, STARTED):
+        return None
+    return with_own(metadata, {STARTED: True})
 
 
 def _is_past(moment: datetime) -> bool:

@@ -1,16 +1,18 @@
 """What worker processes have done, for metrics: each counts, and one process adds up what all have counted.
 
 A worker counts in the loop, a round trip at a time, and writes a file once a second if something has changed. The
-reader keeps what ended processes had counted: their files are removed, and counters never go back.
+reader adds what ended processes had counted to one file, and removes theirs: counters never go back, also when the
+reader is replaced.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -20,7 +22,7 @@ from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.processes import find
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from delayedq.core.lifecycle import Decision
@@ -31,9 +33,11 @@ if TYPE_CHECKING:
 
 #: Upper bounds of the histograms, in seconds; the last bucket has no bound.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
-#: Of this many tasks, and in each of this many queues, a process counts by name; all others share the name OTHERS.
+#: So many pairs of queue and task are counted by name, in a process and in all together; others share the name OTHERS.
 NAMES = 200
 OTHERS = "(others)"
+#: The file of what ended processes had counted.
+ENDED = "ended"
 #: Seconds between two writes of a file.
 EVERY = 1.0
 
@@ -54,11 +58,12 @@ class Counts:
         buckets[bisect_left(BOUNDS, seconds)] += 1
         buckets[-1] += seconds
 
-    def add(self, other: Counts, *, gauges: bool = True) -> None:
-        """`gauges` False: the process of the other has ended, so it has no state any more."""
-        self.counters.update(other.counters)
+    def add(self, other: Counts, named: Callable[[Key], Key], *, gauges: bool = True) -> None:
+        """`named`: by which key to count. `gauges` False: its process has ended, and has no state."""
+        for key, number in other.counters.items():
+            self.counters[named(key)] += number
         for key, buckets in other.histograms.items():
-            mine = self.histograms.setdefault(key, [0.0] * len(buckets))
+            mine = self.histograms.setdefault(named(key), [0.0] * len(buckets))
             mine[:] = [one + more for one, more in zip(mine, buckets, strict=True)]
         if gauges:
             self.gauges.update(other.gauges)
@@ -141,17 +146,13 @@ class Tally:
         self.write()
 
     def write(self) -> None:
-        """Write the file if something has changed. A disk that is full stops no worker."""
+        """Write the file if something has changed."""
         if self._directory is None:
             return
         self._write_at = time.monotonic() + EVERY
         text = self._counts.dumps()
-        if text != self._written:
-            path = self._directory / f"{os.getpid()}"
-            with suppress(OSError):
-                path.with_suffix(".new").write_text(text)
-                path.with_suffix(".new").replace(path)
-                self._written = text
+        if text != self._written and _write(self._directory / f"{os.getpid()}", text):
+            self._written = text
 
     def _deadlines(self, claimed: Iterable[Claimed]) -> None:
         """How late messages were claimed for the first time, by the clock of this host."""
@@ -167,33 +168,66 @@ class Tally:
         full = claimed.queue, claimed.kind
         found = self._names.get(full)
         if found is None:
-            known = len(self._names) < NAMES
-            found = self._names[full] = (self._database, *(full if known else (OTHERS, OTHERS)))
+            if len(self._names) >= NAMES:
+                return self._database, OTHERS, OTHERS
+            found = self._names[full] = (self._database, *full)
         return found
 
 
 class Tallies:
-    """All processes of a supervisor together."""
+    """All processes of a supervisor together. Any thread may ask: each scrape has its own."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._ended = Counts()
+        self._lock = threading.Lock()
+        #: By their number (a queue, or a queue and a task), names that are counted apart.
+        self._names: defaultdict[int, set[Key]] = defaultdict(set)
 
     def total(self) -> Counts:
         """What those that run have counted, and those that have ended."""
-        total = Counts()
+        with self._lock:  # or two would each add what a process had counted that has ended
+            return self._total()
+
+    def _total(self) -> Counts:
+        ended, over, total = Counts(), [], Counts()
+        ended.add(_read(self._directory / ENDED) or Counts(), self._named)
         for path in sorted(self._directory.glob("[0-9]*")):
             if path.suffix:
                 continue
             is_over = find(int(path.name)) is None
-            try:
-                counts = Counts.loads(path.read_text())
-            except (OSError, ValueError):
-                continue
-            if is_over:
-                self._ended.add(counts, gauges=False)
+            if counts := _read(path):
+                (ended if is_over else total).add(counts, self._named, gauges=not is_over)
+                over += [path] if is_over else []
+        if over and _write(self._directory / ENDED, ended.dumps()):
+            for path in over:
                 path.unlink(missing_ok=True)
-            else:
-                total.add(counts)
-        total.add(self._ended)
+        total.add(ended, self._named)
         return total
+
+    def _named(self, key: Key) -> Key:
+        """The key, with OTHERS for names that are too many. Names that were counted apart once always are."""
+        names = key[2:4]
+        known = self._names[len(names)]
+        if not names or names in known or OTHERS in names:
+            return key
+        if len(known) < NAMES:
+            known.add(names)
+            return key
+        return (*key[:2], *(OTHERS for _ in names), *key[4:])
+
+
+def _read(path: Path) -> Counts | None:
+    """None for a file that is not there, or has been written by half."""
+    try:
+        return Counts.loads(path.read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def _write(path: Path, text: str) -> bool:
+    """Whether it is written: not on a disk that is full, which stops no worker. Readers find all or nothing."""
+    with suppress(OSError):
+        path.with_suffix(".new").write_text(text)
+        path.with_suffix(".new").replace(path)
+        return True
+    return False

@@ -15,6 +15,7 @@ from delayedq.masking import error_text
 from delayedq.signals import wanted
 from delayedq.store.protocol import Finish, GiveBack
 from delayedq.worker.follow_ups import follow_ups
+from delayedq.worker.retrying import with_start
 
 if TYPE_CHECKING:
     from delayedq.store.protocol import Claimed, Transition
@@ -47,7 +48,8 @@ def transition(ended: AttemptResult, decided: Decision, now: float) -> Transitio
         return Finish(claimed, FinalOutcome.SUCCEEDED, started, finished, ended.outcome.result, None, then, retention)
     errors, then = _errors(ended), follow_ups(ended.attempt, decided)
     if decided.outcome is None:
-        return GiveBack(claimed, decided.charged, started, finished, decided.delay, decided.until, errors, None, then)
+        delay, until = decided.delay, decided.until
+        return GiveBack(claimed, decided.charged, started, finished, delay, until, errors, with_start(ended), then)
     return Finish(claimed, decided.outcome, started, finished, None, errors, then)
 
 

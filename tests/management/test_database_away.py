@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
 import pytest
+
+NOBODY = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing"}
+
+
+def asked(environment, verb):
+    command = [sys.executable, "-m", "django", "delayedq", *verb]
+    return subprocess.run(command, env=environment | NOBODY, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -15,14 +23,27 @@ import pytest
         (["health"], "FAILED: The database 'default' does not let a worker claim: "),
         (["doctor"], "Cure: Look at the server, the address in DATABASES, and the rights of its user."),
         (["explain", "7"], "CommandError: The database 'default' does not answer: "),
+        (["check-pending"], "CommandError: The database 'default' does not answer: "),
+        (["workers-needed", "--target-latency", "30s"], "CommandError: The database 'default' does not answer: "),
         (["cron", "list"], "CommandError: The database 'default' does not answer: "),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_it_says_so_in_a_sentence(alias, environment, verb, said):
-    nobody = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing"}
-    command = [sys.executable, "-m", "django", "delayedq", *verb]
-    done = subprocess.run(command, env=environment | nobody, capture_output=True, text=True, check=False, timeout=60)
+    done = asked(environment, verb)
     assert done.returncode == 1
     assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "verb", [["doctor"], ["check-pending"], ["workers-needed", "--target-latency", "30s"]], ids=" ".join
+)
+def test_programs_are_told_in_json(alias, environment, verb):
+    done = asked(environment, [*verb, "--json"])
+    found = json.loads(done.stdout)
+    told = found[0] if isinstance(found, list) else found
+
+    assert (done.returncode, told["database"], told["condition"]) == (1, "default", "database")
     assert "Traceback" not in done.stderr

@@ -51,6 +51,14 @@ def test_a_backend_that_cannot_be_imported_is_named(settings, alias):
         (["--name", "x" * 101], "is no name"),
         (["--processes", "0"], "is not a whole number over 0"),
         (["--lease", "nan"], "is not a number of seconds over 0"),
+        (["--concurrency", "4"], r"--concurrency 4. Use --threads N, and --processes N\."),
+        (["--concurrency=4"], r"Use --threads N"),
+        (["-c4"], r"-c4. Use --threads N"),
+        (["-Q", "mail"], r"-Q mail. Use --queues A,B\."),
+        (["-c", "4"], r"Use --threads N"),
+        (["-B"], r"Use nothing in its place: all workers place the ticks"),
+        (["--burst"], r"Use --drain\."),
+        (["--nonsense"], r"unrecognized arguments: --nonsense$"),
     ],
     ids=str,
 )
@@ -75,6 +83,27 @@ def ran(environment, *arguments):
         check=False,
         timeout=90,
     )
+
+
+def test_an_app_that_is_not_installed_is_named(environment, tmp_path):
+    (tmp_path / "bare_settings.py").write_text(
+        'SECRET_KEY = "x"\nINSTALLED_APPS = []\n'
+        'TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}\n'
+        'DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}\n'
+    )
+    (tmp_path / "chores.py").write_text("from delayedq import task\n\n\n@task\ndef sweep(): ...\n")
+    lines = "import django; django.setup(); import chores; chores.sweep.enqueue()"
+    path = f"{tmp_path}:{ROOT}"
+    ended = subprocess.run(
+        [sys.executable, "-c", lines],
+        cwd=tmp_path,
+        env={**environment, "DJANGO_SETTINGS_MODULE": "bare_settings", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=90,
+    )
+    assert ended.stderr.strip().endswith('"delayedq" is not in INSTALLED_APPS. Add it, and run manage.py migrate.')
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from datetime import timedelta
 from io import StringIO
 
@@ -10,6 +11,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from delayedq.management.arguments import processes, scale_on
 from delayedq.models import FinishedMessage
 from delayedq.operations.scaling import demand
 from tests.app import tasks
@@ -96,3 +98,11 @@ def test_a_scale_that_makes_no_sense_is_refused(text, store):
 def test_bounds_and_a_scale_belong_together(flags, store):
     with pytest.raises(CommandError, match=r"--processes 1-8|bounds|over 0|drain"):
         call_command("run_workers", *flags)
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"), [(processes, "1-"), (processes, "-8"), (scale_on, "latency=30s,latency=1s")]
+)
+def test_half_a_range_and_a_name_given_twice_are_refused(argument, text):
+    with pytest.raises(ArgumentTypeError):
+        argument(text)

@@ -6,8 +6,10 @@ from datetime import timedelta
 
 from django.utils import timezone
 
-from delayedq.models import RecordedStep
+from delayedq import Flow, chain
+from delayedq.models import FlowStep, RecordedStep
 from delayedq.operations.pending import Unrunnable, check_pending
+from delayedq.tasks import registered
 from delayedq.testing import run_due
 from tests.app import stepping, tasks
 
@@ -37,3 +39,26 @@ def test_what_has_ended_is_not_in_the_way(store):
     record(stepping.declared.enqueue([]).id, "refund")
     run_due()
     assert check_pending(store) == (0, [])
+
+
+def test_calls_of_flows_that_wait_for_others_are_looked_at_too(store, monkeypatch):
+    fits = chain(tasks.echo.s(1), tasks.remind.s(), tasks.remind.si(7, gate="A")).enqueue()
+    flow = Flow("late", on_failure=tasks.call)
+    flow.add("first", tasks.echo.si(1))
+    flow.add("next", tasks.remind.si(7, gate="A"), after=["first"])
+    late = flow.enqueue()
+    assert check_pending(store) == (2, [])
+
+    steps = FlowStep.objects.filter(flow_id=late.id, name="next")
+    (calls,) = steps.values_list("calls", flat=True)
+    steps.update(calls=calls.replace("gate", "door"))
+    monkeypatch.delitem(registered, tasks.call.module_path)
+    checked, (unknown, unfit) = check_pending(store)
+
+    assert checked == 2
+    assert unknown[:1] + unknown[2:] == (tasks.call.module_path, late.id, 1, True)
+    assert unfit == (tasks.remind.module_path, "got an unexpected keyword argument 'door'", late.id, 1, True)
+
+    late.cancel()
+    fits.cancel()
+    assert check_pending(store)[1] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -27,13 +28,28 @@ from tests.worker.conftest import ROOT, eventually, marked
 SQLITE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
 
+def read_until(pipe, text):
+    """What a process that goes on has printed, with this text."""
+    printed = b""
+
+    def is_there():
+        nonlocal printed
+        if select.select([pipe], [], [], 0)[0]:
+            printed += os.read(pipe, 65_536)
+        return text.encode() in printed
+
+    eventually(is_there, timeout=20)
+    return printed.decode()
+
+
 @SQLITE
 def test_workers_start_anew_when_a_module_changes(workers):
-    one = workers("--reload", "--no-cron", "--threads", "1")
+    one = workers("--reload", "--no-cron", "--threads", "1", PYTHONUNBUFFERED="")
     before = eventually(lambda: set(Worker.objects.values_list("pid", flat=True)))
     chores.nothing.enqueue(1)
     eventually(FinishedMessage.objects.exists)
     (ROOT / "tests" / "app" / "chores.py").touch()
+    said = read_until(one.process.stdout.fileno(), "chores.py has changed: the workers start anew.")
     eventually(lambda: Worker.objects.exists() and before.isdisjoint(Worker.objects.values_list("pid", flat=True)))
     chores.nothing.enqueue(2)
     eventually(lambda: FinishedMessage.objects.count() == 2)
@@ -41,8 +57,9 @@ def test_workers_start_anew_when_a_module_changes(workers):
     code, output = one.finish()
 
     assert code == 0
-    assert "chores.py has changed: the workers start anew." in output
-    lines = re.findall(r"^\d\d:\d\d:\d\d succeeded tests\.app\.chores\.nothing #\d+ \d+ ms$", output, re.MULTILINE)
+    lines = re.findall(
+        r"^\d\d:\d\d:\d\d succeeded tests\.app\.chores\.nothing #\d+ \d+ ms$", said + output, re.MULTILINE
+    )
     assert len(lines) == 2
 
 

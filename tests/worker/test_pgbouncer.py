@@ -88,6 +88,7 @@ def doctor(environment, **more):
     return told.returncode, {one["condition"]: one["cure"] for one in json.loads(told.stdout)}
 
 
+@pytest.mark.usefixtures("no_statistics_of_other_tests")
 def test_the_doctor_says_so_with_the_cure(environment, pooler, connection):
     code, cures = doctor(environment, POOLER=pooler, CURSORS="of the server")
     assert (code, {*cures}) == (1, {"pooler", "deaf listener"})

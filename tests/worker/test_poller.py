@@ -199,7 +199,7 @@ def test_it_stops_before_its_first_scan(store):
 def test_it_listens_and_scans_again_after_its_connections_were_killed(store, connection, caplog):
     with watching(store) as watch:
         before = watch.lanes.scans
-        assert kill_others(connection) == 2
+        assert kill_others(connection) >= 2  # one of an earlier test may be ending
         watch.until(lambda: watch.lanes.scans > before)
         store.offer(message(queue="new", scheduled_at=None))
         watch.until(lambda: watch.planned() == ["new0"])

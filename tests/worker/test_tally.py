@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Barrier
 
 import pytest
 
@@ -105,6 +108,53 @@ def test_what_a_process_counted_that_has_ended_is_counted_once_and_its_state_not
 
     assert [total.counters["claims", "default"] for total in totals] == [14, 14]
     assert [total.gauges["threads", "default"] for total in totals] == [4, 4]
+
+
+#: Higher than the id of any process.
+NOBODY = 10_000_000
+
+
+def ended(directory, *keys):
+    """Files of processes that have ended, each of which has counted one key once."""
+    for number, key in enumerate(keys):
+        counts = Counts()
+        counts.counters[key] = 1
+        counts.observe(("run_seconds", *key[1:]), 1.0)
+        (directory / f"{NOBODY + number}").write_text(counts.dumps())
+
+
+def test_scrapes_at_the_same_time_count_what_has_ended_once(tmp_path):
+    ended(tmp_path, *[("claims", "default")] * 300)
+    tallies, begin = Tallies(tmp_path), Barrier(4)
+
+    def scrape(_):
+        begin.wait()
+        return tallies.total().counters["claims", "default"]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(scrape, range(4))] == [300] * 4
+    assert tallies.total().counters["claims", "default"] == 300
+
+
+def test_what_has_ended_stays_when_the_process_that_answers_is_replaced(tmp_path):
+    ended(tmp_path, ("claims", "default"))
+    totals = [Tallies(tmp_path).total() for _ in range(2)]
+
+    assert [total.counters["claims", "default"] for total in totals] == [1, 1]
+    assert [sum(total.histograms["run_seconds", "default"][:-1]) for total in totals] == [1, 1]
+
+
+def test_processes_that_each_see_other_tasks_share_the_names(tmp_path):
+    """As those that are replaced after --max-tasks; what had a name keeps it, so that no counter goes back."""
+    tallies, seen = Tallies(tmp_path), Counter()
+    for generation in range(2):
+        ended(tmp_path, *(("started", "default", f"q{generation}", f"t{number}") for number in range(NAMES)))
+        counters = tallies.total().counters
+        assert not {key for key, number in seen.items() if counters[key] < number}
+        seen = counters
+
+    assert (len(seen), seen.total()) == (NAMES + 1, 2 * NAMES)
+    assert seen["started", "default", OTHERS, OTHERS] == NAMES
 
 
 def test_a_file_that_is_half_written_is_left_out(tmp_path):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import OperationalError, ProgrammingError
 from django.utils.translation import gettext as _
 
@@ -16,6 +15,7 @@ from delayedq.management.development import add_dev, run_dev
 from delayedq.management.doctor import add_json, run_check_pending, run_doctor
 from delayedq.management.importing import add_import_from, run_import_from
 from delayedq.management.limiting import add_channels, run_channels
+from delayedq.management.migrations import MigratedCommand
 from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pausing import pause_others, resume_others, told_paused, told_resumed
 from delayedq.management.pruning import add_prune, run_prune
@@ -43,14 +43,13 @@ if TYPE_CHECKING:
 FLOW = "flow:"
 
 
-class Command(BaseCommand):
+class Command(MigratedCommand):
     help = "Explains why a message does not run, pauses and resumes queues, prunes history, shows and runs schedules."
-    requires_migrations_checks = True
 
     def add_arguments(self, parser: CommandParser) -> None:
         subjects = parser.add_subparsers(dest="subject", required=True)
         explained = subjects.add_parser("explain", help="Why a message, or the steps of a flow, do not run.")
-        explained.add_argument("message", metavar="ID|KEY|flow:ID", help="Of a key, the beginning will do.")
+        explained.add_argument("message", metavar="ID|KEY|flow:ID", help="The beginning of a key is enough.")
         for verb, said in (
             ("pause", "Stop workers from claiming from a queue."),
             ("resume", "Let workers claim from it again."),
@@ -64,16 +63,20 @@ class Command(BaseCommand):
         pruned = subjects.add_parser("prune", help="Delete old history now, also dead letters.")
         add_prune(pruned)
         _add_backend(pruned)
-        subjects.add_parser("metrics", help="What Prometheus would read of the databases.")
+        subjects.add_parser("metrics", help="Print the metrics of the databases, as Prometheus reads them.")
         add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
         add_json(subjects.add_parser("doctor", help="What is wrong, and the cure; exit code 1 if anything is."))
-        add_json(subjects.add_parser("check-pending", help="Whether this version of the code can run all that waits."))
-        add_dev(subjects.add_parser("dev", help="While developing: runserver and run_workers --reload together."))
+        add_json(
+            subjects.add_parser("check-pending", help="Whether this version of the code can run all waiting messages.")
+        )
+        add_dev(subjects.add_parser("dev", help="For development: runserver and run_workers --reload together."))
         needed = subjects.add_parser("workers-needed", help="How many worker processes messages need to start in time.")
         add_needed(needed)
         _add_backend(needed)
         add_channels(subjects.add_parser("channels", help="The channels and limits: list, pause, resume, set, clear."))
-        moved = subjects.add_parser("import-from", help="Move what waits in another framework, and copy its schedules.")
+        moved = subjects.add_parser(
+            "import-from", help="Move waiting messages from another framework, and copy its schedules."
+        )
         add_import_from(moved)
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
@@ -100,11 +103,6 @@ class Command(BaseCommand):
                 check_tables(store)
                 check_answer(store)
             raise
-
-    def check_migrations(self) -> None:
-        """Of a database that answers. Of one that does not, `health` and `doctor` say what is wrong."""
-        with suppress(OperationalError):
-            super().check_migrations()
 
     def _explain(self, options: dict[str, Any]) -> None:
         text: str = options["message"]
@@ -199,5 +197,5 @@ def _begun(store: Store, text: str) -> list[Message]:
 
 def _add_backend(parser: ArgumentParser) -> None:
     parser.add_argument(
-        "--backend", metavar="NAME", help="In the database of this backend of TASKS, if they have several."
+        "--backend", metavar="NAME", help="Use the database of this backend of TASKS; needed if there are several."
     )

@@ -12,7 +12,7 @@ from django.db import connections
 
 from delayedq.conf import get_settings
 from delayedq.core.scaling import Scaling
-from delayedq.management.arguments import positive, processes, queue_names, scale_on, seconds, worker_name
+from delayedq.management.arguments import named, positive, processes, queue_names, scale_on, seconds, worker_name
 from delayedq.management.backends import backends, by_database, check_tables
 from delayedq.management.development import run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
@@ -31,9 +31,10 @@ if TYPE_CHECKING:
 
 
 class Command(BaseCommand):
-    help = "Runs the messages of the queue until it is stopped (SIGTERM or Ctrl-C; a second one kills)."
+    help = "Runs the messages of the queue until it is stopped (SIGTERM or Ctrl-C; a second signal kills it)."
 
     def add_arguments(self, parser: CommandParser) -> None:
+        named(parser)
         parser.add_argument("--queues", type=queue_names, metavar="A,B", help="Serve these queues only (default: all).")
         parser.add_argument(
             "--exclude-queues", type=queue_names, default=(), metavar="A,B", help="Serve all queues but these."
@@ -49,21 +50,30 @@ class Command(BaseCommand):
             "--name", type=worker_name, help="A name for these workers in the admin, the logs and leases."
         )
         parser.add_argument(
-            "--processes", type=processes, default=(1, 1), metavar="N|MIN-MAX", help="For each database (1)."
+            "--processes",
+            type=processes,
+            default=(1, 1),
+            metavar="N|MIN-MAX",
+            help="Worker processes for each database (1).",
         )
         parser.add_argument(
-            "--scale-on", type=scale_on, metavar="latency=30s", help="Run as many as messages start within that time."
+            "--scale-on",
+            type=scale_on,
+            metavar="latency=30s",
+            help="Run as many processes as are needed to start messages within that time.",
         )
         parser.add_argument("--threads", type=positive, default=4, metavar="N", help="Threads in each process (4).")
         parser.add_argument("--drain", action="store_true", help="Exit when nothing is due any more.")
         parser.add_argument("--max-tasks", type=positive, metavar="N", help="Replace a process after N messages.")
-        parser.add_argument("--no-cron", action="store_false", dest="cron", help="Leave DELAYEDQ['CRON'] to others.")
         parser.add_argument(
-            "--lease", type=seconds, metavar="S", help="Seconds a claim holds unless renewed (DELAYEDQ['LEASE'])."
+            "--no-cron", action="store_false", dest="cron", help="Leave DELAYEDQ['CRON'] to other workers."
         )
-        parser.add_argument("--reload", action="store_true", help="While developing: start anew when code changes.")
         parser.add_argument(
-            "--lines", action="store_true", help="Write a line per task (as with DEBUG and no LOGGING of yours)."
+            "--lease", type=seconds, metavar="S", help="Seconds that a lease lasts unless renewed (DELAYEDQ['LEASE'])."
+        )
+        parser.add_argument("--reload", action="store_true", help="For development: restart when code changes.")
+        parser.add_argument(
+            "--lines", action="store_true", help="Write a line per task (default with DEBUG if LOGGING is not set)."
         )
         add_monitoring(parser)
         parser.add_argument(

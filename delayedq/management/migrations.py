@@ -1,0 +1,23 @@
+"""A command that says when migrations are pending, and that goes on where this can't be asked."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from django.core.management.base import BaseCommand
+from django.db import Error
+
+
+class MigratedCommand(BaseCommand):
+    """The notice goes to stderr: what programs read on stdout, as of --json and `metrics`, stays as it is."""
+
+    requires_migrations_checks = True
+
+    def check_migrations(self) -> None:
+        """Of a database that answers, to a user who may read django_migrations, which workers need not."""
+        stdout, self.stdout = self.stdout, self.stderr
+        try:
+            with suppress(Error):
+                super().check_migrations()
+        finally:
+            self.stdout = stdout
