@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.utils import timezone
 
 from delayedq import Cancel, Retry, Snooze, current_message, task
 from delayedq.compat import InvalidTask, TaskResultStatus, default_task_backend
@@ -231,6 +232,42 @@ def test_j4_who_submits_a_key_shares_its_message_until_that_has_ended(alias):
     assert first.id == second.id != third.id
     assert [default_task_backend.get_result(one.id).return_value for one in (first, second, third)] == [7, 7, 7]
     assert marks() == [("succeeded", first.id), ("succeeded", third.id)]
+
+
+def test_a_start_after_the_deadline_is_a_failure_that_is_followed(alias):
+    with clock(START) as now:
+        result = enqueue(lifecycle.followed, deadline=HOUR)
+        now.advance(HOUR)
+        assert outcomes() == ["failed", "succeeded"]
+    assert marks() == [("failed", result.id)]
+
+
+def test_a_failure_by_vanished_workers_is_followed(store):
+    result = enqueue(lifecycle.followed)
+    Message.objects.update(attempt=2, lease_token=1, leased_until=timezone.now() - MINUTE)  # both of its attempts
+    drained(store)
+    assert "WorkerVanished" in FinishedMessage.objects.failed().get().errors
+    assert marks() == [("failed", result.id)]
+
+
+@pytest.mark.parametrize("task", [lifecycle.followed, lifecycle.followed_once])
+def test_a_result_that_is_too_large_is_a_failure_that_is_followed(store, settings, task):
+    """It is not tried again, and an exactly-once task has written nothing."""
+    settings.DELAYEDQ = {"MAX_PAYLOAD_BYTES": 100}
+
+    def body():
+        Mark.objects.create(name="written", value="1")
+        return "x" * 100
+
+    tasks.bodies["large"] = body
+    result = task.enqueue("large")
+    drained(store)
+    row = FinishedMessage.objects.failed().get()
+    assert (row.attempts, row.result) == (1, None)
+    assert "PayloadTooLarge" in row.errors
+    assert "The result takes 102 bytes; DELAYEDQ['MAX_PAYLOAD_BYTES'] allows 100." in row.errors
+    written = [] if task.exactly_once else [("written", "1")]
+    assert sorted(marks()) == sorted([("failed", result.id), *written])
 
 
 @pytest.mark.parametrize("why", ["cancelled", "expired", "snoozed"])
