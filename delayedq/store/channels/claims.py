@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from delayedq.core.channels import channel_id, channel_of
-from delayedq.core.limiting import Limit, Order, after, in_order
+from delayedq.core.limiting import Limit, after
 from delayedq.core.turns import deal
 from delayedq.store.channels.places import Attempts, Places
 from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, ScopeState, Start
@@ -125,7 +125,7 @@ class ChannelTurn:
     def _of(self, scope: str, defined: Limit) -> Limit:
         """The limit of a scope as it was set live, or else as defined."""
         state = self._live.get(scope)
-        return defined if state is None or state.definition is None else limit_in(state.definition)
+        return defined if state is None or state.definition is None else limit_in(state.definition, defined)
 
     def _shared_room(self, rules: Rules) -> Room:
         room = Room(self._request.limit - len(self._claimed))
@@ -259,14 +259,14 @@ def _changed(start: Start, visits: Sequence[Visit]) -> list[ChannelState]:
 
 
 @lru_cache(maxsize=1_000)
-def limit_in(definition: str) -> Limit:
-    """A limit that was set live, as it is stored."""
-    return Limit.from_json(json.loads(definition))
+def limit_in(definition: str, defined: Limit) -> Limit:
+    """A limit with what was set live, as it is stored."""
+    return defined.overridden(json.loads(definition))
 
 
 def _limit(look: Look, rules: Rules) -> Limit:
     defined = rules.channel or UNLIMITED
-    return defined if look.definition is None else in_order(limit_in(look.definition), Order(defined.order))
+    return defined if look.definition is None else limit_in(look.definition, defined)
 
 
 def counts(rate: Rate | None, claimed: Claimed) -> bool:
