@@ -16,6 +16,7 @@ from delayedq.core.channels import channel_id
 from delayedq.core.limiting import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
 from delayedq.operations.channels import rules_here
+from delayedq.operations.live_places import count_live
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.task_channels import UNLIMITED, lines_up
@@ -139,8 +140,7 @@ def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels
         own = live.get((group.kind, one.name)) or live.get((group.queue, one.name)) or {}
         limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
         places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
-        waiting = places[: MOST_COUNTED + 1].count()
-        numbers = waiting, running[one.pk].number
+        numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number
         listed = Listed(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
         found.append(listed._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
     return found

@@ -11,6 +11,7 @@ from delayedq.core.channels import channel_id
 from delayedq.core.limiting import Limit
 from delayedq.limits import definitions
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
+from delayedq.operations.live_places import count_live
 from delayedq.operations.wording import both, grouped, span
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
@@ -52,24 +53,6 @@ class LimitNow(NamedTuple):
         return self.is_full or self.released_at is not None
 
 
-class ChannelNow(NamedTuple):
-    """A channel at a moment. `waiting`: due messages, at most MOST_WAITING + 1 are counted."""
-
-    queue: str
-    kind: str
-    name: str
-    waiting: int
-    limits: list[LimitNow]
-
-
-def channel_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> ChannelNow:
-    """The channel of a task in a queue; it only reads."""
-    id_ = channel_id(queue, kind, name)
-    waits = ChannelMessage.objects.using(store.alias).filter(channel_id=id_, lease_token=0, due_at__lte=now)
-    waiting = waits[: MOST_WAITING + 1].count()
-    return ChannelNow(queue, kind, name, waiting, [*limits_now(store, queue, kind, name, now)])
-
-
 def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
     """The limits of a channel: its own, then those that it shares with others."""
     rules, set_live, places = rules_here(queue, kind), definitions(store), Places(store, now)
@@ -108,9 +91,8 @@ def _scopes(group: ChannelGroup) -> list[str]:
 
 def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
     """Why a due message with a channel waits, in sentences; none if nothing is in its way."""
-    channel = channel_now(store, message.queue, message.kind, name, now)
     whose = f"channel {name}" if name else "its task"
-    for one in channel.limits:
+    for one in limits_now(store, message.queue, message.kind, name, now):
         subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
         if one.limit.is_paused:
             yield f"{subject} is paused."
@@ -159,7 +141,7 @@ def _before(store: Store, message: Message, name: str, now: datetime) -> int:
     before = due.filter(
         Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
     )
-    return before[: MOST_WAITING + 1].count()
+    return count_live(before.order_by("urgency", "due_at", "message_id"), MOST_WAITING)
 
 
 def terms_of(limit: Limit) -> str:
