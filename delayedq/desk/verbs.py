@@ -219,6 +219,8 @@ def _free(item: Item, state: str) -> None:
 
 
 def _demand_open(item: Item, states: set[Any]) -> None:
+    if item.state == "withdrawn":
+        raise NotOpen(closing.ended(item))
     if item.state not in states:
         raise NotOpen(_("The item is %(state)s.") % {"state": item.get_state_display()})
 
