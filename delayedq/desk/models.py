@@ -215,9 +215,11 @@ class DeskQueue(models.Model):
     """How a queue is worked on; without a row everybody with the permission may take as much as they like."""
 
     queue = models.CharField(max_length=NAME_LENGTH, unique=True)
-    groups = models.ManyToManyField("auth.Group", blank=True, help_text="Who works on it. None: everybody who may.")
-    capacity = models.PositiveIntegerField(null=True, blank=True, help_text="The weight that one may hold at a time.")
-    escalate_to = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Where what is late goes.")
+    groups = models.ManyToManyField("auth.Group", blank=True, help_text=_("Who works on it. None: everybody who may."))
+    capacity = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("The weight that one may hold at a time.")
+    )
+    escalate_to = models.CharField(max_length=NAME_LENGTH, blank=True, help_text=_("Where what is late goes."))
 
     class Meta:
         verbose_name = _("desk queue")
@@ -230,7 +232,7 @@ class DeskQueue(models.Model):
 class Automation(models.Model):
     """Who decides the messages of a task now; without a row, what its code says."""
 
-    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text="The path of the task.")
+    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text=_("The path of the task."))
     mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
 
     class Meta:
@@ -246,7 +248,7 @@ class Skill(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     name = models.CharField(max_length=NAME_LENGTH)
-    until = models.DateTimeField(null=True, blank=True, help_text="When it is dropped; empty: never.")
+    until = models.DateTimeField(null=True, blank=True, help_text=_("When it is dropped; empty: never."))
 
     class Meta:
         verbose_name = _("skill")

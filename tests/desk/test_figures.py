@@ -9,10 +9,11 @@ import pytest
 from django.test import Client
 
 from delayedq import desk
-from delayedq.desk import automating, figures
+from delayedq.desk import automating, figures, trend
 from delayedq.desk.agreement import Agreement
 from delayedq.desk.figures import PersonFigures
 from delayedq.desk.models import Automation, Item
+from delayedq.desk.sweeping import forget_closed
 from delayedq.operations.counting import Count
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
@@ -158,3 +159,30 @@ def test_of_each_queue_how_old_its_oldest_open_item_is():
         rows = {row["Queue"]: row for row in cells(signed_in(ann), "/desk/figures/", "Empty in")}
         assert rows["letters"]["Oldest"].startswith("2 h ago")
         assert rows[QUEUE]["Oldest"].startswith("1 h")
+
+
+def test_no_trend_goes_back_behind_what_is_still_stored(store, settings):
+    """Of what was deleted, comparisons are left for the brake: by them alone nothing was automated."""
+    settings.DELAYEDQ = {"RETENTION": timedelta(days=3)}
+    ann = person("ann", *ALL)
+    with clock(START) as time:
+        Automation.objects.create(kind=refund.module_path, mode="shadow")
+        compared = opened()
+        compared.take(ann)
+        compared.finish(PAID, by=ann)
+        Automation.objects.update(mode="automatic")
+        opened()
+        time.advance(days=4)
+        opened()
+        forget_closed(store)
+        assert Item.objects.closed().count() == 2, "the comparison is kept"
+        now = time.advance(hours=1)
+        days = trend.by_task(desk.items(), now)[refund.module_path]
+        assert [(day.begin, day.done) for day in days] == [
+            (now - timedelta(days=3), 0), (now - timedelta(days=2), 0), (now - timedelta(days=1), 1),
+        ]  # fmt: skip
+        (week,) = trend.by_task(desk.items(), now, step=trend.WEEK, count=2)[refund.module_path]
+        assert (week.begin, week.share_automated) == (now - timedelta(days=3), 1.0)
+        page = signed_in(ann).get("/desk/automation/").content.decode()
+    assert "in 3 days" in page
+    assert page.count('<td class="dq-number" data-label="Compared">') == 3
