@@ -52,12 +52,13 @@ class DueOrLast(models.DateTimeField):  # type: ignore[type-arg]  # Django does 
         return value
 
 
-def give_back(collector: Any, field: Any, items: Any, using: str) -> None:  # noqa: ARG001 - what Django gives
+def give_back(collector: Any, field: Any, items: Any, using: str) -> None:
     """What a user who is deleted holds waits for anybody, in the transaction that deletes them."""
-    held = items.filter(state__in=HELD)  # part of the statement: what is decided meanwhile stays decided
     state = field.model._meta.get_field("state")  # noqa: SLF001 - Django's documented API
-    collector.add_field_update(state, State.WAITING, held)
+    # In this order: the first statement locks them, and what is given to the user after it keeps the user.
     collector.add_field_update(field, None, items)
+    rows = field.model._base_manager.using(using)  # noqa: SLF001
+    collector.add_field_update(state, State.WAITING, rows.filter(holder=None, state__in=HELD))
 
 
 give_back.lazy_sub_objs = True  # type: ignore[attr-defined]  # as of Django's SET_NULL: no row is read
