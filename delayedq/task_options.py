@@ -19,7 +19,7 @@ from delayedq.core.error_choice import check_error_choice
 from delayedq.core.metadata import PREFIX
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dumps
-from delayedq.core.signatures import check_fit, parameter_names
+from delayedq.core.signatures import check_fit, parameter_names, takes_any_name
 from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
 from delayedq.store.protocol import BARE
@@ -92,7 +92,9 @@ def check_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     try:
         check_fit(task.func, task.takes_context, args, kwargs)
     except TypeError as error:
-        known = parameter_names(task.func, task.takes_context)
+        known = (
+            kwargs if takes_any_name(task.func, task.takes_context) else parameter_names(task.func, task.takes_context)
+        )
         hints = [hint(name, CALLS) for name in kwargs if name not in known]
         raise TypeError(f"{task.name}: {error}{'.' if any(hints) else ''}{''.join(hints[:1])}") from None
 
