@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.conf import settings
 
 from delayedq.base_task import BaseTask
@@ -66,7 +67,11 @@ def check_place(func: Any) -> None:
 
 
 def check_backend(task: Task[..., Any]) -> None:
-    """What Django checks. Raises InvalidTask or InvalidTaskBackend; it tells of ours if TASKS has another backend."""
+    """What Django checks. Raises InvalidTask or InvalidTaskBackend; it tells of ours if TASKS has another backend.
+
+    Raises ImproperlyConfigured if all apps are loaded without ours. Nothing else tells `check` and `migrate`, which
+    import tasks with the URLs: checks that are registered meanwhile do not run. Before that, E006 does.
+    """
     if task.run_after is not None and not isinstance(task.run_after, datetime):
         raise InvalidTask(
             f"run_after is an aware datetime, such as timezone.now() + timedelta(hours=1), not {task.run_after!r}."
@@ -80,6 +85,8 @@ def check_backend(task: Task[..., Any]) -> None:
         ours = "Tasks of delayedq need the BACKEND 'delayedq.backend.DelayedQBackend' there."
         found = _missing(task.backend) if backend is None else f"is of {type(backend).__module__}."
         raise type(error)(f"{task.name}: {error} TASKS[{task.backend!r}] {found} {ours}") from None
+    if apps.ready and hasattr(type(task.get_backend()), "store"):
+        from delayedq.models import installed  # noqa: F401  it raises; without apps, models can't be imported
 
 
 def _missing(alias: str) -> str:
