@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
@@ -11,7 +12,7 @@ from delayedq.core.other_names import TIMES
 from delayedq.store.protocol import OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from delayedq.store.protocol import Conflict, Offered, OfferOutcome
     from delayedq.tasks import Task
@@ -21,13 +22,28 @@ if TYPE_CHECKING:
 
 #: What the first argument of a verb is.
 _TIMES = {"schedule_at": "when", "schedule_in": "timedelta(minutes=5)"}
+
+
+class _NoKey:
+    def __repr__(self) -> str:
+        return "<no key>"
+
+
 #: In the place of a key that was not given; None, where one was computed, says that there is none.
-NO_KEY: Any = object()
+NO_KEY: Any = _NoKey()
 #: What named arguments almost always are: a question that costs less than whether they are a Mapping.
 _MAPPINGS = (dict, MappingProxyType)
+_NO_NAMES: Mapping[str, Any] = MappingProxyType({})
 
 
-class Call(NamedTuple):
+class _CallFields(NamedTuple):
+    args: Iterable[Any] = ()
+    kwargs: Mapping[str, Any] = _NO_NAMES
+    at: datetime | None = None
+    key: str | None = None
+
+
+class Call(_CallFields):
     """A call of a task for `enqueue_many` and `enqueue_bulk`, which may have its own time and key.
 
     at: when the message is due (aware datetime); None: now, or at the `run_after` of the task.
@@ -36,10 +52,23 @@ class Call(NamedTuple):
         remind.enqueue_bulk(Call((flight.id,), at=flight.departure, key=flight.code) for flight in flights)
     """
 
-    args: Iterable[Any] = ()
-    kwargs: Mapping[str, Any] = MappingProxyType({})
-    at: datetime | None = None
-    key: str | None = None
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # a type checker goes by the fields
+
+        def __new__(cls, args=(), kwargs=_NO_NAMES, at=None, key=None, **others):
+            """Names the cure where Python would name the argument alone."""
+            if others:
+                raise _wrong_call(others)
+            return tuple.__new__(cls, (args, kwargs, at, key))
+
+
+def _wrong_call(others: Mapping[str, Any]) -> TypeError:
+    if "on_conflict" in others:
+        cure = "A live message with its key is replaced. For another policy, call task.schedule_at(when, ..., key=...)."
+    else:
+        cure = "Arguments of the task stand in args and kwargs, as in Call((7,), {'name': 8}, at=when, key='UA1545')."
+    return TypeError(f"A Call has args, kwargs, at and key, not {', '.join(others)}. {cure}")
 
 
 def as_call(task: str, call: Iterable[Any]) -> Call:
@@ -72,6 +101,22 @@ def keyed(key: str | None, on_conflict: Conflict) -> tuple[str | None, OnConflic
     if chosen is not OnConflict.REPLACE:
         raise ValueError(f"on_conflict={chosen.value!r} needs a key=: without one, there is no other message to find.")
     return None, chosen
+
+
+def key_alone[**P, R](verb: Callable[P, R]) -> Callable[P, R]:
+    """A method that takes a key by name and nothing else, and says so, where Python would count the arguments."""
+    name = verb.__name__
+
+    @wraps(verb)
+    def checked(*args: P.args, **named: P.kwargs) -> R:
+        if len(args) > 1 or named.keys() != {"key"}:
+            example = named.get("key", *args[1:2] or ("UA1545",))
+            raise TypeError(
+                f"{name}() takes the key alone, by its name, as in {name}(key={example!r}), and no arguments."
+            )
+        return verb(*args, **named)
+
+    return checked
 
 
 class Changes(TypedDict, total=False):

@@ -11,6 +11,7 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from django.apps import apps
 from django.conf import settings
 
 from delayedq.base_task import BaseTask
@@ -19,7 +20,7 @@ from delayedq.core.error_choice import check_error_choice
 from delayedq.core.metadata import PREFIX
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dumps
-from delayedq.core.signatures import check_fit, parameter_names
+from delayedq.core.signatures import check_fit, parameter_names, takes_any_name
 from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
 from delayedq.store.protocol import BARE
@@ -66,7 +67,11 @@ def check_place(func: Any) -> None:
 
 
 def check_backend(task: Task[..., Any]) -> None:
-    """What Django checks. Raises InvalidTask or InvalidTaskBackend; it tells of ours if TASKS has another backend."""
+    """What Django checks. Raises InvalidTask or InvalidTaskBackend; it tells of ours if TASKS has another backend.
+
+    Raises ImproperlyConfigured if all apps are loaded without ours. Nothing else tells `check` and `migrate`, which
+    import tasks with the URLs: checks that are registered meanwhile do not run. Before that, E006 does.
+    """
     if task.run_after is not None and not isinstance(task.run_after, datetime):
         raise InvalidTask(
             f"run_after is an aware datetime, such as timezone.now() + timedelta(hours=1), not {task.run_after!r}."
@@ -80,6 +85,8 @@ def check_backend(task: Task[..., Any]) -> None:
         ours = "Tasks of delayedq need the BACKEND 'delayedq.backend.DelayedQBackend' there."
         found = _missing(task.backend) if backend is None else f"is of {type(backend).__module__}."
         raise type(error)(f"{task.name}: {error} TASKS[{task.backend!r}] {found} {ours}") from None
+    if apps.ready and hasattr(type(task.get_backend()), "store"):
+        from delayedq.models import installed  # noqa: F401  it raises; without apps, models can't be imported
 
 
 def _missing(alias: str) -> str:
@@ -92,7 +99,9 @@ def check_call(task: Task[..., Any], args: tuple[Any, ...], kwargs: Mapping[str,
     try:
         check_fit(task.func, task.takes_context, args, kwargs)
     except TypeError as error:
-        known = parameter_names(task.func, task.takes_context)
+        known = (
+            kwargs if takes_any_name(task.func, task.takes_context) else parameter_names(task.func, task.takes_context)
+        )
         hints = [hint(name, CALLS) for name in kwargs if name not in known]
         raise TypeError(f"{task.name}: {error}{'.' if any(hints) else ''}{''.join(hints[:1])}") from None
 

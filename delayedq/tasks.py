@@ -20,7 +20,7 @@ from delayedq.core.serialization import dump_call, dumps
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
-from delayedq.scheduling import NO_KEY, Changes, as_call, first, keyed
+from delayedq.scheduling import NO_KEY, Changes, as_call, first, key_alone, keyed
 from delayedq.sensitive import sensitive_names
 from delayedq.signature import WrittenCall
 from delayedq.store.flows.results import dump_step
@@ -176,7 +176,8 @@ class Task[**P, R](BaseTask):
         """
         return self.schedule_at(time_in(clock.now(), first("schedule_in", delay, options)), *args, **options)
 
-    def unschedule(self, *given: Never, key: str) -> bool:
+    @key_alone
+    def unschedule(self, *_given: Never, key: str) -> bool:
         """End the live message of this task with this key as cancelled. Returns False if there is none.
 
         An attempt that is running is told when its lease is renewed; what it returns is discarded.
@@ -184,8 +185,6 @@ class Task[**P, R](BaseTask):
 
             remind.unschedule(key="UA1545/2013-01-01")
         """
-        if given:  # without a key too, Python names what is missing
-            raise TypeError(f"unschedule() takes the key alone, as in unschedule(key={key!r}), and no arguments.")
         return self._scheduler().unschedule(self, key)
 
     aenqueue_many = async_version(enqueue_many)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -109,6 +110,42 @@ def test_a_project_that_has_forgotten_the_app_is_told():
     root = Path(__file__).parent.parent
     ended = subprocess.run([sys.executable, "-c", WITHOUT_APP], cwd=root, capture_output=True, text=True, check=False)
     assert ended.stdout.splitlines() == ["['delayedq.E006']"], ended.stderr
+
+
+PROJECT = {
+    "urls.py": "from jobs import remind\n\nurlpatterns = []\n",
+    "jobs.py": "from delayedq import task\n\n\n@task\ndef remind(): ...\n",
+    "manage.py": f"""
+import sys
+from django.conf import settings
+from django.core.management import execute_from_command_line
+settings.configure(
+    INSTALLED_APPS=[],
+    ROOT_URLCONF="urls",
+    DATABASES={{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}},
+    TASKS={{"default": {{"BACKEND": "{BACKEND}"}}}},
+)
+execute_from_command_line(sys.argv)
+""",
+}
+
+
+@pytest.mark.parametrize("command", ["check", "migrate"])
+def test_a_project_whose_urls_import_its_tasks_is_told_too(tmp_path, command):
+    for name, text in PROJECT.items():
+        (tmp_path / name).write_text(text)
+    root = str(Path(__file__).parent.parent)
+    ended = subprocess.run(
+        [sys.executable, "manage.py", command],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": root},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.stderr.splitlines()[-1].endswith(
+        '"delayedq" is not in INSTALLED_APPS. Add it, and run manage.py migrate.'
+    )
 
 
 @pytest.mark.parametrize("options", [{"DATABASE": "postgresql"}, {}], ids=["named", "routed"])

@@ -193,7 +193,7 @@ def test_an_argument_that_is_no_name(store, value):
             for what in ("concurrency", "size")
             for number in NUMBERS[::3]
         ],
-        ({"rate": 5}, "rate of a Limit is a Rate, not 5"),
+        ({"rate": 5}, r"rate of a Limit is a Rate, such as Rate\(5, per=timedelta\(minutes=1\)\), not 5"),
         ({"weight": 2}, "name one of 'webhooks' by channel="),
     ],
 )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import inspect
 from datetime import timedelta
 
 import pytest
@@ -52,6 +54,24 @@ DEFINITIONS = {
     "an error by its name": (lambda: task(retry_on="ValueError")(defined), InvalidTask, "an exception class"),
     "a number as limit": (lambda: task(limit=5)(defined), InvalidTask, "limit is a Limit, or a list of them, not 5"),
     "a rate per number": (lambda: task(limit=Limit(rate=Rate(9, 60))), ValueError, "is a timedelta over zero"),
+    "a limit by its place": (lambda: Limit(5), TypeError, "as in Limit(concurrency=5) or Limit(rate=Rate(5, per="),
+    "a limit by another name": (
+        lambda: Limit(max=5),
+        TypeError,
+        "not Limit(max=5). Its options are concurrency, rate,",
+    ),
+    "the rate of Celery in a limit": (
+        lambda: Limit(rate="5/m"),
+        ValueError,
+        "such as Rate(5, per=timedelta(minutes=1))",
+    ),
+    "the rate of Celery in a rate": (
+        lambda: Rate("5/m"),
+        TypeError,
+        "as in Rate(5, per=timedelta(minutes=1)), not Rate('",
+    ),
+    "a rate without its time": (lambda: Rate(5), TypeError, "as in Rate(5, per=timedelta(minutes=1)), not Rate(5)."),
+    "a rate by another name": (lambda: Rate(5, seconds=1), TypeError, "not Rate(5, seconds=1)."),
     "an unknown channel": (lambda: task(channel="nope")(defined), InvalidTask, "of an argument (number)"),
     "a function that follows": (lambda: task(on_success=defined)(defined), InvalidTask, "on_success must be a task"),
     "a task twice": (lambda: task(remind), InvalidTask, "remind is a task already: it needs one @task."),
@@ -80,8 +100,17 @@ CALLS = {
     "a chain of a list": (lambda: chain([remind.s(7)]).enqueue(), InvalidFlow, "not a list of them: use chain(*parts)"),
     "put": (lambda: DelayedQueue("a").put("x"), AttributeError, "Use queue.offer_or_update(key, payload, when)"),
     "no verb of a queue": (lambda: DelayedQueue("a").other, AttributeError, "has no attribute 'other'."),
-    "a key by its place": (lambda: remind.unschedule("a"), TypeError, "required keyword-only argument: 'key'"),
+    "a key by its place": (lambda: remind.unschedule("a"), TypeError, "by its name, as in unschedule(key='a')"),
+    "a key by its place, later": (lambda: asyncio.run(remind.aunschedule("a")), TypeError, "as in unschedule(key='a')"),
+    "no key to find a message": (remind.unschedule, TypeError, "as in unschedule(key='UA1545')"),
     "arguments to find a message": (lambda: remind.unschedule(7, key="a"), TypeError, "as in unschedule(key='a')"),
+    "a policy of a call": (
+        lambda: Call((7,), key="a", on_conflict="keep"),
+        TypeError,
+        "call task.schedule_at(when, ...",
+    ),
+    "arguments of a call": (lambda: Call(flight_id=7), TypeError, "stand in args and kwargs, as in Call((7,), {"),
+    "too little for any name": (lambda: tasks.any_name.enqueue(countdown=5), TypeError, "argument: 'number'"),
     "no arguments": (remind.enqueue, TypeError, "missing a required argument"),
     "what has no text": (lambda: remind.enqueue(print), NotStorable, "pass its plain value"),
     "a priority by name": (lambda: remind.using(priority="high"), InvalidTask, "from -100 to 100, not 'high'"),
@@ -138,6 +167,8 @@ RIGHT = {
     "a code as reason": lambda: (str(Fail(404)), str(Cancel(3))) == ("404", "3"),
     "limited live only": lambda: task(limit=Limit())(defined).limit == Limit(),
 }
+#: Attributes that stored flows do not have.
+OF_FLOWS = {"get": "Use flow.wait(timeout).result().", "status": "Use flow.state.", "other": "no attribute 'other'."}
 MANY = {
     "numbers": [1, 2],
     "arguments only": [(1,)],
@@ -188,6 +219,32 @@ def test_a_result_has_the_names_of_django_and_tells_so(alias, name, cure):
         getattr(result, name)
     assert f"no attribute {name!r}. Use result." in str(raised.value)
     assert cure in str(raised.value)
+
+
+@pytest.mark.parametrize(("name", "cure"), [*OF_FLOWS.items()])
+def test_a_stored_flow_names_what_it_has_instead(alias, name, cure):
+    flow = chain(remind.s(7)).enqueue()
+    with pytest.raises(AttributeError) as raised:
+        getattr(flow, name)
+    assert cure in str(raised.value)
+
+
+def test_a_hint_does_not_name_what_the_task_takes(alias):
+    with pytest.raises(TypeError) as raised:
+        tasks.any_name.enqueue(countdown=5)
+    assert "schedule_in" not in str(raised.value)
+    assert tasks.any_name.enqueue(7, countdown=5).kwargs == {"countdown": 5}
+
+
+def test_the_signature_of_a_verb_is_readable():
+    assert "key: 'str | None' = <no key>" in str(inspect.signature(remind.schedule_at))
+    assert "object object" not in str(inspect.signature(remind.schedule_at))
+
+
+@pytest.mark.parametrize("one", [Limit(concurrency=5), Rate(5, HOUR), Call((7,), {}, key="a")], ids=repr)
+def test_what_checks_its_options_is_copied_like_other_values(one):
+    assert copy.deepcopy(one) == one
+    assert type(copy.copy(one)) is type(one)
 
 
 @pytest.mark.parametrize(

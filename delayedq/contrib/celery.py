@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import sys
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import wraps
@@ -234,6 +235,8 @@ class Self(Named):
     ) -> NoReturn:
         """Raise Retry; after the last attempt, the error itself. Without a time: after the backoff of the task.
 
+        exc: the error; None: the one that is being handled, if there is one.
+
         Raises TypeError for another argument, and for throw=False.
         """
         unknown = [*others, *(["args"] if args else []), *([] if throw else ["throw"])]
@@ -241,6 +244,7 @@ class Self(Named):
             raise TypeError(refused("self.retry()", unknown, RETRIES))
         if eta is not None:
             check_time(eta)
+        exc = sys.exception() if exc is None else exc
         if exc is not None and self.request.retries >= self.max_retries:
             raise exc
         delay = _seconds(countdown) if eta is None else max(eta - clock.now(), timedelta())

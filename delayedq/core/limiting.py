@@ -43,6 +43,8 @@ class Order(StrEnum):
     STRICT = "strict"
 
 
+#: What errors show.
+A_RATE = "Rate(5, per=timedelta(minutes=1))"
 #: What to do instead of a number that lets nothing start, or everything.
 _CURES = {
     "concurrency": "; None is no limit, and delayedq.limits.pause() lets nothing start",
@@ -54,6 +56,11 @@ _CURES = {
 def _check_number(name: str, value: object, cure: str = "") -> None:
     if type(value) is not int or not 1 <= value <= MOST:
         raise ValueError(f"{name} is a whole number of at least 1 and at most {MOST:,}, not {value!r}{cure}")
+
+
+def _call(name: str, given: tuple[Any, ...], options: Mapping[str, Any]) -> str:
+    """What was written, for an error."""
+    return f"{name}({', '.join([*map(repr, given), *(f'{key}={value!r}' for key, value in options.items())])})"
 
 
 def _is_name(name: object) -> bool:
@@ -77,6 +84,15 @@ class Rate:
     burst: int | None = None
     window: bool = field(default=False, kw_only=True)
     retries: bool = field(default=True, kw_only=True)
+
+    if not TYPE_CHECKING:  # a type checker goes by the fields
+
+        def __new__(cls, *given, **options):
+            """Names the cure where Python would name what is missing. A copy is made without arguments."""
+            is_timed = "per" in options or given[1:] or not (given or options)
+            if options.keys() - cls.__slots__ or not is_timed:
+                raise TypeError(f"A Rate is a number and a time, as in {A_RATE}, not {_call('Rate', given, options)}.")
+            return object.__new__(cls)
 
     def __post_init__(self) -> None:
         _check_number("The count of a Rate", self.count)
@@ -130,6 +146,17 @@ class Limit:
     share: int | None = None
     order: Order | str = Order.FAIR
 
+    if not TYPE_CHECKING:  # a type checker goes by the fields
+
+        def __new__(cls, *given, **options):
+            """Names the options where Python would count the arguments."""
+            if given or options.keys() - cls.__slots__:
+                raise TypeError(
+                    f"A Limit says what it limits, as in Limit(concurrency=5) or Limit(rate={A_RATE}), not "
+                    f"{_call('Limit', given, options)}. Its options are {', '.join(cls.__slots__)}."
+                )
+            return object.__new__(cls)
+
     def __post_init__(self) -> None:
         for what, number in (("concurrency", self.concurrency), ("size", self.size), ("share", self.share)):
             if number is not None:
@@ -137,7 +164,7 @@ class Limit:
         self._check_turns()
         object.__setattr__(self, "on_full", on_full(self.on_full))
         if self.rate is not None and not isinstance(self.rate, Rate):
-            raise ValueError(f"rate of a Limit is a Rate, not {self.rate!r}")
+            raise ValueError(f"rate of a Limit is a Rate, such as {A_RATE}, not {self.rate!r}")
         if self.name is not None and not _is_name(self.name):
             raise ValueError(
                 f"the name of a shared Limit is a text of 1 to {NAME_LENGTH} characters, not {repr(self.name)[:80]}"

@@ -178,6 +178,20 @@ RESULTS = {
     "traceback": "result.errors",
 }
 
+#: Attributes of stored flows.
+FLOWS = {
+    "children": "flow.steps()",
+    "get": "flow.wait(timeout).result()",
+    "is_finished": "flow.state, which is 'running' until the flow has ended",
+    "join": "flow.wait(timeout).result()",
+    "ready": "flow.state, which is 'running' until the flow has ended",
+    "refresh": f"{_NOTHING}flow.state and flow.result() read the database",
+    "return_value": "flow.result()",
+    "revoke": "flow.cancel()",
+    "status": "flow.state",
+    "successful": "flow.state == 'succeeded'",
+}
+
 #: Flags of commands that run workers.
 FLAGS = {
     "-A": f"{_NOTHING}manage.py knows the project",

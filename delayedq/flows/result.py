@@ -13,6 +13,7 @@ from django.db import transaction
 from delayedq.async_versions import async_version
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
 from delayedq.core.flows import FlowState, StepState
+from delayedq.core.other_names import FLOWS, no_attribute
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.retrying import retry_flow
 from delayedq.flows.sweeping import stop_flow
@@ -49,6 +50,12 @@ class FlowResult:
 
     def __repr__(self) -> str:
         return f"<flow {self.id}>"
+
+    if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
+
+        def __getattr__(self, name: str) -> Any:
+            """Names what does here what a verb of another framework does there."""
+            raise no_attribute(self, name, FLOWS)
 
     @property
     def store(self) -> Store:

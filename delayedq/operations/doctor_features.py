@@ -46,7 +46,10 @@ def unknown_tasks(store: Store) -> Iterator[Diagnosis]:
             "At least %(number)s live messages are of %(task)s, a task that is unknown here.",
             number,
         )
-        cure = _("Deploy what has it, or give the task that took its place aliases=[%(task)s]; see check-pending.")
+        cure = _(
+            "Add its app to INSTALLED_APPS, deploy what has it, or give the task that took its place "
+            "aliases=[%(task)s]; see check-pending."
+        )
         yield Diagnosis("unknown task", said % {"number": number, "task": kind}, cure % {"task": repr(kind)})
 
 

@@ -28,6 +28,11 @@ def echo(*args, **kwargs):
 
 
 @task
+def any_name(number, **others):
+    return {"number": number, **others}
+
+
+@task
 async def aecho(*args, **kwargs):
     return {"args": list(args), "kwargs": kwargs}
 

@@ -30,3 +30,11 @@ def hopeless(self):
 
 @shared_task(rate_limit="10/m", expires=30)
 def limited(): ...
+
+
+@shared_task(bind=True, max_retries=1)
+def handled(self):
+    try:
+        raise OSError("down")  # noqa: TRY301
+    except OSError:
+        self.retry(countdown=0)

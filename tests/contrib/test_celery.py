@@ -18,7 +18,7 @@ from delayedq.contrib.celery import AsyncResult, Self, TaskFailed, shared_task
 from delayedq.exceptions import InvalidTime
 from delayedq.models import Message
 from delayedq.testing import clock, run_due
-from tests.contrib.celery_tasks import add, fetch, hopeless, limited, unstable
+from tests.contrib.celery_tasks import add, fetch, handled, hopeless, limited, unstable
 
 SECOND = timedelta(seconds=1)
 MOVING = Path(__file__).parents[2] / "docs/moving.md"
@@ -110,6 +110,15 @@ def test_the_last_retry_raises_the_error_itself():
     with pytest.raises(TaskFailed, match="OSError: down"):
         result.get()
     assert isinstance(result.get(propagate=False), TaskFailed)
+
+
+def test_a_retry_keeps_the_error_that_is_handled():
+    result = handled.delay()
+    run_due(raise_failures=False)
+    first, last = result._read().errors
+    assert (first.exception_class_path, first.message) == ("delayedq.exceptions.Retry", "down")
+    assert any("OSError: down" in one for one in first.chain)
+    assert last.exception_class_path == "builtins.OSError"
 
 
 @pytest.mark.parametrize(("error", "state"), [("OSError", "RETRY"), ("ValueError", "FAILURE")])

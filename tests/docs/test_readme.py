@@ -17,7 +17,7 @@ from delayedq.tasks import registered
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-FACE, SETTINGS, TASKS, VIEWS, TEST = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+FACE, *USE = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 ADDRESS = "https://forge.example/owner/name"
 
 
@@ -54,14 +54,20 @@ def test_its_first_example_creates_moves_and_cancels(run):
     assert [message.key for message in Message.objects.all()] == [None]  # what is due now; the other was cancelled
 
 
-def test_its_settings_tasks_views_and_test_go_together(run):
-    assert run("shown_settings", SETTINGS).TASKS["default"]["BACKEND"] == "delayedq.backend.DelayedQBackend"
-    run("flights", "")
-    tasks = run("flights.tasks", TASKS)
-    run("flights.views", VIEWS)
-    assert Message.objects.get().key == "UA1545"
-    made = run("flights.tests", TEST, remind=tasks.remind, timedelta=timedelta)
-    assert made.attempt.outcome == "succeeded"
+def test_its_project_works_as_it_is_printed(tmp_path, typed):
+    typed("django-admin startproject site1 . && python manage.py startapp flights")
+    settings, tasks, shell, tests = USE
+    with (tmp_path / "site1" / "settings.py").open("a") as file:
+        file.write(settings)
+    for code in (tasks, tests):
+        name = code.splitlines()[0].removeprefix("# ")
+        (tmp_path / name).write_text(code)
+    checked, served = re.findall(r"^```sh\n(python.*?)^```$", README, re.DOTALL | re.MULTILINE)
+    assert "System check identified" in typed(checked)
+    (tmp_path / "typed.py").write_text(shell.replace("seconds=5", "seconds=0"))  # so that nobody waits
+    typed("python manage.py shell < typed.py")
+    assert "Flight 7 departs in an hour." in typed(served.strip() + " --drain")
+    assert "Ran 1 test" in typed("python manage.py test")
 
 
 def test_there_is_one_picture():

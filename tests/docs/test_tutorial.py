@@ -2,40 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# ([\w/]+\.py)( \(at the end\))?\n")
-
-
-@pytest.fixture
-def typed(tmp_path):
-    """Runs the lines of a block in a shell; returns what they print."""
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("DJANGO", "PYTEST", "DATABASE"))}
-    path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
-
-    def run(lines: str) -> str:
-        done = subprocess.run(
-            ["bash", "-e", "-c", lines],
-            cwd=tmp_path,
-            env=own | {"PATH": path, "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert done.returncode == 0, f"{lines}\n{done.stdout}\n{done.stderr}"
-        return done.stdout + done.stderr
-
-    return run
 
 
 def test_the_tutorial_works_from_its_first_command_to_its_last(tmp_path, typed):
