@@ -59,7 +59,7 @@ class Supervisor:
         """
         try:
             return self._supervise()
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever it is, it must not wait
             traceback.print_exc()
             leave(1)
 
