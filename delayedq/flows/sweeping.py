@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING
 from django.db.models import Exists, OuterRef, Q
 
 from delayedq.cancelling import PATIENCE, cancel
-from delayedq.core.flows import FlowState, StepState, flow_of, step_id
+from delayedq.core.flows import StepState, flow_of
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store.flows.ending import advance, end, lock_flows, lock_if_free
-from delayedq.store.pages import Page
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping
@@ -181,20 +180,26 @@ def _end_vanished(store: Store, sizes: Mapping[int, int]) -> Generator[None, Non
 
 
 def _open_members(store: Store, sizes: Mapping[int, int]) -> Iterator[dict[int, int]]:
-    """The members of these steps that have not ended, with their steps; READ of them at once, by the index.
+    """The members of these steps that have not ended, with their steps; READ of all members at once."""
+    for page in members(store, sizes, Q(outcome=None)):
+        yield {id_: step for id_, step, outcome in page if outcome is None}
 
-    Those of a large step that have ended are read too: no statement has to pass a million of them.
+
+def members(store: Store, sizes: Mapping[int, int], which: Q) -> Iterator[list[tuple[int, int, str | None]]]:
+    """Such members (message, step and outcome) of steps of so many members; READ of them at once, by the index.
+
+    Of a large step, all are read: no statement has to pass a million of them that are others.
     """
-    members = FlowMember.objects.using(store.alias)
+    columns = ("message_id", "step_id", "outcome")
     for steps in _together(sizes):
+        rows = FlowMember.objects.using(store.alias).filter(step_id__in=steps).values_list(*columns)
         if sum(sizes[step] for step in steps) <= READ:
-            yield dict(members.filter(step_id__in=steps, outcome=None).values_list("message_id", "step_id"))
+            yield list(rows.filter(which))
             continue
-        (step,) = steps
-        rows = members.filter(step_id=step).order_by("message_id").values_list("message_id", "outcome")
+        rows = rows.order_by("message_id")
         page = list(rows[:READ])
         while page:
-            yield {id_: step for id_, outcome in page if outcome is None}
+            yield page
             page = list(rows.filter(message_id__gt=page[-1][0])[:READ])
 
 
@@ -234,46 +239,3 @@ def _judge(store: Store, steps: Collection[int], flows: Collection[int]) -> None
     with store.database.atomic():
         lock_flows(store, {*map(flow_of, steps), *flows})
         advance(store, steps, flows)
-
-
-def forget_flows(
-    store: Store, older_than: timedelta, after: tuple[datetime, int] | None = None, limit: int = FLOWS
-) -> Page:
-    """Of the next flows that ended longer ago, delete those that nothing needs, with their steps.
-
-    Their messages go with the history. A flow that did not succeed stays as long as one of its messages is a dead
-    letter, or lives again.
-    """
-    rows = Flow.objects.using(store.alias).filter(ended_at__lt=store.now() - older_than)
-    if after is not None:
-        rows = rows.filter(Q(ended_at__gt=after[0]) | Q(ended_at=after[0], id__gt=after[1]))
-    page = list(rows.order_by("ended_at", "id").values_list("ended_at", "id")[:limit])
-    forgotten = sum(store.database.retried(partial(_forget, store, id_, ended_at)) for ended_at, id_ in page)
-    return Page(forgotten, page[-1] if len(page) == limit else None)
-
-
-def _forget(store: Store, id_: int, ended_at: datetime | None) -> bool:
-    """Its steps go first, without which it is not retried any more; then its members, CHUNK at a time.
-
-    What is left of it then is found again by its row. Nothing waits for one who retries it in a long transaction.
-    """
-    rows = Flow.objects.using(store.alias).filter(id=id_, ended_at=ended_at)
-    of_flow = FlowMember.objects.using(store.alias).filter(
-        step_id__gte=step_id(id_, 0), step_id__lt=step_id(id_ + 1, 0)
-    )
-    with store.database.atomic():
-        if not lock_if_free(store, rows):
-            return False
-        if rows.exclude(outcome=FlowState.SUCCEEDED).exists() and of_flow.filter(_needed(store)).exists():
-            return False
-        FlowStep.objects.using(store.alias).filter(flow_id=id_).delete()
-    while ids := list(of_flow.values_list("message_id", flat=True)[:CHUNK]):
-        of_flow.filter(message_id__in=ids).delete()
-    return bool(rows.delete()[0])
-
-
-def _needed(store: Store) -> Q:
-    """Members whose messages end their steps once more, or may be brought back to do so."""
-    messages = Message.objects.using(store.alias).filter(id=OuterRef("message_id"))
-    history = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
-    return ~Q(outcome="succeeded") & (Q(Exists(messages)) | Q(Exists(history)))
