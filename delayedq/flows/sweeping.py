@@ -8,6 +8,7 @@ these may happen twice, or in two processes at once: the second one finds nothin
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import timedelta
 from functools import partial
@@ -15,6 +16,7 @@ from itertools import batched
 from math import inf
 from typing import TYPE_CHECKING
 
+from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, OuterRef, Q
 
 from delayedq.cancelling import PATIENCE, cancel
@@ -23,10 +25,12 @@ from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store.flows.ending import advance, end, lock_flows, lock_if_free
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.store.base import Store
+
+logger = logging.getLogger("delayedq")
 
 #: Messages in one transaction.
 CHUNK = 1_000
@@ -36,6 +40,8 @@ READ = 5_000
 FLOWS = 100
 #: Who stores a group in parts (`commit_every`) and stored none of it for this long has died.
 SILENCE = timedelta(days=1)
+#: What says nothing of the flow that is looked at.
+_AWAY = (OperationalError, InterfaceError)
 #: The round over all flows, beside the flows (by id) that are being stopped.
 _ROUND = 0
 
@@ -44,19 +50,21 @@ class Sweeping:
     """Rounds over the flows that have not ended, page by page; what is to be stopped has its turn beside them.
 
     No step reads more than FLOWS flows and their steps, or READ members, or ends more than CHUNK messages: whoever has
-    leases to renew pauses between two of them, and goes on there. patience: as for `cancel`.
+    leases to renew pauses between two of them, and goes on there. Only the ids of a round are read at once: on
+    PostgreSQL no index has them in their order. patience: as for `cancel`.
     """
 
     def __init__(self, store: Store, patience: float = PATIENCE) -> None:
         self._store = store
         self._patience = patience
-        self._after = 0
+        self._pages: Iterator[Sequence[int]] | None = None
         self._going: dict[int, Iterator[None]] = {}
 
     def go_on(self, pause_at: float = inf) -> None:
         """At least one step, until the round is over and all is stopped, or this moment of `time.monotonic()`.
 
-        Raises django.db.Error; the next call goes on behind what failed. One query if no flow is open.
+        What is wrong with a flow is logged, and the others go on. Raises django.db.Error if the database is away, or
+        has locked something; the next call goes on behind what failed. One query if no flow is open.
         """
         self._going.setdefault(_ROUND, self._round())
         while self._going:
@@ -68,25 +76,48 @@ class Sweeping:
                 return
 
     def _round(self) -> Iterator[None]:
-        while page := self._page():
-            self._after = page[-1].pk
+        if self._pages is None:
+            rows = Flow.objects.using(self._store.alias).filter(ended_at=None)
+            self._pages = batched(sorted(rows.values_list("id", flat=True)), FLOWS)
+        for ids in self._pages:
             yield
-            yield from self._look(page)
-        self._after = 0
+            yield from self._isolated(ids)
+        self._pages = None
 
-    def _page(self) -> list[Flow]:
-        rows = Flow.objects.using(self._store.alias).filter(ended_at=None, id__gt=self._after).order_by("id")
-        return list(rows.only("stopped_at", "deadline_at")[:FLOWS])
+    def _isolated(self, ids: Sequence[int]) -> Iterator[None]:
+        """What fails is halved until it is one flow: that is left out."""
+        try:
+            yield from self._look(ids)
+        except _AWAY:
+            raise
+        except Exception:
+            if len(ids) == 1:
+                logger.exception("Flow %s is left as it is: the look at it has failed.", ids[0])
+                return
+            half = len(ids) // 2
+            for some in (ids[:half], ids[half:]):
+                yield
+                yield from self._isolated(some)
 
-    def _look(self, flows: Collection[Flow]) -> Iterator[None]:
+    def _stopping(self, flow: int) -> Iterator[None]:
+        try:
+            yield from _stop(self._store, flow, self._patience)
+        except _AWAY:
+            raise
+        except Exception:
+            logger.exception("Flow %s was not stopped. The next round tries it again.", flow)
+
+    def _look(self, ids: Sequence[int]) -> Iterator[None]:
         now = self._store.now()
+        rows = Flow.objects.using(self._store.alias).filter(id__in=ids, ended_at=None)
+        flows = list(rows.only("stopped_at", "deadline_at"))
         going = _going_steps(self._store, [flow.pk for flow in flows])
         stopped = {flow.pk for flow in flows if flow.stopped_at or (flow.deadline_at and flow.deadline_at <= now)}
         for flow in _half_stored(going, now).difference(stopped):
             if _mark_stopped(self._store, flow, now):
                 stopped.add(flow)
         for flow in sorted(stopped):
-            self._going.setdefault(flow, _stop(self._store, flow, self._patience))
+            self._going.setdefault(flow, self._stopping(flow))
         sizes = {
             step.pk: step.size for step in going if step.state == StepState.RUNNING and step.flow_id not in stopped
         }
