@@ -33,9 +33,9 @@ _UNKNOWN = (signing.BadSignature, TaskResultDoesNotExist, InvalidTaskBackend, No
 def status(request: HttpRequest, token: str) -> JsonResponse:
     """The state of the message, and its progress, as JSON.
 
-    Raises Http404 for a token that was not signed here, for a message that was deleted or whose backend was removed, and
-    for a reader whom DELAYEDQ["STATUS_PERMISSION"] refuses: a function (or its dotted path) that takes the request and
-    the result.
+    Raises Http404 for a token that was not signed here, for a message that was deleted or whose backend was removed,
+    and for a reader whom DELAYEDQ["STATUS_PERMISSION"] refuses: a function (or its dotted path) that takes the request
+    and the result.
     """
     try:
         backend, id_ = signing.loads(token, salt=SALT)
