@@ -116,9 +116,7 @@ def test_who_holds_the_least_weight_gets_the_next_one_however_many_that_is(peopl
     many(refund, 1, 2, 3)  # of weight 1: as much in all
     assert desk.distribute(QUEUE, people) == 3
     assert [Item.objects.assigned(user).count() for user in (ann, bob)] == [1, 3]
-    many(skilled, 2, 3, 4)  # one each, and whoever has the least then
-    assert desk.distribute(QUEUE, people) == 3
-    assert sorted(rules.load(user, QUEUE) for user in people) == [6, 9]
+    many(skilled.using(priority=9), 2)  # whose weight counts as soon as it is given
     many(refund, 4, 5, 6)
-    assert desk.distribute(QUEUE, people) == 3
-    assert [rules.load(user, QUEUE) for user in people] == [9, 9]
+    assert desk.distribute(QUEUE, people) == 4
+    assert [rules.load(user, QUEUE) for user in people] == [6, 6]
