@@ -21,7 +21,7 @@ from delayedq.store.channels.offers import tell_channel
 from delayedq.store.channels.requests import Elsewhere, Rules
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import limits_in, lines_up, rules_of, rules_of_bare, sizes_of
+from delayedq.task_channels import limits_in, lines_up, rules_known, rules_of, sizes_of
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def set(  # noqa: A001 - limits.set() reads well
 
     channel: only of this channel, of each task in the queue, or of the task. concurrency, rate, size: as in `Limit`;
     None: no limit. weight, share: those of a channel; None: as they are. If nothing else is given, the rest stays as it
-    is, too. store: where the messages are; None: in the default database. Part of the caller's transaction.
+    is, too: as it was set, or else as the code says of each task. store: where the messages are; None: in the default
+    database. Part of the caller's transaction.
     Raises InvalidLimit for a wrong value, for a scope whose messages wait in no channel, and for a size where the code
     defines none: offers look for one only there.
     """
@@ -62,34 +63,40 @@ def set(  # noqa: A001 - limits.set() reads well
         raise InvalidLimit(f"weight and share are those of one channel: name one of {scope!r} by channel=.")
     if isinstance(weight, Mapping):
         raise InvalidLimit(f"weight of one channel is a number, not {weight!r}.")
-    limit = _of(scope, channel, store, {"concurrency": concurrency, "rate": rate, "size": size}, weight, share)
+    given = _given({"concurrency": concurrency, "rate": rate, "size": size}, {"weight": weight, "share": share})
     if size is not None:
         _check_sized(scope, channel)
-    _keep(store, scope, channel, limit.as_json())
+    definition = _unpaused(_stored(store, scope, channel) or {}) | given
+    _keep(store, scope, channel, definition)
     _tell(store, scope, channel)
-    return limit
+    return _defined(scope, channel).overridden(definition)
 
 
-def _of(
-    scope: str, channel: str, store: Store, terms: dict[str, Any], weight: float | None, share: int | None
-) -> Limit:
-    now = holding(scope, channel, store)
-    is_whole = any(one is not None for one in terms.values()) or (weight is None and share is None)
-    kept: dict[str, Any] = (
-        terms if is_whole else {"concurrency": now.concurrency or None, "rate": now.rate, "size": now.size}
-    )
-    turns: dict[str, Any] = {
-        "weight": now.weight if weight is None else weight,
-        "share": now.share if share is None else share,
-    }
+def _given(terms: dict[str, Any], turns: dict[str, Any]) -> dict[str, Any]:
+    """What is to be stored of these. Raises InvalidLimit."""
+    turns = {name: value for name, value in turns.items() if value is not None}
+    is_whole = any(one is not None for one in terms.values()) or not turns
     try:
-        return Limit(**kept, **(turns if channel else {}))
+        limit = Limit(**terms, **turns)
     except ValueError as error:
         raise InvalidLimit(f"{error}.") from None
+    names = {*(terms if is_whole else ()), *turns}
+    return {name: value for name, value in limit.as_json().items() if name in names}
+
+
+def _stored(store: Store, scope: str, channel: str) -> dict[str, Any] | None:
+    """What is set live there; None: nothing is."""
+    definition = _states(store).filter(scope=scope, channel=channel).values_list("definition", flat=True).first()
+    return None if definition is None else json.loads(definition)
+
+
+def _unpaused(stored: dict[str, Any]) -> dict[str, Any]:
+    """The same, as it was before a pause."""
+    return json.loads(stored["before"] or "{}") if stored.get("paused") else stored
 
 
 def _keep(store: Store, scope: str, channel: str, definition: dict[str, Any]) -> None:
-    stored = {"definition": json.dumps(definition), "share": definition["share"] if channel else None}
+    stored = {"definition": json.dumps(definition), "share": definition.get("share") if channel else None}
     _states(store).update_or_create(scope=scope, channel=channel, defaults=stored)
 
 
@@ -115,12 +122,12 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
     """
     store = store or default_store()
     _check_scope(scope, channel)
-    before = _states(store).filter(scope=scope, channel=channel).values_list("definition", flat=True).first()
-    if _is_paused(before):
+    before = _stored(store, scope, channel)
+    if before is not None and before.get("paused"):
         return False
-    limit = Limit.from_json(json.loads(before)) if before else _defined(scope, channel)
-    paused = {**limit.as_json(), "paused": {"by": by, "at": store.now().isoformat()}, "before": before}
-    _keep(store, scope, channel, paused)
+    kept = None if before is None else json.dumps(before)
+    paused = {"paused": {"by": by, "at": store.now().isoformat()}, "before": kept}
+    _keep(store, scope, channel, (before or {}) | paused)
     _tell(store, scope, channel)
     return True
 
@@ -132,14 +139,12 @@ def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool
     """
     check_channel_name(channel)
     store = store or default_store()
-    found = _states(store).filter(scope=scope, channel=channel)
-    definition = found.values_list("definition", flat=True).first()
-    if not _is_paused(definition):
+    stored = _stored(store, scope, channel)
+    if stored is None or not stored.get("paused"):
         return False
-    before = json.loads(definition or "{}")["before"]
-    if before is None:
+    if stored["before"] is None:
         return clear(scope, channel=channel, store=store)
-    found.update(definition=before)
+    _keep(store, scope, channel, _unpaused(stored))
     _tell(store, scope, channel)
     return True
 
@@ -163,31 +168,42 @@ def skip(scope: str, *, channel: str, store: Store | None = None) -> bool:
     return skipped
 
 
-def _is_paused(definition: str | None) -> bool:
-    return bool(definition and json.loads(definition).get("paused"))
-
-
 def _defined(scope: str, channel: str) -> Limit:
-    """What the code says."""
+    """What the code says; of a channel of several tasks that say different things, nothing."""
+    if channel:
+        said = {rules.channel or Limit() for rules in _with_channels(scope)}
+        return said.pop() if len(said) == 1 else Limit()
     for task in registered.values():
-        rules = rules_of(task, task.queue_name) if lines_up(task) else Rules()
-        if channel and rules.channel is not None and scope in {task.queue_name, task.module_path}:
-            return rules.channel
-        if not channel and scope in dict(rules.scopes):
-            return dict(rules.scopes)[scope]
-    return dict(rules_of_bare(scope).scopes).get(scope, Limit()) if not channel else Limit()
+        scopes = dict(rules_of(task, task.queue_name).scopes) if lines_up(task) else {}
+        if scope in scopes:
+            return scopes[scope]
+    return dict(rules_known(scope).scopes)[scope]
+
+
+def _with_channels(scope: str) -> Iterator[Rules]:
+    """What the code says of a bare queue, of a task with channels, or of those in a queue."""
+    if BARE in scope:
+        yield rules_known(scope)
+    for task in registered.values():
+        if task.channel is not None and scope in {task.queue_name, task.module_path}:
+            yield rules_of(task, task.queue_name)
 
 
 def holding(scope: str, channel: str = "", store: Store | None = None) -> Limit:
     """What holds now for a scope, or for a channel of it: what was set live, or else what the code says."""
-    return live(store).get((scope, channel)) or _defined(scope, channel)
+    return _defined(scope, channel).overridden(_stored(store or default_store(), scope, channel) or {})
 
 
 def live(store: Store | None = None) -> dict[tuple[str, str], Limit]:
     """The limits that are set now, by scope and channel."""
-    store = store or default_store()
+    stored = definitions(store or default_store())
+    return {name: _defined(*name).overridden(definition) for name, definition in stored.items()}
+
+
+def definitions(store: Store) -> dict[tuple[str, str], dict[str, Any]]:
+    """What is stored of them (`Limit.overridden`)."""
     rows = _states(store).filter(definition__isnull=False).values_list("scope", "channel", "definition")
-    return {(scope, channel): Limit.from_json(json.loads(definition or "{}")) for scope, channel, definition in rows}
+    return {(scope, channel): json.loads(definition or "{}") for scope, channel, definition in rows}
 
 
 def rules_for(serves: Callable[[str], bool]) -> Callable[[str, str], Rules | None]:
@@ -226,17 +242,18 @@ def _is_bare(scope: object) -> bool:
 
 
 def _check_sized(scope: str, channel: str) -> None:
-    if BARE in scope and (channel or sizes_of(rules_of_bare(scope))):
-        return  # which limit its channels have is not known here
-    for task in registered.values():
-        for one in sizes_of(rules_of(task, task.queue_name)) if lines_up(task) else ():
-            own = bool(channel) and not one.scope and scope in {task.queue_name, task.module_path}
-            if own or (one.scope == scope and not channel):
-                return
-    whose = f"the channels of {scope!r}" if channel else repr(scope)
+    if channel:
+        said = [rules.channel is not None and rules.channel.size is not None for rules in _with_channels(scope)]
+        is_sized = bool(said) and all(said)
+    else:
+        of_tasks = [rules_of(task, task.queue_name) for task in registered.values() if lines_up(task)]
+        is_sized = any(one.scope == scope for rules in (*of_tasks, rules_known(scope)) for one in sizes_of(rules))
+    if is_sized:
+        return
+    whose = f"all channels of {scope!r}" if channel else repr(scope)
     raise InvalidLimit(
-        f"A size can be set live only where the code defines one, and it defines none for {whose}: give it a Limit "
-        "with a size, however large, in limit= or in DELAYEDQ['LIMITS']."
+        f"A size can be set live only where the code defines one, and as far as this process knows, it defines none "
+        f"for {whose}: give it a Limit with a size, however large, in limit= or in DELAYEDQ['LIMITS']."
     )
 
 

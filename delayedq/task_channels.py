@@ -16,8 +16,9 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from delayedq.conf import get_settings
 from delayedq.core.channels import check_channel
@@ -37,6 +38,15 @@ if TYPE_CHECKING:
 UNLIMITED = Limit()
 #: What can name a channel, as text; of a model instance, its primary key.
 NAMING = (str, int, float, Decimal, UUID, date, time, timedelta, Enum)
+
+
+class HasLimit(Protocol):
+    @property
+    def limit(self) -> Limit | None: ...
+
+
+#: The bare queues with a limit that this process has made and still has, by their stored names.
+made_with_limits: WeakValueDictionary[str, HasLimit] = WeakValueDictionary()
 
 #: The name of the argument whose value is the channel; or what makes it from the arguments of a call.
 type ChannelOption = str | Callable[..., object] | None
@@ -95,10 +105,16 @@ def rules_of(task: Task[..., Any], queue: str) -> Rules:
     return Rules(_merged(scopes), own if task.channel is not None else None)
 
 
-def rules_of_bare(queue: str, limit: Limit | None = None) -> Rules:
+def rules_of_bare(queue: str, limit: Limit | None) -> Rules:
     """The limits of the messages of a bare queue with this stored name; `limit`: that of each of its channels."""
     found = configured(queue, queue.partition(BARE)[0])
     return Rules(((queue, found[0][1] if found else UNLIMITED),), limit)
+
+
+def rules_known(queue: str) -> Rules:
+    """The same, as far as this process has made the queue: what it says of its channels is stored nowhere."""
+    made = made_with_limits.get(queue)
+    return rules_of_bare(queue, made.limit if made else None)
 
 
 def _merged(scopes: Iterable[tuple[str, Limit]]) -> tuple[tuple[str, Limit], ...]:

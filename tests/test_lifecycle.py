@@ -1,4 +1,4 @@
-"""When a task is tried again, when it is given up, when it is not worth starting, and what follows its end."""
+"""When a task is tried again, when it is given up, and when it is not worth starting."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delayedq import Cancel, Retry, Snooze, current_message, task
+from delayedq import Retry, Snooze, current_message, task
 from delayedq.compat import InvalidTask, TaskResultStatus, default_task_backend
 from delayedq.exceptions import DeadlineExceeded
 from delayedq.models import FinishedMessage, Message
@@ -14,7 +14,6 @@ from delayedq.tasks import registered
 from delayedq.testing import clock, run_due, run_until
 from tests.app import lifecycle, tasks
 from tests.app.models import Mark
-from tests.worker.attempts import drained, work
 from tests.worker.attempts import playing as attempt_playing
 from tests.worker.pools import working
 
@@ -190,89 +189,6 @@ def test_options_of_one_call_are_stored_and_come_back_with_its_result(alias):
     plain = tasks.echo.enqueue()
     assert Message.objects.get(id=plain.id).metadata is None
     assert default_task_backend.get_result(plain.id) == plain
-
-
-def test_a_worker_enqueues_what_follows(store):
-    tasks.bodies["well"] = list
-    well, once = lifecycle.followed.enqueue("well"), lifecycle.followed_once.enqueue("well")
-    ill = enqueue(lifecycle.followed, ValueError("no"), max_attempts=1)
-    drained(store)
-    assert sorted(marks()) == sorted([("succeeded", well.id), ("succeeded", once.id), ("failed", ill.id)])
-
-
-def test_each_retry_is_followed_once(store):
-    result = enqueue(lifecycle.followed, ValueError("no"))
-    work(store)
-    Message.objects.filter(id=result.id).update(scheduled_at=START)
-    work(store)
-    work(store)
-    assert sorted(marks()) == [("failed", result.id), ("tried", result.id)]
-
-
-@pytest.mark.parametrize("retries", [0, 3])
-def test_j1_as_many_retries_as_allowed_are_followed_and_then_the_failure_once(alias, retries):
-    with clock(START) as now:
-        result = enqueue(lifecycle.followed, ValueError("no"), max_attempts=1 + retries)
-        for _ in range(retries + 3):
-            run_due(raise_failures=False)
-            now.advance(HOUR)
-    assert marks() == [("tried", result.id)] * retries + [("failed", result.id)]
-
-
-def test_j4_who_submits_a_key_shares_its_message_until_that_has_ended(alias):
-    with clock(START):
-        tasks.bodies["lifecycle"] = lambda: 7
-        first, second = (
-            lifecycle.followed.schedule_at(START, "lifecycle", key="a", on_conflict="keep") for _ in range(2)
-        )
-        run_due()
-        third = lifecycle.followed.schedule_at(START, "lifecycle", key="a", on_conflict="keep")
-        run_due()
-    assert first.id == second.id != third.id
-    assert [default_task_backend.get_result(one.id).return_value for one in (first, second, third)] == [7, 7, 7]
-    assert marks() == [("succeeded", first.id), ("succeeded", third.id)]
-
-
-@pytest.mark.parametrize("why", ["cancelled", "expired", "snoozed"])
-def test_nothing_follows_what_neither_succeeds_nor_fails(alias, why):
-    error = {"cancelled": Cancel("no"), "snoozed": Snooze(HOUR), "expired": None}[why]
-    with clock(START) as now:
-        enqueue(lifecycle.followed, error, **({"expires": MINUTE} if why == "expired" else {}))
-        now.advance(MINUTE)
-        assert outcomes() == [why]
-    assert marks() == []
-
-
-def test_a_follow_up_that_cannot_be_made_is_logged_and_the_message_ends(alias, caplog, monkeypatch):
-    result = enqueue(lifecycle.followed)
-    monkeypatch.setattr("delayedq.tasks.parameter_names", lambda *_: 1 / 0)
-    run_due(follow=False)
-    assert FinishedMessage.objects.get().outcome == "succeeded"
-    assert f"{lifecycle.followed.module_path} {result.id}, attempt 1 of 2> ends without what follows" in caplog.text
-
-
-def test_a_follow_up_that_is_too_large_is_logged_and_the_message_ends(alias, caplog, settings):
-    """It has the lineage of its message in its metadata, beside that of its task."""
-    settings.DELAYEDQ = {"MAX_PAYLOAD_BYTES": 200}
-    followed = lifecycle.followed.using(metadata={"x": "y"})
-    tasks.bodies["well"] = list
-    object.__setattr__(lifecycle.succeeded, "metadata", {"x": "y" * 180})
-    try:
-        followed.enqueue("well")
-        run_due(follow=False)
-    finally:
-        object.__setattr__(lifecycle.succeeded, "metadata", None)
-    assert FinishedMessage.objects.get().outcome == "succeeded"
-    assert not Message.objects.exists()
-    assert "ends without what follows" in caplog.text
-    assert "PayloadTooLarge" in caplog.text
-
-
-def test_the_immediate_backend_runs_what_follows(settings, db):
-    settings.TASKS = {"default": {"BACKEND": "delayedq.testing.ImmediateBackend"}}
-    result = enqueue(lifecycle.followed)
-    assert marks() == [("succeeded", result.id)]
-    assert enqueue(lifecycle.picky, ValueError("no")).errors[0].exception_class is ValueError
 
 
 def plain(a):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from datetime import timedelta
 from pathlib import Path
 
@@ -182,6 +183,23 @@ def test_only_what_has_channels_can_be_limited_live(store):
     limits.set("webhooks", concurrency=1)
     limits.set(tasks.deliver.module_path, channel="acme", rate=Rate(1, SECOND))
     assert len(limits.live()) == 2
+
+
+def test_a_weight_in_a_queue_of_several_tasks_leaves_the_limit_of_each_as_the_code_has_it(store):
+    limits.set("webhooks", channel="acme", weight=3)
+    tasks.deliver.enqueue_many([(("acme",), {})] * 4)
+    tasks.write_down.enqueue_many([(("acme", "nowhere"), {})] * 4)
+    claimed = store.claim_channels(limits.rules_for(lambda queue: True), 99, timedelta(minutes=1), "w:1").claimed
+
+    assert Counter(one.kind for one in claimed) == {tasks.deliver.module_path: 1, tasks.write_down.module_path: 2}
+    assert limits.holding("webhooks", "acme") == Limit(weight=3)
+
+
+def test_a_size_is_set_live_only_where_all_tasks_of_a_queue_have_one(store):
+    with pytest.raises(limits.InvalidLimit, match="it defines none for all channels of 'webhooks'"):
+        limits.set("webhooks", channel="acme", size=1)
+    limits.set(tasks.post.module_path, channel="acme", size=1)
+    assert limits.live() == {(tasks.post.module_path, "acme"): Limit(size=1)}
 
 
 # The page

@@ -5,27 +5,36 @@ from __future__ import annotations
 import json
 import threading
 import time
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from types import NoneType
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.contrib.auth.models import User
 from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError
 from django.http import Http404
 from django.test import RequestFactory
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq import current_message, track, views
 from delayedq.compat import default_task_backend
 from delayedq.conf import get_settings
 from delayedq.core.progress import Progress, checked
+from delayedq.exceptions import LeaseLost
 from delayedq.models import FinishedMessage, Message, MessageProgress
 from delayedq.store.progress import forget_progress
+from delayedq.store.protocol import Lane
 from delayedq.testing import run_due
 from delayedq.worker import reporting
+from delayedq.worker.attempt import Attempt
+from delayedq.worker.executor import execute_exactly_once
+from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
-from tests.worker.attempts import PATIENCE, attempt_of
+from tests.worker.attempts import PATIENCE, WORKER, attempt_of
 
 from .test_cancelling import eventually
 from .test_waiting import LONG, play, worker_of
@@ -55,11 +64,77 @@ def test_the_last_report_of_a_task_is_that_of_its_result(store, run):
     assert parts(result) == (1000, 1000, "importing")
 
 
+@pytest.mark.parametrize("kind", ["sync", "async", "failing"])
+def test_the_last_report_stands_where_the_message_has_ended(store, monkeypatch, kind):
+    """Also if the thread that writes them once a second has not come to it."""
+    monkeypatch.setattr(reporting, "EVERY", 3600.0)
+
+    def body():
+        current_message().progress(1, 1000, "importing")
+        eventually(MessageProgress.objects.exists)
+        current_message().progress(1000, 1000, "importing")
+        if kind == "failing":
+            raise ValueError("the rest is wrong")
+
+    async def abody():
+        current_message().progress(1, 1000, "importing")
+        await sync_to_async(eventually)(MessageProgress.objects.exists)
+        current_message().progress(1000, 1000, "importing")
+
+    tasks.bodies["reports"] = abody if kind == "async" else body
+    task = tasks.aplay if kind == "async" else tasks.play.using(max_attempts=1)
+    with worker_of(store):
+        result = task.enqueue("reports").wait(LONG)
+        assert parts(result) == (1000, 1000, "importing")
+
+
+@pytest.mark.parametrize("commits", [True, False])
+def test_the_last_report_of_an_exactly_once_task_commits_with_it(store, commits):
+    tasks.play_once.enqueue("reports once")
+    (claimed,) = store.claim([Lane("default", 0)], 1, LONG, WORKER)
+    attempt = Attempt(claimed, tasks.play_once, WORKER, leases := SharedLeases(1), leases.hold(1, 1))
+    attempt.reporter = lambda attempt: None  # it writes nothing itself
+
+    def body():
+        current_message().progress(3, 3)
+        if not commits:
+            Message.objects.all().delete()  # as whoever takes its lease away
+
+    tasks.bodies["reports once"] = body
+    ended = execute_exactly_once(attempt, nullcontext())
+    assert isinstance(ended.error, NoneType if commits else LeaseLost)
+    assert MessageProgress.objects.count() == commits
+    reporting.write_last([attempt])
+    assert MessageProgress.objects.get().done == 3
+
+
+def test_what_ends_without_new_reports_takes_no_statement(store, connection):
+    silent, reported = attempt_of(tasks.remind, 7, id=4711), attempt_of(tasks.remind, 7, id=4712)
+    reported.reported = checked(50, 100, "")
+    reporting.write_last([reported])
+    with CaptureQueriesContext(connection) as captured:
+        reporting.write_last([silent, reported])
+    assert not captured.captured_queries
+    assert MessageProgress.objects.get().message_id == 4712
+
+
+def test_an_end_is_not_held_up_by_progress_that_cannot_be_written(store, monkeypatch, caplog):
+    def fail(*_):
+        raise OperationalError("it is away")
+
+    monkeypatch.setattr(reporting, "write_progress", fail)
+    result = play("reports", lambda: current_message().progress(1))
+    with worker_of(store):
+        assert result.wait(LONG).outcome == "succeeded"
+    assert "The last progress of 1 messages was not written." in caplog.text
+
+
 def test_the_only_report_of_a_second_attempt_is_written_too(monkeypatch):
     """It comes before what the first one has reported is forgotten."""
     writer, written = reporting.ProgressWriter(), []
     monkeypatch.setattr(writer, "_thread", threading.Thread())  # the test writes
-    monkeypatch.setattr(writer, "_store", lambda reported: written.append(reported[4711].done))
+    monkeypatch.setattr(reporting, "served_store", lambda: None)
+    monkeypatch.setattr(reporting, "write_progress", lambda _, reported: written.append(reported[4711].done))
     for done in (50, 100):
         attempt = attempt_of(tasks.remind, 7, id=4711)
         attempt.reported = checked(done, 100, "")

@@ -79,6 +79,8 @@ class LimitForm(forms.Form):
             except ValueError as error:
                 raise InvalidLimit(str(error)) from None
         turns = {name: given.get(name) for name in ("weight", "share")}
+        if any(turns.values()) and not {*self.changed_data} - turns.keys():
+            return turns  # what each task says holds on for the rest
         return {"concurrency": given["concurrency"], "rate": rate, "size": given["size"], **turns}
 
 
@@ -170,7 +172,8 @@ class ChannelPages(ReadOnlyAdmin):
     def limit_view(self, request: HttpRequest) -> HttpResponse:
         """GET: the limit that holds. POST: set another one."""
         scope, channel, name = self._named(request, "set_limit")
-        form = LimitForm(request.POST or _initial(limits.holding(scope, channel, self.store), channel), channel=channel)
+        initial = _initial(limits.holding(scope, channel, self.store), channel)
+        form = LimitForm(request.POST or None, initial=initial, channel=channel)
         if request.method == "POST" and form.is_valid():
             try:
                 limit = limits.set(scope, channel=channel, store=self.store, **form.terms())

@@ -13,9 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import lru_cache
 from math import ceil, floor
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.core.channels import check_channel
 from delayedq.core.limits import NAME_LENGTH, is_storable
@@ -206,22 +205,19 @@ class Limit:
         return weight if isinstance(weight, int | float) else weight.get(channel, 1)
 
     def as_json(self) -> dict[str, Any]:
-        """What is stored of a limit that was set live. Its order is what the code says."""
+        """What can be set live of it, as it is stored. Its order is what the code says."""
         rate, weight = self.rate, self.weight
         terms = None if rate is None else [rate.count, rate.per.total_seconds(), rate.burst, rate.window, rate.retries]
         return {
             "concurrency": self.concurrency, "rate": terms, "size": self.size, "weight": weight, "share": self.share,
         }  # fmt: skip
 
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        """The reverse."""
-        rate = None
-        given: dict[str, Any] = {name: stored.get(name) for name in ("concurrency", "size", "share")}
-        if terms := stored.get("rate"):
-            count, per, burst, window, retries = terms
-            rate = Rate(count, timedelta(seconds=per), burst, window=window, retries=retries)
-        limit = cls(rate=rate, weight=stored.get("weight", 1), **given)
+    def overridden(self, stored: Mapping[str, Any]) -> Limit:
+        """With what was set live; what `stored` does not name stays as it is, and so does the order."""
+        given = {name: stored[name] for name in ("concurrency", "size", "weight", "share") if name in stored}
+        if "rate" in stored:
+            given["rate"] = _rate_in(stored["rate"])
+        limit = replace(self, **(given | ({"concurrency": 1} if self.is_strict else {})))
         if stored.get("paused"):
             object.__setattr__(limit, "concurrency", 0)  # as no task can define it
         return limit
@@ -232,15 +228,11 @@ class Limit:
         return self.concurrency == 0
 
 
-@lru_cache(maxsize=1_000)
-def in_order(limit: Limit, order: Order) -> Limit:
-    """A limit that was set live for a channel, in the order that the code says."""
-    if order is limit.order:
-        return limit
-    ordered = replace(limit, concurrency=1, order=order)
-    if limit.is_paused:
-        object.__setattr__(ordered, "concurrency", 0)
-    return ordered
+def _rate_in(terms: list[Any] | None) -> Rate | None:
+    if terms is None:
+        return None
+    count, per, burst, window, retries = terms
+    return Rate(count, timedelta(seconds=per), burst, window=window, retries=retries)
 
 
 class Bucket(NamedTuple):

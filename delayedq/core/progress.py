@@ -35,7 +35,7 @@ def checked(done: object, total: object, note: object) -> Report:
 
 
 class Progress(NamedTuple):
-    """How far the last attempt of a message had come when that was last stored, at most a second or so ago.
+    """How far the last attempt of a message had come when that was last stored: a second or so ago, or as it ended.
 
     done, total: numbers of whatever the task counts; total None: it does not know. began_at: its first report.
     """

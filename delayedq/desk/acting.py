@@ -237,6 +237,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "reviewing": reviewing,
         "assigning": assigning,
         "call": call,
+        "ended": closing.ended(item) if item.state == "withdrawn" else "",
         "arguments": select_template([f"delayedq/desk/arguments/{item.kind}.html", "delayedq/desk/_arguments.html"]),
         "decision": _shown(item),
         "earlier": [(one, _shown(one)) for one in counted.earlier(item, rules.visible(request.user))],

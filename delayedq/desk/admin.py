@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
+from django import forms
 from django.contrib import admin
 from django.urls import include, path
+from django.utils.translation import gettext_lazy as _
 
-from delayedq.desk import rules
+from delayedq.desk import automating, rules
 from delayedq.desk.closing import shown_result
+from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import HELD, Automation, DeskQueue, Item, Skill
 from delayedq.desk.paging import queues_of
 from delayedq.desk.showing import text_of
 from delayedq.desk.urls import app_name, pages
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from django.db.models import QuerySet
     from django.http import HttpRequest
 
     AnyAdmin = admin.ModelAdmin[Any]
+    AnyForm = forms.ModelForm[Any]
 else:
-    AnyAdmin = admin.ModelAdmin
+    AnyAdmin, AnyForm = admin.ModelAdmin, forms.ModelForm
 
 #: What may be masked: it is shown by a method, and no query string asks for it. The digest is not shown at all, as it
 #: tells whether guessed arguments are the masked ones.
@@ -31,7 +36,7 @@ MASKED = ("reason", "why", "proposal", "truth", "decision", "digest")
 class QueueFilter(admin.SimpleListFilter):
     """As Django's own of a field, whose DISTINCT reads all items."""
 
-    title, parameter_name = "queue", "queue"
+    title, parameter_name = _("queue"), "queue"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [(name, name) for name in queues_of(model_admin.get_queryset(request))]
@@ -83,28 +88,28 @@ class ItemAdmin(AnyAdmin):
             names -= {"shown_truth", "shown_proposal"} if obj is None or obj.is_blind else {"shown_truth"}
         return sorted(names)
 
-    @admin.display(description="holder", ordering="holder")
+    @admin.display(description=_("holder"), ordering="holder")
     def held_by(self, item: Item) -> Any:
         """Not who held it last."""
         return item.holder if item.state in HELD else None
 
-    @admin.display(description="reason")
+    @admin.display(description=_("reason"))
     def shown_reason(self, item: Item) -> str:
         return str(shown_result(item.kind, json.dumps(item.reason)))
 
-    @admin.display(description="why")
+    @admin.display(description=_("why"))
     def shown_why(self, item: Item) -> str:
         return str(shown_result(item.kind, json.dumps(item.why)))
 
-    @admin.display(description="proposal")
+    @admin.display(description=_("proposal"))
     def shown_proposal(self, item: Item) -> str | None:
         return _shown(item, item.proposal)
 
-    @admin.display(description="truth")
+    @admin.display(description=_("truth"))
     def shown_truth(self, item: Item) -> str | None:
         return _shown(item, item.truth)
 
-    @admin.display(description="decision")
+    @admin.display(description=_("decision"))
     def shown_decision(self, item: Item) -> str | None:
         return _shown(item, item.decision)
 
@@ -113,10 +118,47 @@ def _shown(item: Item, text: str | None) -> str | None:
     return None if text is None else text_of(shown_result(item.kind, text))
 
 
+class AutomationForm(AnyForm):
+    """It refuses what the button of the page refuses; a row that is left as it is says nothing new."""
+
+    user: Any = None
+
+    def clean(self) -> Any:
+        given = super().clean() or {}
+        kind, mode = given.get("kind", self.instance.kind), given.get("mode")
+        try:
+            if kind and mode and self.has_changed():
+                automating.demand_mode(self.user, kind, mode)
+        except DeskError as refused:
+            field = "kind" if isinstance(refused, NotAllowed) else "mode"
+            self.add_error(field if field in self.fields else None, str(refused))
+        return given
+
+
 @admin.register(Automation)
 class AutomationAdmin(AnyAdmin):
     list_display = ("kind", "mode")
     list_editable = ("mode",)
+    form = AutomationForm
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002
+        """A row stays that of its task: with another one it would set the modes of both."""
+        return ("kind",) if obj else ()
+
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **options: Any) -> Any:
+        return _of_user(super().get_form(request, obj, change, **options), request)
+
+    def get_changelist_form(self, request: HttpRequest, **options: Any) -> Any:
+        return _of_user(super().get_changelist_form(request, **options | {"form": self.form}), request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """To delete a row sets the mode of the code again. That of a task that is gone sets nothing."""
+        may = bool(super().has_delete_permission(request, obj))
+        return may and (obj is None or obj.kind not in registered or automating.may_set_of(request.user, obj.kind))
+
+
+def _of_user(form: Any, request: HttpRequest) -> Any:
+    return type(form.__name__, (form,), {"user": request.user})
 
 
 @admin.register(DeskQueue)

@@ -100,8 +100,30 @@ def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
     ]
 
 
+def days(now: datetime) -> int:
+    """How many days the page looks back on: fewer where RETENTION is shorter."""
+    return len(trend.begins_of(now, trend.DAY, DAYS))
+
+
 def may_set(user: Any) -> bool:
     return bool(user.is_active and user.has_perm("delayedq_desk.change_automation"))
+
+
+def may_set_of(user: Any, kind: str) -> bool:
+    """Whether the user may set the mode of this task, if it is one with a desk, in a queue that they see."""
+    task = registered.get(kind)
+    return isinstance(task, DeskTask) and may_set(user) and rules.may(user, "view", task.queue_name)
+
+
+def demand_mode(user: Any, kind: str, mode: str) -> tuple[Any, Mode]:
+    """The task, and the mode that it then has. Raises what `set_mode` raises; the form of the admin asks too."""
+    task: Any = registered.get(kind)
+    if not may_set_of(user, kind):
+        raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
+    new = Mode(mode or task.desk.mode)
+    if new is not Mode.PEOPLE and not task.desk.has_handler:
+        raise DeskError(str(_("This task has no handler: people decide.")))
+    return task, new
 
 
 def set_mode(user: Any, kind: str, mode: str) -> None:
@@ -110,13 +132,8 @@ def set_mode(user: Any, kind: str, mode: str) -> None:
     The history says who has set it. Raises NotAllowed, ValueError for an unknown mode, and DeskError for one that asks
     a handler where there is none.
     """
-    task: Any = registered.get(kind)
-    known = isinstance(task, DeskTask) and rules.may(user, "view", task.queue_name)
-    if not (known and may_set(user)):
-        raise NotAllowed(str(_("You may not set who decides the messages of this task.")))
-    new, rows = Mode(mode or task.desk.mode), Automation.objects.filter(kind=kind)
-    if new is not Mode.PEOPLE and not task.desk.has_handler:
-        raise DeskError(str(_("This task has no handler: people decide.")))
+    task, new = demand_mode(user, kind, mode)
+    rows = Automation.objects.filter(kind=kind)
     with transaction.atomic(using=router.db_for_write(Automation)):
         before = rows.values_list("mode", flat=True).first() or task.desk.mode
         if mode:

@@ -11,11 +11,11 @@ from django.forms import BaseForm
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import loads
-from delayedq.desk.coming import is_visit
+from delayedq.desk.coming import deadline_of, is_visit
 from delayedq.desk.errors import InvalidDecision, NotOpen, Replaced
-from delayedq.exceptions import CannotRun, UnknownTask
+from delayedq.exceptions import CannotRun, DeadlineExceeded, UnknownTask
 from delayedq.masking import masking_of
-from delayedq.models import Message
+from delayedq.models import FinishedMessage, Message
 from delayedq.operations.ending import end_waiting
 from delayedq.store import operator_store, store_for
 from delayedq.store.operator import Move, Seen
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 RECORDED = {"finish", "approve", "send_back", "postpone", "automate"}
 #: Those that may end its message.
 DECIDING = {"finish", "approve"}
+#: How the error begins of a message that was not decided before its deadline.
+_LATE = f"{DeadlineExceeded.__module__}.{DeadlineExceeded.__name__}"
 
 
 def desk_of(task: Task[..., Any]) -> Desk:
@@ -161,10 +163,18 @@ def _message_of(item: Item) -> Message | None:
 def _why_not(item: Item) -> NotOpen:
     message = _message_of(item)
     if message is None:
-        return NotOpen(_("Its message has ended: it was withdrawn."))
+        return NotOpen(ended(item))
     if not _is_current(item, message):
         return Replaced(_("Its message was replaced since: read it again."))
     return NotOpen(_("A worker looks at its message at this moment: try again."))
+
+
+def ended(item: Item) -> str:
+    """Why its message has ended without its decision."""
+    rows = FinishedMessage.objects.using(item._state.db).filter(pk=item.message_id)  # noqa: SLF001
+    if rows.filter(error__startswith=_LATE).exists():
+        return _("Its deadline was over before it was decided.")
+    return _("Its message has ended: it was withdrawn.")
 
 
 def bring_forward(item: Item) -> None:
@@ -185,7 +195,9 @@ def _is_put_off(item: Item, message: Message) -> bool:
     if message.scheduled_at <= message.scheduled_at_initially:
         return False
     try:
-        return is_visit(item, desk_of(task_at(item.kind)), message.scheduled_at)
+        task = task_at(item.kind)
+        is_last = message.scheduled_at == deadline_of(message, task)
+        return is_last or is_visit(item, desk_of(task), message.scheduled_at)
     except UnknownTask:
         return False
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from django.db.models import Max
+from django.db.models import Max, Value
+from django.db.models.functions import Coalesce
 
 from delayedq.desk import rules
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
@@ -18,11 +20,14 @@ from delayedq.store import store_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from datetime import datetime
 
 #: How many are tried for one, when others take them at the same moment.
 TRIED = 20
 #: How many are read at a time to be dealt.
 DEALT = 200
+#: How long round robin knows of what somebody had who holds it no more.
+REMEMBERED = timedelta(days=1)
 
 
 class Deal(StrEnum):
@@ -140,9 +145,23 @@ def _turns(people: list[Any], queue: str, deal: Deal) -> _Turns:
 def _had(people: list[Any], queue: str, deal: Deal) -> dict[Any, float]:
     if deal is Deal.LEAST_LOADED:
         return {user.pk: rules.load(user, queue) for user in people}
-    given = Item.objects.filter(queue=queue, holder__in=people).values_list("holder").annotate(Max("assigned_at"))
-    last = {holder: moment.timestamp() for holder, moment in given if moment is not None}
-    return {user.pk: last.get(user.pk, 0.0) for user in people}
+    since = store_for(Item.objects.db).now() - REMEMBERED
+    given = (
+        *_given_to("holder", queue, Item.objects.filter(holder__in=people)),
+        *_given_to("decided_by", queue, Item.objects.filter(decided_at__gte=since)),
+    )
+    last = {user.pk: 0.0 for user in people}
+    for person, moment in given:
+        if person in last and moment is not None:
+            last[person] = max(last[person], moment.timestamp())
+    return last
+
+
+def _given_to(column: str, queue: str, items: Any) -> list[tuple[Any, datetime | None]]:
+    """The people in this column, and when each was last given one of these items of the queue."""
+    # Expressions: by columns alone SQLite groups along their indexes, and reads all that was ever decided.
+    groups = items.order_by().values_list(Coalesce("queue", Value("")), Coalesce(column, Value(None)))
+    return [(person, moment) for name, person, moment in groups.annotate(Max("assigned_at")) if name == queue]
 
 
 def _dealt(item: Item, turns: _Turns, by: Any) -> bool:

@@ -147,10 +147,13 @@ def _of_queue(items: Any, name: str, done: int, since: datetime) -> QueueFigures
 
 
 def _opened(items: Any, since: datetime) -> Count:
-    """How many were opened. What was withdrawn has left without a decision: nobody had to make one."""
+    """How many were opened, without planted cases that were not. What was withdrawn has left without a decision: nobody
+    had to make one.
+    """
     rows = items.filter(is_open__in=(True, False), opened_at__gte=since).order_by()
-    read = rows.values("state")[: BOUND + 1]  # of an index alone
-    found = read.aggregate(all=models.Count("state"), left=models.Count("state", filter=Q(state=State.WITHDRAWN)))
+    read = rows.values("state", "is_open")[: BOUND + 1]  # of an index alone
+    left = Q(state=State.WITHDRAWN) | Q(state=State.POSTPONED, is_open=False)  # the latter was not opened
+    found = read.aggregate(all=models.Count("state"), left=models.Count("state", filter=left))
     return bounded_rows(rows, BOUND) if found["all"] > BOUND else Count(found["all"] - found["left"], exact=True)
 
 
@@ -166,7 +169,7 @@ def _of_task(kind: str, rows: list[Decided], agreement: Agreement) -> TaskFigure
         done=sum(row.number for row in rows),
         automated=sum(row.automated for row in rows),
         sent_back=sum(row.sent_back for row in rows),
-        seconds=_mean(rows),
+        seconds=_mean([row for row in rows if row.person is not None]),  # what code decides says nothing of people
         agreement=agreement,
     )
 

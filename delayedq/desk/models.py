@@ -52,12 +52,13 @@ class DueOrLast(models.DateTimeField):  # type: ignore[type-arg]  # Django does 
         return value
 
 
-def give_back(collector: Any, field: Any, items: Any, using: str) -> None:  # noqa: ARG001 - what Django gives
+def give_back(collector: Any, field: Any, items: Any, using: str) -> None:
     """What a user who is deleted holds waits for anybody, in the transaction that deletes them."""
-    held = items.filter(state__in=HELD)  # part of the statement: what is decided meanwhile stays decided
     state = field.model._meta.get_field("state")  # noqa: SLF001 - Django's documented API
-    collector.add_field_update(state, State.WAITING, held)
+    # In this order: the first statement locks them, and what is given to the user after it keeps the user.
     collector.add_field_update(field, None, items)
+    rows = field.model._base_manager.using(using)  # noqa: SLF001
+    collector.add_field_update(state, State.WAITING, rows.filter(holder=None, state__in=HELD))
 
 
 give_back.lazy_sub_objs = True  # type: ignore[attr-defined]  # as of Django's SET_NULL: no row is read
@@ -215,9 +216,11 @@ class DeskQueue(models.Model):
     """How a queue is worked on; without a row everybody with the permission may take as much as they like."""
 
     queue = models.CharField(max_length=NAME_LENGTH, unique=True)
-    groups = models.ManyToManyField("auth.Group", blank=True, help_text="Who works on it. None: everybody who may.")
-    capacity = models.PositiveIntegerField(null=True, blank=True, help_text="The weight that one may hold at a time.")
-    escalate_to = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Where what is late goes.")
+    groups = models.ManyToManyField("auth.Group", blank=True, help_text=_("Who works on it. None: everybody who may."))
+    capacity = models.PositiveIntegerField(
+        null=True, blank=True, help_text=_("The weight that one may hold at a time.")
+    )
+    escalate_to = models.CharField(max_length=NAME_LENGTH, blank=True, help_text=_("Where what is late goes."))
 
     class Meta:
         verbose_name = _("desk queue")
@@ -230,7 +233,7 @@ class DeskQueue(models.Model):
 class Automation(models.Model):
     """Who decides the messages of a task now; without a row, what its code says."""
 
-    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text="The path of the task.")
+    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text=_("The path of the task."))
     mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
 
     class Meta:
@@ -246,7 +249,7 @@ class Skill(models.Model):
 
     user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
     name = models.CharField(max_length=NAME_LENGTH)
-    until = models.DateTimeField(null=True, blank=True, help_text="When it is dropped; empty: never.")
+    until = models.DateTimeField(null=True, blank=True, help_text=_("When it is dropped; empty: never."))
 
     class Meta:
         verbose_name = _("skill")

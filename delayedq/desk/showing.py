@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import load_call
+from delayedq.desk.coming import deadline_of
 from delayedq.desk.models import ENDING, State
 from delayedq.exceptions import CannotRun
 from delayedq.masking import shown
@@ -39,11 +40,14 @@ class Row(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The arguments of an item by name: as they are, and as texts; or why they cannot be shown."""
+    """The arguments of an item by name: as they are, and as texts; or why they cannot be shown. `deadline_at`: when its
+    message ends, if nobody decides it before.
+    """
 
     given: dict[str, Any]
     texts: list[tuple[str, str, str]]
     problem: str = ""
+    deadline_at: datetime | None = None
 
 
 def state_at(item: Item, now: datetime) -> State:
@@ -83,7 +87,8 @@ def call_of(item: Item) -> Call:
         given = _named(item.kind, *load_call(shown(message).payload))
     except CannotRun as error:
         return Call({}, [], text_of(str(error)))
-    return Call(given, [(name, text_of(value), _address(value)) for name, value in given.items()])
+    texts = [(name, text_of(value), _address(value)) for name, value in given.items()]
+    return Call(given, texts, deadline_at=deadline_of(message, registered.get(item.kind)))
 
 
 def text_of(value: Any) -> str:

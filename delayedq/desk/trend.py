@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db.models import Case, Count, F, IntegerField, Q, Sum, Value, When
 
+from delayedq.conf import get_settings
 from delayedq.desk.agreement import Agreement
 from delayedq.desk.declaring import Mode
 
@@ -92,14 +93,23 @@ class Period:
         return Period(min(self.begin, later.begin), **totals)
 
 
-def by_task(items: Any, now: datetime, *, step: timedelta = DAY, count: int = 14) -> dict[str, list[Period]]:
-    """By kind of these items: the last periods of this length, the oldest first; the last one ends now.
-
-    One statement, which reads what was decided since. Raises ValueError for a step or a count that is not above 0.
+def begins_of(now: datetime, step: timedelta, count: int) -> list[datetime]:
+    """When the periods begin: not before RETENTION, as only some of what is older is still stored. If even the last
+    period is longer, it begins there.
     """
     if step <= timedelta() or count < 1:
         raise ValueError(f"A step and a count above 0, not {step!r} and {count!r}.")
-    begins = [now - step * ago for ago in range(count, 0, -1)]
+    begins, retention = [now - step * ago for ago in range(count, 0, -1)], get_settings().RETENTION
+    return begins if retention is None else [one for one in begins if one >= now - retention] or [now - retention]
+
+
+def by_task(items: Any, now: datetime, *, step: timedelta = DAY, count: int = 14) -> dict[str, list[Period]]:
+    """By kind of these items: the last periods of this length, the oldest first; the last one ends now.
+
+    One statement, which reads what was decided since. There are fewer periods if what was decided in the first ones is
+    deleted by now: see `begins_of`. Raises ValueError for a step or a count that is not above 0.
+    """
+    begins = begins_of(now, step, count)
     numbers = [When(decided_at__gte=begin, then=Value(number)) for number, begin in reversed([*enumerate(begins)])]
     rows = (
         items.filter(decided_at__gte=begins[0], decided_at__lt=now)

@@ -219,6 +219,8 @@ def _free(item: Item, state: str) -> None:
 
 
 def _demand_open(item: Item, states: set[Any]) -> None:
+    if item.state == "withdrawn":
+        raise NotOpen(closing.ended(item))
     if item.state not in states:
         raise NotOpen(_("The item is %(state)s.") % {"state": item.get_state_display()})
 
@@ -236,7 +238,7 @@ def _demand_held(seen: Item, item: Item, by: Any, now: datetime, or_may: str = "
     from delayedq.desk.models import HELD, State
 
     others = {State.WAITING, State.POSTPONED} if by is None else {State.POSTPONED} if or_may else set()
-    if by is not None and item.holder_id == by.pk:
+    if by is not None and item.holder_id is not None and (or_may or item.holder_id == by.pk):
         others |= {State.WAITING}
     _demand_open(item, {*HELD, *others})
     if by is None:

@@ -170,6 +170,7 @@ def automation(request: HttpRequest, site: Any = None) -> HttpResponse:
         "title": _("Automation"),
         "now": now,
         "tasks": automating.tasks_of(request.user, items, now),
+        "days": automating.days(now),
         "may_set": automating.may_set(request.user),
     }
     return framed(request, site, "automation", context)

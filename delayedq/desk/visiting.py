@@ -16,7 +16,7 @@ from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
-from delayedq.desk.coming import next_visit
+from delayedq.desk.coming import deadline_of, next_visit
 from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
@@ -56,7 +56,7 @@ def visit(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, A
         _look_after(item, desk, now)
     if not item.is_open:
         return None if item.decision is None else loads(item.decision)
-    raise Snooze(until=next_visit(item, desk, now))
+    raise Snooze(until=next_visit(item, desk, now, deadline_of(attempt.claimed, attempt.task)))
 
 
 def mode_of(kind: str, desk: Desk, using: str) -> Mode:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db.models import Q
 
 from delayedq.core.channels import channel_id
-from delayedq.core.limiting import Limit, in_order
+from delayedq.core.limiting import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
-from delayedq.operations.channels import order_of, rules_here
+from delayedq.operations.channels import rules_here
+from delayedq.operations.live_places import count_live
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.task_channels import UNLIMITED, lines_up
@@ -136,12 +137,10 @@ def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels
     found = []
     for one in channels:
         group = by_id[one.group_id]
-        limit = live.get((group.kind, one.name)) or live.get((group.queue, one.name))
-        rules = rules_here(group.queue, group.kind)
-        limit = (rules.channel or UNLIMITED) if limit is None else in_order(limit, order_of(rules))
+        own = live.get((group.kind, one.name)) or live.get((group.queue, one.name)) or {}
+        limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
         places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
-        waiting = places[: MOST_COUNTED + 1].count()
-        numbers = waiting, running[one.pk].number
+        numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number
         listed = Listed(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
         found.append(listed._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
     return found
@@ -153,13 +152,9 @@ def _blocked(head: ChannelMessage | None, now: datetime) -> dict[str, Any]:
     return {"blocked_by": head.message_id, "blocked_until": head.due_at}
 
 
-def _live_of(store: Store, names: Sequence[str]) -> dict[tuple[str, str], Limit]:
+def _live_of(store: Store, names: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
     rows = LimitState.objects.using(store.alias).filter(channel__in=names, definition__isnull=False)
-    return {(one.scope, one.channel): _limit_in(one) for one in rows[:MOST]}
-
-
-def _limit_in(state: LimitState) -> Limit:
-    return Limit.from_json(json.loads(state.definition or "{}"))
+    return {(one.scope, one.channel): json.loads(one.definition or "{}") for one in rows[:MOST]}
 
 
 def _released_at(limit: Limit, state: HasTokens | None, now: datetime) -> datetime | None:
@@ -195,8 +190,8 @@ def _defined(groups: Sequence[ChannelGroup]) -> dict[str, Limit]:
 
 def _scope_now(scope: str, defined: Limit, state: LimitState | None, now: datetime) -> ScopeNow:
     live = None if state is None or state.definition is None else state
-    limit = defined if live is None else _limit_in(live)
-    paused = json.loads(live.definition or "{}").get("paused") if live else None
+    stored = json.loads(live.definition or "{}") if live else {}
+    limit, paused = defined.overridden(stored), stored.get("paused")
     released_at = _released_at(limit, state, now)
     channel = state.channel if state else ""
     return ScopeNow(scope, channel, limit, live is not None, (paused or {}).get("by", ""), None, released_at)

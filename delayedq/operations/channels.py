@@ -8,15 +8,16 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from delayedq.core.channels import channel_id
-from delayedq.core.limiting import Limit, Order, in_order
-from delayedq.limits import live
+from delayedq.core.limiting import Limit
+from delayedq.limits import definitions
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
+from delayedq.operations.live_places import count_live
 from delayedq.operations.wording import both, grouped, span
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import UNLIMITED, rules_of, rules_of_bare
+from delayedq.task_channels import UNLIMITED, rules_known, rules_of
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -52,36 +53,18 @@ class LimitNow(NamedTuple):
         return self.is_full or self.released_at is not None
 
 
-class ChannelNow(NamedTuple):
-    """A channel at a moment. `waiting`: due messages, at most MOST_WAITING + 1 are counted."""
-
-    queue: str
-    kind: str
-    name: str
-    waiting: int
-    limits: list[LimitNow]
-
-
-def channel_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> ChannelNow:
-    """The channel of a task in a queue; it only reads."""
-    id_ = channel_id(queue, kind, name)
-    waits = ChannelMessage.objects.using(store.alias).filter(channel_id=id_, lease_token=0, due_at__lte=now)
-    waiting = waits[: MOST_WAITING + 1].count()
-    return ChannelNow(queue, kind, name, waiting, [*limits_now(store, queue, kind, name, now)])
-
-
 def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
     """The limits of a channel: its own, then those that it shares with others."""
-    rules, set_live, places = rules_here(queue, kind), live(store), Places(store, now)
+    rules, set_live, places = rules_here(queue, kind), definitions(store), Places(store, now)
     own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
-    limit = rules.channel if own is None else in_order(own, order_of(rules))
+    limit = rules.channel if own is None else (rules.channel or UNLIMITED).overridden(own)
     if limit is not None:
         id_ = channel_id(queue, kind, name)
         running, _ = places.running([id_])
         yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
     states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
     for scope, defined in rules.scopes:
-        limit = set_live.get((scope, ""), defined)
+        limit = defined.overridden(set_live.get((scope, ""), {}))
         if limit == UNLIMITED:
             continue
         groups = [one.pk for one in ChannelGroup.objects.using(store.alias) if scope in _scopes(one)]
@@ -97,14 +80,9 @@ def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: d
 def rules_here(queue: str, kind: str) -> Rules:
     """The limits of a task in a queue, as this process knows them."""
     if BARE in queue:
-        return rules_of_bare(queue)
+        return rules_known(queue)
     task = registered.get(kind)
     return Rules() if task is None else rules_of(task, queue)
-
-
-def order_of(rules: Rules) -> Order:
-    """In which order the messages of each of its channels start."""
-    return Order.STRICT if rules.is_strict else Order.FAIR
 
 
 def _scopes(group: ChannelGroup) -> list[str]:
@@ -113,9 +91,8 @@ def _scopes(group: ChannelGroup) -> list[str]:
 
 def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
     """Why a due message with a channel waits, in sentences; none if nothing is in its way."""
-    channel = channel_now(store, message.queue, message.kind, name, now)
     whose = f"channel {name}" if name else "its task"
-    for one in channel.limits:
+    for one in limits_now(store, message.queue, message.kind, name, now):
         subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
         if one.limit.is_paused:
             yield f"{subject} is paused."
@@ -164,7 +141,7 @@ def _before(store: Store, message: Message, name: str, now: datetime) -> int:
     before = due.filter(
         Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
     )
-    return before[: MOST_WAITING + 1].count()
+    return count_live(before.order_by("urgency", "due_at", "message_id"), MOST_WAITING)
 
 
 def terms_of(limit: Limit) -> str:

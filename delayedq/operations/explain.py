@@ -192,6 +192,8 @@ class Waiting:
         if BARE in self.message.queue:
             bare = _("It is in a bare queue: no worker serves it, it waits for code that polls.")
             yield Answer(Reason.BARE, bare)
+            if self.message.scheduled_at <= self.now:
+                yield from self._limited()
             return
         if paused := PausedTask.objects.using(self.store.alias).filter(kind=self.message.kind).first():
             words = (
@@ -231,11 +233,7 @@ class Waiting:
         """Reasons for a message that is due and whose queue is served."""
         workers = self._workers()
         yield from self._expired()
-        if (channel := channel_of(self.message.metadata)) is not None:
-            why = why_limited(self.store, self.message, channel, self.now)
-            yield from (Answer(Reason.LIMITED, text) for text in why)
-        else:
-            yield from self._behind(workers)
+        yield from self._limited() if channel_of(self.message.metadata) is not None else self._behind(workers)
         yield from self._busy(workers)
         if workers and all("deaf" in worker.problems for worker in workers):
             yield Answer(
@@ -252,6 +250,11 @@ class Waiting:
             ended = relative(message.leased_until, self.now)
             words = _("The lease of %(worker)s ended %(when)s: the next worker with room takes it.")
             yield Answer(Reason.EXPIRED, words % {"worker": message.leased_by, "when": ended})
+
+    def _limited(self) -> Iterator[Answer]:
+        if (channel := channel_of(self.message.metadata)) is not None:
+            for text in why_limited(self.store, self.message, channel, self.now):
+                yield Answer(Reason.LIMITED, text)
 
     def _behind(self, workers: list[Worker]) -> Iterator[Answer]:
         priority = self.message.priority

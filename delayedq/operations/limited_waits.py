@@ -12,6 +12,7 @@ from delayedq.core.channels import channel_of, is_limited
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, Message, is_free
 from delayedq.operations.channel_list import listed
 from delayedq.operations.channels import limits_now, waits_for_limit
+from delayedq.operations.live_places import due_since
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -88,7 +89,7 @@ def _of_group(store: Store, group: ChannelGroup, new: dict[int, str], wait: Wait
 
 
 def _due_since(store: Store, channels: Sequence[Channel], now: datetime) -> dict[int, datetime]:
-    """By channel, when its first message became due that waits: one probe of an index for each."""
+    """By channel, when its first message became due that waits: one read of an index for each."""
     due = ChannelMessage.objects.using(store.alias).filter(lease_token=0, due_at__lte=now).order_by("due_at")
-    first = ((one.pk, due.filter(channel_id=one.pk).values_list("due_at", flat=True).first()) for one in channels)
+    first = ((one.pk, due_since(due.filter(channel_id=one.pk))) for one in channels)
     return {id_: at for id_, at in first if at is not None}

@@ -64,6 +64,7 @@ class Base[P]:
             clock=clock,
         )
         declare(self.address.queue, declared)
+        waits_in.declare(self.address.queue)
         self._poll_interval = poll_interval
         self._filter = Filter()
 

@@ -9,14 +9,14 @@ from delayedq.core.limiting import Limit
 from delayedq.exceptions import InvalidMessage, InvalidQueue
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import UNLIMITED, rules_of_bare, sizes_of
+from delayedq.task_channels import UNLIMITED, made_with_limits, rules_of_bare, sizes_of
 
 if TYPE_CHECKING:
     from delayedq.core.sizes import Size
     from delayedq.store.channels.requests import Rules
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class QueueChannels:
     """A queue has channels if it says so (`declared`), has a limit, or is in LIMITS.
 
@@ -29,6 +29,11 @@ class QueueChannels:
     def __post_init__(self) -> None:
         if self.limit is not None and (not isinstance(self.limit, Limit) or self.limit.name is not None):
             raise InvalidQueue(f"The limit of a queue is a Limit without a name, not {self.limit!r}.")
+
+    def declare(self, queue: str) -> None:
+        """Let the rest of this process know the limit of the queue with this stored name, as long as it has it."""
+        if self.limit is not None:
+            made_with_limits[queue] = self
 
     def rules(self, queue: str) -> Rules | None:
         """The limits of the messages of the queue with this stored name; None: they wait in no channel."""

@@ -53,6 +53,8 @@ class Attempt:
     #: Who writes what it reports; see `worker.reporting`.
     reporter: Callable[[Attempt], None] = staticmethod(report_now)
     reported: Report | None = None
+    #: What of it is in the database.
+    written: Report | None = None
     first_reported_at: datetime | None = None
     written_at = -inf
     #: Where its steps are recorded; None: in the database of the queue.
@@ -236,13 +238,18 @@ class Attempt:
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far it has come: `done` of `total` (None: unknown), and what it does (at most 200 characters).
 
-        It may be called as often as you like: it is written at most once a second, and not by this thread. Results
-        have it as `progress`. Raises ValueError for negative numbers and what is no number.
+        It may be called as often as you like: it is written at most once a second, and the last one before the attempt
+        ends, not here. Results have it as `progress`. Raises ValueError for negative numbers and what is no number.
 
             current_message().progress(300, 1000, "importing")
         """
         self.reported = checked(done, total, note)
         self.reporter(self)
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the database has what it reported last; True if it reported nothing."""
+        return self.reported is self.written
 
     @cached_property
     def steps(self) -> Steps:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from delayedq.compat import TASKS_LOGGER
 from delayedq.records import leave_failures_to_us
@@ -160,7 +160,7 @@ def work(alias: str, options: Options, leases: SharedLeases, parent: int) -> Non
     leave(code)
 
 
-def leave(code: int) -> None:
+def leave(code: int) -> NoReturn:
     """End this process now, whatever threads and processes tasks have left in it: Python would wait for them."""
     for process in multiprocessing.active_children():
         if process.daemon:

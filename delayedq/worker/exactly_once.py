@@ -20,6 +20,7 @@ from delayedq.models import Message
 from delayedq.store import served_store
 from delayedq.store.protocol import Finish
 from delayedq.worker.follow_ups import follow_ups
+from delayedq.worker.reporting import write_last
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,6 +43,7 @@ def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
             yield commit
     except BaseException:
         if not commit.committed():
+            attempt.written = None  # that was rolled back
             raise
         logger.exception("%r has succeeded, but what followed its commit failed.", attempt)
 
@@ -65,11 +67,18 @@ class ExactlyOnceCommit:
         age = time.monotonic() - started
         then = follow_ups(self._attempt, Decision(FinalOutcome.SUCCEEDED))
         kept = self._attempt.task.result_retention
+        self._write_progress()
         finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then, kept)
         settled = self._store.settle_waiting([finish], self._attempt.worker, lambda: self._held().leased().exists())
         if settled.lost or settled.busy:
             raise LeaseLost("Its lease ended before it did: what it wrote was rolled back.")
         self.settled = settled
+
+    def _write_progress(self) -> None:
+        """The worker's thread may wait for this transaction with an older report: nobody waits for that."""
+        if not self._attempt.is_written:
+            with transaction.atomic(using=self.alias):
+                write_last([self._attempt], patience=0.0)
 
     def _held(self) -> MessageQuerySet:
         claimed = self._attempt.claimed

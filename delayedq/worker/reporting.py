@@ -1,4 +1,7 @@
-"""What attempts report of their progress is written by a thread of its own, once a second: no task waits for it."""
+"""What attempts report of their progress is written by a thread of its own, once a second: no task waits for it.
+
+Whoever stores the end of an attempt writes its last report before that, so it stands where the message has ended.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,19 @@ from delayedq.store.progress import write_progress
 from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from delayedq.worker.attempt import Attempt
 
 logger = logging.getLogger("delayedq")
 
 #: Seconds between two writes of the same message, at least.
 EVERY = 1.0
+#: Seconds for which whoever writes a last report waits for a write that is under way.
+PATIENCE = 1.0
+
+#: Held by whoever writes, in the threads of a worker process: nothing older is written after something newer.
+_writing = threading.Lock()
 
 
 def progress_of(attempt: Attempt) -> Progress:
@@ -38,9 +48,8 @@ class ProgressWriter:
     """Belongs to a worker process. Its thread starts with the first report, and sleeps while there is none."""
 
     def __init__(self) -> None:
-        #: What has reported, by message, and what of it was written.
+        #: What has reported, by message.
         self._attempts: dict[int, Attempt] = {}
-        self._written: dict[int, object] = {}
         #: Did the last write fail? Only the first one of several is logged.
         self._is_failing = False
         self._lock = threading.Lock()
@@ -53,8 +62,7 @@ class ProgressWriter:
         if self._attempts.get(attempt.id) is attempt:
             return
         with self._lock:
-            self._attempts[attempt.id] = attempt
-            self._written.pop(attempt.id, None)  # that was an earlier attempt
+            self._attempts[attempt.id] = attempt  # and no earlier one
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="delayedq-progress", daemon=True)
                 self._thread.start()
@@ -79,37 +87,57 @@ class ProgressWriter:
 
     def _write(self) -> bool:
         """Write what is new; returns whether there was anything. What has nothing new is forgotten."""
-        reported = {}
-        with self._lock:
-            for id_, attempt in [*self._attempts.items()]:
-                report = attempt.reported
-                if self._written.get(id_) is report:
-                    self._attempts.pop(id_)
-                    self._written.pop(id_)
-                    if attempt.reported is report:
-                        continue
-                    self._attempts[id_] = attempt  # it has reported meanwhile
-                reported[id_] = progress_of(attempt)
-                self._written[id_] = report
-        if reported:
-            self._store(reported)
+        with _writing:
+            self._store(self._unwritten())
         return bool(self._attempts)
 
-    def _store(self, reported: dict[int, Progress]) -> None:
-        store = served_store()
+    def _unwritten(self) -> list[Attempt]:
+        with self._lock:
+            for id_ in [id_ for id_, attempt in self._attempts.items() if attempt.is_written]:
+                attempt = self._attempts.pop(id_)
+                if not attempt.is_written:
+                    self._attempts[id_] = attempt  # it has reported meanwhile
+            return [*self._attempts.values()]
+
+    def _store(self, attempts: list[Attempt]) -> None:
         try:
-            write_progress(store, reported)
-        except Error:
-            with self._lock:
-                for id_ in reported:
-                    self._written.pop(id_, None)  # it is tried again
+            _write(attempts)
+        except Error:  # it is tried again
             if not self._is_failing:
-                logger.warning("The progress of %s messages was not written.", len(reported), exc_info=True)
+                logger.warning("The progress of %s messages was not written.", len(attempts), exc_info=True)
             self._is_failing = True
             with suppress(Exception):
-                connections[store.alias].close()
+                connections[served_store().alias].close()
         else:
             self._is_failing = False
+
+
+def _write(attempts: Iterable[Attempt]) -> None:
+    """Write what these have reported last, in one statement; none if that was written before."""
+    reports = {attempt: attempt.reported for attempt in attempts if not attempt.is_written}
+    if reports:
+        write_progress(served_store(), {attempt.id: progress_of(attempt) for attempt in reports})
+    for attempt, report in reports.items():
+        attempt.written = report
+
+
+def write_last(attempts: Iterable[Attempt], patience: float = PATIENCE) -> None:
+    """Of these attempts, whose ends are stored next: what was not written yet.
+
+    patience: for how many seconds it waits for a write that is under way. Errors are logged: an end is no later for
+    that, and the worker's thread tries it again.
+    """
+    left = [attempt for attempt in attempts if not attempt.is_written]
+    if not left:
+        return
+    is_free = _writing.acquire(timeout=patience)
+    try:
+        _write(left)
+    except Error:
+        logger.warning("The last progress of %s messages was not written.", len(left), exc_info=True)
+    finally:
+        if is_free:
+            _writing.release()
 
 
 def report_now(attempt: Attempt) -> None:
@@ -124,5 +152,5 @@ def report_now(attempt: Attempt) -> None:
 
 def flush(attempt: Attempt) -> None:
     """Write what it has reported last, if it has, and if its backend has a database."""
-    if attempt.reported is not None and hasattr(attempt.task.get_backend(), "store"):
-        write_progress(served_store(), {attempt.id: progress_of(attempt)})
+    if not attempt.is_written and hasattr(attempt.task.get_backend(), "store"):
+        _write([attempt])

@@ -23,6 +23,7 @@ from delayedq.store.channels.offers import with_channels
 from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Settled, SettledAndClaimed
+from delayedq.worker.reporting import write_last
 from delayedq.worker.sessions import keep_no_query_log
 from delayedq.worker.transitions import decision, transition
 
@@ -158,6 +159,7 @@ class StoreThread(threading.Thread):
         if round_trip.claims:
             self._remember_claim(round_trip.token)
         round_trip.sending.set()
+        write_last(result.attempt for result in round_trip.results)
         try:
             self._settle_and_claim(round_trip, transitions)
         except REFUSALS:

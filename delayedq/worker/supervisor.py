@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 from math import inf
 from multiprocessing import connection as waiting
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from django.db import connections
 
 from delayedq.store.wakeup import WakeUpPipe
-from delayedq.worker.child import STOP_SIGNALS
+from delayedq.worker.child import STOP_SIGNALS, leave
 from delayedq.worker.endpoints import Endpoints
 from delayedq.worker.liveness import Liveness, Reporting
 from delayedq.worker.logs import never_block
@@ -53,7 +54,18 @@ class Supervisor:
         self._pipe = WakeUpPipe()
 
     def run(self) -> int:
-        """Supervise until all workers are done; returns the exit code of the command."""
+        """Supervise until all workers are done; returns the exit code of the command.
+
+        An error of its own, such as one that a handler of LOGGING raises, ends this process and no other: the rest see
+        that it is gone, finish what runs, and follow. Python would wait for them first, and they for it.
+        """
+        try:
+            return self._supervise()
+        except Exception:  # noqa: BLE001 - whatever it is, it must not wait
+            traceback.print_exc()
+            leave(1)
+
+    def _supervise(self) -> int:
         connections.close_all()  # the children must not share what was opened before
         never_block()
         for fleet in self._fleets:

@@ -206,6 +206,13 @@ def test_a_weight_and_a_share_are_set_for_a_channel_and_not_for_a_queue(store, o
     assert 'name="weight"' not in operator.get(f"{QUEUES}limit/?scope=webhooks").content.decode()
 
 
+def test_a_weight_alone_leaves_what_each_task_of_a_queue_says(store, operator):
+    given = {"weight": "2"}
+    page = operator.post(f"{QUEUES}limit/?scope=webhooks&channel=acme", given, follow=True)
+    assert "is set: weight 2." in text_of(page)
+    assert limits.definitions(store) == {("webhooks", "acme"): given | {"weight": 2.0}}
+
+
 def test_a_rate_is_set_in_windows(store, operator):
     given = {"count": "5", "per": "60", "window": "on", "first_only": "on", "weight": "1"}
     assert "is set: 5 in each window of 1 min." in text_of(operator.post(SET, given, follow=True))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
+from django.utils import timezone
+
 from delayedq import Flow, chain, group
 from delayedq.models import Flow as Row
-from delayedq.models import Message
+from delayedq.models import FlowStep, Message
 from tests.admin.given import text_of
 from tests.app import tasks
 from tests.flows.given import fails, run
@@ -40,6 +44,29 @@ def test_a_page_has_the_picture_of_the_graph(operator):
     assert content.count('class="dq-flow-line') == 4
     assert "<right>" not in content
     assert sum(row.is_critical for row in page.context["rows"]) == 2
+
+
+def test_a_page_says_how_long_each_step_took(operator):
+    """In the picture and in the table, of those that have ended."""
+    flow = Flow("durations")
+    for number in range(4):
+        flow.add(str(number), tasks.nothing.s(), after=[str(number - 1)] if number else [])
+    result = flow.enqueue()
+    now = timezone.now()
+    times = [
+        ("succeeded", now - timedelta(hours=5), now - timedelta(hours=2, minutes=55)),
+        ("succeeded", now - timedelta(hours=2, minutes=55), now - timedelta(minutes=12)),
+        ("running", now - timedelta(minutes=12), None),
+        ("waiting", None, None),
+    ]
+    for number, (state, released_at, ended_at) in enumerate(times):
+        row = FlowStep.objects.filter(name=str(number))
+        row.update(state=state, released_at=released_at, ended_at=ended_at)
+    page = operator.get(f"{FLOWS}{result.id}/change/")
+    assert [row.took for row in page.context["rows"]] == ["2 h 5 min", "2 h 43 min", "", ""]
+    content = page.content.decode()
+    assert content.count(" · 2 h 5 min</text>") == 1
+    assert content.count('"Took">2 h 5 min') == 1
 
 
 def test_cancel_and_retry_ask_first(operator):

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from delayedq.models import Channel, ChannelGroup, ChannelMessage
 from delayedq.operations import sizing
+from delayedq.operations.channel_list import MOST_COUNTED, listed
 from delayedq.operations.forecast import Ahead, forecast
+from delayedq.operations.live_places import FIRST, due_since
 from tests.admin.test_plans import NOW, ON_POSTGRESQL, plan, reads, visited
 
 #: 12,000 places in 40 channels of a task that nobody knows.
@@ -30,3 +33,20 @@ def test_what_waits_in_channels_is_read_in_slices_of_an_index(store, connection,
 
     assert len(asked) <= 45
     assert max(visited(explained) for explained in plans) <= 1_500
+
+
+@ON_POSTGRESQL
+def test_channels_of_which_all_was_cancelled_are_counted_in_bounded_parts(store, connection):
+    with connection.cursor() as cursor:
+        cursor.execute(PLACES.replace("n % 40, 7", "n % 2, 7").replace("%", "%%"), [])
+    channels, groups = list(Channel.objects.filter(id__lt=2)), list(ChannelGroup.objects.all())
+    counts = reads(connection, lambda: listed(store, NOW, groups, channels))
+    first = reads(
+        connection, lambda: due_since(ChannelMessage.objects.filter(channel_id=0, lease_token=0).order_by("due_at"))
+    )
+
+    assert len([sql for sql in counts if "delayedq_channelmessage" in sql]) <= 14
+    for asked, most in ((counts, MOST_COUNTED + 1), (first, FIRST)):
+        plans = [plan(connection, sql) for sql in asked if "due_at" in sql]
+        # those of a part, those before it, and a probe for each
+        assert max(visited(explained) for explained in plans) <= 6 * most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -16,10 +17,8 @@ from delayedq.core.limiting import (
     FARTHEST,
     Bucket,
     Limit,
-    Order,
     Rate,
     after,
-    in_order,
     last_start,
     release_at,
     startable,
@@ -70,7 +69,7 @@ def test_what_is_no_rate_and_no_name_is_refused(terms):
 @given(st.none() | RATES, st.none() | st.integers(1, 10**6))
 def test_what_is_stored_of_a_limit_is_read_back(rate, concurrency):
     limit = Limit(concurrency=concurrency, rate=rate, weight=2.5, share=3)
-    assert Limit.from_json(json.loads(json.dumps(limit.as_json()))) == limit
+    assert Limit().overridden(json.loads(json.dumps(limit.as_json()))) == limit
 
 
 @pytest.mark.parametrize(
@@ -107,8 +106,17 @@ def test_a_weight_is_that_of_all_channels_or_of_named_ones():
 
 def test_a_strict_order_runs_one_at_a_time_also_where_a_limit_is_set_live():
     assert Limit(order="strict").concurrency == 1
-    assert in_order(Limit(concurrency=5, weight=3), Order.STRICT) == Limit(order="strict", weight=3)
-    assert in_order(Limit(concurrency=5), Order.FAIR) == Limit(concurrency=5)
+    stored = Limit(concurrency=5, weight=3).as_json()
+    assert Limit(order="strict").overridden(stored) == Limit(order="strict", weight=3)
+    assert Limit(order="strict").overridden({"paused": {"by": ""}}).is_paused
+
+
+def test_what_was_not_set_live_stays_as_the_code_says():
+    defined = Limit(concurrency=2, rate=Rate(5, SECOND), size=9, on_full="raise", weight={"acme": 2}, share=1)
+    assert defined.overridden({}) == defined
+    assert defined.overridden({"weight": 3}) == replace(defined, weight=3)
+    assert defined.overridden({"rate": None, "concurrency": 7}) == replace(defined, rate=None, concurrency=7)
+    assert replace(defined.overridden({"paused": {"by": ""}}), concurrency=2) == defined
 
 
 # Windows

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from django.contrib.auth.models import Group
+from django.contrib.auth.models import Group, Permission
 from django.test import Client
 
 from delayedq.desk import desk_task
-from delayedq.desk.models import DeskQueue, Item, State
+from delayedq.desk.models import Automation, DeskQueue, Item, State
 from tests.desk.given import ALL, QUEUE, opened, person, refund
 
 pytestmark = [
@@ -16,6 +16,7 @@ pytestmark = [
     pytest.mark.parametrize("alias", ["sqlite"], indirect=True),
 ]
 LIST = "/admin/delayedq_desk/item/"
+MODES = "/admin/delayedq_desk/automation/"
 
 
 @desk_task(queue_name=QUEUE, sensitive=True)
@@ -97,3 +98,75 @@ def test_what_sensitive_tasks_have_decided_is_masked():
         Item.objects.filter(pk=item.pk).update(kind=kind)
         page = text_of(client.get(f"{LIST}{item.pk}/change/"))
         assert [text in page for text in ("771177", "882288", "993399", "664466", "557755")] == [not is_masked] * 5
+
+
+@desk_task(queue_name=QUEUE)
+def by_people(order): ...
+
+
+def setter(name, *verbs):
+    """Who may set modes, and see the desk."""
+    user = person(name, "view")
+    names = [f"{verb}_automation" for verb in ("add", "change", "delete", "view", *verbs)]
+    user.user_permissions.add(*Permission.objects.filter(codename__in=names))
+    return user
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "said"),
+    [
+        (refund.module_path, "automatic", None),
+        (by_people.module_path, "automatic", "This task has no handler: people decide."),
+        (by_people.module_path, "people", None),
+        ("tests.desk.given.told", "people", "You may not set who decides"),
+        ("no.such.task", "shadow", "You may not set who decides"),
+    ],
+)
+def test_the_form_of_a_mode_refuses_what_the_button_refuses(kind, mode, said):
+    client = signed_in(setter("ann"))
+    answer = client.post(f"{MODES}add/", {"kind": kind, "mode": mode})
+    assert answer.status_code == (302 if said is None else 200)
+    assert said is None or said in text_of(answer)
+    assert Automation.objects.count() == (said is None)
+
+
+def test_who_does_not_see_a_queue_sets_no_mode_in_it_by_form_list_or_deletion():
+    boss, ann = person("boss", superuser=True), setter("ann")
+    row = Automation.objects.create(kind=refund.module_path, mode="people")
+    gone = Automation.objects.create(kind="no.such.task", mode="shadow")
+    DeskQueue.objects.create(queue=QUEUE).groups.add(Group.objects.create(name="office"))
+    rows = {"form-TOTAL_FORMS": 2, "form-INITIAL_FORMS": 2, "form-0-id": gone.pk, "form-0-mode": "shadow"}
+    rows |= {"form-1-id": row.pk, "form-1-mode": "automatic", "_save": "Save"}
+    for user, changes in ((ann, False), (boss, True)):
+        client = signed_in(user)
+        for address, sent in ((f"{MODES}{row.pk}/change/", {"mode": "automatic"}), (MODES, rows)):
+            Automation.objects.filter(pk=row.pk).update(mode="people")
+            answer = client.post(address, sent)
+            row.refresh_from_db()
+            assert (answer.status_code, row.mode) == ((302, "automatic") if changes else (200, "people"))
+            assert changes or "You may not set who decides" in text_of(answer)
+        answer = client.post(f"{MODES}{row.pk}/delete/", {"post": "yes"})
+        assert (answer.status_code, Automation.objects.filter(pk=row.pk).exists()) == (
+            302 if changes else 403,
+            not changes,
+        )
+    signed_in(ann).post(f"{MODES}{gone.pk}/delete/", {"post": "yes"})
+    assert not Automation.objects.exists()
+
+
+def test_a_row_stays_that_of_its_task():
+    row = Automation.objects.create(kind=refund.module_path, mode="people")
+    signed_in(setter("ann")).post(f"{MODES}{row.pk}/change/", {"kind": secret.module_path, "mode": "shadow"})
+    assert list(Automation.objects.values_list("kind", "mode")) == [(refund.module_path, "shadow")]
+
+
+def test_its_texts_are_in_the_language_of_the_reader():
+    item = opened()
+    item.take(person("bob", *ALL))
+    client = signed_in(person("boss", superuser=True))
+    for language, texts in (("de", ("Inhaber", "Warteschlange", "Begründung")), ("he", ("מחזיק", "תור", "נימוק"))):
+        pages = [
+            text_of(client.get(address, headers={"accept-language": language}))
+            for address in (LIST, f"{LIST}{item.pk}/change/")
+        ]
+        assert not [text for text in texts if not any(text in page for page in pages)], language

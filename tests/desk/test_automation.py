@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.test import Client
 
-from delayedq import desk
-from delayedq.desk import trend
+from delayedq import Limit, desk
+from delayedq.desk import desk_task, trend
 from delayedq.desk.agreement import Agreement, drawn
 from delayedq.desk.declaring import Mode
 from delayedq.desk.errors import InvalidDecision
@@ -84,6 +84,46 @@ def test_it_is_not_reviewed_and_an_answer_that_the_form_refuses_stores_nothing()
     with pytest.raises(InvalidDecision, match="amount"):
         desk.plant(refund, (100,), answer={"amount": "much"})
     assert not Message.objects.filter(kind=refund.module_path).exists()
+
+
+def test_a_case_that_is_planted_twice_with_a_key_is_one_until_it_is_decided():
+    ann = person("ann", *ALL)
+    first = desk.plant(refund, (100,), answer=PAID, key="known/1")
+    assert desk.plant(refund, (100,), answer=PAID, key="known/1").id == first.id
+    run_due()
+    item = desk.take_next(ann, QUEUE)
+    assert (item.message_id, item.key) == (int(first.id), "known/1")
+    assert desk.plant(refund, (50,), answer={"amount": 1}, key="known/1").id == first.id
+    run_due()
+    item.finish(PAID, by=ann)
+    assert (Item.objects.count(), item.truth) == (1, '{"amount":100,"paid":true}')
+    assert desk.plant(refund, (100,), answer=PAID, key="known/1").id != first.id
+
+
+def test_a_message_of_the_business_becomes_no_planted_case_by_its_key(store):
+    refund.schedule_at(store.now(), 100, key="refund/1")
+    for _ in range(2):
+        with pytest.raises(desk.DeskError, match=r"the key 'refund/1' is none"):
+            desk.plant(refund, (100,), answer=PAID, key="refund/1")
+        run_due()  # which opens its item
+    assert Item.objects.get().truth is None
+    desk.plant(refund, (100,), answer=PAID, key="known/1")
+    refund.schedule_at(store.now(), 50, key="known/1")
+    with pytest.raises(desk.DeskError, match="is none"):
+        desk.plant(refund, (100,), answer=PAID, key="known/1")
+    run_due()
+    assert not Item.objects.filter(truth__isnull=False).exists()
+
+
+@desk_task(queue_name=QUEUE, limit=Limit(size=1))
+def crowded(order): ...
+
+
+def test_a_case_without_room_is_not_planted():
+    desk.plant(crowded, (1,), answer=1)
+    with pytest.raises(desk.DeskError, match="no room"):
+        desk.plant(crowded, (2,), answer=1)
+    assert Item.objects.count() == 1
 
 
 def test_decisions_are_compared_as_values_and_as_the_form_makes_them():

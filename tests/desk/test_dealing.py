@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import desk
 from delayedq.desk import dealing
-from delayedq.desk.models import DeskQueue, Item, Skill
+from delayedq.desk.models import DeskQueue, Item, Skill, State
 from delayedq.desk.signals import item_changed
-from delayedq.testing import run_due
-from tests.desk.given import ALL, QUEUE, person, refund, skilled
+from delayedq.testing import clock, run_due
+from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, skilled
 
 pytestmark = pytest.mark.usefixtures("store")
+START = datetime(2026, 3, 2, 9, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -60,6 +63,34 @@ def test_who_knows_it_gets_it_though_another_one_has_less(people):
     many(skilled, 11)
     assert desk.distribute(QUEUE, people, most=5) == 1
     assert held() == [("ann", ""), ("ann", "french")]
+
+
+def test_who_has_decided_what_they_got_has_had_their_turn_all_the_same():
+    ann, bob = (person(name, *ALL) for name in ("ann", "bob"))
+    with clock(START) as time:
+        for user in (ann, bob):
+            item = opened()
+            item.assign(user)
+            time.advance(minutes=1)
+        item.finish(PAID, by=bob)  # and holds nothing any more, while ann still does
+        for expected in ("ann", "bob"):
+            item = opened()
+            assert desk.distribute(QUEUE, [bob, ann], "round_robin") == 1
+            item.refresh_from_db()
+            assert item.holder.username == expected
+            time.advance(minutes=1)
+            item.finish(PAID, by=item.holder)
+
+
+def test_a_turn_in_another_queue_is_none_here_and_one_of_the_day_before_yesterday_neither():
+    ann, bob = (person(name, *ALL) for name in ("ann", "bob"))
+    with clock(START) as time:
+        for user, queue, days in ((ann, QUEUE, 2), (bob, QUEUE, 0), (ann, "letters", 0)):
+            item = opened()
+            given = {"queue": queue, "decided_by": user, "decided_at": time(), "assigned_at": time()}
+            Item.objects.filter(pk=item.pk).update(state=State.DONE, is_open=False, **given)
+            time.advance(days=days)
+        assert dealing._had([ann, bob], QUEUE, dealing.Deal.ROUND_ROBIN) == {ann.pk: 0.0, bob.pk: time().timestamp()}
 
 
 def test_who_was_given_others_meanwhile_is_left_out(people):

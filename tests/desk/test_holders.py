@@ -70,6 +70,27 @@ def test_what_has_run_out_waits_after_the_next_round_and_its_last_holder_may_sti
         assert (held.state, renewed.state, renewed.holder) == (State.DONE, State.ASSIGNED, ann)
 
 
+@pytest.mark.parametrize("is_later", [False, True], ids=["before the round", "after it"])
+def test_a_lead_takes_back_what_has_run_out_from_who_held_it_last(store, client, is_later):
+    """On a page from when it was held: whether a round has come since changes nothing."""
+    ann, lead = person("ann", *ALL), person("lead", "view", "assign")
+    client.force_login(lead)
+    with clock(START) as time:
+        item = opened()
+        item.take(ann)
+        time.advance(hours=2)
+        if is_later:
+            let_wait(store)
+        with pytest.raises(NotAllowed):
+            item.unassign(by=person("eve", "view", "take"))
+        answer = client.post(f"/desk/{item.pk}/unassign/", {"dq-assignment": item.assignment}, follow=True)
+        assert "Given back: somebody else may take it." in answer.content.decode()
+        with pytest.raises(NotOpen, match="The item is waiting"):
+            Item.objects.get().finish(PAID, by=ann)
+        with pytest.raises(NotOpen, match="The item is waiting"):
+            Item.objects.get().unassign(by=lead)
+
+
 def test_of_what_has_run_out_a_round_takes_a_page_at_a_time(store, monkeypatch):
     ann = person("ann", *ALL)
     with clock(START) as time:

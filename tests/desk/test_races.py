@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connections, transaction
+from django.contrib.auth.models import User
+from django.db import IntegrityError, connections, transaction
 
 from delayedq import desk
 from delayedq.desk import dealing
 from delayedq.desk.errors import DeskError, NotAllowed, NotOpen, Taken
-from delayedq.desk.models import DeskQueue, Item, State
+from delayedq.desk.models import HELD, DeskQueue, Item, State
 from delayedq.desk.signals import item_changed
 from delayedq.desk.sweeping import let_wait
 from delayedq.models import FinishedMessage, Message
@@ -188,6 +190,32 @@ def test_what_a_person_holds_who_was_deleted_is_taken_by_others():
     ann.delete()
     Item.objects.get(pk=first.pk).take(bob)
     assert desk.take_next(bob, QUEUE) == second
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+@pytest.mark.parametrize("number", [0, 1])
+def test_what_is_assigned_to_a_person_while_they_are_deleted_is_not_held_by_nobody(alias, connection, number):
+    """Between the statements of the deletion: it waits, or that person is still there and holds it."""
+    ann, bob, seen = person("ann", *ALL), person("bob", *ALL), []
+    items = [opened() for _ in range(2)]
+    items[0].take(ann)
+
+    def assign(execute, sql, *given):
+        """As another connection does before the first or the second statement on what the person holds."""
+        if sql.startswith("UPDATE") and "delayedq_desk_item" in sql and "holder_id" in sql.partition("WHERE")[2]:
+            seen.append(sql)
+            if len(seen) == number + 1:
+                at_once(lambda: items[1].assign(ann))
+        return execute(sql, *given)
+
+    with connection.execute_wrapper(assign), contextlib.suppress(IntegrityError):
+        ann.delete()
+    assert len(seen) > number
+    held = Item.objects.filter(state__in=HELD)
+    assert set(held.values_list("holder")) <= {(ann.pk,)} if User.objects.filter(username="ann") else not held.exists()
+    for item in held:
+        item.unassign()
+    assert [desk.take_next(bob, QUEUE) for _ in items] == items
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)

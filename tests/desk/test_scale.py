@@ -179,6 +179,11 @@ def acts(store, monkeypatch):
             assert desk.take_next(ann, QUEUE)
             transaction.set_rollback(True, using=store.alias)
 
+    def deal():
+        with transaction.atomic(using=store.alias):
+            assert desk.distribute(QUEUE, [ann], "round_robin", most=1) == 1
+            transaction.set_rollback(True, using=store.alias)
+
     def behind():
         after = paging.Place(0, store.now() + timedelta(minutes=FEW // 2), 1)
         assert len(client.get(f"/desk/team/?queue={QUEUE}&after={after}").context["rows"]) == 50
@@ -188,7 +193,7 @@ def acts(store, monkeypatch):
         assert client.get(f"/desk/{item.pk}/").status_code == 200
 
     asked = {address: lambda address=address: client.get(address) for address in PAGES}
-    asked |= {"a later page": behind, "an item": one, "take_next": take}
+    asked |= {"a later page": behind, "an item": one, "take_next": take, "deal": deal}
     asked["the brake"] = lambda: measured(refund.module_path)
     asked["the sweep"] = lambda: close_withdrawn(store, FEW // 2, limit=100)
     asked["what has run out"] = lambda: let_wait(store, limit=100)

@@ -5,7 +5,9 @@ Hypothesis chooses the graph and what happens. DELAYEDQ_TEST_EXAMPLES=100 tries 
 
 from __future__ import annotations
 
+import json
 import os
+from collections import Counter
 from datetime import timedelta
 
 from hypothesis import HealthCheck, settings
@@ -27,7 +29,7 @@ from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
 from delayedq.store import operator_store, store_for
 from delayedq.store.operator import Revival
-from delayedq.store.protocol import Lane, Offer
+from delayedq.store.protocol import Finish, Lane, Offer
 from tests.app import tasks
 from tests.router import ChosenDatabase
 from tests.store.given import fail, put_back, retry, succeed
@@ -63,6 +65,9 @@ class FlowMachine(RuleBasedStateMachine):
         self.now = self.store.now() + timedelta(seconds=1)
         self.held = []
         self.cancelled = self.lost = False
+        #: How often these messages (ids) ended, succeeded, and were brought back after an end.
+        self.ends, self.successes, self.revivals = Counter(), Counter(), Counter()
+        self.released, self.replayed, self.ended_before = set(), set(), set()
 
     def teardown(self):
         try:
@@ -99,8 +104,16 @@ class FlowMachine(RuleBasedStateMachine):
         chosen = data.draw(st.permutations(range(len(self.held))))[:number]
         ending = [self.held[one] for one in chosen]
         self.held = [one for place, one in enumerate(self.held) if place not in chosen]
-        self.here.settle([end(one, started=0.5, finished=0.0) for one in ending], "model")
-        self.here.settle([end(one, started=0.5, finished=0.0) for one in ending], "model")  # late, once more
+        self.settle([end(one, started=0.5, finished=0.0) for one in ending])
+
+    def settle(self, transitions):
+        lost = self.here.settle(transitions, "model").lost
+        for one in transitions:
+            if isinstance(one, Finish) and one.claimed.id not in lost:
+                self.ends[one.claimed.id] += 1
+                self.successes[one.claimed.id] += one.outcome == "succeeded"
+        late = self.here.settle(transitions, "model").lost
+        assert late == {one.claimed.id for one in transitions}, "an end is accepted once"
 
     @rule(seconds=st.sampled_from([1, 61]))
     def pass_time(self, seconds):
@@ -127,6 +140,7 @@ class FlowMachine(RuleBasedStateMachine):
     @rule()
     def retry_flow(self):
         before = self.flow.state
+        living = ids_of(Message)
         try:
             get_flow(self.flow.id).retry()
         except InvalidFlow:
@@ -134,18 +148,20 @@ class FlowMachine(RuleBasedStateMachine):
         else:
             assert before in BAD
             self.cancelled = False
+            self.revivals.update((ids_of(Message) - living) & self.ended_before)
 
     @rule(data=st.data())
     def redrive(self, data):
         dead = list(FinishedMessage.objects.filter(outcome="failed").order_by("id").values_list("id", flat=True))
         if dead:
-            operator_store(self.store.alias).revive([Revival(data.draw(st.sampled_from(dead)), self.now)], "failed")
+            revival = Revival(data.draw(st.sampled_from(dead)), self.now)
+            self.revivals.update(operator_store(self.store.alias).revive([revival], "failed"))
 
     @rule()
     def replay(self):
         """A message as one of the history is stored again: it belongs to nothing."""
         if one := FinishedMessage.objects.order_by("id").first():
-            self.here.offer(Offer("default", one.kind, one.payload, metadata=one.metadata))
+            self.replayed.add(self.here.offer(Offer("default", one.kind, one.payload, metadata=one.metadata)).id)
 
     @invariant()
     def each_step_has_its_messages_once(self):
@@ -154,24 +170,47 @@ class FlowMachine(RuleBasedStateMachine):
             was_released = step.released_at is not None
             assert members == (step.size if was_released else 0), step.name
             assert was_released or step.state in {"waiting", "skipped"}
-        assert Message.objects.values("id").distinct().count() == Message.objects.count()
+
+    @invariant()
+    def no_step_is_released_before_its_predecessors_have_ended(self):
+        rows = {step.id & 0xFFFFF: step for step in FlowStep.objects.all()}
+        released = {number for number, step in rows.items() if step.released_at is not None}
+        for number in released - self.released:
+            before = {rows[one].state for one in json.loads(rows[number].after)}
+            assert not before & OPEN, f"step {number} was released too early"
+        self.released = released
+
+    @invariant()
+    def each_message_is_that_of_one_member_and_ends_once(self):
+        living, ended = ids_of(Message), ids_of(FinishedMessage)
+        assert not living & ended, "a message that lives has ended"
+        members = set(FlowMember.objects.values_list("message_id", flat=True))
+        assert living <= members | self.replayed, "a step has messages that are not its members"
+        assert max(self.successes.values(), default=0) <= 1, "a message succeeded twice"
+        again = {id_ for id_, count in self.ends.items() if count > 1 + self.revivals[id_]}
+        assert not again, "messages ended again, and nobody has retried them"
+        self.ended_before = ended
 
     def drain(self):
         for _ in range(200):
             self.now += timedelta(seconds=61)
             for one in self.here.claim([LANE], 100, LEASE, "model"):
-                self.here.settle([succeed(one, started=0.5, finished=0.0)], "model")
+                self.settle([succeed(one, started=0.5, finished=0.0)])
+                self.no_step_is_released_before_its_predecessors_have_ended()
             sweep(self.here)
             if not Message.objects.exists():
                 break
         assert not Message.objects.exists()
         self.each_step_has_its_messages_once()
+        self.each_message_is_that_of_one_member_and_ends_once()
         state = self.flow.state
         assert state != "running"
         rows = {step.id & 0xFFFFF: step for step in FlowStep.objects.all()}
         assert not [step.name for step in rows.values() if step.state in OPEN]
         for step in rows.values():
-            self.check(step, {rows[number].state for number in eval(step.after)}, {row.state for row in rows.values()})
+            self.check(
+                step, {rows[number].state for number in json.loads(step.after)}, {row.state for row in rows.values()}
+            )
 
     def check(self, step, before, states):
         """Whether it was right to release or to skip it, by how all ended."""
@@ -182,7 +221,13 @@ class FlowMachine(RuleBasedStateMachine):
         if step.state == "skipped":
             assert stopped or not wanted, step.name
         if step.state == "succeeded":
-            assert not FlowMember.objects.filter(step_id=step.id).exclude(outcome="succeeded").exists()
+            members = dict(FlowMember.objects.filter(step_id=step.id).values_list("message_id", "outcome"))
+            assert set(members.values()) == {"succeeded"}
+            assert {self.successes[id_] for id_ in members} == {1}, f"not each member of {step.name} ran once"
+
+
+def ids_of(model):
+    return set(model.objects.values_list("id", flat=True))
 
 
 def test_whatever_happens_nothing_is_stuck_and_nothing_runs_twice(store):

@@ -72,6 +72,28 @@ def test_a_chain_of_failures_runs_in_its_order_again(alias):
     assert states(result) == {"one": "failed", "two": "failed", "three": "failed"}
 
 
+@pytest.mark.parametrize("policy", ["stop", "continue"])
+def test_a_step_that_expires_fails_and_runs_when_it_is_retried(alias, policy):
+    """It is no dead letter, and what follows a failure runs."""
+    with clock(START) as now:
+        flow = Flow("expires", policy=policy)
+        flow.add("group", group(lifecycle.fresh.s(), tasks.nothing.s()))
+        flow.add("next", tasks.nothing.si(), after="group")
+        flow.add("problem", tasks.nothing.si(), after="group", when="failed")
+        result = flow.enqueue()
+        now.advance(HOUR)
+        assert run() == ["expired", "succeeded", "succeeded"]
+        assert states(result) == {"group": "failed", "next": "skipped", "problem": "succeeded"}
+        assert result.state == "failed"
+        assert FlowMember.objects.get(outcome="expired")
+        assert not FinishedMessage.objects.filter(outcome="failed").exists()
+        now.advance(HOUR)
+        assert result.retry() == 1
+        assert run() == ["succeeded"] * 2
+    assert states(result) == {"group": "succeeded", "next": "succeeded", "problem": "succeeded"}
+    assert result.state == "succeeded"
+
+
 @pytest.mark.parametrize(("own", "seen"), [(HOUR / 2, HOUR / 2), (2 * HOUR, HOUR), (None, HOUR)])
 def test_the_shorter_deadline_holds_that_of_the_task_or_that_of_the_flow(alias, own, seen):
     deadlines = []

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
+from delayedq import Flow as Graph
 from delayedq import chain, group
 from delayedq.core.flows import StepState
 from delayedq.flows.sweeping import sweep
@@ -206,3 +209,39 @@ def test_a_flow_that_is_cancelled_while_its_last_step_ends_is_cancelled(store):
     assert flow.state == "running"
     sweep(store)
     assert flow.state == "cancelled"
+
+
+def ended_by(store, connection):
+    """The statements of the round trip that ends one message and claims another, without those for transactions."""
+    (claimed,) = claim(store)
+    asked = statements(connection, lambda: store.settle_and_claim([succeed(claimed)], [TASKS], 1, LEASE, "first"))
+    control = re.compile("BEGIN|COMMIT|SAVEPOINT|RELEASE")
+    return [" ".join(one.split()) for one in asked if not control.match(one)]
+
+
+@pytest.fixture
+def plain(store, connection):
+    """How many statements that takes for messages of no flow."""
+    store.offer_many([message(queue="default") for _ in range(2)])
+    asked = ended_by(store, connection)
+    Message.objects.all().delete()
+    return len(asked)
+
+
+@pytest.mark.parametrize(("steps", "members"), [(1, 1), (10, 1), (10, 3)])
+def test_a_release_takes_as_many_statements_for_any_number_of_steps(store, connection, alias, plain, steps, members):
+    """The figures of docs/flows.md. SQLite stores each message in a statement of its own."""
+    flow = Graph("released")
+    flow.add("first", tasks.nothing.s())
+    for number in range(steps):
+        flow.add(str(number), group([tasks.nothing.s()] * members) if members > 1 else tasks.nothing.s(), after="first")
+    flow.enqueue()
+    most = {"postgresql": 13, "mariadb": 13, "default": 9 + steps * members}
+    assert len(ended_by(store, connection)) - plain <= most[alias]
+    assert Message.objects.count() == steps * members
+
+
+def test_the_end_of_a_flow_takes_as_many_statements(store, connection, alias, plain):
+    flow = chain(tasks.nothing.s()).enqueue()
+    assert len(ended_by(store, connection)) - plain <= {"postgresql": 10, "mariadb": 9, "default": 7}[alias]
+    assert flow.state == "succeeded"

@@ -9,11 +9,12 @@ import pytest
 from delayedq import Limit, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits import rules_for
-from delayedq.models import ChannelNotice, Message
+from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.operations.explain import explain
 from delayedq.operations.findings import Rule
 from delayedq.operations.verdict import verdict
-from delayedq.store import worker_registry
+from delayedq.store import operator_store, worker_registry
+from delayedq.store.operator import Seen
 from delayedq.store.protocol import Offer
 from tests.app import tasks
 from tests.store.given import NOW, at, retry, settle
@@ -34,6 +35,16 @@ def claim(store):
     return store.at(NOW).claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1").claimed
 
 
+def cancel(store, offered):
+    seen = [Seen._make(getattr(one, name) for name in Seen._fields) for one in found(offered)]
+    assert len(operator_store(store.alias).at(NOW).cancel(seen)) == len(offered)
+    assert ChannelMessage.objects.filter(message_id__in=[one.id for one in offered]).count() == len(offered)
+
+
+def found(offered):
+    return Message.objects.filter(pk__in=[one.id for one in offered])
+
+
 def why(offered):
     return [answer.text for answer in explain(Message.objects.get(pk=offered.id), NOW)]
 
@@ -44,6 +55,14 @@ def test_what_runs_and_what_waits_before_it(store, served):
 
     assert why(offered[-1]) == ["Channel acme has 1 of 1 running.", "2 of channel acme wait before it."]
     assert why(offered[1]) == ["Channel acme has 1 of 1 running."]
+
+
+def test_what_was_cancelled_in_a_full_channel_does_not_wait_before_it(store, served):
+    offered = offer(store, tasks.deliver, 5, "acme")
+    claim(store)
+    cancel(store, offered[1:3])
+
+    assert why(offered[-1]) == ["Channel acme has 1 of 1 running.", "1 of channel acme wait before it."]
 
 
 def test_the_next_release_instant(store, served):

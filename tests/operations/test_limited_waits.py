@@ -10,17 +10,21 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq import limits
 from delayedq.limits import rules_for
+from delayedq.models import ChannelMessage
 from delayedq.operations import backlogs
 from delayedq.operations.backlogs import backlog
+from delayedq.operations.channel_list import page_of_channels
 from delayedq.operations.figures import Span, figures
 from delayedq.operations.findings import Rule
 from delayedq.operations.health import health
 from delayedq.operations.limited_waits import Wait, waits
+from delayedq.operations.live_places import MOST_PARTS, count_live
 from delayedq.operations.verdict import late_queues, verdict
 from delayedq.store import worker_registry
 from delayedq.store.channels.requests import Told
 from delayedq.store.protocol import Offer
 from tests.app import tasks
+from tests.operations.test_explain_limits import cancel
 from tests.store.given import NOW, at, claim_one, message, retry, succeed
 from tests.store.test_worker_registry import worker
 
@@ -68,6 +72,26 @@ def test_what_waits_for_a_worker_is_late_also_behind_what_is_limited_for_longer(
     offer(store, tasks.deliver, 2, "other", due=100)
     assert waited(store) == {"webhooks": Wait(200.0, 300.0)}
     assert late_queues(store, LATER) == {"webhooks"}
+
+
+def test_what_was_cancelled_while_its_channel_was_full_does_not_wait(store):
+    offered = offer(store, tasks.deliver, 3, "acme") + offer(store, tasks.deliver, 1, "acme", due=100)
+    claim(store)
+    cancel(store, offered[1:3])
+    assert waited(store) == {"webhooks": Wait(0.0, 200.0)}
+    (listed,) = page_of_channels(store, LATER).channels
+    assert (listed.waiting, listed.running) == (1, 1)
+
+
+@pytest.mark.parametrize(("dead", "counted"), [(3, 3), (4, 3), (9, 1), (50, 0)])
+def test_places_without_a_message_are_left_out_and_the_number_that_is_looked_at_is_bounded(store, alias, dead, counted):
+    ChannelMessage.objects.bulk_create(ChannelMessage(10**9 + n, 7, 7, 0, at(n - 99)) for n in range(dead))
+    offered = offer(store, tasks.deliver, 3)
+    ChannelMessage.objects.filter(message_id__in=[one.id for one in offered]).update(channel_id=7)
+    places = ChannelMessage.objects.filter(channel_id=7, lease_token=0).order_by("due_at")
+    with CaptureQueriesContext(connections[alias]) as captured:
+        assert count_live(places, 1) == min(counted, 2)
+    assert len(captured) <= MOST_PARTS
 
 
 def test_the_verdict_names_what_is_late_and_says_what_is_limited(store):

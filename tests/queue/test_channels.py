@@ -10,6 +10,9 @@ from django.utils import timezone
 from delayedq import DelayedQueue, Limit, Rate, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage, InvalidQueue, QueueFull
 from delayedq.models import Message
+from delayedq.operations.channel_list import page_of_channels
+from delayedq.operations.explain import explain
+from delayedq.operations.limited_waits import waits
 from delayedq.queue import BatchedMessage, Topic
 from delayedq.store import store_for
 from delayedq.store.protocol import OfferOutcome
@@ -145,6 +148,40 @@ def test_a_limit_is_set_live_by_the_stored_name(alias, settings):
     assert fill(contacts, "a", "b") == [CREATED, DROPPED]
     with pytest.raises(InvalidLimit, match="A size can be set live only"):
         limits.set("other|json", size=1, store=store_for(alias))
+
+
+def test_a_weight_that_is_set_for_a_channel_leaves_its_limit_as_the_queue_has_it(alias):
+    contacts = queue(alias, limit=Limit(concurrency=1, size=3))
+    limits.set("contacts|json", channel="a", weight=3, share=2, store=store_for(alias))
+    assert fill(contacts, *"aaaa", "b") == [CREATED, CREATED, CREATED, DROPPED, CREATED]
+    assert sorted(polled(contacts)) == ["a0", "b4"]
+    assert limits.holding("contacts|json", "a", store_for(alias)) == Limit(concurrency=1, size=3, weight=3, share=2)
+
+
+def test_a_size_of_a_channel_is_set_live_only_where_a_queue_has_one(alias):
+    for contacts in (queue(alias), queue(alias, limit=Limit(concurrency=1))):
+        with pytest.raises(InvalidLimit, match=r"it defines none for all channels of 'contacts\|json'"):
+            limits.set("contacts|json", channel="a", size=1, store=store_for(alias))
+        fill(contacts, "a")
+    contacts = queue(alias, limit=Limit(size=100))
+    limits.set("contacts|json", channel="a", size=2, store=store_for(alias))
+    assert fill(contacts, "a", "b") == [DROPPED, CREATED]
+
+
+def test_what_waits_for_the_limit_of_a_queue_is_explained_and_not_late(alias):
+    contacts = queue(alias, limit=Limit(concurrency=1))
+    fill(contacts, "a", "a")
+    assert polled(contacts) == ["a0"]
+    waiting = Message.objects.get(lease_token=None)
+    now = store_for(alias).now() + timedelta(seconds=20)
+
+    said = [answer.text for answer in explain(waiting, now)]
+    assert "Channel a has 1 of 1 running." in said
+    later = store_for(alias).at(now)
+    found = waits(later, later.scan(), now)["contacts|json"]
+    assert (found.late, found.limited > 0) == (0.0, True)
+    (listed,) = page_of_channels(later, now).channels
+    assert listed.limit == Limit(concurrency=1)
 
 
 # What is refused

@@ -165,13 +165,13 @@ def test_the_channel_that_had_the_least_work_is_first(store):
 
 
 def test_a_channel_does_not_jump_its_turn_by_priority_or_an_early_time(store):
-    offer(store, "acme", "acme", "acme", key=None, priority=0)
-    offer(store, "other", priority=9, scheduled_at=at(-900))
-    first = claims(store, 1)
-    rest = claims(store, 3)
+    offer(store, "urgent", "urgent", "urgent", priority=9, scheduled_at=at(-900))
+    assert channels_of(claims(store, 1)) == ["urgent"]
+    offer(store, "patient", "patient", priority=-9)
 
-    assert {channels_of([one])[0] for one in [*first, *rest]} == {"acme", "other"}
-    assert Counter(channels_of([*first, *rest]))["other"] == 1
+    assert channels_of(claims(store, 1)) == ["patient"]
+    assert sorted(channels_of(claims(store, 2))) == ["patient", "urgent"]
+    assert channels_of(claims(store)) == ["urgent"]
 
 
 # The end

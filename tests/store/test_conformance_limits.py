@@ -264,6 +264,27 @@ def test_a_limit_of_one_channel_is_set_and_cleared(store, known):
     assert claims(store, rules=one_by_one()) == []
 
 
+@pytest.mark.parametrize("terms", [{"weight": 3}, {"share": 5}])
+def test_a_weight_or_a_share_of_one_channel_leaves_its_limit_as_the_code_has_it(store, known, terms):
+    own = Rules(channel=Limit(concurrency=3, rate=Rate(2, SECOND)))
+    offer(store, *["a"] * 9)
+    limits.set("mail", channel="a", store=store, **terms)
+
+    assert len(claims(store, rules=own)) == 2
+    assert len(claims(store, rules=own, now=at(1))) == 1
+    assert claims(store, rules=own, now=at(2)) == []
+
+
+def test_a_weight_of_a_paused_channel_leaves_what_was_set_before_the_pause(store, known):
+    offer(store, *["a"] * 9)
+    limits.set("mail", channel="a", concurrency=2, store=store.at(NOW))
+    limits.pause("mail", channel="a", store=store.at(NOW))
+    assert claims(store, rules=one_by_one()) == []
+    limits.set("mail", channel="a", weight=3, store=store.at(NOW))
+
+    assert len(claims(store, rules=one_by_one())) == 2
+
+
 def test_a_changed_rate_holds_at_once_also_for_what_waits(store, known):
     offer(store, *["a"] * 9)
     rules = at_a_rate(1, seconds=3600)

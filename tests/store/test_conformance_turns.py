@@ -11,7 +11,8 @@ from delayedq.core.channels import channel_of
 from delayedq.core.limiting import Limit
 from delayedq.exceptions import InvalidLimit
 from delayedq.models import Channel, LimitState
-from delayedq.store.channels.requests import Rules
+from delayedq.store.channels.requests import Asked, Rules, Told
+from delayedq.store.channels.visits import MOST_VISITED
 from tests.store.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at
 
@@ -138,6 +139,24 @@ def test_a_free_place_goes_first_to_a_channel_below_its_share_however_much_work_
     claimed = names(claims(store, rules=rules, now=at(32)))
     assert claimed["paying"] == 2
     assert claimed.total() == 3
+
+
+def test_a_claim_visits_a_bounded_number_of_channels_however_many_have_a_share_that_was_set_live(store, known):
+    names_ = [f"c{n}" for n in range(MOST_VISITED + 200)]
+    offer(store, *names_)
+    claims(store, 1)
+    LimitState.objects.bulk_create(
+        [LimitState(scope="mail", channel=name, definition='{"share": 1}', share=1) for name in names_]
+    )
+    with store.database.atomic():
+        (group,) = store.at(NOW).hear(NOW, Told(())).groups
+    asked = Asked(group, 5, 5, others=[*Channel.objects.values_list("id", flat=True)])
+    looks = store.at(NOW).look(asked, NOW)
+
+    assert MOST_VISITED <= len(looks) <= MOST_VISITED + 5
+    others = Channel.objects.filter(is_ready=True).order_by("turn", "id").values_list("id", flat=True)
+    assert {one.channel.id for one in looks} >= {*others[:MOST_VISITED]}
+    assert len(claims(store, 5)) == 5
 
 
 def test_a_share_goes_no_higher_than_the_concurrency_of_the_channel(store):

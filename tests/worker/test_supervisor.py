@@ -122,3 +122,36 @@ def test_a_lease_keeper_that_was_killed_at_the_end_is_replaced_for_what_is_left(
     assert code == 0, output
     assert "another starts" in output
     assert not Worker.objects.exists(), "the killed one was released"
+
+
+BROKEN_HANDLER = """
+import logging
+
+from tests.worker_settings import *
+
+
+class Broken(logging.Handler):
+    def emit(self, record):
+        raise RuntimeError("This handler is broken.")
+
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"broken": {"class": "settings_of_a_broken_handler.Broken"}},
+    "root": {"level": "INFO", "handlers": ["broken"]},
+}
+"""
+
+
+def test_an_error_in_the_supervisor_ends_it_and_its_workers(workers, tmp_path):
+    (tmp_path / "settings_of_a_broken_handler.py").write_text(BROKEN_HANDLER)
+    chores.nothing.enqueue(1)
+
+    one = workers(PYTHONPATH=f"{tmp_path}:{Path.cwd()}", DJANGO_SETTINGS_MODULE="settings_of_a_broken_handler")
+    eventually(lambda: one.process.poll() is not None)
+
+    code, output = one.finish()
+    assert code == 1
+    assert "This handler is broken." in output
+    assert Message.objects.count() == 1

@@ -22,7 +22,7 @@ from delayedq.pipeline.spark import replay
 from delayedq.pipeline.steps.load import offer
 from delayedq.pipeline.steps.view import viewed
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import UNLIMITED, lines_up, rules_of_bare
+from delayedq.task_channels import UNLIMITED, lines_up, rules_known
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _sum(groups: Iterable[Group]) -> int:
 def _is_known(kind: str) -> bool:
     """Is it a bare queue, or a task that a worker of this project would run? What has limits is not sent past them."""
     if BARE in kind:
-        return rules_of_bare(kind).scopes[0][1] == UNLIMITED
+        return rules_known(kind).scopes[0][1] == UNLIMITED
     return kind in registered and not lines_up(registered[kind])
 
 

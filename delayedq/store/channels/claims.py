@@ -22,11 +22,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from delayedq.core.channels import channel_id, channel_of
-from delayedq.core.limiting import Limit, Order, after, in_order
+from delayedq.core.limiting import Limit, after
 from delayedq.core.turns import deal
 from delayedq.store.channels.places import Attempts, Places
 from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, ScopeState, Start
-from delayedq.store.channels.visits import Room, Visit, bucket_of, room_of
+from delayedq.store.channels.visits import MOST_VISITED, Room, Visit, bucket_of, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from delayedq.store.channels.requests import ChannelRequest, ChannelState, Group, Look, Rules, Surroundings, Told
     from delayedq.store.protocol import Claimed
 
-#: At most so many channels of each group are visited by one claim.
-MOST_VISITED = 512
+#: At most so many channels are looked for because a share was set live for them.
+MOST_SHARES = 10_000
 #: With room for so many, channels of short messages get two places at once: half as many are visited and written.
 IN_PAIRS, MOST_IN_PAIRS = 64, 640
 #: Seconds until a claim asks again that found another one under way; and one whose messages wait for the end of others
@@ -125,7 +125,7 @@ class ChannelTurn:
     def _of(self, scope: str, defined: Limit) -> Limit:
         """The limit of a scope as it was set live, or else as defined."""
         state = self._live.get(scope)
-        return defined if state is None or state.definition is None else limit_in(state.definition)
+        return defined if state is None or state.definition is None else limit_in(state.definition, defined)
 
     def _shared_room(self, rules: Rules) -> Room:
         room = Room(self._request.limit - len(self._claimed))
@@ -173,7 +173,8 @@ class ChannelTurn:
             return Asked(group, 1, places, is_strict, expired=self._request.expired)
         limit = rules.channel or UNLIMITED
         names = {name for scope, name in self._shares if scope in {group.queue, group.kind}}
-        others = [channel_id(group.queue, group.kind, name) for name in names]
+        named = random.sample([*names], MOST_SHARES) if len(names) > MOST_SHARES else names
+        others = [channel_id(group.queue, group.kind, name) for name in named]
         in_pairs = places >= IN_PAIRS and limit.concurrency != 1 and limit.share is None and not others
         most = MOST_VISITED if limit.share is not None else _visited(places, in_pairs=in_pairs)
         return Asked(group, most, places, is_strict, others, self._request.expired, in_pairs)
@@ -259,14 +260,14 @@ def _changed(start: Start, visits: Sequence[Visit]) -> list[ChannelState]:
 
 
 @lru_cache(maxsize=1_000)
-def limit_in(definition: str) -> Limit:
-    """A limit that was set live, as it is stored."""
-    return Limit.from_json(json.loads(definition))
+def limit_in(definition: str, defined: Limit) -> Limit:
+    """A limit with what was set live, as it is stored."""
+    return defined.overridden(json.loads(definition))
 
 
 def _limit(look: Look, rules: Rules) -> Limit:
     defined = rules.channel or UNLIMITED
-    return defined if look.definition is None else in_order(limit_in(look.definition), Order(defined.order))
+    return defined if look.definition is None else limit_in(look.definition, defined)
 
 
 def counts(rate: Rate | None, claimed: Claimed) -> bool:

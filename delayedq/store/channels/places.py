@@ -12,7 +12,7 @@ from delayedq.core.channels import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
 from delayedq.store.channels.places_held import AT_ONCE, Attempt, give_up, held_key, message_of, unlocked
 from delayedq.store.channels.requests import ChannelState, Look, Running
-from delayedq.store.channels.visits import at_once
+from delayedq.store.channels.visits import MOST_VISITED, at_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -255,7 +255,7 @@ class Places:
         before = accumulate((at_once(one.seconds, in_pairs=asked.in_pairs) for one in first), initial=0)
         channels = [one for one, taken in zip(first, before, strict=False) if taken < asked.most]
         if others := {*asked.others} - {one.id for one in channels}:
-            channels += map(ChannelState._make, rows.filter(id__in=others))
+            channels += map(ChannelState._make, rows.filter(id__in=others)[:MOST_VISITED])
         return channels
 
     def blocked(self, channels: Collection[int]) -> dict[int, datetime]:

@@ -127,7 +127,7 @@ class ChannelState(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """Which channels of a group a claim visits: the first in turn, and `others` (ids) as far as they are.
+    """Which channels of a group a claim visits: the first in turn, and the first of `others` (ids) that are.
 
     most: as many as take so many places, if each takes one; in_pairs: or two, where messages are short
     (`visits.at_once`). room: how many messages it may start. is_strict: messages that are to be tried again block their

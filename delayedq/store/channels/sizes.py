@@ -169,7 +169,8 @@ def _set_live(database: Database, offers: Iterable[Offer]) -> dict[tuple[str, st
     rows = LimitState.objects.using(database.alias).filter(
         definition__isnull=False, scope__in={scope for scope, _ in names}, channel__in={channel for _, channel in names}
     )
-    return {(one.scope, one.channel): json.loads(one.definition or "{}").get("size") for one in rows}
+    stored = {(one.scope, one.channel): json.loads(one.definition or "{}") for one in rows}
+    return {name: terms["size"] for name, terms in stored.items() if "size" in terms}
 
 
 def _ids(offer: Offer) -> list[int]:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
     from delayedq.store.channels.requests import Look
 
+#: At most so many channels of each group are visited by one claim; and so many of those with a share that was set live.
+MOST_VISITED = 512
+
 #: A message that could not be claimed, as another transaction has locked it, is tried again after so long.
 LOCKED = timedelta(seconds=0.05)
 

@@ -12,7 +12,7 @@ from functools import cache
 from delayedq.core.channels import BOUNDARY, HEAD, LIMITED
 from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
 from delayedq.store.channels.sql import SURROUNDINGS
-from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS, SHORT_SECONDS
+from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS, MOST_VISITED, SHORT_SECONDS
 from delayedq.store.postgresql.places_held_sql import MESSAGE
 from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired
 
@@ -196,7 +196,9 @@ ORDER BY channel.turn, channel.id
 
 _READY = "FROM delayedq_channel WHERE group_id = %(group)s AND is_ready = true"
 _FIRST_IN_TURN = f"(SELECT * {_READY} ORDER BY turn, id LIMIT %(most)s)"
-_WITH_OTHERS = f"{_FIRST_IN_TURN} UNION SELECT * {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigint[])))"
+# Found by their ids, whatever the order says: the others may come after any number of channels.
+_OTHERS = f"SELECT * {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigint[]))) OFFSET 0"
+_WITH_OTHERS = f"{_FIRST_IN_TURN} UNION (SELECT * FROM ({_OTHERS}) AS other ORDER BY turn, id LIMIT {MOST_VISITED})"
 # `visits.at_once`: as many as take `most` places.
 _AT_ONCE = f"CASE WHEN seconds > 0 AND seconds <= {SHORT_SECONDS} THEN 2 ELSE 1 END"
 _PAIRED = f"""
