@@ -16,6 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
 from delayedq import metrics
+from delayedq.conf import Settings
 from delayedq.worker.tally import Counts
 from tests.app import tasks
 from tests.missing import missing
@@ -27,6 +28,7 @@ RULES = OPERATE / "alerts.yml"
 #: By alert: what makes it fire, as series of Prometheus's own tests, at minute 10 or at what it waits for.
 FIRING = {
     "DelayedqDatabaseDown": {'delayedq_up{database="d"}': "0x90"},
+    "DelayedqNotScraped": {'delayedq_up{database="d"}': "1x60 _x20"},
     "DelayedqNoWorker": {
         'delayedq_workers{database="d"}': "0x90",
         'delayedq_due{database="d",queue="q",task="t"}': "3x90",
@@ -39,7 +41,7 @@ FIRING = {
     "DelayedqLeasesLost": {'delayedq_lease_losses_total{database="d",queue="q",task="t",instance="i"}': "0+1x90"},
     "DelayedqThreadsLost": {'delayedq_worker_threads_lost{database="d",instance="i"}': "1x90"},
     "DelayedqCronLate": {'delayedq_cron_late_seconds{database="d"}': "300x90"},
-    "DelayedqHistoryGrows": {'delayedq_history_oldest_seconds{database="d"}': "3000000x90"},
+    "DelayedqHistoryGrows": {'delayedq_history_oldest_seconds{database="d"}': "2700000x90"},
     "DelayedqArchiveStuck": {'delayedq_archive_open_seconds{database="d"}': "90000x90"},
 }
 
@@ -57,7 +59,7 @@ def promtool():
 
 def test_every_rule_is_tried(promtool):
     assert set(re.findall(r"alert: (\w+)", RULES.read_text())) == set(FIRING)
-    assert "SUCCESS: 10 rules found" in promtool("check", "rules", RULES).stdout
+    assert f"SUCCESS: {len(FIRING)} rules found" in promtool("check", "rules", RULES).stdout
 
 
 @pytest.mark.parametrize("alert", FIRING)
@@ -72,6 +74,32 @@ def test_a_rule_fires_for_what_it_says_and_not_otherwise(promtool, tmp_path, ale
 
     assert (alert in found.stdout + found.stderr) == fires, found.stdout + found.stderr
     assert (found.returncode == 0) != fires
+
+
+@pytest.mark.parametrize("alert", ["DelayedqFailures", "DelayedqLeasesLost"])
+@pytest.mark.parametrize(
+    ("values", "fires"),
+    [
+        ("_x75 500x15", True),  # a counter appears with its first event
+        ("500x20 _x50 500x20", True),  # and anew when its process was replaced
+        ("_x55 500x35", False),
+        ("500x90", False),
+        ("500x70 505x2 515x18", True),
+    ],
+)
+def test_events_count_that_came_with_their_counter(promtool, tmp_path, alert, values, fires):
+    ((name, _),) = FIRING[alert].items()
+    found = promtool("test", "rules", _trial(tmp_path, alert, [{"series": name, "values": values}]))
+
+    assert (alert in found.stdout + found.stderr) == fires, found.stdout + found.stderr
+
+
+def test_a_history_that_is_pruned_is_no_alert(promtool, tmp_path):
+    """Prunes run once a minute, so its age goes a little beyond RETENTION."""
+    pruned = Settings().RETENTION + timedelta(hours=12)
+    series = {"series": 'delayedq_history_oldest_seconds{database="d"}', "values": f"{pruned.total_seconds():.0f}x90"}
+
+    assert promtool("test", "rules", _trial(tmp_path, "DelayedqHistoryGrows", [series])).returncode == 0
 
 
 def _trial(directory, alert, series):
