@@ -18,7 +18,7 @@ from delayedq.operations import backlogs
 from delayedq.operations.pauses import pause, pause_task
 from delayedq.store.protocol import Lane
 from delayedq.testing import run_due
-from delayedq.worker.tally import Counts
+from delayedq.worker.tally import OTHERS, Counts
 from tests.app import tasks
 from tests.store.given import message
 
@@ -91,6 +91,32 @@ def test_more_than_few_are_counted_by_queue_alone(store, monkeypatch):
     for queue in "ab":
         assert found[f'delayedq_due{{database="{store.alias}",queue="{queue}",task=""}}'] == 4
     assert not [name for name in found if ECHO in name]
+
+
+def test_names_are_bounded_and_the_queue_that_is_late_is_one_of_them(store, monkeypatch):
+    """Few messages in many queues, and then more of them than are read one by one."""
+    monkeypatch.setattr(backlogs, "QUEUES", 3)
+    for number, late in enumerate("abcdef"):
+        store.offer(message(scheduled_at=store.now() - timedelta(minutes=number + 1), queue=late, kind=ECHO))
+        failed(store, number + 1, late)
+    few = backlogs.backlog(store)
+    monkeypatch.setattr(backlogs, "FEW", 5)
+    many = backlogs.backlog(store)
+
+    others = (backlogs.OTHERS, backlogs.OTHERS)
+    assert few.due == few.dead == {("a", ECHO): 1, ("b", ECHO): 1, ("c", ECHO): 1, others: 3}
+    assert list(few.oldest) == list(many.oldest) == ["f", "e", "d", OTHERS]
+    assert few.oldest[OTHERS] == pytest.approx(180, abs=30)
+    assert many.due == {("f", ""): 1, ("e", ""): 1, ("d", ""): 1}
+    assert (many.dead, backlogs.OTHERS) == ({("", ""): 6}, OTHERS)
+
+
+def failed(store, id_, queue):
+    times = dict.fromkeys(
+        ["finished_at", "started_at", "scheduled_at", "scheduled_at_initially", "created_at"], store.now()
+    )
+    ended = FinishedMessage(id=id_, kind=ECHO, queue=queue, outcome="failed", payload="{}", **times, **NUMBERS)
+    ended.save(using=store.alias)
 
 
 def test_dead_letters_and_the_age_of_the_history(store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from django.db.models import Min, Q
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
+    from delayedq.store.protocol import LaneHead
 
-#: Of at most this many queues, by name.
+#: So many queues, or pairs of queue and task, are named at a time; what others have is OTHERS, as in worker/tally.py.
 QUEUES = 200
+OTHERS = "(others)"
 #: Of channels: a claim visits those IN_TURN. Others rest until a limit has room or a message is due; of those with a
 #: strict order, some are BLOCKED by a message that is tried again.
 IN_TURN, RESTING, BLOCKED = "in turn", "resting", "blocked"
@@ -36,8 +39,9 @@ IN_TURN, RESTING, BLOCKED = "in turn", "resting", "blocked"
 
 @dataclass(slots=True)
 class Backlog:
-    """Counts by (queue, task), seconds. With more than FEW live messages, or dead letters, they are counted by queue,
-    or not at all by name, up to FEW and estimated beyond; then the names are "".
+    """Counts by (queue, task), seconds. With more than FEW live messages, those that are due and scheduled are counted
+    by queue, up to FEW and estimated beyond, of the QUEUES whose first message is due first. Then the running ones are
+    one number, and more than FEW dead letters are one too. Names that are not told are "".
 
     `limited`: of those that are due, the ones with a channel or a limit, for which they may wait, by queue. `channels`:
     those that have messages, by (queue, state): IN_TURN, RESTING or BLOCKED; with more than FEW the queue is "".
@@ -69,14 +73,15 @@ def backlog(store: Store) -> Backlog:
     now, found = store.now(), Backlog()
     workers = live_workers(store, now)
     held = sum(worker.held for worker in workers)
-    _count_live(store, now, held, found)
+    heads = store.scan()
+    _count_live(store, now, heads, held, found)
     _count_channels(store, now, found)
     _count_dead(store, found)
-    heads = store.scan()
-    waiting = sorted(waits(store, heads, now).items())[:QUEUES]
-    found.oldest = {queue: wait.late for queue, wait in waiting}
-    found.oldest_limited = {queue: wait.limited for queue, wait in waiting if wait.limited}
-    found.oldest_of_task = {names: late for names, late in found.oldest_of_task.items() if names[0] in found.oldest}
+    waiting = waits(store, heads, now)
+    found.oldest = _oldest({queue: wait.late for queue, wait in waiting.items()}, OTHERS)
+    found.oldest_limited = _oldest({queue: wait.limited for queue, wait in waiting.items() if wait.limited}, OTHERS)
+    of_task = {names: late for names, late in found.oldest_of_task.items() if names[0] in waiting}
+    found.oldest_of_task = _oldest(of_task, (OTHERS, OTHERS))
     found.workers = len(workers)
     asked = demand_of(store, heads, held, now)
     found.threads_needed = threads_needed(asked, get_settings().TARGET_LATENCY.total_seconds())
@@ -87,7 +92,7 @@ def backlog(store: Store) -> Backlog:
     return found
 
 
-def _count_live(store: Store, now: datetime, held: int, found: Backlog) -> None:
+def _count_live(store: Store, now: datetime, heads: Iterable[LaneHead], held: int, found: Backlog) -> None:
     live = Message.objects.using(store.alias).filter(queue__gt="")
     paused = Q(kind__in=PausedTask.objects.values("kind"))
     live = live.annotate(is_held=is_held(now), is_limited=Q(priority__lt=BOUNDARY), is_paused=paused)
@@ -95,7 +100,7 @@ def _count_live(store: Store, now: datetime, held: int, found: Backlog) -> None:
     rows = list(live.order_by("queue", "priority", "scheduled_at").values_list(*columns)[: FEW + 1])
     found.offered = _highest(store)
     if len(rows) > FEW:
-        _count_queues(store, now, found)
+        _count_queues(store, now, heads, found)
         found.running["", ""] = held
         return
     for queue, kind, scheduled_at, is_leased, in_channel, is_paused in rows:
@@ -106,11 +111,17 @@ def _count_live(store: Store, now: datetime, held: int, found: Backlog) -> None:
         elif state is found.due and not is_paused:
             late = found.oldest_of_task.get((queue, kind), 0.0)
             found.oldest_of_task[queue, kind] = max(late, _age(scheduled_at, now))
+    for counted in (found.due, found.scheduled, found.running):
+        _bound(counted, (OTHERS, OTHERS))
+    _bound(found.limited, OTHERS)
 
 
-def _count_queues(store: Store, now: datetime, found: Backlog) -> None:
-    lanes = store.lanes()
-    for queue in sorted({lane.queue for lane in lanes})[:QUEUES]:
+def _count_queues(store: Store, now: datetime, heads: Iterable[LaneHead], found: Backlog) -> None:
+    lanes, due_in = store.lanes(), dict[str, float]()
+    for head in heads:
+        due_in[head.queue] = min(head.due_in, due_in.get(head.queue, inf))
+    queues = sorted({lane.queue for lane in lanes}, key=lambda queue: (due_in.get(queue, inf), queue))
+    for queue in queues[:QUEUES]:
         priorities = {lane.priority for lane in lanes if lane.queue == queue}
         rows = Message.objects.using(store.alias).filter(queue=queue, priority__in=priorities)
         due = rows.filter(is_free(now), scheduled_at__lte=now)
@@ -143,6 +154,20 @@ def _count_dead(store: Store, found: Backlog) -> None:
     dead = FinishedMessage.objects.using(store.alias).failed().order_by("finished_at")
     rows = list(dead.values_list("queue", "kind")[: FEW + 1])
     found.dead.update(rows if len(rows) <= FEW else {("", ""): bounded_rows(dead, 10 * FEW).number})
+    _bound(found.dead, (OTHERS, OTHERS))
+
+
+def _bound[Names](counted: Counter[Names], others: Names) -> None:
+    """Leave the names that have most, and add up the others."""
+    for names, number in counted.most_common()[QUEUES:]:
+        del counted[names]
+        counted[others] += number
+
+
+def _oldest[Names: (str, tuple[str, str])](seconds: dict[Names, float], others: Names) -> dict[Names, float]:
+    """The names that have waited the longest, and the longest of the others."""
+    ordered = sorted(seconds.items(), key=lambda one: (-one[1], one[0]))
+    return dict(ordered[:QUEUES]) | ({others: ordered[QUEUES][1]} if len(ordered) > QUEUES else {})
 
 
 def _oldest_end(store: Store) -> datetime | None:
