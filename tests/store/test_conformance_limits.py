@@ -75,25 +75,6 @@ def test_when_the_attempt_of_an_unscheduled_message_ends_there_is_room(store):
     assert len(claims(store, rules=one_by_one())) == 1
 
 
-@pytest.mark.parametrize("rules", [one_by_one(3), shared(Limit(concurrency=3))], ids=["its own", "shared"])
-def test_a_lease_after_a_worker_was_killed_as_much_runs_as_before(store, rules):
-    """Nobody ends, renews or gives back what it ran: messages, and attempts whose messages were taken from it."""
-    offer(store, "a", key="ended")
-    offer(store, "a", key="moved")
-    offer(store, *["a"] * 9)
-    killed = claims(store, 3, rules=rules, worker="killed:1:x")
-    assert names(killed) == {"a": 3}
-    assert store.at(NOW).unschedule(killed[0].kind, "ended")
-    offer(store, "b", key="moved", payload="[]", scheduled_at=at(900))
-
-    seconds = 0.0
-    while not (answer := asked(store, rules=rules, now=at(seconds))).claimed:
-        seconds += max(answer.due_in, 2.5)  # the worker asks again by itself
-        assert seconds <= LEASE.total_seconds() + 2.5
-    assert seconds >= LEASE.total_seconds()
-    assert names(answer.claimed + claims(store, rules=rules, now=at(seconds))) == {"a": 3}
-
-
 def test_a_renewed_lease_keeps_its_place(store):
     offer(store, *["a"] * 3)
     (first,) = claims(store, rules=one_by_one())
