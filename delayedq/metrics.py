@@ -47,6 +47,7 @@ STATES = (
     ("limited_due", "Messages that are due and have a channel or a limit, for which they may wait.", _QUEUE),
     ("channels", "Channels that have messages, by state: in turn, resting, blocked.", ("database", "queue", "state")),
     ("oldest_due_seconds", "For how long the first message of a queue has been due that waits for no limit.", _QUEUE),
+    ("task_oldest_due_seconds", "The same by task, with at most 1,000 live messages.", _TASK),
     ("oldest_limited_seconds", "For how long the first message has been due that waits for a limit.", _QUEUE),
     ("workers", "Worker processes whose heartbeat is fresh.", ("database",)),
     ("threads_needed", "Threads with which messages start within DELAYEDQ['TARGET_LATENCY'].", ("database",)),
@@ -152,6 +153,7 @@ def _values(found: Backlog) -> Iterator[tuple[str, Iterable[str], float]]:
     for name, counted in counts.items():
         yield from ((name, names, number) for names, number in counted.items())
     yield from (("oldest_due_seconds", (queue,), seconds) for queue, seconds in found.oldest.items())
+    yield from (("task_oldest_due_seconds", names, seconds) for names, seconds in found.oldest_of_task.items())
     yield from (("oldest_limited_seconds", (queue,), seconds) for queue, seconds in found.oldest_limited.items())
     yield from (("limited_due", (queue,), number) for queue, number in found.limited.items())
     yield from (("channels", names, number) for names, number in found.channels.items())

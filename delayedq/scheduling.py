@@ -74,7 +74,7 @@ def _wrong_call(others: Mapping[str, Any]) -> TypeError:
 def as_call(task: str, call: Iterable[Any]) -> Call:
     """One call of many. Raises TypeError, naming the task, for what is no pair of positional and named arguments."""
     try:
-        made = Call(*call)
+        made = call if type(call) is Call else Call(*call)
     except TypeError:
         made = Call(args="")
     if type(made.args) is tuple and type(made.kwargs) in _MAPPINGS:

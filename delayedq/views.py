@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from delayedq.compat import TaskResultDoesNotExist, task_backends
+from delayedq.compat import InvalidTaskBackend, TaskResultDoesNotExist, task_backends
 from delayedq.conf import get_settings
 from delayedq.message_result import SALT
 
@@ -24,19 +24,23 @@ if TYPE_CHECKING:
 
     from delayedq.core.progress import Progress
 
+#: What tells that a token is that of no message: it is no token, or its message or its backend was removed.
+_UNKNOWN = (signing.BadSignature, TaskResultDoesNotExist, InvalidTaskBackend, NotImplementedError, ValueError)
+
 
 @require_safe
 @never_cache
 def status(request: HttpRequest, token: str) -> JsonResponse:
     """The state of the message, and its progress, as JSON.
 
-    Raises Http404 for a token that was not signed here, for a message that was deleted, and for a reader whom
-    DELAYEDQ["STATUS_PERMISSION"] refuses: a function (or its dotted path) that takes the request and the result.
+    Raises Http404 for a token that was not signed here, for a message that was deleted or whose backend was removed,
+    and for a reader whom DELAYEDQ["STATUS_PERMISSION"] refuses: a function (or its dotted path) that takes the request
+    and the result.
     """
     try:
         backend, id_ = signing.loads(token, salt=SALT)
         result = task_backends[backend].get_result(id_)
-    except (signing.BadSignature, TaskResultDoesNotExist, ValueError):
+    except _UNKNOWN:
         raise Http404("There is no such message.") from None
     if not _may_see(request, result):
         raise Http404("There is no such message.")

@@ -10,6 +10,8 @@ from delayedq import Retry, Snooze, current_message, task
 from delayedq.compat import InvalidTask, TaskResultStatus, default_task_backend
 from delayedq.exceptions import DeadlineExceeded
 from delayedq.models import FinishedMessage, Message
+from delayedq.store import operator_store
+from delayedq.store.operator import Revival
 from delayedq.tasks import registered
 from delayedq.testing import clock, run_due, run_until
 from tests.app import lifecycle, tasks
@@ -143,6 +145,34 @@ def test_what_is_scheduled_again_after_a_snooze_may_expire(alias):
         lifecycle.fresh.schedule_at(START + 2 * HOUR, "other", key="a")
         now.advance(3 * HOUR)
         assert outcomes() == ["expired"]
+
+
+@pytest.mark.parametrize("seconds", [0, 0.123456])
+def test_what_is_brought_back_after_a_snooze_may_expire(alias, seconds):
+    """It has not started since then; not so if it is snoozed once more."""
+    errors = [Snooze(HOUR), ValueError("no"), Snooze(24 * HOUR), None]
+
+    def fail():
+        if error := errors.pop(0):
+            raise error
+
+    tasks.bodies["fail"] = fail
+    with clock(START + timedelta(seconds=seconds)) as now:
+        for _ in range(2):
+            id_ = int(lifecycle.fresh.using(max_attempts=1).enqueue("fail").id)
+            assert outcomes() == ["snoozed"]
+            now.advance(HOUR)
+            assert outcomes() == ["failed"]
+            now.advance(HOUR)
+            assert operator_store(alias).revive([Revival(id_, now())], "failed") == {id_}
+            if len(errors) == 2:
+                assert outcomes() == ["snoozed"]
+                now.advance(24 * HOUR)
+                assert outcomes() == ["succeeded"]
+                errors += [Snooze(HOUR), ValueError("no")]
+            else:
+                now.advance(HOUR)
+                assert outcomes() == ["expired"]
 
 
 def test_a_snooze_writes_nothing_to_what_does_not_expire(alias):

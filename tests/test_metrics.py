@@ -15,6 +15,7 @@ from delayedq import metrics
 from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs
+from delayedq.operations.pauses import pause, pause_task
 from delayedq.store.protocol import Lane
 from delayedq.testing import run_due
 from delayedq.worker.tally import OTHERS, Counts
@@ -53,6 +54,22 @@ def test_messages_are_counted_by_state_queue_and_task(store):
     assert found[f"delayedq_up{{{where}}}"] == 1
     assert found[f"delayedq_offers_total{{{where}}}"] >= 4
     assert found[f'delayedq_oldest_due_seconds{{{where},queue="a"}}'] >= 0
+
+
+def test_the_oldest_due_message_is_known_by_task(store):
+    ago = {ECHO: 50, tasks.nothing.module_path: 90, tasks.fail.module_path: 400}
+    now = store.now()
+    for kind, seconds in ago.items():
+        store.offer(message(scheduled_at=now - timedelta(seconds=seconds), queue="a", kind=kind))
+        store.offer(message(scheduled_at=now - timedelta(seconds=seconds // 2), queue="a", kind=kind))
+    store.offer(message(scheduled_at=now - timedelta(seconds=900), queue="b", kind=ECHO))
+    pause_task(tasks.fail.module_path, store=store)
+    pause("b", store=store)
+    found = {name: value for name, value in exposed().items() if name.startswith("delayedq_task_oldest_due_seconds")}
+
+    where = f'delayedq_task_oldest_due_seconds{{database="{store.alias}",queue="a",task='
+    due = {f'{where}"{kind}"}}': ago[kind] for kind in (ECHO, tasks.nothing.module_path)}
+    assert found == pytest.approx(due, abs=20)
 
 
 def test_channels_and_what_may_wait_for_limits_are_shown(store):

@@ -307,6 +307,17 @@ def test_the_view_knows_only_what_was_signed_and_is_there(alias):
         asked(token)
 
 
+def test_the_token_of_a_backend_that_was_removed_is_that_of_no_message(alias, settings):
+    token = tasks.remind.enqueue(7).signed_id
+    before = settings.TASKS["default"]
+    settings.TASKS = {"other": before}
+    with pytest.raises(Http404):
+        asked(token)
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    with pytest.raises(Http404):
+        asked(token)
+
+
 def nobody(request, result):
     return False
 

@@ -8,6 +8,7 @@ these may happen twice, or in two processes at once: the second one finds nothin
 
 from __future__ import annotations
 
+import logging
 import time
 from datetime import timedelta
 from functools import partial
@@ -15,19 +16,21 @@ from itertools import batched
 from math import inf
 from typing import TYPE_CHECKING
 
+from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, OuterRef, Q
 
 from delayedq.cancelling import PATIENCE, cancel
-from delayedq.core.flows import FlowState, StepState, flow_of, step_id
+from delayedq.core.flows import StepState, flow_of
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store.flows.ending import advance, end, lock_flows, lock_if_free
-from delayedq.store.pages import Page
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Generator, Iterator, Mapping
+    from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.store.base import Store
+
+logger = logging.getLogger("delayedq")
 
 #: Messages in one transaction.
 CHUNK = 1_000
@@ -37,6 +40,8 @@ READ = 5_000
 FLOWS = 100
 #: Who stores a group in parts (`commit_every`) and stored none of it for this long has died.
 SILENCE = timedelta(days=1)
+#: What says nothing of the flow that is looked at.
+_AWAY = (OperationalError, InterfaceError)
 #: The round over all flows, beside the flows (by id) that are being stopped.
 _ROUND = 0
 
@@ -45,19 +50,21 @@ class Sweeping:
     """Rounds over the flows that have not ended, page by page; what is to be stopped has its turn beside them.
 
     No step reads more than FLOWS flows and their steps, or READ members, or ends more than CHUNK messages: whoever has
-    leases to renew pauses between two of them, and goes on there. patience: as for `cancel`.
+    leases to renew pauses between two of them, and goes on there. Only the ids of a round are read at once: on
+    PostgreSQL no index has them in their order. patience: as for `cancel`.
     """
 
     def __init__(self, store: Store, patience: float = PATIENCE) -> None:
         self._store = store
         self._patience = patience
-        self._after = 0
+        self._pages: Iterator[Sequence[int]] | None = None
         self._going: dict[int, Iterator[None]] = {}
 
     def go_on(self, pause_at: float = inf) -> None:
         """At least one step, until the round is over and all is stopped, or this moment of `time.monotonic()`.
 
-        Raises django.db.Error; the next call goes on behind what failed. One query if no flow is open.
+        What is wrong with a flow is logged, and the others go on. Raises django.db.Error if the database is away, or
+        has locked something; the next call goes on behind what failed. One query if no flow is open.
         """
         self._going.setdefault(_ROUND, self._round())
         while self._going:
@@ -69,25 +76,48 @@ class Sweeping:
                 return
 
     def _round(self) -> Iterator[None]:
-        while page := self._page():
-            self._after = page[-1].pk
+        if self._pages is None:
+            rows = Flow.objects.using(self._store.alias).filter(ended_at=None)
+            self._pages = batched(sorted(rows.values_list("id", flat=True)), FLOWS)
+        for ids in self._pages:
             yield
-            yield from self._look(page)
-        self._after = 0
+            yield from self._isolated(ids)
+        self._pages = None
 
-    def _page(self) -> list[Flow]:
-        rows = Flow.objects.using(self._store.alias).filter(ended_at=None, id__gt=self._after).order_by("id")
-        return list(rows.only("stopped_at", "deadline_at")[:FLOWS])
+    def _isolated(self, ids: Sequence[int]) -> Iterator[None]:
+        """What fails is halved until it is one flow: that is left out."""
+        try:
+            yield from self._look(ids)
+        except _AWAY:
+            raise
+        except Exception:
+            if len(ids) == 1:
+                logger.exception("Flow %s is left as it is: the look at it has failed.", ids[0])
+                return
+            half = len(ids) // 2
+            for some in (ids[:half], ids[half:]):
+                yield
+                yield from self._isolated(some)
 
-    def _look(self, flows: Collection[Flow]) -> Iterator[None]:
+    def _stopping(self, flow: int) -> Iterator[None]:
+        try:
+            yield from _stop(self._store, flow, self._patience)
+        except _AWAY:
+            raise
+        except Exception:
+            logger.exception("Flow %s was not stopped. The next round tries it again.", flow)
+
+    def _look(self, ids: Sequence[int]) -> Iterator[None]:
         now = self._store.now()
+        rows = Flow.objects.using(self._store.alias).filter(id__in=ids, ended_at=None)
+        flows = list(rows.only("stopped_at", "deadline_at"))
         going = _going_steps(self._store, [flow.pk for flow in flows])
         stopped = {flow.pk for flow in flows if flow.stopped_at or (flow.deadline_at and flow.deadline_at <= now)}
         for flow in _half_stored(going, now).difference(stopped):
             if _mark_stopped(self._store, flow, now):
                 stopped.add(flow)
         for flow in sorted(stopped):
-            self._going.setdefault(flow, _stop(self._store, flow, self._patience))
+            self._going.setdefault(flow, self._stopping(flow))
         sizes = {
             step.pk: step.size for step in going if step.state == StepState.RUNNING and step.flow_id not in stopped
         }
@@ -181,20 +211,26 @@ def _end_vanished(store: Store, sizes: Mapping[int, int]) -> Generator[None, Non
 
 
 def _open_members(store: Store, sizes: Mapping[int, int]) -> Iterator[dict[int, int]]:
-    """The members of these steps that have not ended, with their steps; READ of them at once, by the index.
+    """The members of these steps that have not ended, with their steps; READ of all members at once."""
+    for page in members(store, sizes, Q(outcome=None)):
+        yield {id_: step for id_, step, outcome in page if outcome is None}
 
-    Those of a large step that have ended are read too: no statement has to pass a million of them.
+
+def members(store: Store, sizes: Mapping[int, int], which: Q) -> Iterator[list[tuple[int, int, str | None]]]:
+    """Such members (message, step and outcome) of steps of so many members; READ of them at once, by the index.
+
+    Of a large step, all are read: no statement has to pass a million of them that are others.
     """
-    members = FlowMember.objects.using(store.alias)
+    columns = ("message_id", "step_id", "outcome")
     for steps in _together(sizes):
+        rows = FlowMember.objects.using(store.alias).filter(step_id__in=steps).values_list(*columns)
         if sum(sizes[step] for step in steps) <= READ:
-            yield dict(members.filter(step_id__in=steps, outcome=None).values_list("message_id", "step_id"))
+            yield list(rows.filter(which))
             continue
-        (step,) = steps
-        rows = members.filter(step_id=step).order_by("message_id").values_list("message_id", "outcome")
+        rows = rows.order_by("message_id")
         page = list(rows[:READ])
         while page:
-            yield {id_: step for id_, outcome in page if outcome is None}
+            yield page
             page = list(rows.filter(message_id__gt=page[-1][0])[:READ])
 
 
@@ -234,46 +270,3 @@ def _judge(store: Store, steps: Collection[int], flows: Collection[int]) -> None
     with store.database.atomic():
         lock_flows(store, {*map(flow_of, steps), *flows})
         advance(store, steps, flows)
-
-
-def forget_flows(
-    store: Store, older_than: timedelta, after: tuple[datetime, int] | None = None, limit: int = FLOWS
-) -> Page:
-    """Of the next flows that ended longer ago, delete those that nothing needs, with their steps.
-
-    Their messages go with the history. A flow that did not succeed stays as long as one of its messages is a dead
-    letter, or lives again.
-    """
-    rows = Flow.objects.using(store.alias).filter(ended_at__lt=store.now() - older_than)
-    if after is not None:
-        rows = rows.filter(Q(ended_at__gt=after[0]) | Q(ended_at=after[0], id__gt=after[1]))
-    page = list(rows.order_by("ended_at", "id").values_list("ended_at", "id")[:limit])
-    forgotten = sum(store.database.retried(partial(_forget, store, id_, ended_at)) for ended_at, id_ in page)
-    return Page(forgotten, page[-1] if len(page) == limit else None)
-
-
-def _forget(store: Store, id_: int, ended_at: datetime | None) -> bool:
-    """Its steps go first, without which it is not retried any more; then its members, CHUNK at a time.
-
-    What is left of it then is found again by its row. Nothing waits for one who retries it in a long transaction.
-    """
-    rows = Flow.objects.using(store.alias).filter(id=id_, ended_at=ended_at)
-    of_flow = FlowMember.objects.using(store.alias).filter(
-        step_id__gte=step_id(id_, 0), step_id__lt=step_id(id_ + 1, 0)
-    )
-    with store.database.atomic():
-        if not lock_if_free(store, rows):
-            return False
-        if rows.exclude(outcome=FlowState.SUCCEEDED).exists() and of_flow.filter(_needed(store)).exists():
-            return False
-        FlowStep.objects.using(store.alias).filter(flow_id=id_).delete()
-    while ids := list(of_flow.values_list("message_id", flat=True)[:CHUNK]):
-        of_flow.filter(message_id__in=ids).delete()
-    return bool(rows.delete()[0])
-
-
-def _needed(store: Store) -> Q:
-    """Members whose messages end their steps once more, or may be brought back to do so."""
-    messages = Message.objects.using(store.alias).filter(id=OuterRef("message_id"))
-    history = FinishedMessage.objects.using(store.alias).filter(outcome="failed", id=OuterRef("message_id"))
-    return ~Q(outcome="succeeded") & (Q(Exists(messages)) | Q(Exists(history)))

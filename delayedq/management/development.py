@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.utils.autoreload import StatReloader, get_child_arguments
 
+from delayedq.management.arguments import positive
 from delayedq.worker.child import STOP_SIGNALS
 
 if TYPE_CHECKING:
@@ -97,12 +99,25 @@ class Together:
                 one.send_signal(number)
 
 
-def run_reloading(out: OutputWrapper) -> int:
-    """Run the same without --reload, anew after each change; what fails waits for the next change."""
-    words = [*(word for word in get_child_arguments() if word != "--reload"), "--lines"]
+def add_reload(parser: ArgumentParser) -> None:
+    parser.add_argument("--reload", action="store_true", help="For development: restart when code changes.")
+    parser.add_argument(
+        "--parent",
+        type=positive,
+        metavar="PID",
+        help="Stop when the process that started this one, with this id, is gone.",
+    )
+
+
+def run_reloading(out: OutputWrapper, parent: int | None) -> int:
+    """Run the same without --reload, anew after each change; what fails waits for the next change.
+
+    The workers end if this process is killed, and all of them if that with the pid `parent` is.
+    """
+    words = [*(word for word in get_child_arguments() if word != "--reload"), "--lines", *_owned()]
     workers, changes = Together([[*map(str, words)]]), Changes()
     workers.start()
-    while not workers.stopping:
+    while not workers.stopping and parent in {None, os.getppid()}:
         path = changes.look()
         if path is not None:
             out.write(f"{path.name} has changed: the workers start anew.")
@@ -112,6 +127,11 @@ def run_reloading(out: OutputWrapper) -> int:
         elif workers.codes() == [0]:
             break
     return workers.end()
+
+
+def _owned() -> list[str]:
+    """Flags of workers that end with this process, however it ends. The last ones hold."""
+    return ["--parent", str(os.getpid())]
 
 
 def add_dev(parser: ArgumentParser) -> None:
@@ -125,7 +145,7 @@ def run_dev(options: dict[str, Any]) -> None:
     """The site and its workers, until one of them ends, or Ctrl-C."""
     django = list(map(str, get_child_arguments()))[: -len(sys.argv[1:])]
     site = [*django, "runserver", *filter(None, [options["address"]])]
-    both = Together([site, [*django, "run_workers", "--reload", *options["workers"].split()]])
+    both = Together([site, [*django, "run_workers", "--reload", *_owned(), *options["workers"].split()]])
     both.start()
     while not both.stopping and both.codes() == [None, None]:
         time.sleep(0.2)

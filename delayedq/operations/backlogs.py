@@ -12,7 +12,7 @@ from django.db.models import Min, Q
 from delayedq.conf import get_settings
 from delayedq.core.channels import BOUNDARY, is_limited
 from delayedq.core.scaling import threads_needed
-from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, is_free, is_held
+from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, PausedTask, is_free, is_held
 from delayedq.operations.archived import archive_open_since
 from delayedq.operations.channels import rules_here
 from delayedq.operations.counting import bounded_rows
@@ -47,6 +47,7 @@ class Backlog:
     those that have messages, by (queue, state): IN_TURN, RESTING or BLOCKED; with more than FEW the queue is "".
 
     `oldest`: by queue that is not paused, for how long its first message has been due that waits for no limit.
+    `oldest_of_task`: the same by queue and task that are not paused, with at most FEW live messages.
     `oldest_limited`: the same of the first that waits for a limit, of queues with such messages.
     """
 
@@ -58,6 +59,7 @@ class Backlog:
     channels: Counter[tuple[str, str]] = field(default_factory=Counter)
     oldest: dict[str, float] = field(default_factory=dict)
     oldest_limited: dict[str, float] = field(default_factory=dict)
+    oldest_of_task: dict[tuple[str, str], float] = field(default_factory=dict)
     offered: int = 0  #: The highest id: about how many messages there ever were.
     workers: int = 0
     threads_needed: int = 0  #: For messages to start within DELAYEDQ["TARGET_LATENCY"].
@@ -76,8 +78,10 @@ def backlog(store: Store) -> Backlog:
     _count_channels(store, now, found)
     _count_dead(store, found)
     waiting = waits(store, heads, now)
-    found.oldest = _oldest({queue: wait.late for queue, wait in waiting.items()})
-    found.oldest_limited = _oldest({queue: wait.limited for queue, wait in waiting.items() if wait.limited})
+    found.oldest = _oldest({queue: wait.late for queue, wait in waiting.items()}, OTHERS)
+    found.oldest_limited = _oldest({queue: wait.limited for queue, wait in waiting.items() if wait.limited}, OTHERS)
+    of_task = {names: late for names, late in found.oldest_of_task.items() if names[0] in waiting}
+    found.oldest_of_task = _oldest(of_task, (OTHERS, OTHERS))
     found.workers = len(workers)
     asked = demand_of(store, heads, held, now)
     found.threads_needed = threads_needed(asked, get_settings().TARGET_LATENCY.total_seconds())
@@ -90,19 +94,23 @@ def backlog(store: Store) -> Backlog:
 
 def _count_live(store: Store, now: datetime, heads: Iterable[LaneHead], held: int, found: Backlog) -> None:
     live = Message.objects.using(store.alias).filter(queue__gt="")
-    live = live.annotate(is_held=is_held(now), is_limited=Q(priority__lt=BOUNDARY))
-    columns = ("queue", "kind", "scheduled_at", "is_held", "is_limited")
+    paused = Q(kind__in=PausedTask.objects.values("kind"))
+    live = live.annotate(is_held=is_held(now), is_limited=Q(priority__lt=BOUNDARY), is_paused=paused)
+    columns = ("queue", "kind", "scheduled_at", "is_held", "is_limited", "is_paused")
     rows = list(live.order_by("queue", "priority", "scheduled_at").values_list(*columns)[: FEW + 1])
     found.offered = _highest(store)
     if len(rows) > FEW:
         _count_queues(store, now, heads, found)
         found.running["", ""] = held
         return
-    for queue, kind, scheduled_at, is_leased, in_channel in rows:
+    for queue, kind, scheduled_at, is_leased, in_channel, is_paused in rows:
         state = found.running if is_leased else found.due if scheduled_at <= now else found.scheduled
         state[queue, kind] += 1
         if state is found.due and in_channel:
             found.limited[queue] += 1
+        elif state is found.due and not is_paused:
+            late = found.oldest_of_task.get((queue, kind), 0.0)
+            found.oldest_of_task[queue, kind] = max(late, _age(scheduled_at, now))
     for counted in (found.due, found.scheduled, found.running):
         _bound(counted, (OTHERS, OTHERS))
     _bound(found.limited, OTHERS)
@@ -156,10 +164,10 @@ def _bound[Names](counted: Counter[Names], others: Names) -> None:
         counted[others] += number
 
 
-def _oldest(seconds: dict[str, float]) -> dict[str, float]:
-    """The queues that have waited the longest, and the longest of the others."""
+def _oldest[Names: (str, tuple[str, str])](seconds: dict[Names, float], others: Names) -> dict[Names, float]:
+    """The names that have waited the longest, and the longest of the others."""
     ordered = sorted(seconds.items(), key=lambda one: (-one[1], one[0]))
-    return dict(ordered[:QUEUES]) | ({OTHERS: ordered[QUEUES][1]} if len(ordered) > QUEUES else {})
+    return dict(ordered[:QUEUES]) | ({others: ordered[QUEUES][1]} if len(ordered) > QUEUES else {})
 
 
 def _oldest_end(store: Store) -> datetime | None:

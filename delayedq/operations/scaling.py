@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from delayedq.core.channels import is_limited
 from delayedq.core.scaling import Demand
 from delayedq.models import FinishedMessage, Message, is_free
+from delayedq.operations.counting import bounded_rows
 from delayedq.operations.workers import live_workers
 from delayedq.store.protocol import BARE
 
@@ -15,13 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
 
+    from django.db.models import QuerySet
+
     from delayedq.store.base import Store
     from delayedq.store.protocol import LaneHead
 
 #: Arrivals are counted over this time, and run times averaged over the last MOST messages of an hour.
-WINDOW, HISTORY = timedelta(minutes=1), timedelta(hours=1)
-#: At most this many messages are counted, and as many ended ones read.
-MOST = 1_000
+WINDOW, HISTORY, MOST = timedelta(minutes=1), timedelta(hours=1), 1_000
+#: What is due is counted up to this number, and estimated beyond.
+COUNTED = 10_000
 
 #: When a message was due, started and ended.
 Times = tuple["datetime", "datetime", "datetime"]
@@ -40,26 +43,24 @@ def demand_of(
     """The same from what a scan has found, and how many messages workers hold."""
     first = [one for one in heads if one.due_in <= 0 and _counts(one)]
     due = _due(store, first, now)
+    came = bounded_rows(due.filter(scheduled_at__gt=now - WINDOW), COUNTED).number
     ended = _ended(store, now, serves)
     runs = [(finished - started).total_seconds() for _, started, finished in ended]
     return Demand(
         oldest_due=max((-one.due_in for one in first), default=0.0),
-        due=len(due),
-        arrivals=sum(1 for at in due if at > now - WINDOW) / WINDOW.total_seconds() + _rate(ended, now),
+        due=bounded_rows(due, COUNTED).number,
+        arrivals=came / WINDOW.total_seconds() + _rate(ended, now),
         run_seconds=max(0.0, sum(runs) / len(runs)) if runs else 0.0,
         running=held,
     )
 
 
-def _due(store: Store, heads: Iterable[LaneHead], now: datetime) -> list[datetime]:
-    """When messages fell due that could be claimed: of each lane the last, at most MOST together."""
-    found: list[datetime] = []
-    for head in heads:
-        if len(found) < MOST:
-            lane = Message.objects.using(store.alias).filter(queue=head.queue, priority=head.priority)
-            rows = lane.filter(is_free(now), scheduled_at__lte=now).order_by("-scheduled_at")
-            found += rows.values_list("scheduled_at", flat=True)[: MOST - len(found)]
-    return found
+def _due(store: Store, heads: Iterable[LaneHead], now: datetime) -> QuerySet[Message]:
+    """What could be claimed in these lanes: in no other lane of their queues and priorities is anything due."""
+    lanes = [(head.queue, head.priority) for head in heads]
+    queues, priorities = {queue for queue, _ in lanes}, {priority for _, priority in lanes}
+    rows = Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities)
+    return rows.filter(is_free(now), scheduled_at__lte=now)
 
 
 def _counts(head: LaneHead) -> bool:

@@ -21,7 +21,8 @@ from delayedq.core.serialization import load_call
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import CannotRun, UnknownTask, WorkerVanished
-from delayedq.flows.sweeping import flow_deadlines, forget_flows, sweep
+from delayedq.flows.forgetting import forget_flows
+from delayedq.flows.sweeping import flow_deadlines, sweep
 from delayedq.limits import rules_for
 from delayedq.management.backends import all_stores
 from delayedq.store import serving, store_for

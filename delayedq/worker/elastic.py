@@ -17,7 +17,7 @@ from django.db import Error, connections
 from delayedq.core.scaling import Scale, scaled
 from delayedq.operations.scaling import demand
 from delayedq.store import serve, served_store
-from delayedq.worker.child import STOP_SIGNALS, fork, leave, signals_held_back
+from delayedq.worker.child import STOP_SIGNALS, fork, leave, reason_of, signals_held_back
 from delayedq.worker.restarts import Restarts
 from delayedq.worker.sessions import keep_no_query_log
 
@@ -72,8 +72,8 @@ class Elastic:
 
     def _start_due(self) -> None:
         if self._process is not None and not self._process.is_alive():
+            self._tell_of_death(self._process)
             self._process = None
-            self._restarts.died()
         if self._process is None and not self._stopped and not self._restarts.due_in():
             self._restarts.started()
             self._pipe, far_end = fork.Pipe(duplex=False)
@@ -81,6 +81,15 @@ class Elastic:
                 self._process = fork.Process(target=self._watch, args=(far_end, os.getpid()), name="delayedq-elastic")
                 self._process.start()
             far_end.close()
+
+    def _tell_of_death(self, process: ForkProcess) -> None:
+        pause = self._restarts.died()
+        if not self._stopped:
+            logger.warning(
+                "The process that asks %r how many worker processes it needs (pid %s) died (%s); another starts in"
+                " %.1f s.",
+                self._alias, process.pid, reason_of(process.exitcode or 0), pause, extra={"pid": os.getpid()},
+            )  # fmt: skip
 
     def _watch(self, pipe: Connection, supervisor: int) -> None:
         """The body of the process."""

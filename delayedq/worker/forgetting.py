@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import Error
 
 from delayedq.conf import get_settings
-from delayedq.flows.sweeping import forget_flows
+from delayedq.flows.forgetting import forget_flows
 from delayedq.store.expiring import expire_results
 from delayedq.store.pages import Page, looks_of_apps
 from delayedq.store.progress import forget_progress

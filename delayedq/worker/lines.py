@@ -12,6 +12,7 @@ from django.conf import settings
 from django.core.management.color import supports_color
 
 from delayedq.compat import TASKS_LOGGER
+from delayedq.operations.wording import printable
 from delayedq.records import leave_tasks_to_us
 from delayedq.worker.logs import is_full
 
@@ -47,7 +48,7 @@ class TaskLines:
 
     def _line(self, result: AttemptResult, decided: Decision | None) -> str:
         attempt, word = result.attempt, _word(decided)
-        name = f"{attempt.kind} {attempt.key or f'#{attempt.id}'}".replace("\n", " ")
+        name = printable(f"{attempt.kind} {attempt.key or f'#{attempt.id}'}")
         assert result.started is not None
         took = _span(result.finished - result.started)
         again = f", attempt {attempt.attempt} of {attempt.max_attempts}" if attempt.attempt > 1 else ""

@@ -44,7 +44,8 @@ class Liveness:
     def ready(self) -> bool:
         """True if each fleet has a worker process that claims, or would if something were due."""
         return self.live() and all(
-            any(leases.pid and leases.silent_for() < SILENT for leases in one.leases) for one in self._fleets
+            any(leases.pid and leases.silent_for() < SILENT and not leases.away for leases in one.leases)
+            for one in self._fleets
         )
 
     def endpoint(self, address: str, port: int) -> Endpoint:
@@ -96,8 +97,9 @@ class SystemD:
         self._watched = "WATCHDOG_USEC" in os.environ and pid == str(os.getpid())
         self._ready = False
 
-    def tell(self, *, ready: bool, live: bool) -> None:
-        if ready and not self._ready:
+    def tell(self, *, live: bool) -> None:
+        """READY does not wait for a database that is away: systemd would end a start that lasts, and try again."""
+        if live and not self._ready:
             self._ready = True
             self._send("READY=1")
         if live and self._watched:
@@ -129,7 +131,7 @@ class Reporting:
             return
         self._next_at = time.monotonic() + EVERY
         live = self._liveness.live()
-        self._systemd.tell(ready=live and self._liveness.ready(), live=live)
+        self._systemd.tell(live=live)
         if self._file is not None:
             self._file.tell(live=live)
 

@@ -143,7 +143,7 @@ class Loop:
             logger.info("Worker %s ends: an operator asked to %s it.", self.name, asked, extra={"pid": os.getpid()})
             self.stop()
         lost = self._pool.find_lost(get_settings().HUNG_AFTER.total_seconds())
-        self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf)
+        self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf, away=self._outage.is_on)
         self._tally.state(self._pool, self._in_flight.held)
         if not self._stopping and (2 * len(lost) >= self._pool.size or self._in_flight.is_alone(lost)) and lost:
             logger.error(

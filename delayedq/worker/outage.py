@@ -72,6 +72,11 @@ class Outage:
                 extra={"pid": os.getpid()},
             )  # fmt: skip
 
+    @property
+    def is_on(self) -> bool:
+        """True from the first failure of any part until all that failed have had an answer."""
+        return bool(self._failures)
+
     def lasts(self, part: str = "loop") -> bool:
         """True until the next try of this part."""
         return self.rest(part) > 0.0

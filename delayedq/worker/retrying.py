@@ -42,16 +42,21 @@ def check_in_time(attempt: Attempt) -> None:
 
 def _has_started(attempt: Attempt) -> bool:
     """In an attempt that was not charged: one that was snoozed, or whose worker gave it up after a step."""
-    return bool(own(attempt.claimed.metadata, STARTED)) or has_steps(served_store(), attempt.claimed)
+    return own(attempt.claimed.metadata, STARTED) == _life(attempt) or has_steps(served_store(), attempt.claimed)
+
+
+def _life(attempt: Attempt) -> str:
+    """What changes where a message is brought back after its end: it has not started then."""
+    return attempt.scheduled_at_initially.isoformat()
 
 
 def with_start(ended: AttemptResult) -> str | None:
     """The metadata of a message that might expire, and is snoozed after it has started; None: as it was."""
     attempt, metadata = ended.attempt, ended.attempt.claimed.metadata
     is_first = ended.started is not None and attempt.attempt == 1
-    if not is_first or not isinstance(ended.outcome, AskedSnooze) or attempt.expires is None or own(metadata, STARTED):
+    if not is_first or not isinstance(ended.outcome, AskedSnooze) or attempt.expires is None:
         return None
-    return with_own(metadata, {STARTED: True})
+    return None if own(metadata, STARTED) == _life(attempt) else with_own(metadata, {STARTED: _life(attempt)})
 
 
 def _is_past(moment: datetime) -> bool:

@@ -20,8 +20,9 @@ _WORD = 8
 _FREE, _HELD, _STARTED = 0, 1, 2
 #: The words about the process, behind the columns.
 (
-    _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _CLAIM_EXPIRED_UNTIL, _ASKED, _CLAIMS,
-) = range(10)  # fmt: skip
+    _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _AWAY, _CLAIM_EXPIRED_UNTIL, _ASKED,
+    _CLAIMS,
+) = range(11)  # fmt: skip
 #: What an operator may ask of the process, as the word of it; 0: nothing.
 _REQUESTS: tuple[Request | None, ...] = (None, *Request)
 #: How many claims are remembered: one is under way, and the one before may not be entered yet.
@@ -42,9 +43,9 @@ class SharedLeases:
 
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
     started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
-    is deaf, until when it may claim expired leases and what an operator asks of it (the keeper writes these two), the
-    tokens of claims of which not all
-    that they leased is entered, and of claims that were given up, as their answer was lost.
+    is deaf, whether its database is away, until when it may claim expired leases and what an operator asks of it (the
+    keeper writes these two), the tokens of claims of which not all that they leased is entered, and of claims that were
+    given up, as their answer was lost.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -94,9 +95,9 @@ class SharedLeases:
         self._process[free[0] if free else _GIVEN_UP[0]] = token
         self.forget_claim(token)
 
-    def report(self, *, lost_threads: int, deaf: bool) -> None:
-        """What is wrong with the process, for the registry."""
-        self._process[_LOST_THREADS], self._process[_DEAF] = lost_threads, deaf
+    def report(self, *, lost_threads: int, deaf: bool, away: bool = False) -> None:
+        """What is wrong with the process, for the registry and for who asks whether it is ready."""
+        self._process[_LOST_THREADS], self._process[_DEAF], self._process[_AWAY] = lost_threads, deaf, away
 
     def farewell(self) -> None:
         """The process ends, and nothing that it claimed is unknown to the keeper."""
@@ -177,6 +178,11 @@ class SharedLeases:
     def deaf(self) -> bool:
         """True if the listener of the process is deaf: it receives no notifications."""
         return bool(self._process[_DEAF])
+
+    @property
+    def away(self) -> bool:
+        """True if the database does not answer the process."""
+        return bool(self._process[_AWAY])
 
     def claims(self) -> list[int]:
         """The tokens of claims that may have leased more than is entered: under way, or not answered."""

@@ -34,7 +34,7 @@ KEEPER_TIMEOUT = 10.0
 class Supervisor:
     """Starts fleets, one for each database, and stops them together. Needs fork, so it runs on POSIX systems only.
 
-    No fleet waits for another one: a database that is away stops only its own.
+    No fleet waits for another one: a database that is away stops only its own. `parent`: a pid; all end when it does.
     """
 
     def __init__(
@@ -43,11 +43,13 @@ class Supervisor:
         shutdown_timeout: timedelta,
         endpoints: Endpoints | None = None,
         reporting: Reporting | None = None,
+        parent: int | None = None,
     ) -> None:
         self._fleets = fleets
         self._endpoints = endpoints or Endpoints([])
         self._reporting = reporting or Reporting(Liveness(fleets))
         self._shutdown_timeout = shutdown_timeout
+        self._parent = parent
         self._stop_by: float | None = None
         self._pipe = WakeUpPipe()
 
@@ -76,6 +78,7 @@ class Supervisor:
                 fleet.start_due()
             self._endpoints.start_due()
             self._wait()
+            self._follow()
             self._reporting.tell()
             for fleet in self._fleets:
                 fleet.reap()
@@ -113,6 +116,11 @@ class Supervisor:
             fleet.kill_keeper()
 
     # Stopping
+
+    def _follow(self) -> None:
+        """Stop if the process is gone with which this one is to end."""
+        if self._parent is not None and os.getppid() != self._parent and self._stop_by is None:
+            self._stop(signal.SIGTERM, None)
 
     def _stop(self, number: int, _frame: FrameType | None) -> None:
         if self._stop_by is not None:  # the second signal

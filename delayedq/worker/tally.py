@@ -2,7 +2,7 @@
 
 A worker counts in the loop, a round trip at a time, and writes a file once a second if something has changed. The
 reader adds what ended processes had counted to one file, and removes theirs: counters never go back, also when the
-reader is replaced.
+reader is replaced. That file names theirs too, so that a reader that dies before it has removed them adds none twice.
 """
 
 from __future__ import annotations
@@ -189,20 +189,31 @@ class Tallies:
             return self._total()
 
     def _total(self) -> Counts:
-        ended, over, total = Counts(), [], Counts()
-        ended.add(_read(self._directory / ENDED) or Counts(), self._named)
+        ended, over, total = Counts(), {}, Counts()
+        before, added = self._ended()
+        ended.add(before, self._named)
         for path in sorted(self._directory.glob("[0-9]*")):
             if path.suffix:
                 continue
             is_over = find(int(path.name)) is None
-            if counts := _read(path):
+            if is_over and (mark := _mark(path)) in added:
+                over[path] = mark  # who added it has died before it could remove it
+            elif counts := _read(path):
                 (ended if is_over else total).add(counts, self._named, gauges=not is_over)
-                over += [path] if is_over else []
-        if over and _write(self._directory / ENDED, ended.dumps()):
+                over |= {path: mark} if is_over else {}
+        if over and _write(self._directory / ENDED, f"{ended.dumps()}\n{json.dumps([*over.values()])}"):
             for path in over:
                 path.unlink(missing_ok=True)
         total.add(ended, self._named)
         return total
+
+    def _ended(self) -> tuple[Counts, list[str]]:
+        """What ended processes had counted, and the files of which that was added last."""
+        try:
+            counts, _, added = (self._directory / ENDED).read_text().partition("\n")
+            return Counts.loads(counts), json.loads(added)
+        except (OSError, ValueError):
+            return Counts(), []
 
     def _named(self, key: Key) -> Key:
         """The key, with OTHERS for names that are too many. Names that were counted apart once always are."""
@@ -222,6 +233,14 @@ def _read(path: Path) -> Counts | None:
         return Counts.loads(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def _mark(path: Path) -> str:
+    """Differs for another process that has the same id, later."""
+    with suppress(OSError):
+        found = path.stat()
+        return f"{path.name} {found.st_ino} {found.st_mtime_ns}"
+    return ""
 
 
 def _write(path: Path, text: str) -> bool:

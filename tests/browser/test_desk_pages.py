@@ -146,6 +146,60 @@ def test_two_items_are_taken_and_decided_by_keyboard_alone(browser, ann, root):
 
 
 @sqlite
+@pytest.mark.parametrize("root", [DESK, ADMIN], ids=["own", "admin"])
+def test_an_item_is_postponed_by_keyboard_alone(browser, ann, root):
+    item = opened(refund, 10)
+    item.take(ann)
+    page = browser(ann)
+    page.goto(f"{root}{item.pk}/")
+    press_until(page, "Postpone")  # which unfolds its form
+    page.keyboard.press("Enter")
+    press_until(page, "until")
+    year = timezone.now().year + 1
+    page.keyboard.type(f"0102{year}")
+    page.keyboard.press("Tab")
+    page.keyboard.type("0930AM")
+    press_until(page, "why")
+    page.keyboard.type("no receipt yet")
+    page.keyboard.press("Tab")
+    assert focused(page) == "Postpone"
+    page.keyboard.press("Enter")
+    page.locator(".messagelist", has_text="Postponed.").wait_for()
+    item.refresh_from_db()
+    assert (item.state, item.why) == (State.POSTPONED, "no receipt yet")
+    until = timezone.localtime(item.until)
+    assert (until.year, until.month, until.day, until.hour) == (year, 1, 2, 9)
+
+
+@sqlite
+@pytest.mark.parametrize("root", [DESK, ADMIN], ids=["own", "admin"])
+def test_decisions_are_reviewed_by_keyboard_alone(browser, ann, bob, root):
+    approved, sent_back = opened(reviewed, 80), opened(reviewed, 90)
+    for item in (approved, sent_back):
+        item.take(bob)
+        item.finish({"amount": 80, "paid": False}, by=bob)
+    page = browser(ann)
+    page.goto(root)
+    press_until(page, "Review")
+    page.keyboard.press("Enter")
+    for item, button, said in ((approved, "Approve", "Approved."), (sent_back, "Send back", "Sent back.")):
+        page.wait_for_url(f"**{root}review/")
+        press_until(page, f"#{item.message_id}")
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{root}{item.pk}/")
+        if item == sent_back:
+            press_until(page, "why")
+            page.keyboard.type("too much")
+        press_until(page, button)
+        page.keyboard.press("Enter")
+        page.locator(".messagelist", has_text=said).wait_for()
+    approved.refresh_from_db()
+    sent_back.refresh_from_db()
+    assert (approved.state, approved.reviewed_by) == (State.DONE, ann)
+    assert (sent_back.state, sent_back.why, sent_back.holder) == (State.REJECTED, "too much", bob)
+
+
+@sqlite
 def test_what_was_refused_has_the_focus_and_is_decided_after_all(browser, ann):
     item = opened(refund, 10)
     item.take(ann)

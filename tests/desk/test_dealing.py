@@ -8,7 +8,7 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import desk
-from delayedq.desk import dealing
+from delayedq.desk import dealing, rules
 from delayedq.desk.models import DeskQueue, Item, Skill, State
 from delayedq.desk.signals import item_changed
 from delayedq.testing import clock, run_due
@@ -107,3 +107,16 @@ def test_who_was_given_others_meanwhile_is_left_out(people):
     item_changed.connect(give)
     assert desk.distribute(QUEUE, people) == 2
     assert [Item.objects.assigned(user).count() for user in (ann, bob)] == [2, 2]
+
+
+def test_who_holds_the_least_weight_gets_the_next_one_however_many_that_is(people):
+    ann, bob = people
+    many(skilled.using(priority=9), 1)  # of weight 3
+    assert desk.distribute(QUEUE, [ann]) == 1
+    many(refund, 1, 2, 3)  # of weight 1: as much in all
+    assert desk.distribute(QUEUE, people) == 3
+    assert [Item.objects.assigned(user).count() for user in (ann, bob)] == [1, 3]
+    many(skilled.using(priority=9), 2)  # whose weight counts as soon as it is given
+    many(refund, 4, 5, 6)
+    assert desk.distribute(QUEUE, people) == 4
+    assert [rules.load(user, QUEUE) for user in people] == [6, 6]

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import desk
+from delayedq.desk import sweeping
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
 from delayedq.desk.models import Item, State
 from delayedq.desk.sweeping import let_wait
 from delayedq.testing import clock
-from tests.desk.given import ALL, PAID, QUEUE, opened, person, reviewed
+from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
 
 pytestmark = [pytest.mark.usefixtures("store"), pytest.mark.urls("tests.desk.urls")]
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -68,6 +69,7 @@ def test_what_has_run_out_waits_after_the_next_round_and_its_last_holder_may_sti
         held.finish(PAID, by=ann)
         renewed.renew(ann)
         assert (held.state, renewed.state, renewed.holder) == (State.DONE, State.ASSIGNED, ann)
+        assert renewed.until == time() + refund.desk.hold
 
 
 @pytest.mark.parametrize("is_later", [False, True], ids=["before the round", "after it"])
@@ -99,6 +101,26 @@ def test_of_what_has_run_out_a_round_takes_a_page_at_a_time(store, monkeypatch):
         time.advance(hours=2)
         assert let_wait(store, limit=2) == (2, True)
         assert let_wait(store, True, limit=2) == (1, None)
+
+
+def test_who_renews_an_item_that_a_round_has_found_keeps_it(store, monkeypatch):
+    ann, found = person("ann", *ALL), sweeping.ended
+
+    def renewed_then(*given):
+        """What has run out, which is renewed before the round changes it."""
+        keys = list(found(*given))
+        for item in Item.objects.filter(pk__in=keys):
+            item.renew(ann)
+        return keys
+
+    with clock(START) as time:
+        item = opened()
+        item.take(ann)
+        time.advance(hours=2)
+        monkeypatch.setattr(sweeping, "ended", renewed_then)
+        assert let_wait(store) == (0, None)
+        item.refresh_from_db()
+        assert (item.state, item.until) == (State.ASSIGNED, time() + refund.desk.hold)
 
 
 def test_what_a_user_holds_who_is_deleted_waits_at_once(store):

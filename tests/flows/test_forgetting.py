@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from contextlib import contextmanager
 from datetime import timedelta
 from threading import Thread
 
 import pytest
 from django.db import connections, transaction
+from django.test.utils import CaptureQueriesContext
 
+from delayedq import Flow as Graph
 from delayedq import chain, group
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows import sweeping
-from delayedq.flows.sweeping import forget_flows
+from delayedq.flows import forgetting, sweeping
+from delayedq.flows.forgetting import forget_flows
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
@@ -88,7 +91,7 @@ def test_a_flow_that_is_retried_as_it_is_about_to_be_deleted_stays(alias, store,
 
 
 def test_a_flow_of_which_a_part_is_deleted_is_not_retried(alias, store, monkeypatch):
-    monkeypatch.setattr(sweeping, "CHUNK", 2)
+    monkeypatch.setattr(forgetting, "CHUNK", 2)
     result = group([tasks.nothing.s()] * 5).enqueue()
     result.cancel()
     parts = []
@@ -130,3 +133,51 @@ def test_what_is_left_of_a_flow_is_deleted_by_the_next_look(alias, store):
     assert result.steps() == []
     assert forget_flows(store, OLD) == (1, None)
     assert not any(model.objects.exists() for model in (Flow, FlowMember))
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Limits that a few members reach."""
+    for module, limit in ((forgetting, "CHUNK"), (forgetting, "READ"), (sweeping, "READ")):
+        monkeypatch.setattr(module, limit, 2)
+
+
+def looks(store, connection):
+    """What each look of a round has removed; none of their statements takes more than the limits."""
+    removed, going = [], None
+    while not removed or going is not None:
+        with CaptureQueriesContext(connection) as captured:
+            page = forget_flows(store, OLD, going)
+        for one in captured:
+            assert all(listed.count(",") < 2 for listed in re.findall(r" IN \(([^()]*)\)", one["sql"])), one
+        removed.append(page.removed)
+        going = page.reached
+    return removed
+
+
+def test_a_large_flow_is_deleted_in_looks_between_which_leases_are_renewed(store, connection, small):
+    group([tasks.nothing.s()] * 9).enqueue().cancel()
+    # In four of them members are read, and each of the others removes a part.
+    assert looks(store, connection) == [0] * 4 + [1] * 5
+    assert not any(model.objects.exists() for model in (Flow, FlowStep, FlowMember))
+
+
+@pytest.mark.parametrize("bad", [0, 8])
+def test_a_large_flow_with_a_dead_letter_stays_wherever_that_is(store, connection, small, bad):
+    group([fails("bad") if number == bad else tasks.nothing.s() for number in range(9)]).enqueue()
+    chain(tasks.nothing.s()).enqueue()
+    run()
+    assert sum(looks(store, connection)) == 1
+    assert FlowMember.objects.count() == 9
+
+
+def test_a_large_flow_of_many_steps_is_looked_at_too(store, connection, small):
+    flow = Graph("many", policy="continue")
+    for number in range(5):
+        flow.add(str(number), fails("bad") if number == 4 else tasks.nothing.s())
+    flow.enqueue()
+    run()
+    assert sum(looks(store, connection)) == 0
+    FinishedMessage.objects.filter(outcome="failed").delete()
+    assert sum(looks(store, connection)) >= 1
+    assert not any(model.objects.exists() for model in (Flow, FlowStep, FlowMember))

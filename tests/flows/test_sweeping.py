@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from datetime import timedelta
@@ -168,6 +169,66 @@ def test_a_sweep_goes_on_behind_flows_that_it_failed_at(alias, store, small, mon
         keeper.go_on()
     keeper.go_on()
     assert [flow.state for flow in flows] == ["running"] * 2 + ["cancelled"] * 2
+
+
+def broken(result):
+    """A flow whose row somebody has changed by hand, so that it can't be judged."""
+    FlowStep.objects.filter(flow_id=result.id).update(after="[1")
+    return result
+
+
+@pytest.mark.parametrize("which", [0, 4, 6])
+def test_a_flow_that_fails_is_left_out_and_named_and_the_others_go_on(alias, store, caplog, which):
+    flows = [chain(tasks.nothing.s()).enqueue() for _ in range(7)]
+    bad = broken(flows.pop(which))
+    Message.objects.all().delete()
+    sweep(store)
+    assert [flow.state for flow in flows] == ["cancelled"] * 6
+    assert bad.state == "running"
+    named = [one.message for one in caplog.records if one.exc_info]
+    assert named == [f"Flow {bad.id} is left as it is: the look at it has failed."]
+    FlowStep.objects.filter(flow_id=bad.id).update(after="[]")
+    sweep(store)
+    assert bad.state == "cancelled"
+
+
+def test_a_flow_that_fails_as_it_is_stopped_holds_up_nothing(alias, store, caplog):
+    flows = [chain(tasks.nothing.s()).enqueue(deadline=HOUR) for _ in range(3)]
+    broken(flows[1])
+    sweep(late(store))
+    assert [flow.state for flow in flows] == ["failed", "running", "failed"]
+    assert f"Flow {flows[1].id} was not stopped." in caplog.text
+    assert not Message.objects.exists()
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_round_reads_few_flows_more_than_are_open(alias, store, connection, small):
+    """Open flows between many that have ended, as after days of work: neither those nor the open ones are passed."""
+    times = {"created_at": store.now(), "name": "many"}
+    ended = times | {"ended_at": store.now(), "outcome": "succeeded"}
+    Flow.objects.bulk_create(Flow(**(ended if number % 100 else times)) for number in range(4_000))
+    connection.cursor().execute("ANALYZE delayedq_flow")
+    asked = [one for one in statements(alias, Sweeping(store, patience=0.0).go_on) if _reads_flows(one)]
+    assert len(asked) >= 20
+    assert sum(rows_read(connection, one) for one in asked) <= 6 * 40
+
+
+def _reads_flows(sql):
+    return sql.startswith("SELECT") and ' FROM "delayedq_flow" ' in sql and "FOR UPDATE" not in sql
+
+
+def rows_read(connection, sql):
+    """Those of flows that the statement looks at, whether it returns them or not."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}")
+        (answer,) = cursor.fetchone()
+    nodes, read = [(json.loads(answer) if isinstance(answer, str) else answer)[0]["Plan"]], 0
+    while nodes:
+        node = nodes.pop()
+        nodes += node.get("Plans", [])
+        if node.get("Relation Name") == "delayedq_flow":
+            read += (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+    return read
 
 
 def test_a_member_that_ends_or_lives_again_as_it_is_looked_at_is_left(alias, store):

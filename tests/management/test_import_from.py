@@ -21,6 +21,13 @@ every = Message.objects.order_by("id").values("kind", "key", "queue", "priority"
 print(json.dumps([{**one, "payload": loads(one["payload"]), "metadata": loads(one["metadata"])} for one in every],
     default=str))
 """
+SCHEDULES = """
+import json
+from delayedq import schedules
+from delayedq.models import CronSchedule
+names = CronSchedule.objects.order_by("name").values_list("name", flat=True)
+print(json.dumps({name: schedules.get(name) for name in names}, default=str))
+"""
 TASKS_DB = """
 from datetime import UTC, datetime
 from django_tasks_db.models import DBTaskResult
@@ -69,7 +76,9 @@ add("minutes", "I", minutes=10, repeats=3)
 add("daily", "D", kwargs="value='v'")
 add("weekly", "W", kwargs="{'value': 'v'}")
 add("quarterly", "Q")
-add("cron", "C", cron="0 9 * * 1", next_run=None)
+add("cron", "C", cron="0 9 * * 1", next_run=None, cluster="big")
+add("every second month", "BM")
+add("yearly", "Y")
 add("late", "M", next_run=datetime(2099, 3, 31, 15, tzinfo=UTC))
 add("hooked", "H", hook="tests.app.tasks.nothing")
 add("code", "H", args="open('x')")
@@ -90,8 +99,13 @@ def defer(**options):
     return app.configure_task("tests.app.tasks.mark", allow_unknown=True, **options)
 later = datetime(2099, 1, 1, tzinfo=UTC)
 defer(queueing_lock="a", queue="mail", priority=7, schedule_at=later).defer(name="later", value="v")
-defer(lock="one at a time", priority=1000).defer(name="locked")
+defer(lock="one at a time").defer(name="locked")
+defer(queueing_lock="taken", priority=1000).defer(name="urgent")
 defer().defer(nothing_like_that=1)
+"""
+AGAIN = """
+from procrastinate.contrib.django import app
+app.configure_task("tests.app.tasks.mark", allow_unknown=True, queueing_lock="taken").defer(name="another")
 """
 
 
@@ -126,6 +140,10 @@ def import_from(project, origin, *flags, status=0):
 
 def messages(project):
     return json.loads(project("-c", SETUP + READ))
+
+
+def schedules(project):
+    return json.loads(project("-c", SETUP + SCHEDULES))
 
 
 def row(output, *words):
@@ -171,6 +189,10 @@ def test_what_waits_in_django_ox_is_moved_with_its_attempts_and_its_schedules_ar
     assert by_name["tried"]["max_attempts"] == 3
     assert "30 2 * * *" in row(told, "nightly", "imported")
     assert "disabled, as it was" in row(told, "often", "every 0:10:00")
+    found = schedules(project)
+    given = {"task": MARK, "kwargs": {"name": "x"}, "start": "2013-01-01 00:00:00+00:00"}
+    assert found["nightly"] == {**given, "cron": "30 2 * * *", "starting_deadline": "0:01:00"}
+    assert found["often"] == {**given, "every": "0:10:00", "anchor": "1970-01-01 00:01:00+00:00"}
     for name, reason in (("wrong", "at noon"), ("a list", "kwargs"), ("unread", "kwargs")):
         assert reason in row(told, f"{name} ", "refused")
     assert "its time has passed: it will not run" in row(told, "over ", "imported")
@@ -198,6 +220,8 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
         ("weekly", "30 11 * * 6"),
         ("quarterly", "30 11 14 3,6,9,12 *"),
         ("cron", "0 9 * * 1"),
+        ("every second month", "30 11 14 1,3,5,7,9,11 *"),
+        ("yearly", "30 11 14 3 *"),
     ):
         assert times in row(told, f"{name} ", "imported")
     for name, reason in (
@@ -212,6 +236,9 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
         ("daily", "There is a schedule 'daily' already"),
     ):
         assert reason in row(told, f"{name} ", "refused")
+    assert "its cluster 'big' was left out" in row(told, "cron ", "imported")
+    minutes = schedules(project)["minutes"]
+    assert (minutes["max_runs"], minutes["args"]) == (3, ["x"])
     assert "its time has passed: it will not run" in row(told, "past ", "imported")
     assert "disabled, as it was" in row(told, "ended ", "imported")
     again = import_from(project, "django-q2", "--task", f"{THERE}.in_django_q={MARK}")
@@ -227,12 +254,17 @@ def test_what_waits_in_procrastinate_is_moved_with_its_queueing_lock_as_the_key(
     assert "would be moved" in import_from(project, "procrastinate", "--dry-run")
     assert messages(project) == []
     told = import_from(project, "procrastinate")
-    (moved,) = messages(project)
+    moved, urgent = messages(project)
     assert (moved["key"], moved["priority"], moved["queue"]) == ("a", 7, "mail")
+    assert (urgent["key"], urgent["priority"]) == ("taken", 100), "more than there is here"
     assert moved["payload"] == {"kwargs": {"name": "later", "value": "v"}}
     assert "may not overlap" in row(told, "refused", "channel")
     assert "missing a required argument: 'name'" in row(told, "refused", "mark: ")
-    assert "moved" not in import_from(project, "procrastinate")
+    project("-c", SETUP + AGAIN)
+    told = import_from(project, "procrastinate")
+    assert "moved" not in told
+    assert "refused" in row(told, "A live message has the key 'taken'.")
+    assert messages(project) == [moved, urgent], "it is kept as it was"
 
 
 HOSTILE = """

@@ -24,11 +24,12 @@ def add(name, task=MARK, args='["x"]', **fields):
 ten = IntervalSchedule.objects.create(every=10, period="minutes")
 def crontab(**fields):
     return CrontabSchedule.objects.create(timezone="Europe/London", **fields)
-later = ClockedSchedule.objects.create(clocked_time=datetime(2099, 1, 1, 12, tzinfo=UTC))
+later = ClockedSchedule.objects.create(clocked_time=datetime(2099, 1, 1, 12, 0, 0, 7, tzinfo=UTC))
 sun = SolarSchedule.objects.create(event="sunrise", latitude=51, longitude=0)
 add("every ten minutes", interval=ten, expire_seconds=120, priority=3)
 add("nightly", crontab=crontab(minute="30", hour="2"), kwargs='{"value": "v"}', enabled=False)
 add("working days", crontab=crontab(minute="0", hour="9", day_of_week="mon-fri"), one_off=True)
+add("from then on", interval=ten, start_time=datetime(2099, 1, 1, 12, 0, 0, 7, tzinfo=UTC), queue="mail", exchange="x")
 add("both days", crontab=crontab(minute="0", hour="9", day_of_month="13", day_of_week="fri"))
 add("once", clocked=later, one_off=True)
 past = ClockedSchedule.objects.create(clocked_time=datetime(2020, 1, 1, 12, tzinfo=UTC))
@@ -93,6 +94,7 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
         assert reason in told[name], name
     assert "counts from the Unix epoch" in told["every ten minutes"]
     assert "priority 3 of the broker was left out" in told["every ten minutes"]
+    assert "exchange, routing key and headers were left out" in told["from then on"]
     assert "disabled, as it was" in told["nightly"]
     assert "its time has passed" in told["past"], "and it must not run a day later, at the same time"
 
@@ -101,6 +103,12 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
     assert found["schedules"] == {
         "elsewhere": {**mark, "every": "0:10:00"},
         "every ten minutes": {**mark, "every": "0:10:00", "starting_deadline": "0:02:00"},
+        "from then on": {
+            **mark,
+            "every": "0:10:00",
+            "start": "2099-01-01 12:00:00+00:00",
+            "queue_name": "mail",
+        },
         "nightly": {**mark, "cron": "30 2 * * *", "timezone": "Europe/London", "kwargs": {"value": "v"}},
         "once": {
             **mark,
@@ -118,7 +126,7 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
         },
         "working days": {**mark, "cron": "0 9 * * mon-fri", "timezone": "Europe/London", "max_runs": 1},
     }
-    assert found["messages"] == 4, "the disabled one has none"
+    assert found["messages"] == 5, "the disabled one has none"
     assert "There is a schedule 'nightly' already" in import_(project)["nightly"]
 
 
@@ -164,7 +172,7 @@ def test_odd_rows_are_refused_with_the_reason_and_keep_no_other_from_being_impor
         assert "imported" in told[name], name
     assert "it will not run" in told["over"]
     assert "disabled, as it was" in told["one-off, disabled"]
-    assert sum("refused" in line or "imported" in line for line in told.values()) == 21, "each row is told"
+    assert sum("refused" in line or "imported" in line for line in told.values()) == 22, "each row is told"
 
     again = import_(project)
     assert not any("imported" in line for line in again.values())

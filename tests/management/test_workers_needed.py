@@ -13,6 +13,7 @@ from django.db import connections
 
 from delayedq.management.arguments import processes, scale_on
 from delayedq.models import FinishedMessage
+from delayedq.operations import scaling
 from delayedq.operations.scaling import demand
 from tests.app import tasks
 from tests.store.given import message
@@ -70,13 +71,24 @@ def test_what_waits_for_a_limit_does_not_count(store):
     assert json.loads(needed("--json"))["due"] == 0
 
 
-def test_the_read_is_bounded(store, django_assert_max_num_queries):
+def test_what_is_due_in_all_queues_is_counted_together(store):
     store.offer_many([message(scheduled_at=None, queue=f"q{number % 3}", kind=ECHO) for number in range(1_500)])
-    with django_assert_max_num_queries(15, connection=connections[store.alias]):
+    found = demand(store)
+
+    assert found.due == 1_500
+    assert found.arrivals == pytest.approx(1_500 / 60)
+
+
+def test_the_read_is_bounded(store, monkeypatch, django_assert_max_num_queries):
+    monkeypatch.setattr(scaling, "COUNTED", 1_000)
+    store.offer_many([message(scheduled_at=None, queue=f"q{number % 3}", kind=ECHO) for number in range(1_500)])
+    with django_assert_max_num_queries(15, connection=connections[store.alias]) as asked:
         found = demand(store)
 
-    assert found.due == 1_000
+    assert 1_000 <= found.due <= 3_000, "an estimate, where the database has one"
     assert found.oldest_due >= 0
+    counts = [one["sql"] for one in asked.captured_queries if "COUNT(*)" in one["sql"].upper()]
+    assert [("LIMIT 1001" in sql) for sql in counts] == [True, True]
 
 
 @pytest.mark.parametrize("text", ["", "latency", "latency=0s", "speed=3s", "latency=30"])

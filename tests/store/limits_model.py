@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from delayedq.core.limiting import Limit, Rate
+from delayedq.core.limiting import Limit, Order, Rate
 from delayedq.core.sizes import OnFull
-from tests.store.given import LEASE
+from tests.store.given import LEASE, NOW
 
 KINDS, QUEUES = ["tests.one", "tests.other"], ["mail", "post"]
-TERMS = ("concurrency", "rate", "size")
+TERMS = ("concurrency", "rate", "size", "share")
 #: What rounding may take from a token.
 GRAIN = Fraction(1, 10**6)
 #: The scope of a limit, and its terms. "kind" and "queue" stand for each task and each queue by itself.
@@ -24,6 +24,10 @@ LIMITS = {
     "queue concurrency": ("queue", Limit(concurrency=3)),
     "shared concurrency": ("the-api", Limit(concurrency=4)),
     "shared rate": ("the-api", Limit(rate=Rate(4, LEASE / 12, 6))),
+    "channel window": ("", Limit(rate=Rate(3, LEASE / 12, window=True))),
+    "task rate of first attempts": ("kind", Limit(rate=Rate(3, LEASE / 20, 1, retries=False))),
+    "channel order": ("", Limit(order=Order.STRICT)),
+    "channel share": ("", Limit(share=2)),
 }
 
 
@@ -38,6 +42,13 @@ class Known:
     held_until: float | None = None
     claimed: object = None
     is_replaced: bool = False
+    #: In a channel with a strict order, it blocks the others until it has ended; if it was replaced or moved, it may.
+    blocks: bool = False
+    may_block: bool = False
+
+    @property
+    def home(self):
+        return self.queue, self.kind, self.channel
 
     def holds(self, now):
         return self.held_until is not None and self.held_until > now
@@ -50,14 +61,31 @@ class Tokens:
     least: Fraction
     most: Fraction
     at: Fraction
+    #: When messages started, and how many of these had when the rate was changed.
+    starts: list = field(default_factory=list)
+    known: int = 0
 
     def at_moment(self, rate, now):
+        if rate.window:
+            return self._in_window(rate, now)
         gained = (Fraction(now) - self.at) * rate.count / Fraction(rate.per.total_seconds())
         return tuple(min(Fraction(rate.size), tokens + gained) for tokens in (self.least, self.most))
 
+    def _in_window(self, rate, now):
+        """What started by another rate may not be known to this one."""
+        here = [number for number, start in enumerate(self.starts) if _window(rate, start) == _window(rate, now)]
+        return rate.count - len(here), rate.count - sum(number >= self.known for number in here)
+
     def take(self, rate, now):
         least, most = self.at_moment(rate, now)
+        self.starts.append(now)
+        if rate.window:  # an ordinary bucket that follows is empty then
+            least, most = Fraction(1), max(most, self.most)
         self.least, self.most, self.at = least - 1, most - 1, Fraction(now)
+
+
+def _window(rate, now):
+    return (Fraction(NOW.timestamp()) + Fraction(now)) // Fraction(rate.per.total_seconds())
 
 
 @dataclass
@@ -82,18 +110,22 @@ class Model:
             found |= {what: value for what in TERMS if (value := getattr(limit, what)) is not None}
             if limit.size:
                 found["on_full"] = limit.on_full
+            if limit.is_strict:
+                found |= {"order": limit.order, "concurrency": 1}
         return Limit(**found)
 
     def scopes(self, one):
         """The limits of a message: the name of each, its terms now, and whether it is paused."""
         own = [(one.kind, one.channel), (one.queue, one.channel)]
         chosen = next((name for name in own if name in self.live or name in self.paused), own[0])
-        yield (one.queue, one.kind, one.channel), self.holding(chosen), chosen in self.paused
+        yield one.home, self.holding(chosen), chosen in self.paused
         for scope in ("the-api", one.kind, one.queue):
             yield scope, self.holding((scope, "")), (scope, "") in self.paused
 
     def holding(self, name):
-        return self.live[name] if name in self.live else self.defined(*name)
+        """What was set live takes the place of what it names."""
+        defined, terms = self.defined(*name), self.live.get(name, {})
+        return replace(defined, **(terms | ({"concurrency": 1} if defined.is_strict else {})))
 
     def within(self, scope):
         return [one for one in self.messages.values() if scope in {name for name, _, _ in self.scopes(one)}]
@@ -133,10 +165,31 @@ class Model:
             )
             if is_paused or full or spent:
                 return False
-        return True
+        return not (self.is_strict and any(other.blocks for other in self.beside(one)))
+
+    @property
+    def is_strict(self):
+        return self.defined("").is_strict
+
+    def beside(self, one):
+        """The other messages of its channel."""
+        return [other for other in self.messages.values() if other is not one and other.home == one.home]
+
+    def short(self, now):
+        """Channels with less than their share, in which a message is due for which their own limits have room."""
+        return {one.home for one in self.messages.values() if self._is_short(one, now)}
+
+    def _is_short(self, one, now):
+        name, limit, is_paused = next(self.scopes(one))
+        held = self.held(name, now)
+        has_room = held < min(limit.share or 0, limit.concurrency or held + 1) and not is_paused
+        is_known = one.due <= now and one.claimed is None and now >= self.untold.get(one.home, 0.0)
+        return has_room and is_known and self.tokens(name, limit.rate, now)[0] >= 1
 
     def must_start(self, one, now):
         enough = (self.tokens(scope, limit.rate, now)[0] >= 1 for scope, limit, _ in self.scopes(one))
+        if self.is_strict and any(other.may_block for other in self.beside(one)):
+            return False
         return self.may_start(one, now) and all(enough)
 
     def tokens(self, scope, rate, now):

@@ -8,9 +8,10 @@ running is what is leased.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import partial
 
 from delayedq import limits
-from delayedq.core.limiting import Limit, Rate
+from delayedq.core.limiting import Rate
 from delayedq.core.sizes import Size
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
@@ -30,6 +31,12 @@ STEP = 0.25
 MOST = 60
 #: What is set live, of a channel or of a scope.
 LIVE = [{"concurrency": 1}, {"concurrency": 5}, {"rate": Rate(1, LEASE / 20, 2)}, {"concurrency": 2, "size": 6}, {}]
+LIVE += [{"rate": Rate(2, LEASE / 12, window=True)}, {"weight": 3}, {"share": 3}]
+#: These leave the others as they are.
+TURNS = {"weight", "share"}
+#: Seconds until a message is tried again, if not at once.
+LATER = 4.0
+later = partial(retry, delay=LATER)
 #: What may happen, and with which values.
 OPERATIONS = {
     "offer": {
@@ -42,7 +49,7 @@ OPERATIONS = {
     "pass_time": {"steps": [1, 2, 4, 12, 40, 241]},
     "claim": {"limit": [1, 2, 5, 100]},
     "claim_all": {},
-    "end": {"which": range(50), "end": [succeed, fail, retry, put_back]},
+    "end": {"which": range(50), "end": [succeed, fail, retry, later, put_back]},
     "elsewhere": {"which": range(50), "how": ["renew", "renew", "release", "drop"]},
     "replace": {"which": range(50), "delay": [0.0, 3.0], "channel": ["", "", *CHANNELS], "queue": ["", "", *QUEUES]},
     "stop": {"which": range(50)},
@@ -129,7 +136,7 @@ class Run:
                     if known.holds(self.now):
                         self.model.orphaned(known)
                 known.due, known.is_replaced = due, known.claimed is not None
-                known.channel, known.queue = home["channel"], home["queue"]
+                known.channel, known.queue, known.blocks = home["channel"], home["queue"], False
 
     # Time and claims
 
@@ -139,8 +146,13 @@ class Run:
     def claim(self, limit):
         answer = self.here.claim_channels(self.rules, limit, LEASE, "first")
         assert len(answer.claimed) <= limit
+        short = self.model.short(self.now)
         for one in answer.claimed:
             self._take(one)
+        left = {home[:2] for home in short & self.model.short(self.now)}
+        for one in (self.model.messages[one.id] for one in answer.claimed):
+            _, limit, _ = next(self.model.scopes(one))  # who has more than its share leaves nobody short
+            assert one.home[:2] not in left or self.model.held(one.home, self.now) <= (limit.share or 0)
         return answer.due_in
 
     def _take(self, claimed):
@@ -149,9 +161,10 @@ class Run:
         assert not known.holds(now)
         assert self.model.may_start(known, now), (known, [*self.model.scopes(known)])
         for scope, limit, _ in self.model.scopes(known):
-            if limit.rate is not None:
+            if limit.rate is not None and (limit.rate.retries or claimed.attempt <= 1):
                 self.model.bucket(scope, limit.rate, now).take(limit.rate, now)
         known.held_until, known.claimed, known.is_replaced = now + SECONDS, claimed, False
+        known.blocks = known.may_block = True
 
     def claim_all(self):
         """What is left waits for a limit."""
@@ -164,7 +177,7 @@ class Run:
         self.check_counts()
 
     def _told_at(self, one):
-        return self.model.untold.get((one.queue, one.kind, one.channel), 0.0)
+        return self.model.untold.get(one.home, 0.0)
 
     def check_counts(self):
         """What is counted as running is what is leased."""
@@ -192,6 +205,8 @@ class Run:
             assert settled.superseded == ({id_} if one.is_replaced else set())
             if end in {succeed, fail} and not one.is_replaced:
                 del self.model.messages[id_]
+            if end is later and not one.is_replaced:
+                one.due = self.now + LATER
         self._over(one)
 
     def _over(self, one):
@@ -212,7 +227,7 @@ class Run:
         elif any(orphan.claimed is one.claimed for orphan in self.model.orphans):
             return
         else:
-            self.model.untold[one.queue, one.kind, one.channel] = self.now + SECONDS
+            self.model.untold[one.home] = self.now + SECONDS
             Message.objects.filter(pk=id_).delete()
             del self.model.messages[id_]
         one.held_until = one.claimed = None
@@ -265,10 +280,8 @@ class Run:
         id_, token = one.claimed.id, one.claimed.token
         if how == "renew":
             assert self.here.renew([(id_, token)], LEASE).lost == {(id_, token)}
-            late, kept = (
-                not one.holds(self.now),
-                ChannelMessage.objects.filter(message_id=held_key(id_, token)).exists(),
-            )
+            late = not one.holds(self.now)
+            kept = ChannelMessage.objects.filter(message_id=held_key(id_, token)).exists()
             assert kept or late  # its place was given away
             if kept:
                 self.model.renewed(one.claimed, self.now + SECONDS)
@@ -295,15 +308,18 @@ class Run:
             due = self.now + delay
             moved = operator_store(self.store.alias).at(at(self.now)).move([Move(seen, at(due), queue, seen.priority)])
             if moved == {id_}:
-                one.queue, one.due, self.moved_at = queue, due, self.now
+                one.queue, one.due, self.moved_at, one.blocks = queue, due, self.now, False
 
     # Live
 
     def change(self, kind, channel, terms):
+        if not channel and terms.keys() & TURNS:
+            return
         limits.set(kind, channel=channel, store=self.here, **terms)
         self._changed((kind, channel))
         self._settle_bucket(kind, channel)
-        self.model.live[kind, channel] = Limit(**terms)
+        whole = {} if terms.keys() & TURNS else dict.fromkeys(("concurrency", "rate", "size"))
+        self.model.live[kind, channel] = self.model.live.get((kind, channel), {}) | whole | terms
 
     def toggle(self, what, kind, channel):
         name = (kind, channel)
@@ -322,7 +338,7 @@ class Run:
         self.model.paused.discard(name)
         for scope, tokens in self.model.buckets.items():
             if name[1] and isinstance(scope, tuple) and scope[2] == name[1]:
-                tokens.most = Fraction(10**6)
+                tokens.most, tokens.known = Fraction(10**6), len(tokens.starts)
 
     def _settle_bucket(self, scope, channel):
         """At a change, what a bucket has gained so far may be that of the rate before it, or of the one that comes."""
@@ -330,3 +346,4 @@ class Run:
         if rate is not None and tokens is not None and not channel:
             gone = Fraction(self.now) - tokens.at
             tokens.most, tokens.at = tokens.most + gone * 10**6, Fraction(self.now)
+            tokens.known = len(tokens.starts)

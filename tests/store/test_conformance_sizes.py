@@ -27,6 +27,9 @@ from tests.store.given import NOW, at, together, undone
 CREATED, UPDATED, IGNORED, DROPPED = OfferOutcome
 
 
+ONE_BY_ONE = ("INSERT INTO delayedq_finishedmessage", "DELETE FROM delayedq_message", "INSERT INTO delayedq_message ")
+
+
 def sized(channel, most=2, key=None, on_full=OnFull.DROP, scope="", **fields):
     return in_channel(channel, key, sizes=(Size(scope, most, on_full),), **fields)
 
@@ -216,6 +219,40 @@ def test_the_newest_is_left_however_many_were_dropped_before_a_claim_comes(store
     assert not ChannelMessage.objects.filter(
         message_id__in=FinishedMessage.objects.filter(key="2").values("id")
     ).exists()
+
+
+def test_a_batch_that_drops_many_takes_as_many_statements_as_one_that_drops_a_few(store, alias):
+    new = partial(sized, "a", 60, on_full=OnFull.DROP_OLDEST)
+
+    def statements(number):
+        with CaptureQueriesContext(connections[alias]) as captured:
+            assert offer(store, *[new(scheduled_at=at(-1)) for _ in range(number)]) == [CREATED] * number
+        assert live() == {"a": 60}
+        # SQLite, which has no round trips, stores and ends them one by one.
+        return len([one for one in captured if not one["sql"].lstrip().startswith(ONE_BY_ONE)])
+
+    offer(store, *[new() for _ in range(60)])
+    statements(2)
+    assert statements(50) <= statements(2) + 2
+    assert statements(100) <= statements(2) + 2
+
+
+def test_what_was_due_first_makes_room_first_whether_it_is_old_or_new(store):
+    new = partial(sized, "a", 3, on_full=OnFull.DROP_OLDEST)
+    offer(store, *[new(key=f"old {n}", scheduled_at=at(n)) for n in (1, 5, 9)])
+    times = {"new 3": 3, "new 0": 0, "new 7": 7, "new 8": 8, "new 2": 2}
+    assert offer(store, *[new(key=key, scheduled_at=at(n)) for key, n in times.items()]) == [CREATED] * 5
+    # In turn, these make room: old 1, new 3, new 0, old 5, new 7.
+    assert set(Message.objects.values_list("key", flat=True)) == {"old 9", "new 8", "new 2"}
+
+
+def test_a_message_that_was_replaced_in_the_batch_makes_room_as_it_is_due_now(store):
+    new = partial(sized, "a", 2, on_full=OnFull.DROP_OLDEST)
+    offer(store, new(key="x", scheduled_at=at(1)), new(key="y", scheduled_at=at(2)))
+    given = [("z", 3), ("y", 9), ("w", 4), ("v", 5)]
+    outcomes = offer(store, *[new(key=key, scheduled_at=at(n)) for key, n in given])
+    assert outcomes == [CREATED, UPDATED, CREATED, CREATED]
+    assert set(Message.objects.values_list("key", flat=True)) == {"y", "v"}
 
 
 def test_a_limit_that_drops_keeps_the_oldest_of_another_one(store):

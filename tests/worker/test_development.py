@@ -77,6 +77,21 @@ def test_a_signal_from_the_terminal_lets_running_tasks_finish(workers, number):
 
 
 @SQLITE
+def test_workers_that_start_anew_end_with_the_process_that_is_killed_and_finish_what_runs(workers):
+    chores.nap.enqueue("long", 3.0)
+    one = workers("--reload", "--no-cron", "--threads", "1")
+    eventually(lambda: marked("long began"))
+    group = os.getpgid(Worker.objects.values_list("pid", flat=True).get())
+    one.send(signal.SIGKILL)
+    try:
+        one.finish()  # all that write to its pipe have ended
+    except subprocess.TimeoutExpired:
+        os.killpg(group, signal.SIGKILL)
+        raise
+    assert marked("long ended")
+
+
+@SQLITE
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=lambda number: number.name)
 def test_the_site_and_its_workers_run_together(store, environment, number):
     with socket.socket() as taken:
@@ -126,6 +141,16 @@ def test_each_attempt_is_one_line_without_its_secrets(decided, error, attempt, l
         logger.filters[:] = before
 
     assert capfd.readouterr().out[9:] == f"{line}\n"
+
+
+def test_a_key_does_not_reach_the_terminal_as_it_is(capfd, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", open(1, "w", closefd=False))  # noqa: SIM115 - with a descriptor
+    message = SimpleNamespace(kind="a.task", key="\x1b[2Jred\n\u202e", id=7, attempt=1, max_attempts=8)
+    lines = TaskLines(wanted=False)
+    lines._wanted = True
+    lines.tell([(SimpleNamespace(attempt=message, started=1.0, finished=1.003, error=None), None)])
+
+    assert capfd.readouterr().out[9:] == "succeeded a.task \\x1b[2Jred\\n\\u202e 3 ms\n"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,11 @@ from tests.app import chores
 from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql", "sqlite"], indirect=True)
+
+
+def children(process):
+    pid = process.process.pid
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def test_processes_grow_with_a_backlog_and_shrink_after_it(workers):
@@ -49,3 +57,23 @@ def test_what_a_process_runs_when_it_retires_is_finished_however_long_it_takes(w
     one.finish()
 
     assert set(FinishedMessage.objects.values_list("attempts", "outcome")) == {(1, "succeeded")}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_the_process_that_asks_the_database_is_replaced_and_that_is_said(workers):
+    one = workers("--processes", "1-2", "--threads", "1", "--scale-on", "latency=2s", "--no-cron")
+    eventually(Worker.objects.exists)
+
+    def asking():
+        """Neither a worker nor the lease keeper, which is started first."""
+        _, *others = children(one)
+        return {*others} - {*Worker.objects.values_list("pid", flat=True)}
+
+    (before,) = eventually(asking)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: asking() - {before})
+    one.send(signal.SIGTERM)
+    _, output = one.finish()
+
+    assert re.findall(rf"how many worker processes it needs \(pid {before}\) died \(signal SIGKILL\)", output)
+    assert output.count("how many worker processes it needs") == 1

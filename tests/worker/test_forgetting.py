@@ -11,7 +11,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from delayedq import chain
-from delayedq.flows.sweeping import forget_flows
+from delayedq.flows.forgetting import forget_flows
 from delayedq.models import FinishedMessage, Flow, FlowMember, MessageProgress, RecordedStep
 from delayedq.store import pages
 from delayedq.store.pages import Page
@@ -87,7 +87,7 @@ def test_a_page_of_flows_may_end_among_those_that_ended_at_one_moment(store):
 
 
 def test_many_members_are_deleted_in_parts(store, monkeypatch):
-    monkeypatch.setattr("delayedq.flows.sweeping.CHUNK", 2)
+    monkeypatch.setattr("delayedq.flows.forgetting.CHUNK", 2)
     chain(*(tasks.nothing.si() for _ in range(5))).enqueue()
     run()
     assert forget_flows(store, -DAY) == (1, None)

@@ -20,6 +20,7 @@ from delayedq.worker.shared_leases import SharedLeases
 from tests.app import chores, tasks
 from tests.test_metrics import values_of
 from tests.worker.conftest import eventually
+from tests.worker.test_limits_soak import away
 
 
 @pytest.fixture
@@ -84,6 +85,16 @@ def test_probes_answer_from_shared_memory(store, workers, port, tmp_path):
     assert started.finish()[0] == 0
     assert not path.exists()
     assert fetched(port, "/live") == (0, "")
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_workers_are_not_ready_while_their_database_refuses_them(store, workers, port):
+    workers("--health-port", f"127.0.0.1:{port}")
+    eventually(lambda: fetched(port, "/ready")[0] == 200)
+    with away(store.alias):
+        eventually(lambda: fetched(port, "/ready") == (503, "not ready\n"))
+        assert fetched(port, "/live")[0] == 200
+    eventually(lambda: fetched(port, "/ready")[0] == 200)
 
 
 @pytest.fixture

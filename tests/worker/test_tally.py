@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from threading import Barrier
 
 import pytest
@@ -142,6 +143,24 @@ def test_what_has_ended_stays_when_the_process_that_answers_is_replaced(tmp_path
 
     assert [total.counters["claims", "default"] for total in totals] == [1, 1]
     assert [sum(total.histograms["run_seconds", "default"][:-1]) for total in totals] == [1, 1]
+
+
+def die(*_, **__):
+    raise KeyboardInterrupt
+
+
+def test_a_reader_that_dies_before_it_removes_what_it_added_counts_nothing_twice(tmp_path, monkeypatch):
+    ended(tmp_path, ("claims", "default"), ("claims", "default"))
+    monkeypatch.setattr(Path, "unlink", die)
+    with pytest.raises(KeyboardInterrupt):
+        Tallies(tmp_path).total()
+    monkeypatch.undo()
+    assert len([*tmp_path.glob("[0-9]*")]) == 2
+    (tmp_path / f"{NOBODY}").replace(tmp_path / "kept")
+    ended(tmp_path, ("claims", "default"))  # of another process with the same id
+
+    assert [Tallies(tmp_path).total().counters["claims", "default"] for _ in range(2)] == [3, 3]
+    assert not [*tmp_path.glob("[0-9]*")]
 
 
 def test_processes_that_each_see_other_tasks_share_the_names(tmp_path):

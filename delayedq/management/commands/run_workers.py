@@ -14,7 +14,7 @@ from delayedq.conf import get_settings
 from delayedq.core.scaling import Scaling
 from delayedq.management.arguments import named, positive, processes, queue_names, scale_on, seconds, worker_name
 from delayedq.management.backends import backends, by_database, check_tables
-from delayedq.management.development import run_reloading
+from delayedq.management.development import add_reload, run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
 from delayedq.store import store_for
@@ -71,7 +71,7 @@ class Command(BaseCommand):
         parser.add_argument(
             "--lease", type=seconds, metavar="S", help="Seconds that a lease lasts unless renewed (DELAYEDQ['LEASE'])."
         )
-        parser.add_argument("--reload", action="store_true", help="For development: restart when code changes.")
+        add_reload(parser)
         parser.add_argument(
             "--lines", action="store_true", help="Write a line per task (default with DEBUG if LOGGING is not set)."
         )
@@ -86,7 +86,7 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         if options["reload"]:
-            sys.exit(run_reloading(self.stdout))
+            sys.exit(run_reloading(self.stdout, options["parent"]))
         served = backends(options["backend"])
         by_alias = by_database(served)
         for alias in by_alias:
@@ -104,7 +104,7 @@ class Command(BaseCommand):
             chosen = replace(chosen, tallies=monitoring.tallies)
             fleets = [_fleet(alias, chosen, options["processes"][1], scaling) for alias in by_alias]
             reporting, endpoints = monitoring.of(fleets)
-            code = Supervisor(fleets, chosen.shutdown_timeout, endpoints, reporting).run()
+            code = Supervisor(fleets, chosen.shutdown_timeout, endpoints, reporting, options["parent"]).run()
         if code:
             sys.exit(code)
 

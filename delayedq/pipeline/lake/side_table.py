@@ -13,12 +13,12 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import CommitProperties
-from deltalake.transaction import AddAction
+from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
 from delayedq.exceptions import LakeUnusable
@@ -28,8 +28,10 @@ from delayedq.pipeline.lake.table import LakeTable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from deltalake import Schema
+    from pyarrow.fs import FileInfo
 
     #: A row, by the names of its columns.
     type Row = Mapping[str, Any]
@@ -38,6 +40,13 @@ if TYPE_CHECKING:
 _OWN = {"schema_version": "integer", "source": "string", "batch": "long"}
 #: So often rows are added, or found added: another one may commit each time.
 _ATTEMPTS = 20
+
+
+class Joined(NamedTuple):
+    """How many files became one, with how many rows; 0 if somebody else has replaced them meanwhile."""
+
+    files: int
+    rows: int
 
 
 class SideTable(LakeTable):
@@ -119,6 +128,46 @@ class SideTable(LakeTable):
                 added += len(missing)
         raise LakeUnusable(f"Rows that were added to {self.path} are not there. Nothing was deleted: run it again.")
 
+    def compact(self, small: int) -> Iterator[Joined]:
+        """Join the files of less than so many bytes, about that many bytes at once; one result for each commit.
+
+        Raises LakeUnusable. Without a table, or with one small file, there is none.
+        """
+        files = [file for file in self._files(self.snapshot()) if file["size_bytes"] < small] if self.exists() else []
+        files.sort(key=lambda file: file[f"min.{self.id_column}"])
+        while len(files) > 1:
+            taken = [files.pop(0), files.pop(0)]
+            while files and sum(file["size_bytes"] for file in taken) < small:
+                taken.append(files.pop(0))
+            yield self._join(taken)
+
+    def _join(self, files: list[dict[str, Any]]) -> Joined:
+        rows = pa.concat_tables([self._read(file["path"]) for file in files])
+        published = sum(file["num_records"] for file in files)
+        added = self._written(rows, changes=False)
+        if rows.num_rows != published or not self._read(added.path).equals(rows):
+            raise LakeUnusable(
+                f"{len(files)} files of {self.path} have {rows.num_rows:,} rows that can be read, and were published "
+                f"with {published:,}; or they can't be written. Nothing was replaced: `run_pipeline check` tells more."
+            )
+        now, paths = round(time.time() * 1000), {file["path"] for file in files}
+        removed = [RemoveAction(file["path"], False, now, file["size_bytes"], {}) for file in files]
+        while True:
+            snapshot = self.snapshot()
+            if not paths <= {file["path"] for file in self._files(snapshot)}:
+                return Joined(0, 0)
+            if self._commit(snapshot, [*removed, added], CommitProperties(max_commit_retries=0)):
+                return Joined(len(files), rows.num_rows)
+
+    def unneeded(self, before: datetime) -> list[FileInfo]:
+        """As that of the lake, of this table; none without it."""
+        if not self.exists():
+            return []
+        snapshot = self.snapshot()
+        needed = {file["path"] for file in self._files(snapshot)} | self._removed_since(snapshot, before)
+        files = [info for info in self.stored() if not info.path.startswith("_delta_log/")]
+        return [info for info in files if info.path not in needed and info.mtime is not None and info.mtime < before]
+
     def _cells(self, row: Row) -> tuple[Any, ...]:
         return tuple(row[name] for name in self.columns)
 
@@ -145,15 +194,19 @@ class SideTable(LakeTable):
 
     def _append(self, snapshot: Snapshot, rows: list[dict[str, Any]]) -> bool:
         """Write a file and let it count; False, and nothing is changed, if there is a newer version."""
+        added = self._written(pa.Table.from_pylist(rows, self.arrow()), changes=True)
+        return self._commit(snapshot, [added], CommitProperties(max_commit_retries=0))
+
+    def _written(self, rows: pa.Table, *, changes: bool) -> AddAction:
+        """Write a file, which counts when this is committed."""
         path = f"{secrets.token_hex(16)}.parquet"
         with self._named_errors(), self.files().open_output_stream(path) as stream:
-            parquet.write_table(pa.Table.from_pylist(rows, self.arrow()), stream, compression="zstd")
-        ids = [row[self.id_column] for row in rows]
-        bounds = {"minValues": {self.id_column: min(ids)}, "maxValues": {self.id_column: max(ids)}}
-        statistics = json.dumps({"numRecords": len(rows), **bounds, "nullCount": {self.id_column: 0}})
+            parquet.write_table(rows, stream, compression="zstd")
+        ends = pc.min_max(rows[self.id_column]).as_py()
+        bounds = {"minValues": {self.id_column: ends["min"]}, "maxValues": {self.id_column: ends["max"]}}
+        statistics = json.dumps({"numRecords": rows.num_rows, **bounds, "nullCount": {self.id_column: 0}})
         size, now = self.files().get_file_info(path).size, round(time.time() * 1000)
-        action = AddAction(path, size, {}, now, data_change=True, stats=statistics)
-        return self._commit(snapshot, [action], CommitProperties(max_commit_retries=0))
+        return AddAction(path, size, {}, now, data_change=changes, stats=statistics)
 
 
 class Flows(SideTable):
@@ -193,3 +246,7 @@ class RecordedSteps(SideTable):
         "result": "string",
         "recorded_at": "timestamp",
     }
+
+
+#: All of them.
+SIDES: tuple[type[SideTable], ...] = (Flows, RecordedSteps)

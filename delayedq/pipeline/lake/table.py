@@ -196,6 +196,8 @@ class LakeTable:
 
     def delete(self, paths: list[str]) -> None:
         """Delete files that no version needs."""
+        if not paths:
+            return
         files = self.files()
         with self._named_errors():
             for path in paths:

@@ -10,7 +10,7 @@ from django.db.models import F
 
 from delayedq.exceptions import InvalidOption, LakeDamaged
 from delayedq.pipeline import books
-from delayedq.pipeline.lake.side_table import Flows, RecordedSteps
+from delayedq.pipeline.lake.side_table import SIDES
 from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.lake.table import RETENTION
 from delayedq.pipeline.models import ArchiveBatch
@@ -35,6 +35,10 @@ def run_compact(pipeline: Pipeline, options: Options) -> None:
             pipeline.tell("Another compaction has replaced these files meanwhile: nothing was changed.")
     if not done:
         pipeline.tell("No day has more than one small file: there is nothing to compact.")
+    for side in SIDES:
+        for joined in side(pipeline.lake.path).compact(small):
+            if joined.files:
+                pipeline.tell(f"{joined.files:,} files of {side.directory} with {joined.rows:,} rows are now 1.")
 
 
 def run_vacuum(pipeline: WithoutSpark, options: Options) -> None:
@@ -47,15 +51,21 @@ def run_vacuum(pipeline: WithoutSpark, options: Options) -> None:
         )
     written = tuple(f"{MESSAGES}/{batch.directory}/" for batch in ArchiveBatch.objects.filter(is_open=True))
     before = datetime.now(UTC) - older_than  # files have the time of their store, not of the database
-    unneeded = [info for info in pipeline.table.unneeded(before) if not info.path.startswith(written)]
-    megabytes = sum(info.size or 0 for info in unneeded) / 2**20
-    found = f"{len(unneeded):,} files ({megabytes:,.1f} MB)"
+    unneeded = {
+        pipeline.table.path: [info for info in pipeline.table.unneeded(before) if not info.path.startswith(written)]
+    }
+    sides = [side(pipeline.table.path) for side in SIDES]
+    unneeded |= {side.path: side.unneeded(before) for side in sides}
+    sizes = [info.size or 0 for files in unneeded.values() for info in files]
+    found = f"{len(sizes):,} files ({sum(sizes) / 2**20:,.1f} MB)"
     if options["dry_run"]:
-        for info in unneeded:
-            pipeline.tell(f"  {info.path}")
+        for path, files in unneeded.items():
+            for info in files:
+                pipeline.tell(f"  {f'{path}/{info.path}'.removeprefix(f'{pipeline.table.path}/')}")
         pipeline.tell(f"This was a dry run: {found} would be deleted.")
         return
-    pipeline.table.delete([info.path for info in unneeded])
+    for table in (pipeline.table, *sides):
+        table.delete([info.path for info in unneeded[table.path]])
     pipeline.tell(f"{found} that nobody needs any more were deleted.")
 
 
@@ -70,7 +80,7 @@ def run_status(pipeline: WithoutSpark, _: Options) -> None:
         pipeline.tell(f"  ended on {days[0]} to {days[-1]}, {len(days):,} days")
     small = sum(len(files) for files in compacting.crowded(snapshot).values())
     pipeline.tell(f"  {small:,} small files that `compact` would join")
-    flows, steps = (side(pipeline.table.path).count() for side in (Flows, RecordedSteps))
+    flows, steps = (side(pipeline.table.path).count() for side in SIDES)
     pipeline.tell(f"  {flows:,} ends of flows and {steps:,} recorded steps of messages beside them")
     source = books.source_of(pipeline.store.alias)
     pipeline.tell(f"  this database is {source!r} in it; its last batch there is {snapshot.last(source)}")
@@ -118,7 +128,7 @@ def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[str]:
     source = books.source_of(pipeline.store.alias)
     found = {number: sums for (of, number), sums in batches.items() if of == source}
     yield from _against_books(pipeline.lake.path, found, snapshot.last(source))
-    for side in (Flows, RecordedSteps):
+    for side in SIDES:
         yield from side(pipeline.lake.path).faults()
 
 

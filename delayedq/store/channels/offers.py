@@ -133,7 +133,7 @@ def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
         seconds = took.setdefault(where.id, (where, []))[1]
         if isinstance(one, Finish | GiveBack) and one.started is not None:  # else it never started
             seconds.append(max(0.0, one.started - one.finished))
-    past = over[0].claimed.scheduled_at  # it was due, so the channels are looked at at once
+    past = over[0].claimed.created_at  # the channels are looked at at once: what a person has decided was not due
     return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.values()], ended)
 
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
-from itertools import groupby
-from typing import TYPE_CHECKING
+from heapq import heapify, heappop, heappush
+from itertools import batched, groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Q
 
@@ -22,7 +23,8 @@ from delayedq.store.offers import check
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
 
     from delayedq.models import Message
     from delayedq.store.database import Database
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("delayedq")
 _floods = Floods()
 
-#: To make room, so many waiting messages are looked at in one go.
+#: To make room, so many more waiting messages are looked at than are needed, as others may have locked some.
 LOOKED_AT = 100
 
 
@@ -47,6 +49,20 @@ def offer_sized(database: Database, offers: Sequence[Offer], policy: OnConflict,
     return _Gate(database, offers, policy, store).pass_all()
 
 
+class _Waiting(NamedTuple):
+    """A message that may be dropped, in the order of their due times. rank: its id, or of a new one, its position."""
+
+    due_at: datetime
+    is_new: bool
+    rank: int
+    name: tuple[str, str]
+
+    @property
+    def number(self) -> int:
+        """Its id, or -1 - its position."""
+        return -1 - self.rank if self.is_new else self.rank
+
+
 class _Gate:
     """The offers of one chunk, while all counters of their limits are locked."""
 
@@ -58,22 +74,35 @@ class _Gate:
         self._outcomes: dict[int, Offered] = {}
         #: The positions of those that are to be stored, and the size that each of them left.
         self._passed: dict[int, int | None] = {}
+        #: By counter, what waits and may be dropped; and what is to be cancelled, or was.
+        self._waiting: dict[int, list[_Waiting]] = {}
+        self._dropped: dict[int, Counter] = {}
+        self._dropped_names: set[tuple[str, str]] = set()
+        self._gone: set[int] = set()
 
     def pass_all(self) -> list[Offered]:
         for position, offer in enumerate(self._offers):
+            self._tell_apart(offer)
             limits = [self._counters[id_] for id_ in _ids(offer)]
-            entered = [one for one in limits if not one.has(self._known(offer))]
+            known = self._known(offer)
+            entered = [one for one in limits if not one.has(known)]
             if self._makes_room(offer, entered):
                 for one in entered:
                     one.size += 1
+                self._waits_too(position, offer, entered, is_new=known is None)
                 if offer.key is not None:
                     self._live[offer.kind, offer.key] = _address(offer)
                 self._passed[position] = _least_room(limits)
             else:
                 self._outcomes[position] = Offered(OfferOutcome.DROPPED, None, size=_least_room(limits))
-        self._store_passed()
+        self._flush()
         counters.store(self._database, self._counters.values())
         return [self._outcomes[position] for position in range(len(self._offers))]
+
+    def _tell_apart(self, offer: Offer) -> None:
+        """From a message of its key that makes room: that is another one."""
+        if offer.key is not None and (offer.kind, offer.key) in self._dropped_names:
+            self._flush()
 
     def _known(self, offer: Offer) -> Address | None:
         """Where the message waits that this offer replaces or keeps; None: it is a new one."""
@@ -95,40 +124,82 @@ class _Gate:
 
     def _is_full(self, one: Counter) -> bool:
         if one.is_full and not one.is_exact:
-            self._store_passed()
+            self._flush()
             one.count(self._database)
         return one.is_full
 
     def _drops_oldest(self, one: Counter) -> bool:
-        """Cancel the waiting message that has been due the longest; False: all are in flight."""
-        self._store_passed()
-        dropped = next((message for message in self._oldest(one) if self._cancelled(message)), None)
-        if dropped is None:
-            return False
-        one.places(self._database).filter(message_id=dropped.pk).delete()  # or the next offer would read it, too
+        """The waiting message that has been due the longest is to be cancelled; False: all are in flight."""
+        if one.id not in self._waiting:
+            self._flush()
+            self._waiting[one.id] = self._oldest(one)
+        waiting = self._waiting[one.id]
+        while waiting:
+            oldest = heappop(waiting)
+            if self._id(oldest.number) not in self._gone:
+                self._drop(oldest, one)
+                return True
+        return False
+
+    def _drop(self, oldest: _Waiting, one: Counter) -> None:
+        number = self._id(oldest.number)
+        self._gone.add(number)
+        self._dropped[number] = one
         one.size -= 1
-        self._live.pop((dropped.kind, dropped.key or ""), None)  # a later offer of its key is a new message
-        _tell(one, f"message {dropped.pk} was cancelled for a newer one")
-        return True
+        self._dropped_names.add(oldest.name)
+        self._live.pop(oldest.name, None)  # a later offer of its key is a new message
 
-    def _oldest(self, one: Counter) -> Iterator[Message]:
-        """Messages that wait, first the one that is due first."""
-        from delayedq.models import Message
+    def _id(self, number: int) -> int:
+        """That of the message of an offer, once it is stored."""
+        stored = self._outcomes.get(-1 - number) if number < 0 else None
+        return stored.id or number if stored else number
 
+    def _oldest(self, one: Counter) -> list[_Waiting]:
+        """Messages that wait, as many as there are offers: they are locked, so that nobody claims them."""
+        from delayedq.models import Message, is_free
+
+        most, alias = len(self._offers), self._database.alias
         places = one.live_places(self._database).filter(lease_token=0).order_by("due_at", "message_id")
-        ids = list(places.values_list("message_id", flat=True)[: (one.most or 0) + LOOKED_AT])
-        for start in range(0, len(ids), LOOKED_AT):
-            some = ids[start : start + LOOKED_AT]
-            found = Message.objects.using(self._database.alias).in_bulk(some)
-            yield from (found[id_] for id_ in some if id_ in found)
+        due = dict(places.values_list("message_id", "due_at")[: most + LOOKED_AT])
+        found: list[_Waiting] = []
+        for some in batched(due, most):
+            free = Message.objects.using(alias).filter(is_free(self._database.now()), id__in=some).order_by("id")
+            rows = self._database.unlocked(free).values_list("id", "kind", "key")
+            found += [_Waiting(due[id_], False, id_, (kind, key or "")) for id_, kind, key in rows]
+            if len(found) >= most:
+                break
+        heapify(found)
+        return found
 
-    def _cancelled(self, message: Message) -> set[int]:
-        """End it, unless it is held by now."""
+    def _waits_too(self, position: int, offer: Offer, entered: Iterable[Counter], *, is_new: bool) -> None:
+        """A later offer may drop it."""
+        if is_new:
+            due_at, name = offer.scheduled_at or self._database.now(), (offer.kind, offer.key or "")
+            for one in (one for one in entered if one.id in self._waiting):
+                heappush(self._waiting[one.id], _Waiting(due_at, True, position, name))
+        elif self._policy is not OnConflict.KEEP:  # where it waits, and when it is due, is read again
+            self._waiting.clear()
+
+    def _flush(self) -> None:
+        """Store what has passed, and cancel what was dropped for it, in a few statements."""
+        from delayedq.models import ChannelMessage, Message
         from delayedq.store import operator_store
         from delayedq.store.operator import Seen
 
-        seen = Seen._make(getattr(message, name) for name in Seen._fields)
-        return operator_store(self._database.alias).at(self._database.moment).cancel([seen])
+        self._store_passed()
+        dropped = {self._id(number): one for number, one in self._dropped.items()}
+        self._dropped.clear()
+        self._dropped_names.clear()
+        if not dropped:
+            return
+        self._gone |= dropped.keys()
+        rows = Message.objects.using(self._database.alias).in_bulk(dropped)
+        seen = [Seen._make(getattr(rows[id_], name) for name in Seen._fields) for id_ in dropped if id_ in rows]
+        operator_store(self._database.alias).at(self._database.moment).cancel(seen)
+        places = ChannelMessage.objects.using(self._database.alias)
+        places.filter(message_id__in=dropped).delete()  # or the next offer would read them, too
+        for id_, one in dropped.items():
+            _tell(one, f"message {id_} was cancelled for a newer one")
 
     def _store_passed(self) -> None:
         positions = list(self._passed)

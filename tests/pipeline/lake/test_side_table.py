@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -121,3 +121,94 @@ def _rewrite_log(steps, name, before, after):
     text = log.read_text()
     assert before in text
     log.write_text(text.replace(before, after))
+
+
+# Compaction and vacuum
+
+
+def files(steps):
+    return {path.name for path in Path(steps.path).glob("*.parquet")}
+
+
+def given_files(steps, number):
+    for batch in range(1, number + 1):
+        steps.add("one", batch, [step(batch), step(50 + batch)])
+
+
+LARGE = 2**20
+
+
+def test_small_files_become_one_with_the_same_rows(steps):
+    given_files(steps, 5)
+    before = steps.rows("one", range(100))
+    assert list(steps.compact(LARGE)) == [(5, 10)]
+    after = steps.rows("one", range(100))
+    assert sorted(map(str, after)) == sorted(map(str, before))
+    assert (steps.count(), len(steps._files(steps.snapshot()))) == (10, 1)
+    assert list(steps.compact(LARGE)) == []
+    assert steps.add("one", 6, [step(1), step(99)]) == 1  # the row that is there is found
+    assert list(steps.faults()) == []
+
+
+def test_a_compaction_takes_about_as_much_at_once_as_a_file_may_have(steps):
+    given_files(steps, 5)
+    size = max(path.stat().st_size for path in Path(steps.path).glob("*.parquet"))
+    assert list(steps.compact(1)) == []
+    assert list(steps.compact(size + 1)) == [(2, 4), (2, 4)]
+    assert stored(steps) == [1, 2, 3, 4, 5, 51, 52, 53, 54, 55]
+
+
+def test_without_a_table_nothing_is_joined_or_deleted(steps):
+    assert list(steps.compact(LARGE)) == []
+    assert steps.unneeded(datetime.now(UTC)) == []
+
+
+def test_of_two_compactions_at_once_one_replaces_the_files(steps, monkeypatch):
+    given_files(steps, 3)
+    real, others = RecordedSteps._written, [RecordedSteps(Path(steps.path).parent.as_posix())]
+
+    def written(self, rows, *, changes):
+        if others:
+            assert list(others.pop().compact(LARGE)) == [(3, 6)]
+        return real(self, rows, changes=changes)
+
+    monkeypatch.setattr(RecordedSteps, "_written", written)
+    assert list(steps.compact(LARGE)) == [(0, 0)]
+    assert steps.count() == 6
+
+
+def test_what_is_added_meanwhile_stays(steps, monkeypatch):
+    given_files(steps, 3)
+    real, others = RecordedSteps._written, [RecordedSteps(Path(steps.path).parent.as_posix())]
+
+    def written(self, rows, *, changes):
+        if others:
+            others.pop().add("one", 4, [step(4)])
+        return real(self, rows, changes=changes)
+
+    monkeypatch.setattr(RecordedSteps, "_written", written)
+    assert list(steps.compact(LARGE)) == [(3, 6)]
+    assert stored(steps) == [1, 2, 3, 4, 51, 52, 53]
+
+
+def test_a_file_that_lacks_rows_is_not_replaced(steps, monkeypatch):
+    given_files(steps, 2)
+    real = RecordedSteps._read
+    monkeypatch.setattr(RecordedSteps, "_read", lambda *given: real(*given)[1:])
+    with pytest.raises(LakeUnusable, match=r"2 rows that can be read.* Nothing was replaced"):
+        list(steps.compact(LARGE))
+    assert steps.count() == 4
+
+
+def test_a_vacuum_takes_what_no_version_of_the_retention_has(steps):
+    given_files(steps, 3)
+    replaced = files(steps)
+    list(steps.compact(LARGE))
+    (Path(steps.path) / "stray.parquet").write_bytes(b"")
+    week_ago = datetime.now(UTC) - timedelta(days=7)
+    assert steps.unneeded(week_ago) == []
+    now = datetime.now(UTC) + timedelta(seconds=1)
+    unneeded = {info.path for info in steps.unneeded(now)}
+    assert unneeded == replaced | {"stray.parquet"}
+    steps.delete(sorted(unneeded))
+    assert stored(steps) == [1, 2, 3, 51, 52, 53]

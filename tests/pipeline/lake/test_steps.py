@@ -15,6 +15,7 @@ from delayedq import history
 from delayedq.core.error_records import with_error
 from delayedq.core.fingerprints import last_error
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.lake.side_table import RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.store.protocol import Offer
 from tests.pipeline.given import DAY, NOW, finished
@@ -178,6 +179,29 @@ def test_vacuum_leaves_what_an_open_batch_writes_and_what_is_young(moved, run, t
         run("vacuum", "--older-than", "1h")
     run("vacuum", "--older-than", "0s", "--force")
     assert ids(table) == [1, 2, 3, 4, 5, 6]
+
+
+@ONE_STORE
+def test_vacuum_takes_files_of_the_tables_beside_the_messages(moved, run, table):
+    steps = RecordedSteps(table.path)
+    for number in (1, 2):
+        at = datetime.now(UTC)
+        step = {"message_id": number, "kind": "a.b", "generation": 0, "name": "a", "result": "7", "recorded_at": at}
+        steps.add("one", number, [step])
+    list(steps.compact(2**20))
+    old = (datetime.now(UTC) - 8 * DAY).timestamp()
+    for path in Path(steps.path).glob("*.parquet"):
+        os.utime(path, (old, old))
+    stray = Path(steps.path, "stray.parquet")
+    stray.write_bytes(b"")
+    os.utime(stray, (old, old))
+    told = run("vacuum", "--dry-run")
+    assert "This was a dry run: 1 files" in told
+    assert "  _steps/stray.parquet" in told
+    run("vacuum")
+    assert not stray.exists()
+    assert steps.count() == 2
+    assert [row["message_id"] for row in steps.rows("one", [1, 2])] == [1, 2]
 
 
 @ONE_STORE

@@ -248,6 +248,26 @@ def test_a_message_that_is_restored_goes_on_with_its_steps(archiving, lake, stor
 
 
 @ONE_STORE
+def test_compact_joins_the_files_of_both(archiving, lake, sides, capsys):
+    with clock(NOW - 4 * DAY):
+        flow, _, _, steps = given_ends()
+    list(archiving().run(NOW - DAY / 2))
+    with clock(NOW - DAY / 4):
+        other = int(order.enqueue(9).id)
+        later = chain(tasks.nothing.si()).enqueue()
+        run()
+    list(archiving().run(NOW))
+    before = by_name(sides(RecordedSteps, [row["message_id"] for row in steps] + [other]))
+    call_command("run_pipeline", "compact", "--lake", lake.path)
+    told = capsys.readouterr().out
+    assert "2 files of _flows with 2 rows are now 1." in told
+    assert "2 files of _steps with 8 rows are now 1." in told
+    assert by_name(sides(RecordedSteps, [row["message_id"] for row in steps] + [other])) == before
+    assert {row["id"] for row in sides(Flows, [flow.id, later.id])} == {flow.id, later.id}
+    call_command("run_pipeline", "check", "--lake", lake.path)
+
+
+@ONE_STORE
 def test_results_of_sensitive_tasks_are_masked_and_not_restored(archiving, lake, settings, sides):
     settings.DELAYEDQ = {"ARCHIVE_SENSITIVE": "masked"}
     with clock(NOW - DAY):
