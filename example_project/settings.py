@@ -104,6 +104,7 @@ USE_TZ = True
 TIME_ZONE = "America/New_York"
 LANGUAGE_CODE = "en-us"
 STATIC_URL = "static/"
+STATIC_ROOT = env.str("STATIC_ROOT", default=str(BASE_DIR / "static"))
 
 LOGGING = {
     "version": 1,

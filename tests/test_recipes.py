@@ -7,6 +7,7 @@ import json
 import logging
 import logging.config
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +15,7 @@ import pytest
 import sentry_sdk
 from django.http import HttpResponse
 from django.test import RequestFactory
+from django.utils.module_loading import import_string
 from sentry_sdk.integrations.logging import LoggingIntegration
 from sentry_sdk.transport import Transport
 
@@ -23,20 +25,37 @@ from delayedq.testing import run_due
 from tests.app import tasks
 
 GUIDE = (Path(__file__).parents[1] / "docs" / "operate" / "recipes.md").read_text()
-LOGS, LOGGING, REQUESTS, _, SENTRY, _ = re.findall(r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL)
+LOGS, LOGGING, REQUESTS, OF_REQUESTS, SENTRY, OF_SENTRY = re.findall(
+    r"^```python\n(.*?)^```", GUIDE, re.MULTILINE | re.DOTALL
+)
 
 
-def module(code):
-    made = ModuleType("recipe")
+def module(code, name="recipe"):
+    made = ModuleType(name)
     exec(code, made.__dict__)
     return made
 
 
 @pytest.fixture
-def lines():
+def project(monkeypatch):
+    """Makes a module of the reader's project, which settings name, from the code of a recipe."""
+    whole = ModuleType("project")
+    monkeypatch.setitem(sys.modules, "project", whole)
+
+    def made(name, code):
+        one = module(code, f"project.{name}")
+        monkeypatch.setitem(sys.modules, one.__name__, one)
+        setattr(whole, name, one)  # as an import does
+        return one
+
+    return made
+
+
+@pytest.fixture
+def lines(project):
     """What the recipe's handler writes, as objects."""
-    recipe, found = module(LOGS), module(LOGGING).LOGGING
-    found["filters"]["about_message"]["()"], found["formatters"]["json"]["()"] = recipe.AboutMessage, recipe.AsJSON
+    project("logs", LOGS)
+    found = module(LOGGING).LOGGING
     stream, logger = io.StringIO(), logging.getLogger()
     before = logger.handlers[:], logger.level
     found["handlers"]["console"]["stream"] = stream
@@ -77,9 +96,9 @@ def test_errors_are_in_one_line(store, lines):
     assert line["message_id"]
 
 
-def test_the_id_of_a_request_is_in_what_its_tasks_log_and_enqueue(store, lines, settings, monkeypatch):
-    recipe = module(REQUESTS)
-    settings.DELAYEDQ = {"METADATA_FROM": [recipe.of_request]}
+def test_the_id_of_a_request_is_in_what_its_tasks_log_and_enqueue(store, lines, project, settings, monkeypatch):
+    recipe, asked = project("requests", REQUESTS), module(OF_REQUESTS)
+    settings.DELAYEDQ = asked.DELAYEDQ
     monkeypatch.setitem(tasks.bodies, "say", say)
     monkeypatch.setitem(tasks.bodies, "pass it on", lambda: tasks.play.enqueue("say").id and None)
 
@@ -87,7 +106,9 @@ def test_the_id_of_a_request_is_in_what_its_tasks_log_and_enqueue(store, lines, 
         tasks.play.enqueue("pass it on")
         return HttpResponse()
 
-    recipe.request_ids(site)(RequestFactory().get("/", headers={"X-Request-ID": "r-17"}))
+    middleware, *others = asked.MIDDLEWARE
+    assert others == [...]
+    import_string(middleware)(site)(RequestFactory().get("/", headers={"X-Request-ID": "r-17"}))
     run_due()
     (line,) = [line for line in lines() if line["logger"] == "shop"]
 
@@ -106,13 +127,14 @@ class Kept(Transport):
         self.events += [event for item in envelope.items if (event := item.get_event())]
 
 
-def test_sentry_gets_each_error_once_with_its_message(store, settings, monkeypatch):
-    recipe, kept = module(SENTRY), Kept()
+def test_sentry_gets_each_error_once_with_its_message(store, project, settings, monkeypatch):
+    kept = Kept()
+    project("reports", SENTRY)
     monkeypatch.setattr(logging.Logger, "callHandlers", logging.Logger.callHandlers)  # its SDK replaces it for good
     sentry_sdk.init(
         dsn="http://key@localhost/1", transport=kept, default_integrations=False, integrations=[LoggingIntegration()]
     )
-    settings.DELAYEDQ = {"AROUND_ATTEMPTS": [recipe.in_sentry]}
+    settings.DELAYEDQ = module(OF_SENTRY).DELAYEDQ
     try:
         tasks.fail.using(max_attempts=1).enqueue("broken")
         tasks.echo.enqueue("fine")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from django.db import connections
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from delayedq.models import FinishedMessage, Worker
 from tests.app import chores
@@ -114,3 +115,26 @@ def test_with_a_direct_address_it_hears(workers, pooler):
     code, output = one.finish()
     assert code == 0, output
     assert "deaf" not in output
+
+
+def test_a_session_setting_gets_through_at_the_direct_address_only(pooler, connection):
+    """As docs/deploy/databases.md says of `options`, and upgrades.md of PGOPTIONS."""
+
+    def seen(**places):
+        settings = connection.settings_dict | places
+        options = settings["OPTIONS"] | {
+            "options": "-c lock_timeout=5s",
+            "isolation_level": IsolationLevel.SERIALIZABLE,
+        }
+        one = type(connection)(settings | {"OPTIONS": options}, "pooled")
+        try:
+            one.set_autocommit(False)
+            with one.cursor() as cursor:
+                return [
+                    cursor.execute(f"SHOW {name}").fetchone()[0] for name in ("lock_timeout", "transaction_isolation")
+                ]
+        finally:
+            one.close()
+
+    assert seen() == ["5s", "serializable"]
+    assert seen(HOST=pooler, PORT="6432") == ["0", "serializable"]
