@@ -132,7 +132,6 @@ class Flow:
         """The step of this node."""
         if len(self._steps) == MAX_STEPS:
             raise InvalidFlow(f"A flow has at most {MAX_STEPS:,} steps; a group of any number of calls is one of them.")
-        added = self._steps[node.name] = AddedStep(self, node)
         node.when = self._condition(when)
         node.after = [self._name(one) for one in after]
         used = [node.incoming, when]
@@ -143,6 +142,7 @@ class Flow:
         node.after += [self._name(result.step) for result in _results_in(used)]
         if node.when != When.SUCCEEDED and not node.after:
             raise InvalidFlow(f"The step {node.name!r} comes after no other: it can't depend on how those ended.")
+        added = self._steps[node.name] = AddedStep(self, node)
         return added
 
     def _checked(self, node: Node, calls: Iterable[Signature]) -> Iterator[Signature]:
@@ -223,7 +223,7 @@ def _results_in(value: Any) -> Iterator[ResultOf]:
         yield from _results_in(value.args)
         yield from _results_in(value.kwargs)
     elif isinstance(value, dict):
-        yield from _results_in(list(value.values()))
+        yield from _results_in([*value, *value.values()])
     elif isinstance(value, list | tuple | set | frozenset):
         for each in value:
             yield from _results_in(each)

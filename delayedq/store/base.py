@@ -229,7 +229,7 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
         while settled.busy and may_wait():
             time.sleep(BUSY_PAUSE)
             again = self.settle([one for one in transitions if one.claimed.id in settled.busy], worker)
-            settled = Settled(settled.lost | again.lost, settled.superseded | again.superseded, again.busy)
+            settled = settled._replace(busy=frozenset()).with_(again)
         return settled
 
     def _settle_rest(self, rest: Sequence[Transition], worker: str) -> Settled:

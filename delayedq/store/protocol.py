@@ -225,7 +225,7 @@ class Settled(NamedTuple):
     attempt has a history row of its own if it had started and the transition is no Discard.
     `busy`: another open transaction has locked the message; nothing was changed, and it is to be settled later.
 
-    `offered`: steps of flows were released, so there are new messages.
+    `offered`: steps of flows were released, or a flow failed and is followed, so there are new messages.
     """
 
     lost: frozenset[int] = frozenset()

@@ -309,7 +309,7 @@ class Loop:
                 self._in_flight.drop(one.attempt)  # exactly once: settled in one transaction with what its task did
                 self._tally.committed(one)
                 self._lines.tell([(one, None)])
-                if one.settled.superseded:
+                if one.settled.superseded or one.settled.offered:
                     self._poller.ask_to_scan()
 
     def _give_back_stalled(self) -> None:

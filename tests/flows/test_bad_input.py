@@ -179,6 +179,20 @@ def test_a_condition_is_the_result_of_one_call(alias):
         flow.add("c", tasks.nothing.s(), after=other)
 
 
+@pytest.mark.parametrize(
+    "refused", [{"after": ["a", "theirs"]}, {"after": ["a"], "when": "fialed"}], ids=["after", "when"]
+)
+def test_a_step_that_is_refused_is_not_in_the_flow(alias, refused):
+    flow, theirs = Flow("x"), Flow("y").add("theirs", tasks.nothing.s())
+    flow.add("a", tasks.nothing.s())
+    refused = refused | {"after": [theirs if name == "theirs" else name for name in refused["after"]]}
+    with pytest.raises(InvalidFlow):
+        flow.add("pay", tasks.nothing.s(), **refused)
+
+    flow.add("pay", tasks.nothing.s(), after="a")
+    assert flow.size == 2
+
+
 @pytest.mark.parametrize("how", ["enqueue", "schedule_in", "enqueue_many", "enqueue_bulk", "deep", "metadata"])
 def test_a_result_outside_of_its_flow_is_refused(alias, how):
     """Also that of a flow that is stored: its step may not have ended when the message runs."""

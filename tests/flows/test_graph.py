@@ -289,3 +289,13 @@ def test_within_a_transaction_a_flow_is_stored_with_it(alias):
         transaction.set_rollback(True, using=alias)
     assert not Row.objects.exists()
     assert not Message.objects.exists()
+
+
+def test_a_result_that_is_the_key_of_a_dict_is_waited_for(alias):
+    flow = Flow("keys")
+    first = flow.add("first", tasks.echo.s(7))
+    flow.add("last", tasks.echo.s({first.result: 1}))
+    with transaction.atomic(using=alias):
+        flow.enqueue()
+
+    assert Message.objects.count() == 1

@@ -52,6 +52,17 @@ def test_with_a_claim_in_the_same_trip(store):
     assert len(answer.claimed) == 1
 
 
+def test_who_settles_is_told_of_what_was_released_and_of_what_follows_a_failure(store):
+    """Workers then look for it, also if nothing notifies them."""
+    flow = Graph("told", on_failure=tasks.nothing)
+    flow.add("a", tasks.nothing.s())
+    flow.add("b", tasks.nothing.s(), after="a")
+    flow.enqueue()
+    assert store.settle([succeed(*claim(store))], "first").offered
+    assert store.settle([fail(*claim(store))], "first").offered
+    assert not store.settle([succeed(*claim(store))], "first").offered
+
+
 def test_a_stale_end_releases_nothing(store):
     chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
     (claimed,) = claim(store)

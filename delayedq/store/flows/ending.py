@@ -210,6 +210,7 @@ class Judging:
             rows.update(**ended)
             if state == FlowState.FAILED and (text := self._flows[id_].on_failure):
                 self._store.offer_many(load_calls(text), checked=True)
+                self.offered = True
 
 
 _OPEN: dict[str, Any] = {"ended_at": None, "outcome": ""}
