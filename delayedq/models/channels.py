@@ -105,7 +105,7 @@ class ChannelNotice(models.Model):
 
 
 class LimitState(models.Model):
-    """A limit that was set live, and the token bucket of a queue, a task or a shared limit."""
+    """A limit that was set live; or, with an empty scope, the token bucket of one (`core.channels.bucket_name`)."""
 
     scope = models.CharField(max_length=NAME_LENGTH, help_text="The name of a queue, a task or a shared limit.")
     channel = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Empty: all of the scope.")

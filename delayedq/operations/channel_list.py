@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Q
 
-from delayedq.core.channels import channel_id
+from delayedq.core.channels import bucket_name, channel_id
 from delayedq.core.limiting import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
-from delayedq.operations.channels import rules_here
+from delayedq.operations.channels import buckets_now, rules_here
 from delayedq.operations.live_places import count_live
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.visits import bucket_of, room_of
@@ -168,16 +168,18 @@ def scopes_now(store: Store, now: datetime) -> list[ScopeNow]:
     """The limits of queues, tasks and several tasks, by name; then those that were set live for one channel."""
     states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")[:MOST]}
     groups = list(ChannelGroup.objects.using(store.alias)[:MOST])
-    known = _defined(groups)
+    known, buckets = _defined(groups), buckets_now(store)
     running = Places(store, now).running_by_group([one.pk for one in groups])
     of_scopes = [
-        _scope_now(scope, known.get(scope, UNLIMITED), states.get(scope), now)._replace(
+        _scope_now(scope, known.get(scope, UNLIMITED), states.get(scope), buckets, now)._replace(
             running=sum(running[one.pk] for one in groups if scope in dict(rules_here(one.queue, one.kind).scopes))
         )
         for scope in sorted({*known, *states} - {""})
     ]
     by_hand = LimitState.objects.using(store.alias).filter(definition__isnull=False).exclude(channel="")
-    of_channels = [_scope_now(one.scope, UNLIMITED, one, now) for one in by_hand.order_by("scope", "channel")[:MOST]]
+    of_channels = [
+        _scope_now(one.scope, UNLIMITED, one, {}, now) for one in by_hand.order_by("scope", "channel")[:MOST]
+    ]
     return [one for one in of_scopes if one.limit != UNLIMITED or one.is_live] + of_channels
 
 
@@ -188,10 +190,12 @@ def _defined(groups: Sequence[ChannelGroup]) -> dict[str, Limit]:
     return {scope: limit for queue, kind in pairs for scope, limit in rules_here(queue, kind).scopes}
 
 
-def _scope_now(scope: str, defined: Limit, state: LimitState | None, now: datetime) -> ScopeNow:
+def _scope_now(
+    scope: str, defined: Limit, state: LimitState | None, buckets: dict[str, LimitState], now: datetime
+) -> ScopeNow:
     live = None if state is None or state.definition is None else state
     stored = json.loads(live.definition or "{}") if live else {}
     limit, paused = defined.overridden(stored), stored.get("paused")
-    released_at = _released_at(limit, state, now)
+    released_at = _released_at(limit, buckets.get(bucket_name(scope)), now)
     channel = state.channel if state else ""
     return ScopeNow(scope, channel, limit, live is not None, (paused or {}).get("by", ""), None, released_at)

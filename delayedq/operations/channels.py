@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from delayedq.core.channels import channel_id
+from delayedq.core.channels import bucket_name, channel_id
 from delayedq.core.limiting import Limit
 from delayedq.limits import definitions
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
@@ -62,14 +62,19 @@ def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) ->
         id_ = channel_id(queue, kind, name)
         running, _ = places.running([id_])
         yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
-    states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
+    states = buckets_now(store)
     for scope, defined in rules.scopes:
         limit = defined.overridden(set_live.get((scope, ""), {}))
         if limit == UNLIMITED:
             continue
         groups = [one.pk for one in ChannelGroup.objects.using(store.alias) if scope in _scopes(one)]
         running_in_scope = places.running_by_group(groups).total()
-        yield _now(scope, limit, running_in_scope, states.get(scope), now)
+        yield _now(scope, limit, running_in_scope, states.get(bucket_name(scope)), now)
+
+
+def buckets_now(store: Store) -> dict[str, LimitState]:
+    """The token buckets of the limits that channels share, by `bucket_name`."""
+    return {one.channel: one for one in LimitState.objects.using(store.alias).filter(scope="", tokens__isnull=False)}
 
 
 def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: datetime) -> LimitNow:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Max, Min
 
-from delayedq.core.channels import group_id
+from delayedq.core.channels import bucket_name, group_id
 from delayedq.core.limiting import last_start
-from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
+from delayedq.models import Channel, ChannelGroup, ChannelMessage
 from delayedq.operations.channel_list import listed, scopes_now
-from delayedq.operations.channels import rules_here
+from delayedq.operations.channels import buckets_now, rules_here
 from delayedq.operations.sizing import read_bounded
 from delayedq.store import operator_store
 from delayedq.store.channels.visits import bucket_of
@@ -130,14 +130,17 @@ class _Waiting:
 
 def _of_scopes(store: Store, waiting: _Waiting) -> tuple[list[HeldBack], set[str]]:
     """What the limits that channels share hold back, and the names of those that have no room now."""
-    states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")}
+    states = buckets_now(store)
     due: dict[str, Counter[int]] = {}
     for id_, group in waiting.groups.items():
         for scope, _ in rules_here(group.queue, group.kind).scopes:
             due.setdefault(scope, Counter()).update(waiting.of_group(id_))
     limits = [one for one in scopes_now(store, waiting.now) if one.scope in due and not one.channel]
-    found = [waiting.held_back(one.scope, "", one.limit, states.get(one.scope), due[one.scope]) for one in limits]
-    return [one for one in found if one is not None], {one.scope for one in limits if not one.has_room}
+    held_back = [
+        waiting.held_back(one.scope, "", one.limit, states.get(bucket_name(one.scope)), due[one.scope])
+        for one in limits
+    ]
+    return [one for one in held_back if one is not None], {one.scope for one in limits if not one.has_room}
 
 
 type _Own = tuple[Channel, Listed, Counter[int]]

@@ -52,7 +52,7 @@ def test_what_is_wrong_and_its_cure_are_translated_and_the_condition_is_not(stor
     text, found = said("doctor"), json.loads(said("doctor", "--json"))
 
     assert "Mindestens 1 wartende Nachricht ist von gone.task, einem Task, der hier unbekannt ist." in text
-    assert "Abhilfe: Verteilen Sie den Code" in text
+    assert "Abhilfe: Nehmen Sie " in text
     assert found[0]["condition"] == "unknown task"
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.test.utils import CaptureQueriesContext
 
-from tests.store.given import LANE, LEASE, NOW, claim, message, succeed
+from delayedq.models import LimitState, Message
+from tests.store.channels import claims, in_channel, one_by_one
+from tests.store.given import LANE, LEASE, NOW, claim, fail, message, retry, succeed
 
 #: Statements that store one message; that store a batch of 10,000; that end 100 messages and claim as many. Those of
 #: SQLite run within the process: what counts there is that those of `settle_and_claim` are as many for any batch.
@@ -81,3 +85,55 @@ def bytes_of_log(store, connection):
         cursor.execute(WRITTEN, [before])
         (size,) = cursor.fetchone()
     return size / count
+
+
+# Who has no limits, beside others who do
+
+CHANNEL_TABLES = re.compile("delayedq_(channel|limit)")
+
+
+def others_have_limits(store):
+    """Channels that are full, that rest, and that were told of; and limits that were set live."""
+    store.at(NOW).offer_many([in_channel(f"c{number}") for number in range(300)] + [in_channel("full")] * 3)
+    assert claims(store, 100, rules=one_by_one())
+    LimitState.objects.create(scope="mail", definition='{"concurrency": 2}')
+
+
+def ways_of_a_message(store, number):
+    """From its offer to its end."""
+    own = store.at(NOW)
+    yield lambda: own.offer_many([message(f"k{n}", payload=f"[{number}]") for n in range(9)])
+    yield lambda: own.offer_many([message(f"k{n}", payload=f"[{number}, 1]") for n in range(9)])
+    taken = claim(store, 9)
+    yield lambda: own.renew([(one.id, one.token) for one in taken], LEASE)
+    done = [retry(taken[0]), fail(taken[1]), *map(succeed, taken[2:])]
+    yield lambda: own.settle_and_claim(done, [LANE], 1, LEASE, "first")
+
+
+def statements_of(store, connection, number):
+    """Without the values in them."""
+    found = []
+    for act in ways_of_a_message(store, number):
+        with CaptureQueriesContext(connection) as captured:
+            act()
+        asked = [query["sql"] for query in captured if "NOTIFY" not in query["sql"].upper()]
+        found.append([re.sub(r"[0-9a-f]*[0-9][0-9a-f]*|'[^']*'", "?", sql) for sql in asked])
+    Message.objects.filter(priority=0).delete()
+    return found
+
+
+def test_messages_without_a_channel_take_the_same_statements_beside_channels_and_touch_none(store, connection):
+    statements_of(store, connection, 1)
+    alone = statements_of(store, connection, 2)
+    others_have_limits(store)
+
+    assert statements_of(store, connection, 3) == alone
+    assert not [sql for each in alone for sql in each if CHANNEL_TABLES.search(sql)]
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_messages_without_a_channel_write_as_much_log_beside_channels(store, connection):
+    alone = min(bytes_of_log(store, connection) for _ in range(3))
+    others_have_limits(store)
+
+    assert min(bytes_of_log(store, connection) for _ in range(3)) <= float(alone) * 1.03

@@ -21,21 +21,30 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from delayedq.core.channels import channel_id, channel_of
+from delayedq.core.channels import bucket_name, channel_id, channel_of
 from delayedq.core.limiting import Limit, after
 from delayedq.core.turns import deal
 from delayedq.store.channels.places import Attempts, Places
-from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, ScopeState, Start
-from delayedq.store.channels.visits import MOST_VISITED, Room, Visit, bucket_of, room_of
+from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, Start
+from delayedq.store.channels.visits import MOST_VISITED, Room, Visit, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from delayedq.core.limiting import Rate
+    from delayedq.core.limiting import Bucket, Rate
     from delayedq.store.base import Store
     from delayedq.store.channels.places_held import Attempt
-    from delayedq.store.channels.requests import ChannelRequest, ChannelState, Group, Look, Rules, Surroundings, Told
+    from delayedq.store.channels.requests import (
+        ChannelRequest,
+        ChannelState,
+        Group,
+        Look,
+        Rules,
+        ScopeState,
+        Surroundings,
+        Told,
+    )
     from delayedq.store.protocol import Claimed
 
 #: At most so many channels are looked for because a share was set live for them.
@@ -65,6 +74,7 @@ class ChannelTurn:
         self._groups: list[Group] = []
         self._live: dict[str, ScopeState] = {}
         self._shares: Sequence[tuple[str, str]] = ()
+        self._buckets: dict[str, Bucket] = {}
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
         #: Seconds after which it is worth to ask again.
@@ -72,7 +82,7 @@ class ChannelTurn:
 
     def take(self, told: Told) -> ChannelClaim:
         around = self._store.hear(self._now, told)
-        self._live, self._shares = around.scopes, around.shares
+        self._live, self._shares, self._buckets = around.scopes, around.shares, around.buckets
         served = self._served(around)
         self._count(served)
         random.shuffle(served)
@@ -130,7 +140,7 @@ class ChannelTurn:
     def _shared_room(self, rules: Rules) -> Room:
         room = Room(self._request.limit - len(self._claimed))
         for scope, defined in rules.scopes:
-            limit, bucket = self._of(scope, defined), bucket_of(self._live.get(scope))
+            limit, bucket = self._of(scope, defined), self._buckets.get(bucket_name(scope))
             room = min(room, room_of(limit, self._running[scope], bucket, room.places, self._now), key=_places)
         return room
 
@@ -138,9 +148,8 @@ class ChannelTurn:
         for scope, defined in rules.scopes:
             self._running[scope] += len(claimed)
             if (rate := self._of(scope, defined).rate) is not None:
-                state = self._live.get(scope, ScopeState())
-                bucket = after(rate, bucket_of(state), self._now, sum(counts(rate, one) for one in claimed))
-                self._live[scope] = state._replace(tokens=bucket.tokens, tokens_at=bucket.at)
+                name, number = bucket_name(scope), sum(counts(rate, one) for one in claimed)
+                bucket = self._buckets[name] = after(rate, self._buckets.get(name), self._now, number)
                 self._store.keep_tokens(scope, bucket)
 
     # Its channels

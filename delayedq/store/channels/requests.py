@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.core.limiting import Limit
+    from delayedq.core.limiting import Bucket, Limit
     from delayedq.store.protocol import Claimed
 
 
@@ -94,11 +94,9 @@ class Group(NamedTuple):
 
 
 class ScopeState(NamedTuple):
-    """What is stored of a limit that channels share: how it is set live, and its token bucket."""
+    """What is stored of a limit that channels share: how it is set live."""
 
     definition: str | None = None
-    tokens: float | None = None
-    tokens_at: datetime | None = None
 
 
 class Surroundings(NamedTuple):
@@ -110,6 +108,8 @@ class Surroundings(NamedTuple):
     scopes: dict[str, ScopeState]
     #: Channels for which a share was set live, as scope and name.
     shares: list[tuple[str, str]]
+    #: The token buckets of the limits that channels share, by `bucket_name`.
+    buckets: dict[str, Bucket]
 
 
 class ChannelState(NamedTuple):

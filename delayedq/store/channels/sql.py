@@ -11,6 +11,8 @@ SELECT EXISTS (SELECT 1 FROM delayedq_channelnotice), EXISTS (SELECT 1 FROM dela
 # The first one has a type for each column. {ready}: more groups in which channels are in turn.
 SURROUNDINGS = """
 SELECT 'scope', id, scope, definition, tokens, tokens_at FROM delayedq_limitstate WHERE channel = ''
+UNION ALL SELECT 'bucket', NULL, channel, NULL, tokens, tokens_at FROM delayedq_limitstate
+    WHERE scope = '' AND tokens IS NOT NULL
 UNION ALL SELECT 'queue', NULL, queue, NULL, NULL, NULL FROM delayedq_pausedqueue
 UNION ALL SELECT 'kind', NULL, kind, NULL, NULL, NULL FROM delayedq_pausedtask
 UNION ALL SELECT 'share', NULL, scope, channel, NULL, NULL FROM delayedq_limitstate WHERE share > 0

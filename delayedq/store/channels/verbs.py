@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.core.channels import BOUNDARY
+from delayedq.core.channels import BOUNDARY, bucket_name
+from delayedq.core.limiting import Bucket
 from delayedq.store.channels import sql
 from delayedq.store.channels.notices import hear, store_channels
 from delayedq.store.channels.places import Places
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.core.limiting import Bucket
     from delayedq.store.channels.offers import Address
     from delayedq.store.channels.requests import Asked, Look, Rules, Start
     from delayedq.store.database import Database
@@ -104,11 +104,13 @@ class Channels(ABC):
         return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))
 
     def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> Surroundings:
-        around = Surroundings(set(), set(), [], {}, [])
+        around = Surroundings(set(), set(), [], {}, [], {})
         for what, id_, name, text, number, moment in rows:
             match what:
                 case "scope":
-                    around.scopes[name] = ScopeState(text, number, self._moment(moment))
+                    around.scopes[name] = ScopeState(text)
+                case "bucket":
+                    around.buckets[name] = Bucket(number, self.database.dialect.instant(moment))
                 case "queue":
                     around.queues_paused.add(name)
                 case "kind":
@@ -165,7 +167,7 @@ class Channels(ABC):
         from delayedq.models import LimitState
 
         LimitState.objects.using(self.database.alias).bulk_create(
-            [LimitState(scope=scope, tokens=bucket.tokens, tokens_at=bucket.at)],
+            [LimitState(scope="", channel=bucket_name(scope), tokens=bucket.tokens, tokens_at=bucket.at)],
             update_conflicts=True,
             update_fields=["tokens", "tokens_at"],
             unique_fields=self.unique("scope", "channel"),

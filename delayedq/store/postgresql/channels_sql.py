@@ -165,7 +165,9 @@ SELECT channel.id, channel.name, channel.is_ready, channel.ready_at, channel.tur
     channel.tokens_at, channel.weight, running.number, running.until, channel.share, first.ids,
     CASE WHEN cardinality(first.ids) < channel.share THEN (SELECT min(due_at) {_WAITING} AND due_at > {NOW}) END,
     running.ended,
-    CASE WHEN channel.name <> '' AND EXISTS (SELECT 1 FROM delayedq_limitstate WHERE channel > '') THEN coalesce(
+    CASE WHEN channel.name <> '' AND EXISTS (
+        SELECT 1 FROM delayedq_limitstate WHERE scope > '' AND channel > ''
+    ) THEN coalesce(
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(kind)s AND channel = channel.name),
         (SELECT definition FROM delayedq_limitstate WHERE scope = %(queue)s AND channel = channel.name)
     ) END{{blocked}}
