@@ -130,6 +130,20 @@ def test_dead_letters_and_the_age_of_the_history(store):
     assert found[f"delayedq_history_oldest_seconds{{{where}}}"] == pytest.approx(2 * 86_400, abs=60)
 
 
+def test_old_dead_letters_do_not_hide_the_age_of_what_is_pruned(store, monkeypatch):
+    monkeypatch.setattr(backlogs, "FEW", 2)
+    for number in range(4):
+        failed(store, number + 1, "a")
+    FinishedMessage.objects.using(store.alias).update(finished_at=store.now() - timedelta(days=60))
+    assert backlogs.backlog(store).history == 0
+    failed(store, 5, "a")
+    FinishedMessage.objects.using(store.alias).filter(id=5).update(
+        outcome="succeeded", finished_at=store.now() - timedelta(days=2)
+    )
+
+    assert backlogs.backlog(store).history == pytest.approx(2 * 86_400, abs=60)
+
+
 def test_the_count_of_offers_does_not_go_back_when_all_that_ended_is_deleted(store):
     tasks.echo.enqueue("hello")
     run_due()

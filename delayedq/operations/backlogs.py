@@ -171,11 +171,16 @@ def _oldest[Names: (str, tuple[str, str])](seconds: dict[Names, float], others: 
 
 
 def _oldest_end(store: Store) -> datetime | None:
-    """Of the first FEW rows of the history, that which is no dead letter, as these are kept; else the last of them."""
+    """Of the first FEW rows of the history, that which is no dead letter, as these are kept; of ten times as many if
+    there is none, and else the last of them.
+    """
     first = FinishedMessage.objects.using(store.alias).order_by("finished_at").values_list("outcome", "finished_at")
-    rows = list(first[:FEW])
-    ends = [finished_at for outcome, finished_at in rows if outcome != "failed"]
-    return ends[0] if ends else rows[-1][1] if len(rows) == FEW else None
+    for most in (FEW, 10 * FEW):
+        rows = list(first[:most])
+        end = next((finished_at for outcome, finished_at in rows if outcome != "failed"), None)
+        if end is not None or len(rows) < most:
+            return end
+    return rows[-1][1]
 
 
 def _highest(store: Store) -> int:
