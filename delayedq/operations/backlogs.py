@@ -94,7 +94,7 @@ def backlog(store: Store) -> Backlog:
 
 def _count_live(store: Store, now: datetime, heads: Iterable[LaneHead], held: int, found: Backlog) -> None:
     live = Message.objects.using(store.alias).filter(queue__gt="")
-    paused = Q(kind__in=PausedTask.objects.values("kind"))
+    paused = Q(kind__in=PausedTask.objects.using(store.alias).values("kind"))
     live = live.annotate(is_held=is_held(now), is_limited=Q(priority__lt=BOUNDARY), is_paused=paused)
     columns = ("queue", "kind", "scheduled_at", "is_held", "is_limited", "is_paused")
     rows = list(live.order_by("queue", "priority", "scheduled_at").values_list(*columns)[: FEW + 1])
