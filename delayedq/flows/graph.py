@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.async_versions import async_version
 from delayedq.core.flows import MAX_STEPS, Policy, When, step_id
+from delayedq.core.limits import NAME_LENGTH
 from delayedq.core.signatures import check_fit
-from delayedq.exceptions import InvalidFlow
+from delayedq.exceptions import InvalidFlow, InvalidMessage
 from delayedq.flows.storing import Node, enqueue
 from delayedq.signature import Signature
 from delayedq.store.flows.results import StepResult
@@ -80,7 +81,7 @@ class Flow:
         deadline: timedelta | None = None,
         on_failure: Task[..., Any] | None = None,
     ) -> None:
-        check_name("flow", name)
+        _check_name("flow", name)
         if policy not in set(Policy):
             raise InvalidFlow(f"The policy of a flow is {' or '.join(map(repr, map(str, Policy)))}, not {policy!r}.")
         if deadline is not None and not (isinstance(deadline, timedelta) and deadline > timedelta()):
@@ -114,7 +115,7 @@ class Flow:
 
             flow.add("clean up", clean_up.s(), after=["load"], when="ended")
         """
-        check_name("step", name)
+        _check_name("step", name)
         if name in self._steps:
             raise InvalidFlow(f"The flow {self.name!r} has a step {name!r} already; names are unique.")
         if self.id is not None:
@@ -227,6 +228,13 @@ def _results_in(value: Any) -> Iterator[ResultOf]:
     elif isinstance(value, list | tuple | set | frozenset):
         for each in value:
             yield from _results_in(each)
+
+
+def _check_name(what: str, name: object) -> None:
+    try:
+        check_name(what, name if isinstance(name, str) else "")
+    except InvalidMessage:
+        raise InvalidFlow(f"The name of a {what} is a text of 1 to {NAME_LENGTH} characters, not {name!r}.") from None
 
 
 def _check_on_failure(task: object) -> None:

@@ -90,6 +90,10 @@ class Chain(Part):
     def __init__(self, parts: tuple[Signature | Part, ...]) -> None:
         self._parts = parts
 
+    def then(self, *parts: Signature | Part) -> Chain:
+        """The same chain with more parts: it may be built in a loop."""
+        return chain(*self._parts, *parts)
+
     def _name(self) -> str:
         return "chain"
 
@@ -187,7 +191,7 @@ def map_(task: Task[..., Any], rows: Iterable[Any], chunk: int = 500) -> Group:
         raise InvalidFlow(
             f"The rows of map_() are a list or another iterable of them, as in map_(task, [7, 8]), not {rows!r}."
         )
-    if not isinstance(chunk, int) or chunk < 1:
+    if not isinstance(chunk, int) or isinstance(chunk, bool) or chunk < 1:
         raise InvalidFlow(f"A chunk has at least 1 row, not {chunk!r}.")
     return Group(_chunks(task, rows, chunk), f"map {task.name}"[:200])
 

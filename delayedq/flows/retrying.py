@@ -49,7 +49,7 @@ def retry_flow(store: Store, id_: int) -> int:
         if flow.deadline_at is not None:
             flow.deadline_at += now - flow.created_at
         revived = _revive(store, members, now, flow.deadline_at)
-        steps.filter(id__in=bad).update(state=StepState.RUNNING, ended_at=None)
+        steps.filter(id__in=bad).update(state=StepState.RUNNING, released_at=now, ended_at=None)
         steps.filter(state=StepState.SKIPPED).update(state=StepState.WAITING)
         flow.ended_at, flow.outcome, flow.stopped_at = None, "", None
         flow.save(using=store.alias, update_fields=["ended_at", "outcome", "stopped_at", "deadline_at"])

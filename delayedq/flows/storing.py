@@ -111,7 +111,7 @@ class _Storing:
             raise
 
     def _check_commits(self, every: int) -> None:
-        if not isinstance(every, int) or every < 1:
+        if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidFlow(f"commit_every is a number of at least 1, not {every!r}.")
         if self._store.database.in_transaction:
             raise InvalidFlow("commit_every needs transactions of its own: enqueue the flow outside of any other.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from delayedq import Flow, chain, current_message, get_flow, group, map_, task
+from delayedq.core.flows import MAX_NESTING
 from delayedq.models import FinishedMessage, Message
 from tests.app import tasks
 from tests.flows.given import call, fails, run, states
@@ -224,3 +225,14 @@ def test_each_row_of_the_table_is_here():
 @pytest.mark.parametrize("row", ROWS)
 def test_a_row_of_the_table_is_true(alias, row):
     ROWS[row]()
+
+
+def test_a_chain_is_built_in_a_loop(alias):
+    """Each `then` makes it longer, and not deeper."""
+    whole = chain(tasks.nothing.si())
+    for _ in range(MAX_NESTING + 10):
+        whole = whole.then(tasks.nothing.si())
+    result = whole.enqueue()
+
+    assert run() == ["succeeded"] * (MAX_NESTING + 11)
+    assert result.state == "succeeded"

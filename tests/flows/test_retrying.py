@@ -253,3 +253,16 @@ def test_a_retry_after_its_results_were_pruned_fails_by_name_and_keeps_nothing_f
     result.retry()
     assert run() == ["succeeded", "failed"]
     assert "ReferenceGone" in FinishedMessage.objects.failed().get().errors
+
+
+def test_a_step_that_is_retried_begins_anew(alias):
+    """The time between its failure and the retry is none that it took."""
+    flow = Flow("pause")
+    flow.add("first", fails("first"))
+    with clock(START) as now:
+        result = flow.enqueue()
+        run()
+        now.advance(HOUR)
+        result.retry()
+
+    assert [one.released_at for one in FlowStep.objects.all()] == [START + HOUR]
