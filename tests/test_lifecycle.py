@@ -8,6 +8,7 @@ import pytest
 
 from delayedq import Retry, Snooze, current_message, task
 from delayedq.compat import InvalidTask, TaskResultStatus, default_task_backend
+from delayedq.core.metadata import STARTED, with_own
 from delayedq.exceptions import DeadlineExceeded
 from delayedq.models import FinishedMessage, Message
 from delayedq.store import operator_store
@@ -134,6 +135,15 @@ def test_what_has_started_and_is_snoozed_does_not_expire(alias):
         now.advance(26 * HOUR)
         assert outcomes() == ["succeeded"]
     assert not FinishedMessage.objects.expired().exists()
+
+
+def test_what_a_former_version_has_started_does_not_expire(alias):
+    """It has stored that as true."""
+    with clock(START) as now:
+        enqueue(lifecycle.fresh)
+        Message.objects.update(metadata=with_own(Message.objects.get().metadata, {STARTED: True}))
+        now.advance(24 * HOUR)
+        assert outcomes() == ["succeeded"]
 
 
 def test_what_is_scheduled_again_after_a_snooze_may_expire(alias):

@@ -78,8 +78,9 @@ class LimitForm(forms.Form):
                 rate = Rate(given["count"], given["per"], given["burst"], **how)
             except ValueError as error:
                 raise InvalidLimit(str(error)) from None
-        turns = {name: given.get(name) for name in ("weight", "share")}
-        if any(turns.values()) and not {*self.changed_data} - turns.keys():
+        changed = {*self.changed_data}
+        turns = {name: given[name] for name in changed & {"weight", "share"} if given[name] is not None}
+        if turns and not changed - {"weight", "share"}:
             return turns  # what each task says holds on for the rest
         return {"concurrency": given["concurrency"], "rate": rate, "size": given["size"], **turns}
 

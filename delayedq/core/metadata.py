@@ -14,7 +14,7 @@ PREFIX = "delayedq."
 #: Seconds that the message may wait for its first start, and within which it must have ended; see `Task`.
 EXPIRES, DEADLINE = f"{PREFIX}expires", f"{PREFIX}deadline"
 #: It does not expire any more: an attempt that is not charged has started. The value is when it was first due, which
-#: changes where a message is brought back after its end.
+#: changes where a message is brought back after its end; true, if a former version has stored it.
 STARTED = f"{PREFIX}started"
 #: The message whose attempt has made this one, and the first one of that line.
 PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"

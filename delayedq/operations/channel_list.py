@@ -137,7 +137,7 @@ def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels
     found = []
     for one in channels:
         group = by_id[one.group_id]
-        own = live.get((group.kind, one.name)) or live.get((group.queue, one.name)) or {}
+        own = {**live.get((group.queue, one.name), {}), **live.get((group.kind, one.name), {})}
         limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
         places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
         numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number

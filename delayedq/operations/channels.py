@@ -56,8 +56,8 @@ class LimitNow(NamedTuple):
 def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
     """The limits of a channel: its own, then those that it shares with others."""
     rules, set_live, places = rules_here(queue, kind), definitions(store), Places(store, now)
-    own = set_live.get((kind, name)) or set_live.get((queue, name)) if name else None
-    limit = rules.channel if own is None else (rules.channel or UNLIMITED).overridden(own)
+    own = {**set_live.get((queue, name), {}), **set_live.get((kind, name), {})} if name else {}
+    limit = (rules.channel or UNLIMITED).overridden(own) if own else rules.channel
     if limit is not None:
         id_ = channel_id(queue, kind, name)
         running, _ = places.running([id_])

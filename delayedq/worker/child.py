@@ -166,7 +166,8 @@ def leave(code: int) -> NoReturn:
         if process.daemon:
             process.terminate()
     if not is_full(1) and not is_full(2):
-        logging.shutdown()
+        with suppress(Exception):  # handlers may raise anything
+            logging.shutdown()
         with suppress(OSError, ValueError):
             sys.stdout.flush()
             sys.stderr.flush()

@@ -42,7 +42,8 @@ def check_in_time(attempt: Attempt) -> None:
 
 def _has_started(attempt: Attempt) -> bool:
     """In an attempt that was not charged: one that was snoozed, or whose worker gave it up after a step."""
-    return own(attempt.claimed.metadata, STARTED) == _life(attempt) or has_steps(served_store(), attempt.claimed)
+    started = own(attempt.claimed.metadata, STARTED)
+    return started in (True, _life(attempt)) or has_steps(served_store(), attempt.claimed)
 
 
 def _life(attempt: Attempt) -> str:

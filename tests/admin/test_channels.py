@@ -213,6 +213,13 @@ def test_a_weight_alone_leaves_what_each_task_of_a_queue_says(store, operator):
     assert limits.definitions(store) == {("webhooks", "acme"): given | {"weight": 2.0}}
 
 
+def test_a_limit_that_is_emptied_is_none(store, operator):
+    operator.post(SET, {"concurrency": "5", "weight": "1"})
+    operator.post(SET, {"concurrency": "", "weight": "1"}, follow=True)
+
+    assert limits.live(store)[DELIVER, "acme"] == Limit()
+
+
 def test_a_rate_is_set_in_windows(store, operator):
     given = {"count": "5", "per": "60", "window": "on", "first_only": "on", "weight": "1"}
     assert "is set: 5 in each window of 1 min." in text_of(operator.post(SET, given, follow=True))

@@ -285,6 +285,20 @@ def test_a_weight_of_a_paused_channel_leaves_what_was_set_before_the_pause(store
     assert len(claims(store, rules=one_by_one())) == 2
 
 
+@pytest.mark.parametrize("turned", [(("mail", "tests.remind")), (("tests.remind", "mail"))], ids=["queue", "task"])
+def test_a_pause_of_a_queue_or_task_holds_beside_a_weight_of_the_other(store, known, turned):
+    paused, weighed = turned
+    offer(store, *["a"] * 9)
+    limits.pause(paused, channel="a", store=store.at(NOW))
+    limits.set(weighed, channel="a", weight=3, store=store.at(NOW))
+    assert claims(store, rules=one_by_one()) == []
+
+    limits.resume(paused, channel="a", store=store.at(NOW))
+    limits.set("mail", channel="a", concurrency=2, store=store.at(NOW))
+    limits.set("tests.remind", channel="a", weight=5, store=store.at(NOW))
+    assert len(claims(store, rules=one_by_one())) == 2
+
+
 def test_a_changed_rate_holds_at_once_also_for_what_waits(store, known):
     offer(store, *["a"] * 9)
     rules = at_a_rate(1, seconds=3600)

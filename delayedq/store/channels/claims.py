@@ -19,7 +19,7 @@ import random
 from collections import Counter
 from datetime import timedelta
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delayedq.core.channels import bucket_name, channel_id, channel_of
 from delayedq.core.limiting import Limit, after
@@ -270,8 +270,11 @@ def _changed(start: Start, visits: Sequence[Visit]) -> list[ChannelState]:
 
 @lru_cache(maxsize=1_000)
 def limit_in(definition: str, defined: Limit) -> Limit:
-    """A limit with what was set live, as it is stored."""
-    return defined.overridden(json.loads(definition))
+    """A limit with what was set live, as it is stored: a line for what a queue says, then one for what a task says."""
+    stored: dict[str, Any] = {}
+    for line in definition.split("\n"):
+        stored |= json.loads(line)
+    return defined.overridden(stored)
 
 
 def _limit(look: Look, rules: Rules) -> Limit:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -280,8 +280,8 @@ class Places:
         rows = Channel.objects.using(self._alias).filter(id__in=channels)
         return dict(rows.annotate(due=Subquery(later.order_by("due_at").values("due_at")[:1])).values_list("id", "due"))
 
-    def _definitions(self, group: Group, channels: Sequence[ChannelState]) -> dict[str, str | None]:
-        """The limits that were set live: what a task says goes before what its queue says."""
+    def _definitions(self, group: Group, channels: Sequence[ChannelState]) -> dict[str, str]:
+        """The limits that were set live, as `claims.limit_in` reads them: that of the queue, then that of the task."""
         from delayedq.models import LimitState
 
         names = [one.name for one in channels if one.name]
@@ -289,7 +289,10 @@ class Places:
             scope__in=[group.queue, group.kind], channel__in=names, definition__isnull=False
         )
         rows = sorted(named.values_list("scope", "channel", "definition"), key=lambda row: row[0] == group.kind)
-        return {channel: definition for _, channel, definition in rows}
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for _, channel, definition in rows:
+            found[channel].append(definition or "{}")
+        return {channel: "\n".join(definitions) for channel, definitions in found.items()}
 
 
 def _waits_again(place: ChannelMessage, due_at: datetime, token: int | None, *, is_strict: bool) -> bool:

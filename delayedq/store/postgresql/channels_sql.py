@@ -167,9 +167,9 @@ SELECT channel.id, channel.name, channel.is_ready, channel.ready_at, channel.tur
     running.ended,
     CASE WHEN channel.name <> '' AND EXISTS (
         SELECT 1 FROM delayedq_limitstate WHERE scope > '' AND channel > ''
-    ) THEN coalesce(
-        (SELECT definition FROM delayedq_limitstate WHERE scope = %(kind)s AND channel = channel.name),
-        (SELECT definition FROM delayedq_limitstate WHERE scope = %(queue)s AND channel = channel.name)
+    ) THEN (
+        SELECT string_agg(definition, chr(10) ORDER BY scope = %(kind)s)
+        FROM delayedq_limitstate WHERE scope IN (%(kind)s, %(queue)s) AND channel = channel.name
     ) END{{blocked}}
 FROM (
     SELECT one.*, ((%(room)s + count(*) OVER () - 1) / count(*) OVER ())::int + 1 AS share FROM (
