@@ -66,9 +66,10 @@ def set(  # noqa: A001 - limits.set() reads well
     given = _given({"concurrency": concurrency, "rate": rate, "size": size}, {"weight": weight, "share": share})
     if size is not None:
         _check_sized(scope, channel)
-    definition = _unpaused(_stored(store, scope, channel) or {}) | given
-    _keep(store, scope, channel, definition)
-    _tell(store, scope, channel)
+    with store.database.atomic(savepoint=False):
+        definition = _unpaused(_stored(store, scope, channel, lock=True) or {}) | given
+        _keep(store, scope, channel, definition)
+        _tell(store, scope, channel)
     return _defined(scope, channel).overridden(definition)
 
 
@@ -84,9 +85,12 @@ def _given(terms: dict[str, Any], turns: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in limit.as_json().items() if name in names}
 
 
-def _stored(store: Store, scope: str, channel: str) -> dict[str, Any] | None:
-    """What is set live there; None: nothing is."""
-    definition = _states(store).filter(scope=scope, channel=channel).values_list("definition", flat=True).first()
+def _stored(store: Store, scope: str, channel: str, *, lock: bool = False) -> dict[str, Any] | None:
+    """What is set live there; None: nothing is. lock: nobody else changes it until the transaction ends."""
+    if lock:  # there is a row to lock: of two that come first, one waits for the other
+        _states(store).get_or_create(scope=scope, channel=channel)
+    states = _states(store).select_for_update() if lock else _states(store)
+    definition = states.filter(scope=scope, channel=channel).values_list("definition", flat=True).first()
     return None if definition is None else json.loads(definition)
 
 
@@ -122,13 +126,14 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
     """
     store = store or default_store()
     _check_scope(scope, channel)
-    before = _stored(store, scope, channel)
-    if before is not None and before.get("paused"):
-        return False
-    kept = None if before is None else json.dumps(before)
-    paused = {"paused": {"by": by, "at": store.now().isoformat()}, "before": kept}
-    _keep(store, scope, channel, (before or {}) | paused)
-    _tell(store, scope, channel)
+    with store.database.atomic(savepoint=False):
+        before = _stored(store, scope, channel, lock=True)
+        if before is not None and before.get("paused"):
+            return False
+        kept = None if before is None else json.dumps(before)
+        paused = {"paused": {"by": by, "at": store.now().isoformat()}, "before": kept}
+        _keep(store, scope, channel, (before or {}) | paused)
+        _tell(store, scope, channel)
     return True
 
 

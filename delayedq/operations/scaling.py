@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.channels import is_limited
 from delayedq.core.scaling import Demand
-from delayedq.models import FinishedMessage, Message, is_free
+from delayedq.models import FinishedMessage, Message, PausedTask, is_free
 from delayedq.operations.counting import bounded_rows
 from delayedq.operations.workers import live_workers
 from delayedq.store.protocol import BARE
@@ -56,11 +56,15 @@ def demand_of(
 
 
 def _due(store: Store, heads: Iterable[LaneHead], now: datetime) -> QuerySet[Message]:
-    """What could be claimed in these lanes: in no other lane of their queues and priorities is anything due."""
+    """What could be claimed in these lanes: in no other lane of their queues and priorities is anything due.
+
+    Not what belongs to a paused task: more workers would not start it.
+    """
     lanes = [(head.queue, head.priority) for head in heads]
     queues, priorities = {queue for queue, _ in lanes}, {priority for _, priority in lanes}
     rows = Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities)
-    return rows.filter(is_free(now), scheduled_at__lte=now)
+    paused = PausedTask.objects.using(store.alias).values("kind")
+    return rows.filter(is_free(now), scheduled_at__lte=now).exclude(kind__in=paused)
 
 
 def _counts(head: LaneHead) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import traceback
+from contextlib import suppress
 from math import inf
 from multiprocessing import connection as waiting
 from typing import TYPE_CHECKING
@@ -16,7 +18,7 @@ from delayedq.store.wakeup import WakeUpPipe
 from delayedq.worker.child import STOP_SIGNALS, leave
 from delayedq.worker.endpoints import Endpoints
 from delayedq.worker.liveness import Liveness, Reporting
-from delayedq.worker.logs import never_block
+from delayedq.worker.logs import is_full, never_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +64,9 @@ class Supervisor:
         try:
             return self._supervise()
         except Exception:  # noqa: BLE001 - whatever it is, it must not wait
-            traceback.print_exc()
+            with suppress(Exception):  # as of a standard error that is closed
+                if not is_full(sys.stderr.fileno()):
+                    traceback.print_exc()
             leave(1)
 
     def _supervise(self) -> int:

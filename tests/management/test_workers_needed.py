@@ -14,6 +14,7 @@ from django.db import connections
 from delayedq.management.arguments import processes, scale_on
 from delayedq.models import FinishedMessage
 from delayedq.operations import scaling
+from delayedq.operations.pauses import pause_task
 from delayedq.operations.scaling import demand
 from tests.app import tasks
 from tests.store.given import message
@@ -77,6 +78,15 @@ def test_what_is_due_in_all_queues_is_counted_together(store):
 
     assert found.due == 1_500
     assert found.arrivals == pytest.approx(1_500 / 60)
+
+
+def test_what_is_paused_needs_no_workers(store):
+    store.offer_many([message(scheduled_at=None, queue="default", kind=tasks.nothing.module_path)] * 30)
+    store.offer(message(scheduled_at=None, queue="default", kind=ECHO))
+    pause_task(tasks.nothing.module_path, store=store)
+    found = demand(store)
+
+    assert (found.due, found.arrivals) == (1, pytest.approx(1 / 60))
 
 
 def test_the_read_is_bounded(store, monkeypatch, django_assert_max_num_queries):
