@@ -67,7 +67,7 @@ def set(  # noqa: A001 - limits.set() reads well
     if size is not None:
         _check_sized(scope, channel)
     with store.database.atomic(savepoint=False):
-        definition = _unpaused(_stored(store, scope, channel, lock=True) or {}) | given
+        definition = _unpaused(_about_to_change(store, scope, channel) or {}) | given
         _keep(store, scope, channel, definition)
         _tell(store, scope, channel)
     return _defined(scope, channel).overridden(definition)
@@ -87,11 +87,15 @@ def _given(terms: dict[str, Any], turns: dict[str, Any]) -> dict[str, Any]:
 
 def _stored(store: Store, scope: str, channel: str, *, lock: bool = False) -> dict[str, Any] | None:
     """What is set live there; None: nothing is. lock: nobody else changes it until the transaction ends."""
-    if lock:  # there is a row to lock: of two that come first, one waits for the other
-        _states(store).get_or_create(scope=scope, channel=channel)
     states = _states(store).select_for_update() if lock else _states(store)
     definition = states.filter(scope=scope, channel=channel).values_list("definition", flat=True).first()
     return None if definition is None else json.loads(definition)
+
+
+def _about_to_change(store: Store, scope: str, channel: str) -> dict[str, Any] | None:
+    """The same, locked, also if nothing is set there yet: of two that come first, one waits for the other."""
+    _states(store).get_or_create(scope=scope, channel=channel)
+    return _stored(store, scope, channel, lock=True)
 
 
 def _unpaused(stored: dict[str, Any]) -> dict[str, Any]:
@@ -127,7 +131,7 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
     store = store or default_store()
     _check_scope(scope, channel)
     with store.database.atomic(savepoint=False):
-        before = _stored(store, scope, channel, lock=True)
+        before = _about_to_change(store, scope, channel)
         if before is not None and before.get("paused"):
             return False
         kept = None if before is None else json.dumps(before)
@@ -144,13 +148,14 @@ def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool
     """
     check_channel_name(channel)
     store = store or default_store()
-    stored = _stored(store, scope, channel)
-    if stored is None or not stored.get("paused"):
-        return False
-    if stored["before"] is None:
-        return clear(scope, channel=channel, store=store)
-    _keep(store, scope, channel, _unpaused(stored))
-    _tell(store, scope, channel)
+    with store.database.atomic(savepoint=False):
+        stored = _stored(store, scope, channel, lock=True)
+        if stored is None or not stored.get("paused"):
+            return False
+        if stored["before"] is None:
+            return clear(scope, channel=channel, store=store)
+        _keep(store, scope, channel, _unpaused(stored))
+        _tell(store, scope, channel)
     return True
 
 

@@ -12,13 +12,14 @@ from django.db import connections
 from django.test import RequestFactory
 
 from delayedq import metrics
+from delayedq.core.labels import OTHERS
 from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs
 from delayedq.operations.pauses import pause, pause_task
 from delayedq.store.protocol import Lane
 from delayedq.testing import run_due
-from delayedq.worker.tally import OTHERS, Counts
+from delayedq.worker.tally import Counts
 from tests.app import tasks
 from tests.store.given import message
 

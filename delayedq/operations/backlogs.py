@@ -11,6 +11,7 @@ from django.db.models import Min, Q
 
 from delayedq.conf import get_settings
 from delayedq.core.channels import BOUNDARY, is_limited
+from delayedq.core.labels import OTHERS
 from delayedq.core.scaling import threads_needed
 from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, PausedTask, is_free, is_held
 from delayedq.operations.archived import archive_open_since
@@ -29,9 +30,8 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import LaneHead
 
-#: So many queues, or pairs of queue and task, are named at a time; what others have is OTHERS, as in worker/tally.py.
+#: So many queues, or pairs of queue and task, are named at a time; what others have is OTHERS.
 QUEUES = 200
-OTHERS = "(others)"
 #: Of channels: a claim visits those IN_TURN. Others rest until a limit has room or a message is due; of those with a
 #: strict order, some are BLOCKED by a message that is tried again.
 IN_TURN, RESTING, BLOCKED = "in turn", "resting", "blocked"

@@ -15,7 +15,7 @@ from django.db.models import Q
 from delayedq.core.channels import bucket_name, channel_id
 from delayedq.core.limiting import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, LimitState
-from delayedq.operations.channels import buckets_now, rules_here
+from delayedq.operations.channels import buckets_now, rules_here, set_for
 from delayedq.operations.live_places import count_live
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.visits import bucket_of, room_of
@@ -137,7 +137,7 @@ def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels
     found = []
     for one in channels:
         group = by_id[one.group_id]
-        own = {**live.get((group.queue, one.name), {}), **live.get((group.kind, one.name), {})}
+        own = set_for(live, group.queue, group.kind, one.name)
         limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
         places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
         numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number

@@ -21,8 +21,9 @@ from delayedq.task_channels import UNLIMITED, rules_known, rules_of
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from datetime import datetime
+    from typing import Any
 
     from delayedq.models import Message
     from delayedq.store.base import Store
@@ -53,10 +54,15 @@ class LimitNow(NamedTuple):
         return self.is_full or self.released_at is not None
 
 
+def set_for(live: Mapping[tuple[str, str], Mapping[str, Any]], queue: str, kind: str, name: str) -> dict[str, Any]:
+    """What is set live for a channel: of what both say, that of the task goes before that of the queue."""
+    return {**live.get((queue, name), {}), **live.get((kind, name), {})}
+
+
 def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
     """The limits of a channel: its own, then those that it shares with others."""
     rules, set_live, places = rules_here(queue, kind), definitions(store), Places(store, now)
-    own = {**set_live.get((queue, name), {}), **set_live.get((kind, name), {})} if name else {}
+    own = set_for(set_live, queue, kind, name) if name else {}
     limit = (rules.channel or UNLIMITED).overridden(own) if own else rules.channel
     if limit is not None:
         id_ = channel_id(queue, kind, name)

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from delayedq.core.channels import is_limited
+from delayedq.core.labels import OTHERS
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.processes import find
 
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)
 #: So many pairs of queue and task are counted by name, in a process and in all together; others share the name OTHERS.
 NAMES = 200
-OTHERS = "(others)"
 #: The file of what ended processes had counted.
 ENDED = "ended"
 #: Seconds between two writes of a file.

@@ -14,8 +14,9 @@ from threading import Barrier
 import pytest
 
 from delayedq import Cancel, Retry
+from delayedq.core.labels import OTHERS
 from delayedq.worker.loop import Loop
-from delayedq.worker.tally import BOUNDS, NAMES, OTHERS, Counts, Tallies, Tally
+from delayedq.worker.tally import BOUNDS, NAMES, Counts, Tallies, Tally
 from tests.app import tasks
 from tests.worker.attempts import playing, run
 
