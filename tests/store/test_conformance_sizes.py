@@ -18,7 +18,7 @@ from delayedq.exceptions import QueueFull
 from delayedq.models import ChannelMessage, ChannelNotice, ChannelSize, FinishedMessage, LimitState, Message
 from delayedq.store import operator_store
 from delayedq.store.channels.counters import forget_unused
-from delayedq.store.channels.sizes import LOOKED_AT
+from delayedq.store.channels.oldest import LOOKED_AT
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack, OfferOutcome, OnConflict
 from tests.store.channels import claims, finish, in_channel
@@ -253,13 +253,6 @@ def test_a_message_that_was_replaced_in_the_batch_makes_room_as_it_is_due_now(st
     outcomes = offer(store, *[new(key=key, scheduled_at=at(n)) for key, n in given])
     assert outcomes == [CREATED, UPDATED, CREATED, CREATED]
     assert set(Message.objects.values_list("key", flat=True)) == {"y", "v"}
-
-
-def test_a_limit_that_drops_keeps_the_oldest_of_another_one(store):
-    sizes = (Size("mail", 2, OnFull.DROP), Size("", 1, OnFull.DROP_OLDEST))
-    offer(store, in_channel("a", sizes=sizes), in_channel("b", sizes=sizes))
-    assert offer(store, in_channel("a", sizes=sizes)) == [DROPPED]
-    assert live() == {"a": 1, "b": 1}
 
 
 # At the same time

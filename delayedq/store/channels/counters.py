@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 
 from django.db.models import Count, Exists, F, OuterRef, Q
 
 from delayedq.core.channels import BOUNDARY, channel_id, group_id, scope_id
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
     from django.db.models import QuerySet
 
-    from delayedq.core.sizes import OnFull
+    from delayedq.core.sizes import OnFull, Size
     from delayedq.models import ChannelMessage, ChannelSize
     from delayedq.store.database import Database
+    from delayedq.store.protocol import Offer
 
 #: A counter that was not brought up to date for so long is counted again by the next offer, for the size it returns.
 FRESH = timedelta(seconds=1)
@@ -34,12 +35,25 @@ MOST_FORGOTTEN = 10_000
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 
 
+class Place(Protocol):
+    """Where a message waits, as counters see it."""
+
+    @property
+    def group_id(self) -> int: ...
+    @property
+    def channel_id(self) -> int: ...
+
+
 class Address(NamedTuple):
     """Where a message waits."""
 
     queue: str
     kind: str
     channel: str
+
+    @classmethod
+    def of(cls, offer: Offer) -> Self:
+        return cls(offer.queue, offer.kind, offer.channel or "")
 
     @property
     def group_id(self) -> int:
@@ -67,15 +81,15 @@ class Counter:
             return f"The limit {self.scope}"
         return f"The channel {self.address.channel!r} of {self.address.kind} in {self.address.queue}"
 
-    @property
-    def is_full(self) -> bool:
-        return self.most is not None and self.size >= self.most
+    def lacks_room(self, freed: int = 0) -> bool:
+        """Whether no message can be added, also after `freed` of them are gone."""
+        return self.most is not None and self.size - freed >= self.most
 
-    def has(self, address: Address | None) -> bool:
+    def has(self, place: Place | None) -> bool:
         """Whether it counts what waits there."""
-        if address is None:
+        if place is None:
             return False
-        return address.group_id in self.groups if self.scope else address.channel_id == self.id
+        return place.group_id in self.groups if self.scope else place.channel_id == self.id
 
     def read(self, row: ChannelSize) -> None:
         self.size, self.counted_at = row.size, row.counted_at
@@ -103,9 +117,44 @@ class Counter:
             known = ChannelGroup.objects.using(database.alias).filter(Q(queue=self.scope) | Q(kind=self.scope))
             self.groups |= set(known.values_list("id", flat=True))
         self.size = self.places(database)[: self.most].count()
-        if self.is_full:
+        if self.lacks_room():
             self.size = self.live_places(database).count()
         self.counted_at, self.is_exact = database.now(), True
+
+
+def of(database: Database, offers: Iterable[Offer]) -> list[list[Counter]]:
+    """Those of each offer's sizes, as they were set live or else as defined. Offers to one limit share its counter."""
+    live = _set_live(database, offers)
+    found: dict[int, Counter] = {}
+    return [[_counter(found, Address.of(offer), size, live) for size in offer.sizes] for offer in offers]
+
+
+def _counter(
+    found: dict[int, Counter], address: Address, size: Size, live: Mapping[tuple[str, str], int | None]
+) -> Counter:
+    most = next((live[name] for name in _names(size.scope, address) if name in live), size.most)
+    new = Counter(address, size.scope, most, size.on_full)
+    one = found.setdefault(new.id, new)
+    one.groups |= new.groups
+    return one
+
+
+def _names(scope: str, address: Address) -> list[tuple[str, str]]:
+    """Under which names a limit may have been set live."""
+    if scope:
+        return [(scope, "")]
+    return [(address.kind, address.channel), (address.queue, address.channel)] if address.channel else []
+
+
+def _set_live(database: Database, offers: Iterable[Offer]) -> dict[tuple[str, str], int | None]:
+    from delayedq.models import LimitState
+
+    names = {name for offer in offers for size in offer.sizes for name in _names(size.scope, Address.of(offer))}
+    rows = LimitState.objects.using(database.alias).filter(
+        definition__isnull=False, scope__in={scope for scope, _ in names}, channel__in={channel for _, channel in names}
+    )
+    stored = {(one.scope, one.channel): json.loads(one.definition or "{}") for one in rows}
+    return {name: terms["size"] for name, terms in stored.items() if "size" in terms}
 
 
 def lock(database: Database, counters: Collection[Counter]) -> None:

@@ -5,11 +5,11 @@ A message that replaces a live one of its key is no new message. What comes to a
 
 from __future__ import annotations
 
-import json
 import logging
-from heapq import heapify, heappop, heappush
-from itertools import batched, groupby
-from typing import TYPE_CHECKING, NamedTuple
+from collections import Counter as Tally
+from heapq import heappop, heappush
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
@@ -17,16 +17,17 @@ from delayedq.core.channels import channel_of
 from delayedq.core.sizes import OnFull
 from delayedq.exceptions import QueueFull
 from delayedq.signals import Floods
-from delayedq.store.channels import counters
+from delayedq.store.channels import counters, oldest
 from delayedq.store.channels.counters import Address, Counter
+from delayedq.store.channels.oldest import Waiting
 from delayedq.store.offers import check
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from delayedq.models import Message
+    from delayedq.store.channels.counters import Place
     from delayedq.store.database import Database
     from delayedq.store.protocol import Offer
 
@@ -35,8 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("delayedq")
 _floods = Floods()
 
-#: To make room, so many more waiting messages are looked at than are needed, as others may have locked some.
-LOOKED_AT = 100
+_TURNS = [OnFull.DROP_OLDEST, OnFull.RAISE, OnFull.DROP]
 
 
 def offer_sized(database: Database, offers: Sequence[Offer], policy: OnConflict, store: Store) -> list[Offered]:
@@ -49,52 +49,39 @@ def offer_sized(database: Database, offers: Sequence[Offer], policy: OnConflict,
     return _Gate(database, offers, policy, store).pass_all()
 
 
-class _Waiting(NamedTuple):
-    """A message that may be dropped, in the order of their due times. rank: its id, or of a new one, its position."""
-
-    due_at: datetime
-    is_new: bool
-    rank: int
-    name: tuple[str, str]
-
-    @property
-    def number(self) -> int:
-        """Its id, or -1 - its position."""
-        return -1 - self.rank if self.is_new else self.rank
-
-
 class _Gate:
     """The offers of one chunk, while all counters of their limits are locked."""
 
     def __init__(self, database: Database, offers: Sequence[Offer], policy: OnConflict, store: Store) -> None:
         self._database, self._offers, self._policy, self._store = database, offers, policy, store
-        self._counters = _counters(database, offers)
+        self._limits = counters.of(database, offers)
+        self._counters = {one.id: one for limits in self._limits for one in limits}
         counters.lock(database, self._counters.values())
+        self._scopes = [one for one in self._counters.values() if one.scope]
         self._live = _live_of(database, offers)
         self._outcomes: dict[int, Offered] = {}
         #: The positions of those that are to be stored, and the size that each of them left.
         self._passed: dict[int, int | None] = {}
-        #: By counter, what waits and may be dropped; and what is to be cancelled, or was.
-        self._waiting: dict[int, list[_Waiting]] = {}
+        #: By counter: how many offers are still to come, what waits and may be dropped, and whether that is all.
+        self._to_come = Tally(one.id for limits in self._limits for one in limits)
+        self._waiting: dict[int, list[Waiting]] = {}
+        self._complete: set[int] = set()
+        #: What is to be cancelled, and for which limit; and the ids of all that was dropped.
         self._dropped: dict[int, Counter] = {}
         self._dropped_names: set[tuple[str, str]] = set()
         self._gone: set[int] = set()
 
     def pass_all(self) -> list[Offered]:
-        for position, offer in enumerate(self._offers):
+        for position, (offer, limits) in enumerate(zip(self._offers, self._limits, strict=True)):
             self._tell_apart(offer)
-            limits = [self._counters[id_] for id_ in _ids(offer)]
             known = self._known(offer)
             entered = [one for one in limits if not one.has(known)]
             if self._makes_room(offer, entered):
-                for one in entered:
-                    one.size += 1
-                self._waits_too(position, offer, entered, is_new=known is None)
-                if offer.key is not None:
-                    self._live[offer.kind, offer.key] = _address(offer)
+                self._enter(position, offer, known, entered)
                 self._passed[position] = _least_room(limits)
             else:
                 self._outcomes[position] = Offered(OfferOutcome.DROPPED, None, size=_least_room(limits))
+            self._to_come.subtract(one.id for one in limits)
         self._flush()
         counters.store(self._database, self._counters.values())
         return [self._outcomes[position] for position in range(len(self._offers))]
@@ -107,99 +94,119 @@ class _Gate:
     def _known(self, offer: Offer) -> Address | None:
         """Where the message waits that this offer replaces or keeps; None: it is a new one."""
         known = None if offer.key is None else self._live.get((offer.kind, offer.key))
-        return _address(offer) if known is not None and self._policy is OnConflict.KEEP else known
+        return Address.of(offer) if known is not None and self._policy is OnConflict.KEEP else known
+
+    # Room
 
     def _makes_room(self, offer: Offer, entered: Sequence[Counter]) -> bool:
-        full = [one for one in entered if self._is_full(one)]
-        for one in full:
-            if one.on_full is OnFull.RAISE:
-                raise QueueFull(
-                    f"{one} has {one.size:,} messages, and a size of {one.most:,}: {offer.kind} is not stored. There "
-                    "is room when some of them have ended; on_full of the Limit says what else may happen."
-                )
-        made = all(one.on_full is OnFull.DROP_OLDEST for one in full) and all(map(self._drops_oldest, full))
-        if not made:
-            _tell(full[0], f"an offer of {offer.kind} was dropped")
-        return made
+        """Whether these limits have room, or make it. What makes room in one of them may do so in others, too.
+
+        So narrow limits come before wide ones, and those that drop nothing come last; nothing is dropped in vain.
+        """
+        dropped: dict[Waiting, Counter] = {}
+        refusing: list[Counter] = []
+        for one in sorted(filter(self._is_full, entered), key=_turn):
+            freed = sum(map(one.has, dropped))
+            if one.on_full is OnFull.DROP_OLDEST:
+                first = None if freed else self._oldest(one)
+                if first is not None:
+                    dropped[first] = one
+                elif not freed:
+                    refusing.append(one)
+            elif one.lacks_room(freed):
+                _raise_if_asked(one, offer)
+                refusing.append(one)
+        if refusing:
+            _tell(refusing[0], f"an offer of {offer.kind} was dropped")
+            return False
+        for message, one in dropped.items():
+            self._drop(message, one)
+        return True
 
     def _is_full(self, one: Counter) -> bool:
-        if one.is_full and not one.is_exact:
+        if one.lacks_room() and not one.is_exact:
             self._flush()
             one.count(self._database)
-        return one.is_full
+        return one.lacks_room()
 
-    def _drops_oldest(self, one: Counter) -> bool:
-        """The waiting message that has been due the longest is to be cancelled; False: all are in flight."""
-        if one.id not in self._waiting:
-            self._flush()
-            self._waiting[one.id] = self._oldest(one)
-        waiting = self._waiting[one.id]
-        while waiting:
-            oldest = heappop(waiting)
-            if self._id(oldest.number) not in self._gone:
-                self._drop(oldest, one)
-                return True
-        return False
+    def _oldest(self, one: Counter) -> Waiting | None:
+        """The waiting message that has been due the longest; None: all are in flight."""
+        while True:
+            if one.id not in self._waiting:
+                self._read(one)
+            waiting = self._waiting[one.id]
+            while waiting and self._id(waiting[0].number) in self._gone:
+                heappop(waiting)
+            if waiting or one.id in self._complete:
+                return waiting[0] if waiting else None
+            del self._waiting[one.id]  # all that was read has made room in other limits, too
 
-    def _drop(self, oldest: _Waiting, one: Counter) -> None:
-        number = self._id(oldest.number)
+    def _read(self, one: Counter) -> None:
+        """No more than may have to make room: what is read is locked until the transaction ends."""
+        self._flush()
+        most = self._to_come[one.id]
+        self._waiting[one.id] = found = oldest.read(self._database, one, most)
+        if len(found) < most:
+            self._complete.add(one.id)
+
+    def _drop(self, message: Waiting, one: Counter) -> None:
+        number = self._id(message.number)
         self._gone.add(number)
         self._dropped[number] = one
-        one.size -= 1
-        self._dropped_names.add(oldest.name)
-        self._live.pop(oldest.name, None)  # a later offer of its key is a new message
+        self._dropped_names.add(message.name)
+        self._live.pop(message.name, None)  # a later offer of its key is a new message
+        for other in self._counting(message):
+            other.size -= 1
 
     def _id(self, number: int) -> int:
         """That of the message of an offer, once it is stored."""
         stored = self._outcomes.get(-1 - number) if number < 0 else None
         return stored.id or number if stored else number
 
-    def _oldest(self, one: Counter) -> list[_Waiting]:
-        """Messages that wait, as many as there are offers: they are locked, so that nobody claims them."""
-        from delayedq.models import Message, is_free
+    def _counting(self, place: Place) -> Iterator[Counter]:
+        """The counters that know of what waits there. The others count anew before they refuse anything."""
+        of_channel = self._counters.get(place.channel_id)
+        for one in self._scopes if of_channel is None else [of_channel, *self._scopes]:
+            if one.is_exact and one.has(place):
+                yield one
 
-        most, alias = len(self._offers), self._database.alias
-        places = one.live_places(self._database).filter(lease_token=0).order_by("due_at", "message_id")
-        due = dict(places.values_list("message_id", "due_at")[: most + LOOKED_AT])
-        found: list[_Waiting] = []
-        for some in batched(due, most):
-            free = Message.objects.using(alias).filter(is_free(self._database.now()), id__in=some).order_by("id")
-            rows = self._database.unlocked(free).values_list("id", "kind", "key")
-            found += [_Waiting(due[id_], False, id_, (kind, key or "")) for id_, kind, key in rows]
-            if len(found) >= most:
-                break
-        heapify(found)
-        return found
+    # What passes
 
-    def _waits_too(self, position: int, offer: Offer, entered: Iterable[Counter], *, is_new: bool) -> None:
-        """A later offer may drop it."""
-        if is_new:
-            due_at, name = offer.scheduled_at or self._database.now(), (offer.kind, offer.key or "")
-            for one in (one for one in entered if one.id in self._waiting):
-                heappush(self._waiting[one.id], _Waiting(due_at, True, position, name))
+    def _enter(self, position: int, offer: Offer, known: Address | None, entered: Sequence[Counter]) -> None:
+        address = Address.of(offer)
+        if known is not None and known != address:  # it leaves another channel
+            for one in self._counting(known):
+                one.size -= not one.has(address)
+        for one in entered:
+            one.size += 1
+        if offer.key is not None:
+            self._live[offer.kind, offer.key] = address
+        if known is None:
+            self._waits_too(position, offer, entered)
         elif self._policy is not OnConflict.KEEP:  # where it waits, and when it is due, is read again
             self._waiting.clear()
+            self._complete.clear()
+
+    def _waits_too(self, position: int, offer: Offer, entered: Iterable[Counter]) -> None:
+        """A later offer may drop it."""
+        address, name = Address.of(offer), (offer.kind, offer.key or "")
+        due_at = offer.scheduled_at or self._database.now()
+        for one in entered:
+            if one.id in self._waiting:
+                new = Waiting(due_at, True, position, name, address.channel_id, address.group_id)
+                heappush(self._waiting[one.id], new)
 
     def _flush(self) -> None:
         """Store what has passed, and cancel what was dropped for it, in a few statements."""
-        from delayedq.models import ChannelMessage, Message
-        from delayedq.store import operator_store
-        from delayedq.store.operator import Seen
-
         self._store_passed()
         dropped = {self._id(number): one for number, one in self._dropped.items()}
         self._dropped.clear()
         self._dropped_names.clear()
-        if not dropped:
-            return
-        self._gone |= dropped.keys()
-        rows = Message.objects.using(self._database.alias).in_bulk(dropped)
-        seen = [Seen._make(getattr(rows[id_], name) for name in Seen._fields) for id_ in dropped if id_ in rows]
-        operator_store(self._database.alias).at(self._database.moment).cancel(seen)
-        places = ChannelMessage.objects.using(self._database.alias)
-        places.filter(message_id__in=dropped).delete()  # or the next offer would read them, too
-        for id_, one in dropped.items():
-            _tell(one, f"message {id_} was cancelled for a newer one")
+        if dropped:
+            self._gone |= dropped.keys()
+            oldest.cancel(self._database, dropped)
+            for id_, one in dropped.items():
+                _tell(one, f"message {id_} was cancelled for a newer one")
 
     def _store_passed(self) -> None:
         positions = list(self._passed)
@@ -209,44 +216,17 @@ class _Gate:
         self._passed.clear()
 
 
-def _address(offer: Offer) -> Address:
-    return Address(offer.queue, offer.kind, offer.channel or "")
+def _raise_if_asked(one: Counter, offer: Offer) -> None:
+    if one.on_full is OnFull.RAISE:
+        raise QueueFull(
+            f"{one} has {one.size:,} messages, and a size of {one.most:,}: {offer.kind} is not stored. There is room "
+            "when some of them have ended; on_full of the Limit says what else may happen."
+        )
 
 
-def _counters(database: Database, offers: Iterable[Offer]) -> dict[int, Counter]:
-    """Of all limits of these offers that have a size, as it was set live or else as defined."""
-    live = _set_live(database, offers)
-    found: dict[int, Counter] = {}
-    for offer in offers:
-        address = _address(offer)
-        for size in offer.sizes:
-            most = next((live[name] for name in _names(size.scope, address) if name in live), size.most)
-            counter = Counter(address, size.scope, most, size.on_full)
-            found.setdefault(counter.id, counter).groups |= counter.groups
-    return found
-
-
-def _names(scope: str, address: Address) -> list[tuple[str, str]]:
-    """Under which names a limit may have been set live."""
-    if scope:
-        return [(scope, "")]
-    return [(address.kind, address.channel), (address.queue, address.channel)] if address.channel else []
-
-
-def _set_live(database: Database, offers: Iterable[Offer]) -> dict[tuple[str, str], int | None]:
-    from delayedq.models import LimitState
-
-    names = {name for offer in offers for size in offer.sizes for name in _names(size.scope, _address(offer))}
-    rows = LimitState.objects.using(database.alias).filter(
-        definition__isnull=False, scope__in={scope for scope, _ in names}, channel__in={channel for _, channel in names}
-    )
-    stored = {(one.scope, one.channel): json.loads(one.definition or "{}") for one in rows}
-    return {name: terms["size"] for name, terms in stored.items() if "size" in terms}
-
-
-def _ids(offer: Offer) -> list[int]:
-    address = _address(offer)
-    return [Counter(address, size.scope, size.most, size.on_full).id for size in offer.sizes]
+def _turn(one: Counter) -> tuple[int, bool, int]:
+    """Who makes room comes first; a channel before a scope, a scope of few groups before one of many."""
+    return _TURNS.index(one.on_full), bool(one.scope), len(one.groups)
 
 
 def _live_of(database: Database, offers: Sequence[Offer]) -> dict[tuple[str, str], Address]:
