@@ -111,3 +111,65 @@ def test_c9_messages_outlive_an_upgrade_of_the_schema(new):
 def test_c9_items_of_the_desk_outlive_an_upgrade_and_the_way_back(new):
     migrate(new)
     use(new, DESK)
+
+
+# A database that was not migrated
+
+
+#: Of a project that is served here, with each verb that stores a message; and what it says.
+VERBS = """
+from datetime import timedelta
+from django.db import DatabaseError, connection, transaction
+from delayedq import group
+from tests.app import tasks
+
+def said(verb):
+    try:
+        with transaction.atomic():
+            verb()
+    except DatabaseError as error:
+        assert type(error.__cause__) is type(error) and "delayedq_" in str(error.__cause__), error
+        return str(error)
+
+def missing(table):
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM {table}")
+
+from delayedq.store import default_store
+bare = default_store().database.retried
+verbs = [
+    lambda: tasks.nothing.enqueue(),
+    lambda: tasks.nothing.schedule_in(timedelta(hours=1), key="a"),
+    lambda: tasks.nothing.enqueue_many([((), {}), ((), {})]),
+    lambda: tasks.nothing.enqueue_bulk([((), {}), ((), {})]),
+    lambda: tasks.call.enqueue(1),  # in a channel
+    lambda: group([tasks.nothing.s()]).enqueue(),
+    lambda: DelayedQueue("contacts").offer_or_update("a", 1),
+]
+for verb in verbs:
+    assert said(verb) == "The database 'default' lacks tables or columns of delayedq: run manage.py migrate", said(verb)
+try:
+    bare(lambda: missing("shop_order"))
+except DatabaseError as error:
+    assert "manage.py" not in str(error), error
+"""
+COLUMN = """
+from django.db import DatabaseError, connection
+with connection.cursor() as cursor:
+    cursor.execute("ALTER TABLE delayedq_message DROP COLUMN errors")
+try:
+    DelayedQueue("contacts").offer_or_update("a", 1)
+except DatabaseError as error:
+    assert "run manage.py migrate" in str(error), error
+else:
+    raise AssertionError("was stored")
+"""
+
+
+def test_a_forgotten_migrate_is_named_where_messages_are_stored(new):
+    use(new, VERBS)
+
+
+def test_so_is_a_migration_of_a_newer_version(new):
+    migrate(new)
+    use(new, COLUMN)

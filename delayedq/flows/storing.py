@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, groupby, islice
 from typing import TYPE_CHECKING, Any
 
@@ -132,7 +133,7 @@ class _Storing:
 
         flow, alias = self._flow, self._store.alias
         row = Flow(name=flow.name, policy=flow.policy, created_at=self._now, deadline_at=self._deadline_at)
-        row.save(using=alias)
+        self._store.database.retried(partial(row.save, using=alias))  # its error would name the cure
         flow.id, flow.alias = row.pk, alias
         if flow.on_failure is not None:
             offer = flow.on_failure.offer([str(row.pk)], {}, when=flow.on_failure.run_after)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError
-from django.db import DEFAULT_DB_ALIAS, Error, connections
+from django.db import Error, connections
 
 from delayedq.backend import DelayedQBackend
 from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.store import default_store
+from delayedq.store.unmigrated import cure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,9 +74,8 @@ def check_tables(store: Store) -> None:
         connections[store.alias].close()
         return
     if missing:
-        which = "" if store.alias == DEFAULT_DB_ALIAS else f" --database {store.alias}"
         raise CommandError(
-            f"The database {store.alias!r} has no table {min(missing)}. Create the tables: run manage.py migrate{which}"
+            f"The database {store.alias!r} has no table {min(missing)}. Create the tables: {cure(store.alias)}"
         )
 
 

@@ -12,10 +12,11 @@ from functools import partial, wraps
 from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Protocol, Self
 
-from django.db import OperationalError, connections, transaction
+from django.db import OperationalError, ProgrammingError, connections, transaction
 
 from delayedq import clock
 from delayedq.core.deadlocks import retry
+from delayedq.store.unmigrated import cure, is_unmigrated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,8 +119,18 @@ class Database(ABC):
     def retried[R](self, work: Callable[[], R]) -> R:
         """Do the work; again, a few times, if the database undid it to end a deadlock.
 
-        Within the caller's transaction it is done once: that was undone as a whole, and the error is the caller's.
+        Within the caller's transaction it is done once: that was undone as a whole, and the error is the caller's. An
+        error of a database that was not migrated names the cure.
         """
+        try:
+            return self._retried(work)
+        except (ProgrammingError, OperationalError) as error:
+            if not is_unmigrated(error):
+                raise
+            told = f"The database {self.alias!r} lacks tables or columns of delayedq: {cure(self.alias)}"
+            raise type(error)(told) from error
+
+    def _retried[R](self, work: Callable[[], R]) -> R:
         if self.in_transaction or getattr(self._trying, "again", False):
             return work()
         self._trying.again = True

@@ -1,0 +1,31 @@
+"""A statement of the queue fails since tables or columns are missing: the error says what to do about that."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from django.db import DEFAULT_DB_ALIAS
+
+if TYPE_CHECKING:
+    from django.db import DatabaseError
+
+#: What the databases say: PostgreSQL by a code, MariaDB and MySQL by a number, SQLite in words.
+CODES = {"42P01", "42703"}
+NUMBERS = {1146, 1054}
+WORDS = re.compile("no such (table|column)|has no column named")
+#: A table of the queue, and not of the project, in such a sentence.
+OURS = re.compile(r"""[\s."]delayedq_\w+(["'\s]|$)""")
+NO_TABLE = re.compile("table|relation", re.IGNORECASE)
+
+
+def is_unmigrated(error: DatabaseError) -> bool:
+    """Whether a statement of the queue failed for want of a table or a column."""
+    said = str(error).partition("\n")[0]
+    cause = error.__cause__
+    is_missing = getattr(cause, "sqlstate", None) in CODES or error.args[:1] in [(n,) for n in NUMBERS]
+    return (is_missing or bool(WORDS.search(said))) and (bool(OURS.search(said)) or not NO_TABLE.search(said))
+
+
+def cure(alias: str) -> str:
+    return f"run manage.py migrate{'' if alias == DEFAULT_DB_ALIAS else f' --database {alias}'}"
