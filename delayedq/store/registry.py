@@ -54,13 +54,14 @@ class WorkerRegistry:
         """The same registry, which writes and judges at this moment; None: by the database's clock."""
         return type(self)(self._database.at(moment))
 
-    def heartbeat(self, workers: Sequence[WorkerState]) -> dict[str, Request]:
+    def heartbeat(self, workers: Sequence[WorkerState], *, first: bool = True) -> dict[str, Request]:
         """These worker processes live: one statement, one row for each (on MySQL, a second one reads).
 
-        Returns what operators ask of them, by name. A process with the name of one that has ended is asked nothing.
+        Returns what operators ask of them, by name. With its `first` heartbeat, a process with the name of one that has
+        ended is asked nothing.
         """
         given = json.dumps([worker._asdict() for worker in workers])
-        heartbeat, parameters = self._database.dialect.heartbeat, {"workers": given}
+        heartbeat, parameters = self._database.dialect.heartbeat, {"workers": given, "first": first}
         if self._database.connection.features.can_return_rows_from_bulk_insert:
             rows = self._database.rows(f"{heartbeat} {ANSWER}", parameters)
         else:

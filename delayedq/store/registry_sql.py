@@ -15,8 +15,10 @@ INSERT = f"INSERT INTO delayedq_worker ({listed(GIVEN)}, started_at, seen_at)"
 RENEWED = (*GIVEN[1:], "started_at", "seen_at")
 #: What it answers, where the database lets an INSERT answer.
 ANSWER = "RETURNING name, asked"
-# What was asked of an earlier process of the same name, which was last seen before this one started, is forgotten.
-_ASKED = "asked = CASE WHEN excluded.started_at > delayedq_worker.seen_at THEN '' ELSE delayedq_worker.asked END"
+# With the first heartbeat of a process, what was asked of an earlier one of its name is forgotten: of one that was last
+# seen before this one started. The times alone do not tell them apart: a heartbeat that is held up moves the start.
+_ASKED = """asked = CASE WHEN %(first)s AND excluded.started_at > delayedq_worker.seen_at THEN ''
+    ELSE delayedq_worker.asked END"""
 ON_CONFLICT = f"""
 ON CONFLICT (name) DO UPDATE SET {_ASKED}, {", ".join(f"{name} = excluded.{name}" for name in RENEWED)}
 """

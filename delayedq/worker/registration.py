@@ -66,13 +66,20 @@ class Registration:
         present = [self._state(leases) for leases in self._all_leases if leases.pid]
         names = {worker.name for worker in present}
         if present and (names != self._known or time.monotonic() >= self._due):
-            self._tell(self._registry.heartbeat(present))
+            self._tell(self._heartbeat(present))
             self._due = time.monotonic() + EVERY
         self._known = names
         if time.monotonic() >= self._expire_at:
             self._registry.expire(EXPIRE_AFTER)
             self._store.sweep()
             self._expire_at = time.monotonic() + EXPIRE_EVERY
+
+    def _heartbeat(self, present: Sequence[WorkerState]) -> dict[str, Request]:
+        asked: dict[str, Request] = {}
+        for first in (False, True):
+            if some := [worker for worker in present if (worker.name not in self._known) == first]:
+                asked |= self._registry.heartbeat(some, first=first)
+        return asked
 
     def _tell(self, asked: Mapping[str, Request]) -> None:
         """Pass on what operators ask of the processes."""

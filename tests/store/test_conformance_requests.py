@@ -39,6 +39,13 @@ def test_the_next_process_of_the_same_name_is_not_asked_what_the_last_one_was(st
     assert Worker.objects.get().asked == ""
 
 
+def test_a_heartbeat_that_was_held_up_keeps_what_was_asked(store):
+    """The start, which is reckoned back from it, comes after the heartbeat before."""
+    registry(store).heartbeat([state(age=0.1)])
+    registry(store).ask("host:1", Request.STOP)
+    assert registry(store, at(10)).heartbeat([state(age=9.0)], first=False) == {"host:1": Request.STOP}
+
+
 def test_what_other_code_has_written_there_asks_nothing(store):
     registry(store).heartbeat([state()])
     Worker.objects.update(asked="dance")

@@ -15,6 +15,8 @@ from django.utils import timezone
 
 from delayedq.conf import Settings
 from delayedq.models import LockedRenewal, Message, Worker
+from delayedq.store import worker_registry
+from delayedq.store.registry import Request
 from delayedq.worker import lease_keeper
 from delayedq.worker import registration as registration_module
 from delayedq.worker.registration import Registration, worker_name
@@ -91,6 +93,20 @@ def test_a_new_process_is_seen_before_the_next_heartbeat_is_due(all_leases, regi
     all_leases[1].register(2)
     registration.update()
     assert names() == {worker_name(1), worker_name(2)}
+
+
+def test_what_was_asked_of_a_process_is_told_however_late_its_next_heartbeat_is_written(
+    store, all_leases, registration, monkeypatch
+):
+    """And also while another process comes; that of an earlier process of its name is not."""
+    monkeypatch.setattr(registration_module, "EVERY", 0.0)
+    all_leases[0].register(1)
+    registration.update()
+    worker_registry(store.alias).ask(worker_name(1), Request.STOP)
+    Worker.objects.update(seen_at=timezone.now() - timedelta(hours=1))  # before what the next one says of its start
+    all_leases[1].register(2)
+    registration.update()
+    assert [leases.asked for leases in all_leases] == [Request.STOP, None]
 
 
 def test_a_process_that_ended_is_deregistered(all_leases, registration):

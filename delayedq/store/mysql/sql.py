@@ -341,6 +341,6 @@ FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     lease DOUBLE PATH '$.lease', held INT PATH '$.held', running {LONGTEXT} PATH '$.running',
     problems {LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
 )) AS given, (SELECT {NOW} AS moment) AS clock
-ON DUPLICATE KEY UPDATE asked = IF(VALUES(started_at) > seen_at, '', asked),
+ON DUPLICATE KEY UPDATE asked = IF(%(first)s AND VALUES(started_at) > seen_at, '', asked),
     {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
 """
