@@ -2,7 +2,24 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cached_property
+
+from django.utils import timezone
+
+
+def stop_clock(page):
+    """From here on the clock of this page moves only by `pass_seconds`. To be called before the page is opened.
+
+    Otherwise a request may be under way when the clock stops, and what its answer starts then waits for ever.
+    """
+    now = timezone.now()
+    page.clock.install(time=now - timedelta(minutes=5))  # it runs until it is stopped, and can't be put back
+    page.clock.pause_at(now)
+
+
+def pass_seconds(page, seconds):
+    page.clock.run_for(seconds * 1000)
 
 
 class Site:

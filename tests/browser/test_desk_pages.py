@@ -14,6 +14,7 @@ from django.utils import timezone
 from delayedq.desk.models import Item, State
 from tests.browser.accessibility import READERS, problems
 from tests.browser.conftest import PATIENCE, SCREENSHOTS, log_in
+from tests.browser.site import pass_seconds, stop_clock
 from tests.desk.given import ALL, QUEUE, opened, person, refund, reviewed
 
 sqlite = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -244,19 +245,14 @@ def test_of_two_browsers_that_take_an_item_at_once_one_has_it_and_the_other_read
 def stopped(browser, ann):
     """A page whose clock moves only by `pass_seconds`."""
     page = browser(ann)
-    page.clock.install()
+    stop_clock(page)
 
     def go(path):
         page.goto(path)
         page.wait_for_load_state("load")
-        page.clock.pause_at(timezone.now() + timedelta(seconds=1))
         return page
 
     return go
-
-
-def pass_seconds(page, seconds):
-    page.clock.run_for(seconds * 1000)
 
 
 @sqlite

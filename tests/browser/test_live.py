@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from tests.browser.site import MessagesPage
+from tests.browser.site import MessagesPage, pass_seconds, stop_clock
 from tests.store.given import message
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -17,18 +17,12 @@ def offer(store, key):
     store.offer(message(key, scheduled_at=timezone.now() + timedelta(hours=4)))
 
 
-def pass_seconds(page, seconds):
-    page.clock.run_for(seconds * 1000)
-
-
 @pytest.fixture
 def messages(site, store):
     """The list, whose clock moves only by `pass_seconds`."""
     offer(store, "first")
-    site.page.clock.install()
-    page = MessagesPage(site).open()
-    page.page.clock.pause_at(timezone.now() + timedelta(seconds=1))
-    return page
+    stop_clock(site.page)
+    return MessagesPage(site).open()
 
 
 def test_a_list_shows_what_came_after_it_was_opened(store, messages):

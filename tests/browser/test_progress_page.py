@@ -12,6 +12,7 @@ from delayedq.models import Message
 from delayedq.store.progress import Progress, write_progress
 from delayedq.testing import run_due
 from example_project.flights.models import Flight
+from tests.browser.site import pass_seconds, stop_clock
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
@@ -24,20 +25,15 @@ def page(store, visitor):
             carrier="UA", number=day, day=date(2013, 3, day), origin="EWR", destination="IAH",
             scheduled_departure=timezone.now() - timedelta(days=day),
         )  # fmt: skip
-    visitor.clock.install()
+    stop_clock(visitor)
     visitor.goto(reverse("flights:report_all"))
     visitor.get_by_role("button", name="Write them again").click()
     said(visitor, "ready")
-    visitor.clock.pause_at(timezone.now() + timedelta(seconds=5))
     return visitor
 
 
 def said(page, text):
     page.locator("#said", has_text=text).wait_for()
-
-
-def pass_seconds(page, seconds):
-    page.clock.run_for(seconds * 1000)
 
 
 def share(page):
