@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
-    from delayedq.cancelling import Cancellation
     from delayedq.core.limiting import Limit, Rate
     from delayedq.flows.graph import Flow
     from delayedq.flows.parts import chain, group, map_
     from delayedq.flows.result import FlowResult, get_flow
-    from delayedq.message_result import cancel_all
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
-    from delayedq.scheduling import Call, Scheduled
+    from delayedq.results.cancelling import Cancellation
+    from delayedq.results.message import cancel_all
+    from delayedq.results.waiting import as_completed, as_completed_async, await_all, wait_all
     from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Task, current_message, task
-    from delayedq.tracking import track
-    from delayedq.waiting import as_completed, as_completed_async, await_all, wait_all
+    from delayedq.tasks.scheduling import Call, Scheduled
+    from delayedq.tasks.tracking import track
 
 __all__ = [
     "Acknowledgement",
@@ -57,18 +57,18 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOMES = {
-    "delayedq.cancelling": {"Cancellation"},
+    "delayedq.results.cancelling": {"Cancellation"},
     "delayedq.flows.graph": {"Flow"},
     "delayedq.flows.parts": {"chain", "group", "map_"},
     "delayedq.flows.result": {"FlowResult", "get_flow"},
     "delayedq.core.limiting": {"Limit", "Rate"},
-    "delayedq.message_result": {"cancel_all"},
+    "delayedq.results.message": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
-    "delayedq.scheduling": {"Call", "Scheduled"},
+    "delayedq.tasks.scheduling": {"Call", "Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},
     "delayedq.tasks": {"Task", "current_message", "task"},
-    "delayedq.tracking": {"track"},
-    "delayedq.waiting": {"as_completed", "as_completed_async", "await_all", "wait_all"},
+    "delayedq.tasks.tracking": {"track"},
+    "delayedq.results.waiting": {"as_completed", "as_completed_async", "await_all", "wait_all"},
 }
 
 

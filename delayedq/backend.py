@@ -23,14 +23,14 @@ from delayedq.compat import (
     task_enqueued,
 )
 from delayedq.core.other_names import hint
-from delayedq.scheduling import Scheduled
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
 from delayedq.store.channels.offers import unschedule_and_tell
 from delayedq.store.protocol import OfferOutcome
-from delayedq.task_channels import is_strict
-from delayedq.task_defaults import read_options
 from delayedq.tasks import Task
+from delayedq.tasks.channels import is_strict
+from delayedq.tasks.defaults import read_options
+from delayedq.tasks.scheduling import Scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from django.core.checks import CheckMessage
 
-    from delayedq.scheduling import AnyCall
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer, Offered, OnConflict
+    from delayedq.tasks.scheduling import AnyCall
 
     AnyResult = TaskResult[..., Any]
     AnyTask = Task[..., Any]

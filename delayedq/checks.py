@@ -37,9 +37,9 @@ from delayedq.cron.definitions import read
 from delayedq.masking import redact
 from delayedq.models import Message
 from delayedq.store import store_for
-from delayedq.task_channels import limits_in
-from delayedq.task_options import doubled
 from delayedq.tasks import registered
+from delayedq.tasks.channels import limits_in
+from delayedq.tasks.registry import doubled
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -21,8 +21,8 @@ from delayedq.store.channels.offers import tell_channel
 from delayedq.store.channels.requests import Elsewhere, Rules
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import limits_in, lines_up, rules_known, rules_of, sizes_of
 from delayedq.tasks import registered
+from delayedq.tasks.channels import limits_in, lines_up, rules_known, rules_of, sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.cron.definitions import Definition
-    from delayedq.scheduling import Scheduled
     from delayedq.store.base import Store
+    from delayedq.tasks.scheduling import Scheduled
 
 __all__ = ["create", "create_many", "delete", "disable", "enable", "get", "run_now", "update"]
 

@@ -17,7 +17,7 @@ from django.views.decorators.http import require_safe
 
 from delayedq.compat import InvalidTaskBackend, TaskResultDoesNotExist, task_backends
 from delayedq.conf import get_settings
-from delayedq.message_result import SALT
+from delayedq.results.message import SALT
 
 if TYPE_CHECKING:
     from django.http import HttpRequest

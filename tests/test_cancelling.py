@@ -13,12 +13,12 @@ from datetime import timedelta
 import pytest
 from django.db import connections, transaction
 
-from delayedq import Cancellation, cancel_all, cancelling, current_message
+from delayedq import Cancellation, cancel_all, current_message
 from delayedq.compat import default_task_backend
 from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.stopping import stop
-from delayedq.results import dropped
+from delayedq.results import cancelling, dropped
 from delayedq.store.protocol import Lane
 from delayedq.testing import run_due
 from delayedq.worker.attempt import Attempt

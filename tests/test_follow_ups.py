@@ -104,7 +104,7 @@ def test_nothing_follows_what_neither_succeeds_nor_fails(alias, why):
 
 def test_a_follow_up_that_cannot_be_made_is_logged_and_the_message_ends(alias, caplog, monkeypatch):
     result = enqueue(lifecycle.followed)
-    monkeypatch.setattr("delayedq.tasks.parameter_names", lambda *_: 1 / 0)
+    monkeypatch.setattr("delayedq.tasks.verbs.parameter_names", lambda *_: 1 / 0)
     run_due(follow=False)
     assert FinishedMessage.objects.get().outcome == "succeeded"
     assert f"{lifecycle.followed.module_path} {result.id}, attempt 1 of 2> ends without what follows" in caplog.text

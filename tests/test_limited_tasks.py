@@ -17,8 +17,8 @@ from delayedq.conf import get_settings
 from delayedq.core.channels import channel_of
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import Message
-from delayedq.task_channels import lines_up, rules_of
 from delayedq.tasks import registered
+from delayedq.tasks.channels import lines_up, rules_of
 from tests.app import tasks
 from tests.app.models import Mark
 

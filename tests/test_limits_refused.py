@@ -16,8 +16,8 @@ from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.models import ChannelMessage, ChannelNotice, LimitState, Message
-from delayedq.task_channels import rules_of
 from delayedq.tasks import registered
+from delayedq.tasks.channels import rules_of
 from tests.app import tasks
 
 SECOND = timedelta(seconds=1)

@@ -14,7 +14,7 @@ from delayedq.core.masking import MASK, secrets_in, without
 from delayedq.masking import masking_of, shown
 from delayedq.models import FinishedMessage
 from delayedq.results import errors_with
-from delayedq.sensitive import sensitive_names
+from delayedq.tasks.sensitive import sensitive_names
 from delayedq.worker.executor import execute
 from delayedq.worker.transitions import decision, send_signals, transition
 from tests.app.tasks import echo, log_in, pay

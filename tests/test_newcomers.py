@@ -12,8 +12,8 @@ from delayedq.checks import check_paths
 from delayedq.compat import InvalidTask
 from delayedq.exceptions import ArgumentsMismatch
 from delayedq.models import FinishedMessage, Message
-from delayedq.task_options import doubled
 from delayedq.tasks import registered
+from delayedq.tasks.registry import doubled
 from delayedq.testing import run_due
 from tests.app import tasks
 

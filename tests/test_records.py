@@ -14,6 +14,7 @@ from django.utils.log import DEFAULT_LOGGING
 from delayedq import results, signals
 from delayedq.compat import TASKS_LOGGER, task_finished, task_started
 from delayedq.records import is_written, leave_failures_to_us
+from delayedq.results import reading
 from tests.worker.attempts import playing, run
 
 TASKS = logging.getLogger(TASKS_LOGGER)
@@ -67,7 +68,8 @@ def made(monkeypatch):
         found["records"].append(factory(*args, **kwargs))
         return found["records"][-1]
 
-    monkeypatch.setattr(results, "make", make)
+    for module in (results, reading):
+        monkeypatch.setattr(module, "make", make)
     logging.setLogRecordFactory(record)
     yield found
     logging.setLogRecordFactory(factory)

@@ -14,10 +14,10 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from delayedq import as_completed, as_completed_async, await_all, wait_all, waiting
+from delayedq import as_completed, as_completed_async, await_all, wait_all
 from delayedq.compat import TaskResultDoesNotExist, TaskResultStatus, default_task_backend
 from delayedq.models import FinishedMessage, Message
-from delayedq.results import dropped
+from delayedq.results import dropped, waiting
 from delayedq.testing import run_due
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import Options

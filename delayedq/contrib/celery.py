@@ -28,7 +28,7 @@ from delayedq.tasks import current_message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from delayedq.message_result import MessageResult
+    from delayedq.results.message import MessageResult
 
 #: Attempts where Celery retries for ever.
 FOR_EVER = 32_000

@@ -22,10 +22,10 @@ from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jitte
 from delayedq.cron.checking import Path, checked_choice, checked_duration, checked_number
 from delayedq.cron.placing import Tick
 from delayedq.exceptions import InvalidSchedule
-from delayedq.scheduling import Scheduled
 from delayedq.store import default_store
 from delayedq.store.offers import check_key
 from delayedq.tasks import registered, task_at
+from delayedq.tasks.scheduling import Scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

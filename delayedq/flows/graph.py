@@ -13,10 +13,10 @@ from delayedq.core.limits import NAME_LENGTH
 from delayedq.core.signatures import check_fit
 from delayedq.exceptions import InvalidFlow, InvalidMessage
 from delayedq.flows.storing import Node, enqueue
-from delayedq.signature import Signature
 from delayedq.store.flows.results import StepResult
 from delayedq.store.offers import check_name
 from delayedq.tasks import Task
+from delayedq.tasks.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -9,13 +9,13 @@ from itertools import chain as joined
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.async_versions import async_version
-from delayedq.base_task import BaseTask
 from delayedq.core.flows import MAX_NESTING
 from delayedq.core.other_names import PARTS, NoOperators, no_attribute
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.graph import AddedStep, Flow
 from delayedq.flows.storing import Node
-from delayedq.signature import Signature
+from delayedq.tasks.base import BaseTask
+from delayedq.tasks.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

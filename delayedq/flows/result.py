@@ -17,8 +17,8 @@ from delayedq.core.other_names import FLOWS, no_attribute
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.retrying import retry_flow
 from delayedq.flows.sweeping import stop_flow
+from delayedq.results.waiting import FIRST, GROWTH, LONGEST, check_outside_of_transactions, check_timeout
 from delayedq.store.flows.results import results_of
-from delayedq.waiting import FIRST, GROWTH, LONGEST, check_outside_of_transactions, check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

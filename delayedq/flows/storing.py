@@ -11,12 +11,12 @@ from delayedq.core.flows import MAX_WAITING, RESULT, StepState, When, flow_of, s
 from delayedq.core.metadata import FLOW, STEP
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.result import FlowResult, cancel_flow
-from delayedq.signature import Signature
 from delayedq.store.channels.offers import as_stored
 from delayedq.store.flows.calls import dump_calls, until
 from delayedq.store.flows.ending import advance, lock_flows, store_members
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check
+from delayedq.tasks.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, OuterRef, Q
 
-from delayedq.cancelling import PATIENCE, cancel
 from delayedq.core.flows import StepState, flow_of
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
+from delayedq.results.cancelling import PATIENCE, cancel
 from delayedq.store.flows.ending import advance, end, lock_flows, lock_if_free
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from delayedq.core.signatures import parameter_names, positional_names, takes_an
 from delayedq.models.stored_json import SameJSON, StoredName, as_json
 
 if TYPE_CHECKING:
-    from delayedq.base_task import BaseTask
+    from delayedq.tasks.base import BaseTask
 
 
 class StoredCallQuerySet[M: models.Model](models.QuerySet[M]):

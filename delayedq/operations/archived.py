@@ -12,7 +12,7 @@ from delayedq.core.masking import MASKED
 from delayedq.exceptions import DelayedQError, InvalidMessage, QueueFull
 from delayedq.operations.channels import rules_here
 from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
-from delayedq.task_channels import sizes_of
+from delayedq.tasks.channels import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

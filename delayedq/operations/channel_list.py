@@ -19,8 +19,8 @@ from delayedq.operations.channels import buckets_now, rules_here, set_for
 from delayedq.operations.live_places import count_live
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.visits import bucket_of, room_of
-from delayedq.task_channels import UNLIMITED, lines_up
 from delayedq.tasks import registered
+from delayedq.tasks.channels import UNLIMITED, lines_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -17,8 +17,8 @@ from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import Rules
 from delayedq.store.channels.visits import bucket_of, room_of
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import UNLIMITED, rules_known, rules_of
 from delayedq.tasks import registered
+from delayedq.tasks.channels import UNLIMITED, rules_known, rules_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

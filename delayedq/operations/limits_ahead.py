@@ -22,8 +22,8 @@ from delayedq.operations.channels import buckets_now, rules_here
 from delayedq.operations.sizing import read_bounded
 from delayedq.store import operator_store
 from delayedq.store.channels.visits import bucket_of
-from delayedq.task_channels import lines_up
 from delayedq.tasks import registered
+from delayedq.tasks.channels import lines_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,7 +11,7 @@ from delayedq.exceptions import CannotRun, InvalidMessage, InvalidQueue, NotStor
 from delayedq.queue.channels import NO_CHANNELS, QueueChannels
 from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer
-from delayedq.task_defaults import MOST_ATTEMPTS
+from delayedq.tasks.defaults import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -15,7 +15,7 @@ from delayedq.queue.filters import Filter
 from delayedq.queue.leases import History, Leases, check_duration
 from delayedq.queue.serializers import JSON
 from delayedq.queue.watch import ring
-from delayedq.task_defaults import MOST_ATTEMPTS
+from delayedq.tasks.defaults import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

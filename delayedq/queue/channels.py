@@ -9,7 +9,7 @@ from delayedq.core.limiting import Limit
 from delayedq.exceptions import InvalidMessage, InvalidQueue
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import UNLIMITED, made_with_limits, rules_of_bare, sizes_of
+from delayedq.tasks.channels import UNLIMITED, made_with_limits, rules_of_bare, sizes_of
 
 if TYPE_CHECKING:
     from delayedq.core.sizes import Size

@@ -13,9 +13,9 @@ from delayedq.backend import OfferingBackend
 from delayedq.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from delayedq.core.lifecycle import AskedSnooze, Returned
 from delayedq.core.serialization import load_call, loads
-from delayedq.scheduling import Scheduled
 from delayedq.store.offers import check, check_key
 from delayedq.store.protocol import Claimed, OfferOutcome, OnConflict
+from delayedq.tasks.scheduling import Scheduled
 from delayedq.testing.assertions import ScheduledMessage
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, execute

@@ -8,7 +8,6 @@ import pytest
 from django.contrib.auth.models import Group
 
 from delayedq import desk
-from delayedq.cancelling import cancel
 from delayedq.core.edits import Reroute, Shift
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.desk.signals import item_late
@@ -17,6 +16,7 @@ from delayedq.operations import edits
 from delayedq.operations.arguments import edit_arguments
 from delayedq.operations.selecting import Ticked
 from delayedq.operations.undo import undo
+from delayedq.results.cancelling import cancel
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed, skilled
 

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import desk
-from delayedq.cancelling import cancel
 from delayedq.desk import figures
 from delayedq.desk.models import Comment, Item, State
 from delayedq.desk.signals import item_changed
 from delayedq.desk.sweeping import close_withdrawn, forget_closed, withdraw
 from delayedq.desk.visiting import measured
 from delayedq.models import FinishedMessage, Message
+from delayedq.results.cancelling import cancel
 from delayedq.testing import clock, run_due
 from delayedq.worker.forgetting import Forgetting
 from tests.desk.given import ALL, PAID, opened, person, refund, reviewed

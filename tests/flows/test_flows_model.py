@@ -22,11 +22,11 @@ from hypothesis.stateful import (
 )
 
 from delayedq import Flow, get_flow, group
-from delayedq.cancelling import cancel
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
+from delayedq.results.cancelling import cancel
 from delayedq.store import operator_store, store_for
 from delayedq.store.operator import Revival
 from delayedq.store.protocol import Finish, Lane, Offer

@@ -8,13 +8,13 @@ import pytest
 from django.db import transaction
 
 from delayedq import Cancel, Flow, chain, current_message, get_flow, group
-from delayedq.cancelling import cancel
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows.forgetting import forget_flows
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
 from delayedq.operations.pruning import prune
+from delayedq.results.cancelling import cancel
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
 from delayedq.testing import clock, run_due, run_until

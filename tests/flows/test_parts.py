@@ -90,7 +90,7 @@ def test_async_twins(alias):
 def test_arguments_are_written_once_where_the_signature_is_made(alias, monkeypatch):
     first, second = [1], [2]
     calls = [tasks.echo.s(first), tasks.echo.s(second)]
-    monkeypatch.setattr("delayedq.tasks.dump_call", None)  # what writes the arguments of what is enqueued
+    monkeypatch.setattr("delayedq.tasks.verbs.dump_call", None)  # what writes the arguments of what is enqueued
     first.append("later")
     flow = group(calls).enqueue()
     run()

@@ -12,10 +12,11 @@ import pytest
 from django.db import OperationalError, connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from delayedq import cancelling, chain, group
+from delayedq import chain, group
 from delayedq.flows import sweeping
 from delayedq.flows.sweeping import SILENCE, Sweeping, sweep
 from delayedq.models import Flow, FlowMember, FlowStep, Message
+from delayedq.results import cancelling
 from delayedq.worker import lease_keeper
 from delayedq.worker.lease_keeper import LeaseKeeper
 from tests.app import tasks

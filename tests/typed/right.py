@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_type
 
 from delayedq import Call, DelayedQueue, Limit, Task, chain, current_message, group, task
 from delayedq.models import Message
-from delayedq.scheduling import Scheduled
+from delayedq.tasks.scheduling import Scheduled
 
 if TYPE_CHECKING:
     from django.tasks import TaskResult

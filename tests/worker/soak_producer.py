@@ -100,7 +100,7 @@ class Producer:
         return Message.objects.filter(pk=self.random.choice(ids)).first() if ids else None
 
     def cancel(self, **which):
-        from delayedq.cancelling import cancel
+        from delayedq.results.cancelling import cancel
 
         if one := self.live(**which):
             cancel(self.store, [one.pk])

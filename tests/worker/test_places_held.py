@@ -7,8 +7,8 @@ import signal
 from datetime import timedelta
 from itertools import islice
 
-from delayedq.cancelling import cancel
 from delayedq.models import ChannelMessage, FinishedMessage, Message
+from delayedq.results.cancelling import cancel
 from tests.app import tasks
 from tests.worker.conftest import eventually
 from tests.worker.test_channels_killed import kill, most_at_once

@@ -13,8 +13,8 @@ from delayedq.core.serialization import dumps
 from delayedq.exceptions import InvalidOption, UnknownTask
 from delayedq.pipeline.spark import rows
 from delayedq.pipeline.spark.rows import Parameter, Recipe, source_of
-from delayedq.task_channels import lines_up
 from delayedq.tasks import parameters_of, task_at
+from delayedq.tasks.channels import lines_up
 
 if TYPE_CHECKING:
     import inspect

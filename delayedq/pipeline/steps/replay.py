@@ -22,8 +22,8 @@ from delayedq.pipeline.spark import replay
 from delayedq.pipeline.steps.load import offer
 from delayedq.pipeline.steps.view import viewed
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import UNLIMITED, lines_up, rules_known
 from delayedq.tasks import registered
+from delayedq.tasks.channels import UNLIMITED, lines_up, rules_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from delayedq.store.protocol import Conflict, Offered, OfferOutcome
-    from delayedq.tasks import Task
+    from delayedq.tasks.verbs import Task
 
     type AnyCall = tuple[Iterable[Any], Mapping[str, Any]] | Call
 

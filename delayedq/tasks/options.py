@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from django.apps import apps
 from django.conf import settings
 
-from delayedq.base_task import BaseTask
 from delayedq.compat import InvalidTask, InvalidTaskBackend
 from delayedq.core.error_choice import check_error_choice
 from delayedq.core.metadata import PREFIX
@@ -24,17 +23,15 @@ from delayedq.core.signatures import check_fit, parameter_names, takes_any_name
 from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
 from delayedq.store.protocol import BARE
-from delayedq.task_channels import check_limited
-from delayedq.task_defaults import check_backoff, check_max_attempts, check_timeout
+from delayedq.tasks.base import BaseTask
+from delayedq.tasks.channels import check_limited
+from delayedq.tasks.defaults import check_backoff, check_max_attempts, check_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from delayedq.tasks import Task
+    from delayedq.tasks.verbs import Task
 
-
-#: Two functions that were registered under one path, the later one last: where each is defined.
-doubled: dict[str, tuple[str, str]] = {}
 
 _NAIVE = re.compile(r'"\$":"datetime","v":"\d{4}-\d\d-\d\dT[\d:.]+(?:\[_fold=1\])?"')
 
@@ -111,22 +108,6 @@ def warn_naive(task: Task[..., Any], payload: str) -> None:
     if '"datetime"' in payload and _NAIVE.search(payload):
         problem = f"{task.name} was given a naive datetime, which is another moment in another time zone."
         warnings.warn(f"{problem} See django.utils.timezone.make_aware().", RuntimeWarning, stacklevel=5)
-
-
-def enter(task: Task[..., Any], registered: dict[str, Task[..., Any]]) -> None:
-    """Register it under its path and aliases. Another function that was there is noted in `doubled`."""
-    for path in (task.module_path, *task.aliases):
-        known = registered.get(path)
-        if known is not None and known.func is task.func:
-            continue
-        if known is not None and _place(known) != _place(task):
-            doubled[path] = _place(known), _place(task)
-        registered[path] = task
-
-
-def _place(task: BaseTask) -> str:
-    code = inspect.unwrap(task.func).__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> None:

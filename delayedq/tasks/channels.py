@@ -33,7 +33,7 @@ from delayedq.store.protocol import BARE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from delayedq.tasks import Task
+    from delayedq.tasks.verbs import Task
 
 UNLIMITED = Limit()
 #: What can name a channel, as text; of a model instance, its primary key.

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from django.core import signing
 
-from delayedq.cancelling import Cancellation, cancel
-from delayedq.compat import TaskError, TaskResult, task_backends
+from delayedq.compat import TaskResult, task_backends
 from delayedq.core.other_names import RESULTS, no_attribute
 from delayedq.exceptions import CannotRun
+from delayedq.results.cancelling import Cancellation, cancel
+from delayedq.results.waiting import await_all, check_result, wait_all
 from delayedq.store.progress import read_progress
-from delayedq.waiting import await_all, check_result, wait_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from delayedq.core.progress import Progress
     from delayedq.store.base import Store
@@ -103,20 +103,6 @@ _REFRESHED = (
     *("status", "enqueued_at", "started_at", "finished_at", "last_attempted_at", "errors", "worker_ids"),
     *("_return_value", "outcome"),
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptError(TaskError):  # type: ignore[misc]  # likewise
-    """The error of one attempt.
-
-    attempt: its number, 1 is the first. failed_at: when it ended. message: its text. chain: the classes and texts of
-    what it was raised from, the nearest first.
-    """
-
-    attempt: int = field(default=0, compare=False)
-    failed_at: datetime | None = field(default=None, compare=False)
-    message: str = field(default="", compare=False)
-    chain: tuple[str, ...] = field(default=(), compare=False)
 
 
 def cancel_all(results: Iterable[AnyResult]) -> list[Cancellation]:

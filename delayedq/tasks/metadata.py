@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from delayedq.core.channels import channel_of, shown_priority
 from delayedq.core.metadata import DEADLINE, EXPIRES, PARENT, ROOT, as_given, shortest_deadline, stored_duration
 from delayedq.core.serialization import loads
-from delayedq.task_options import database_of
+from delayedq.tasks.options import database_of
 
 if TYPE_CHECKING:
-    from delayedq.scheduling import StoredOptions
-    from delayedq.tasks import Task
+    from delayedq.tasks.scheduling import StoredOptions
+    from delayedq.tasks.verbs import Task
     from delayedq.worker.attempt import Attempt
 
 

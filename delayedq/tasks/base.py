@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.compat import Task as DjangoTask
 from delayedq.core.other_names import VERBS, no_attribute
-from delayedq.signature import Signature
+from delayedq.tasks.signature import Signature
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from delayedq.core.backoff import Backoff
     from delayedq.core.error_choice import ErrorChoice
     from delayedq.core.limiting import Limit
-    from delayedq.task_channels import ChannelOption
+    from delayedq.tasks.channels import ChannelOption
 
     AnyTask = DjangoTask[..., Any]
 else:
@@ -60,7 +60,7 @@ class BaseTask(AnyTask):
         `manage.py delayedq check-pending` can tell whether this version knows the recorded steps of waiting messages.
         None: any steps.
 
-    channel, limit: see `delayedq.task_channels`.
+    channel, limit: see `delayedq.tasks.channels`.
     aliases: paths that the task had before it was moved or renamed: messages that were stored under one of them run.
         Keys are unique per stored path, so a new message does not replace one of an old path.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sized
 from typing import TYPE_CHECKING
 
-from delayedq.tasks import current_attempt
+from delayedq.tasks.current import current_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Tasks: the `@task` decorator, the `Task` class, and its verbs that put messages into the queue.
+"""The class `Task`, and its verbs that put messages into the queue.
 
 A `Task` is a `django.tasks.Task` with retries, a timeout and scheduling by key. Everything that enqueues takes part in
 the caller's transaction: the message becomes visible when that commits and is gone if it rolls back.
@@ -6,50 +6,46 @@ the caller's transaction: the message becomes visible when that commits and is g
 
 from __future__ import annotations
 
-from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Never, Unpack, cast, overload
 
 from delayedq import clock
 from delayedq.async_versions import async_version
-from delayedq.base_task import DEFAULTED, BaseTask
-from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
+from delayedq.compat import InvalidTask
 from delayedq.core.metadata import with_own
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dump_call, dumps
 from delayedq.core.signatures import parameter_names, signature_of
-from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
-from delayedq.scheduling import NO_KEY, Changes, as_call, first, key_alone, keyed
-from delayedq.sensitive import sensitive_names
-from delayedq.signature import WrittenCall
 from delayedq.store.flows.results import dump_step
 from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer
-from delayedq.task_channels import channel_for, lines_up, rules_of, sizes_of
-from delayedq.task_defaults import DEFAULTS
-from delayedq.task_metadata import own_metadata, stored_options
-from delayedq.task_options import check_backend, check_call, check_naming, check_options, check_place, enter, warn_naive
+from delayedq.tasks.base import DEFAULTED, BaseTask
+from delayedq.tasks.channels import channel_for, lines_up, rules_of, sizes_of
+from delayedq.tasks.current import current_attempt
+from delayedq.tasks.defaults import DEFAULTS
+from delayedq.tasks.metadata import own_metadata, stored_options
+from delayedq.tasks.options import (
+    check_backend,
+    check_call,
+    check_options,
+    check_place,
+    warn_naive,
+)
+from delayedq.tasks.registry import register, registered
+from delayedq.tasks.scheduling import NO_KEY, Changes, as_call, first, key_alone, keyed
+from delayedq.tasks.sensitive import sensitive_names
+from delayedq.tasks.signature import WrittenCall
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime, timedelta
 
     from delayedq.compat import TaskResult
-    from delayedq.core.backoff import Backoff
-    from delayedq.core.error_choice import ErrorChoice
-    from delayedq.core.limiting import Limit
-    from delayedq.scheduling import AnyCall, Scheduled, Scheduler, StoredOptions
     from delayedq.store.protocol import Conflict
-    from delayedq.task_channels import ChannelOption
-    from delayedq.worker.attempt import Attempt
-
-
-registered: dict[str, Task[..., Any]] = {}
-
-current_attempt: ContextVar[Attempt | None] = ContextVar("delayedq_current_attempt", default=None)
+    from delayedq.tasks.scheduling import AnyCall, Scheduled, Scheduler, StoredOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +67,7 @@ class Task[**P, R](BaseTask):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, getattr(defaults, name.upper()))
         check_options(self, registered.values())
-        enter(self, registered)
+        register(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the function directly, in this process and without the queue; returns what it returns."""
@@ -258,90 +254,6 @@ class Task[**P, R](BaseTask):
             if enqueue_hooks() and own_key is None:
                 metadata = with_added(metadata, self)
             yield Offer(queue, kind, payload, own_key, at or when, priority, max_attempts, metadata, channel, sizes)
-
-
-@overload
-def task[**P, R](function: Callable[P, R], /) -> Task[P, R]: ...
-@overload
-def task[**P, R](
-    *,
-    priority: int = ...,
-    queue_name: str = ...,
-    backend: str = ...,
-    takes_context: bool = ...,
-    max_attempts: int = ...,
-    backoff: Backoff | timedelta | Sequence[timedelta] = ...,
-    retry_on: ErrorChoice | None = ...,
-    give_up_on: ErrorChoice | None = ...,
-    timeout: timedelta | None = ...,
-    deadline: timedelta | None = ...,
-    expires: timedelta | None = ...,
-    result_retention: timedelta | None = ...,
-    on_success: Task[..., Any] | None = ...,
-    on_failure: Task[..., Any] | None = ...,
-    on_retry: Task[..., Any] | None = ...,
-    metadata: Mapping[str, Any] | None = ...,
-    exactly_once: bool = ...,
-    interruptible: bool = ...,
-    sensitive: bool | Collection[str] = ...,
-    steps: Collection[str] | None = ...,
-    channel: ChannelOption = ...,
-    limit: Limit | Sequence[Limit] | None = ...,
-    aliases: Collection[str] = ...,
-) -> Callable[[Callable[P, R]], Task[P, R]]: ...
-def task(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    priority: int = DEFAULT_TASK_PRIORITY,
-    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
-    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
-    takes_context: bool = False,
-    **options: Any,
-) -> Any:
-    """Decorator that makes a `Task` of a module-level function, sync or async. See `BaseTask` for the options.
-
-    `takes_context`: the first argument of the function is a `django.tasks.TaskContext`, which callers do not pass.
-    `django.tasks.task` returns the same object if its backend is `delayedq.backend.DelayedQBackend`.
-
-        @task(queue_name="mail", priority=10)
-        async def greet(name: str) -> str: ...
-    """
-    check_naming(options)
-
-    def make(func: Callable[..., Any]) -> Task[..., Any]:
-        return Task(
-            func=func,
-            priority=priority,
-            queue_name=queue_name,
-            backend=backend,
-            takes_context=takes_context,
-            **options,
-        )
-
-    return make if function is None else make(function)
-
-
-def task_at(path: str) -> Task[..., Any]:
-    """Return the task that is registered under this path (`"app.tasks.name"`). Raises UnknownTask.
-
-    Paths are looked up and never imported, so that a row in the database can't name other code.
-    """
-    try:
-        return registered[path]
-    except KeyError:
-        raise UnknownTask(
-            f"No task is registered as {path!r}. Tasks are found in the tasks.py of each installed app; "
-            "import other modules that define tasks in AppConfig.ready()."
-        ) from None
-
-
-def current_message() -> Attempt:
-    """Return the message that the calling task was started for. Raises LookupError outside of a task."""
-    attempt = current_attempt.get()
-    if attempt is None:
-        raise LookupError("There is no current message: this code was not started by a worker.")
-    return attempt
 
 
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:

@@ -1,39 +1,29 @@
-"""The JSON error record that messages store, and messages as `django.tasks.TaskResult`."""
+"""Messages as `django.tasks.TaskResult`: live ones, ended ones, and those that a worker runs or gives up."""
 
 from __future__ import annotations
 
-import json
-import traceback
 from dataclasses import MISSING, fields
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from delayedq import clock
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultStatus
-from delayedq.core.error_records import known_errors, with_error
+from delayedq.core.error_records import known_errors
 from delayedq.core.lifecycle import Outcome, Returned
 from delayedq.core.serialization import load_call, loads
 from delayedq.exceptions import CannotRun, QueueFull, UnknownTask
-from delayedq.masking import error_text, masking_of
-from delayedq.message_result import AttemptError, MessageResult
+from delayedq.masking import error_text
+from delayedq.results.errors import recorded, task_error
+from delayedq.results.message import MessageResult
 from delayedq.tasks import Task, task_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from delayedq.compat import TaskError, TaskResult
     from delayedq.models import FinishedMessage, Message
     from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 
     AnyResult = TaskResult[..., Any]
-
-
-#: The largest text and traceback of a stored error, in characters.
-TEXT_LENGTH = 2_000
-TRACEBACK_LENGTH = 20_000
-#: How many errors of a chain are stored.
-CHAIN_LENGTH = 5
 
 
 def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
@@ -50,7 +40,7 @@ def running(attempt: Attempt, args: Any, kwargs: Any) -> AnyResult:
         enqueued_at=claimed.created_at,
         started_at=_first_start(claimed.errors) or now,
         last_attempted_at=now,
-        errors=errors(claimed.errors),
+        errors=recorded(claimed.errors),
         worker_ids=workers(claimed.errors, claimed.attempt, attempt.worker),
     )
 
@@ -93,7 +83,7 @@ def not_started(attempt: Attempt, outcome: Outcome, error: BaseException | None,
         enqueued_at=claimed.created_at,
         started_at=starts[0] if starts else None,
         last_attempted_at=starts[-1] if starts else None,
-        errors=errors(claimed.errors),
+        errors=recorded(claimed.errors),
         worker_ids=workers(claimed.errors, attempts, attempt.worker if counted else ""),
     )
     end(result, outcome, error, None, claimed)
@@ -120,7 +110,7 @@ def of_live(message: Message, backend: str, *, leased: bool) -> AnyResult:
         enqueued_at=message.created_at,
         started_at=starts[0] if starts else None,
         last_attempted_at=starts[-1] if starts else None,
-        errors=errors(message.errors),
+        errors=recorded(message.errors),
         worker_ids=workers(message.errors, message.attempt, message.leased_by or ""),
     )
 
@@ -139,7 +129,7 @@ def of_ended(message: FinishedMessage, backend: str) -> AnyResult:
         started_at=_first_start(message.errors) or message.started_at,
         finished_at=message.finished_at,
         last_attempted_at=message.started_at,
-        errors=errors(message.errors),
+        errors=recorded(message.errors),
         worker_ids=workers(message.errors, message.attempts, message.worker or ""),
     )
     object.__setattr__(result, "_return_value", None if message.result is None else _return_value(message.result))
@@ -232,21 +222,6 @@ def _first_start(stored: str | None) -> datetime | None:
     return starts[0] if starts else None
 
 
-def errors(stored: str | None) -> list[TaskError]:
-    records = json.loads(stored) if stored else []
-    return [
-        AttemptError(
-            exception_class_path=record["exception"],
-            traceback=record["traceback"],
-            attempt=record["attempt"],
-            failed_at=datetime.fromisoformat(record["failed_at"]),
-            message=record["message"],
-            chain=tuple(record.get("chain", ())),
-        )
-        for record in records
-    ]
-
-
 def workers(stored: str | None, attempts: int, last: str) -> list[str]:
     """The name of the worker of each attempt; "" for attempts whose process died without recording it.
 
@@ -256,67 +231,3 @@ def workers(stored: str | None, attempts: int, last: str) -> list[str]:
     if last and len(known) < attempts:
         known.append(last)
     return [""] * (attempts - len(known)) + known
-
-
-def errors_with(claimed: Claimed, error: BaseException, worker: str, seconds: float | None) -> str:
-    """The JSON list of the errors of a message, with this one added. `seconds`: duration; None if nothing ran."""
-    mask = error_text(claimed.kind, claimed.payload)
-    return with_error(
-        claimed.errors,
-        attempt=claimed.attempt,
-        failed_at=clock.now(),
-        seconds=seconds,
-        worker=worker,
-        exception=path_of(error),
-        message=text_of(error, mask),
-        chain=chain_of(error, mask),
-        traceback=mask(trace_of(error))[-TRACEBACK_LENGTH:],
-    )
-
-
-def task_error(error: BaseException, mask: Callable[[str], str] = str) -> TaskError:
-    """`mask` is `masking.error_text` of its message."""
-    return AttemptError(
-        exception_class_path=path_of(error),
-        traceback=mask(trace_of(error)),
-        message=text_of(error, mask),
-        chain=tuple(chain_of(error, mask)),
-    )
-
-
-def masked_trace(claimed: Claimed, error: BaseException | None) -> str:
-    """The traceback of an error as it may be logged, if something of the message is masked; else ""."""
-    if error is None or masking_of(claimed.kind) is None:
-        return ""
-    return error_text(claimed.kind, claimed.payload)(trace_of(error))
-
-
-def path_of(error: BaseException) -> str:
-    return f"{type(error).__module__}.{type(error).__qualname__}"
-
-
-def chain_of(error: BaseException, mask: Callable[[str], str] = str) -> list[str]:
-    """What an error was raised from, or while it was handled: classes and texts, the nearest first."""
-    chain: list[str] = []
-    seen = {id(error)}
-    while len(chain) < CHAIN_LENGTH:
-        following = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        if following is None or id(following) in seen:
-            break
-        error = following
-        seen.add(id(error))
-        chain.append(f"{path_of(error)}: {text_of(error, mask)}")
-    return chain
-
-
-def trace_of(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def text_of(error: object, mask: Callable[[str], str] = str) -> str:
-    """`str(error)`, masked by `mask`, then cut to TEXT_LENGTH."""
-    try:
-        text = mask(str(error))
-    except Exception:  # noqa: BLE001 - __str__ of a user's exception may raise anything
-        text = "<it can't be printed>"
-    return text if len(text) <= TEXT_LENGTH else f"{text[:TEXT_LENGTH]}…"
