@@ -153,6 +153,12 @@ def in_lock_order(offers: Sequence[Offer], positions: Iterable[int]) -> list[int
     return sorted(positions, key=names)
 
 
+def have_own_times(offers: Sequence[Offer]) -> bool:
+    """Whether no two are due at the same time: then the order of their ids says nothing."""
+    times = {offer.scheduled_at for offer in offers}
+    return None not in times and len(times) == len(offers)
+
+
 def may_be_due_soon(times: Iterable[datetime | None]) -> bool:
     """Whether one of these times (None: now) may come before the next scan of the workers, by this host's clock.
 
