@@ -20,7 +20,7 @@ from delayedq.core.serialization import dump_call, dumps
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.exceptions import UnknownTask
 from delayedq.hooks import enqueue_hooks, with_added
-from delayedq.scheduling import NO_KEY, Changes, as_call, first, key_alone, keyed
+from delayedq.scheduling import NO_KEY, Changes, as_call, enqueuing_backend, first, key_alone, keyed
 from delayedq.sensitive import sensitive_names
 from delayedq.signature import WrittenCall
 from delayedq.store.flows.results import dump_step
@@ -105,11 +105,11 @@ class Task[**P, R](BaseTask):
             result.refresh()
             result.status
         """
-        return self.get_backend().enqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
+        return enqueuing_backend(self).enqueue(self, list(args), dict(kwargs))  # type: ignore[no-any-return]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """The async version of `enqueue`."""
-        return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
+        return await enqueuing_backend(self).aenqueue(self, list(args), dict(kwargs))  # type: ignore[no-any-return]
 
     def enqueue_many(self, calls: Iterable[AnyCall]) -> list[Scheduled]:
         """Store one message per pair of (args, kwargs), all or none, and return their outcomes in the same order.

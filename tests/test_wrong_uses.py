@@ -8,13 +8,14 @@ import inspect
 from datetime import timedelta
 
 import pytest
+from django.conf import global_settings
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
 import delayedq
 from delayedq import Call, Cancel, DelayedQueue, Fail, Limit, Rate, Retry, Snooze, chain, group, map_, schedules, task
-from delayedq.compat import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, task_backends
+from delayedq.compat import BUILT_IN, InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, task_backends
 from delayedq.exceptions import InvalidFlow, InvalidKey, InvalidSchedule, InvalidTime, NotStorable
 from delayedq.models import Message
 from tests.app import tasks
@@ -299,3 +300,16 @@ def test_a_wrong_setting_of_tasks_names_the_cure(settings, configured, error, sa
     with pytest.raises(error) as raised:
         task(queue_name="mail")(defined)
     assert said in str(raised.value)
+
+
+def test_without_tasks_in_the_settings_nothing_is_run_in_silence(settings):
+    if BUILT_IN:
+        settings.TASKS = global_settings.TASKS
+    else:
+        del settings.TASKS
+    with pytest.raises(InvalidTask, match=r"^remind can't be enqueued: TASKS is not set. Set TASKS = "):
+        remind.enqueue(7)
+    with pytest.raises(InvalidTask, match=r"TASKS is not set"):
+        asyncio.run(remind.aenqueue(7))
+    with pytest.raises(InvalidTask, match=r"Use delayedq.backend.DelayedQBackend"):
+        remind.schedule_in(HOUR, 7)

@@ -117,3 +117,10 @@ def test_a_forgotten_migrate_is_named(empty, command):
     assert "Traceback" not in ended.stderr
     assert "The database 'default' has no table delayedq_" in ended.stderr
     assert "run manage.py migrate\n" in ended.stderr
+
+
+def test_without_tables_the_doctor_says_that_alone(empty):
+    ended = ran(empty, "delayedq", "doctor")
+    problem, cure = ended.stdout.splitlines()
+    assert problem.startswith("default: Migrations are pending: delayedq.0001_initial, ")
+    assert cure == "  Cure: manage.py migrate --database default"
