@@ -253,7 +253,7 @@ def test_a_retrying_step_holds_the_others(alias):
 
 def test_wait(alias):
     result = chain(tasks.nothing.s()).enqueue()
-    with pytest.raises(TimeoutError, match=f"Flow {result.id} had not ended"):
+    with pytest.raises(TimeoutError, match=f"Flow {result.id} did not end"):
         result.wait(timedelta(seconds=0.01))
     run()
     assert result.wait() is result

@@ -88,7 +88,7 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
         ("sunrise", "follows the sun (sunrise)"),
         ("both days", "Celery requires both to match, here either will do"),
         ("unknown", "No task is registered as 'old.app.unknown'"),
-        ("broken", "Its args are no JSON: '['"),
+        ("broken", "Its args are not JSON: '['"),
     ):
         assert "refused" in told[name], name
         assert reason in told[name], name
@@ -158,8 +158,8 @@ def test_odd_rows_are_refused_with_the_reason_and_keep_no_other_from_being_impor
     project("-c", GIVEN + ODD)
     told = import_(project)
     for name, reason in (
-        ("args are a number", "Its args are no list: '5'"),
-        ("args are names", "Its args are no list: "),
+        ("args are a number", "Its args are not a list: '5'"),
+        ("args are names", "Its args are not a list: "),
         ("kwargs are a list", "Its kwargs are no dict"),
         ("no time", "period"),
         ("of no unit", "fortnights"),

@@ -64,7 +64,7 @@ def _rest(periodic: Any) -> dict[str, Any]:
         try:
             value = json.loads(getattr(periodic, key) or json.dumps(kind()))
         except ValueError:
-            raise Refused(f"Its {key} are no JSON: {getattr(periodic, key)!r}.") from None
+            raise Refused(f"Its {key} are not JSON: {getattr(periodic, key)!r}.") from None
         if value and not isinstance(value, kind):
             raise Refused(f"Its {key} are no {kind.__name__}: {getattr(periodic, key)!r}.")
         given[key] = value or None

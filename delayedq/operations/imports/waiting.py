@@ -121,7 +121,9 @@ def _read(origin: Origin, row: Any) -> Waiting:
     except Exception as error:  # noqa: BLE001
         return Waiting(row.pk, "?", problem=f"It can't be read: {type(error).__name__}: {error}.")
     if not isinstance(one.args, list | tuple) or not isinstance(one.kwargs, Mapping):
-        return one._replace(problem=f"Its arguments are no list and names: {one.args!r:.100}, {one.kwargs!r:.100}.")
+        return one._replace(
+            problem=f"Its arguments are not a list and a dict of names: {one.args!r:.100}, {one.kwargs!r:.100}."
+        )
     return one
 
 

@@ -54,7 +54,7 @@ def moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no time in ISO 8601") from None
+        raise ArgumentTypeError(f"{text!r} is not a time in ISO 8601") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -228,7 +228,7 @@ def _parsed(text: str, format_: str | None) -> datetime:
     try:
         return datetime.strptime(text, format_) if format_ else datetime.fromisoformat(text)  # noqa: DTZ007
     except ValueError:
-        raise ValueError("is no time" + (f" of the form {format_}" if format_ else " in ISO 8601")) from None
+        raise ValueError("is not a time" + (f" of the form {format_}" if format_ else " in ISO 8601")) from None
 
 
 def _in_zone(local: datetime, zone: str | None) -> datetime:

@@ -55,7 +55,8 @@ def test_all_that_is_wrong_with_a_row_is_told_with_the_row():
     )
 
     assert made.reason == (
-        "key: column carrier is empty; time: is no time in ISO 8601; flight: is not a whole number; carrier: is empty"
+        "key: column carrier is empty; time: is not a time in ISO 8601; "
+        "flight: is not a whole number; carrier: is empty"
     )
     assert '"flight": "15x"' in made.row
     assert (made.payload, made.key, made.scheduled_at) == (None, None, None)
