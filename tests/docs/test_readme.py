@@ -7,14 +7,12 @@ import sys
 import tomllib
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 from django.utils import timezone
 
 from delayedq.models import Message
-from delayedq.tasks import registered
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -30,23 +28,6 @@ def links(monkeypatch):
 
     yield absolute_links
     del sys.modules["absolute_links"]
-
-
-@pytest.fixture
-def run(alias, monkeypatch):
-    """Runs code as a module of this name; its tasks are forgotten afterwards."""
-    before = set(registered)
-
-    def module(name, code, **names):
-        made = ModuleType(name)
-        made.__dict__.update(names)
-        monkeypatch.setitem(sys.modules, name, made)
-        exec(code, made.__dict__)
-        return made
-
-    yield module
-    for path in set(registered) - before:
-        del registered[path]
 
 
 def test_its_first_example_creates_moves_and_cancels(run):
