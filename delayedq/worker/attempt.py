@@ -129,7 +129,7 @@ class Attempt:
         """The error of this attempt, whose time is over."""
         left = self.left()
         if left is not None and left <= timedelta():
-            return DeadlineExceeded(f"It had not ended {self.deadline} after it was first due.")
+            return DeadlineExceeded(f"It did not end within {self.deadline} after it was first due.")
         return TaskTimeout(f"It took longer than {self.task.timeout}.")
 
     @property

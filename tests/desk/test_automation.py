@@ -187,7 +187,7 @@ def test_what_was_decided_before_and_after_is_in_no_period(store):
         assert trend.by_task(desk.items(), START, count=1) == {}
         (day,) = trend.by_task(desk.items(), START + timedelta(seconds=1), count=1)[refund.module_path]
         assert day.done == 1
-    with pytest.raises(ValueError, match="A step and a count above 0"):
+    with pytest.raises(ValueError, match="a step and a count above 0"):
         trend.by_task(desk.items(), now, count=0)
 
 

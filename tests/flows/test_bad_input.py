@@ -40,7 +40,7 @@ def nested(depth):
 BAD = {
     "a cycle": (lambda: graph(a=["c"], b=["a"], c=["b"]).enqueue(), r"wait for each other: [abc] -> [abc] -> [abc] ->"),
     "itself": (lambda: graph(a=["a"]).enqueue(), "wait for each other: a -> a"),
-    "unknown": (lambda: graph(a=[], b=["z"]).enqueue(), "<step 'b'> comes after 'z', which is no step .* 'a', 'b'"),
+    "unknown": (lambda: graph(a=[], b=["z"]).enqueue(), "<step 'b'> comes after 'z', which is not a step .* 'a', 'b'"),
     "nothing": (lambda: Flow("none").enqueue(), "has no steps"),
     "no call": (lambda: group(iter(())).enqueue(), "has no calls at all"),
     "twice": (lambda: graph(a=[]).add("a", tasks.nothing.s()), "has a step 'a' already"),

@@ -142,7 +142,7 @@ def test_a_retry_without_history_changes_nothing(alias):
     result = chain(fails("bad"), tasks.nothing.s()).enqueue()
     run()
     FinishedMessage.objects.all().delete()
-    with pytest.raises(InvalidFlow, match="1 of the messages that did not succeed are not in the history"):
+    with pytest.raises(InvalidFlow, match="1 of the messages that did not succeed are no longer in the history"):
         result.retry()
     assert result.state == "failed"
     assert states(result)["2 nothing"] == "skipped"

@@ -109,7 +109,9 @@ def _moved(
         yield tasks.get(one.task, one.task), REFUSED if problem else MOVED, problem
     _, deleted = rows.filter(pk__in=stored).delete()
     if sum(count for label, count in deleted.items() if label.endswith(f".{origin.model}")) != len(stored):
-        raise InvalidMessage(f"{origin.app!r} took a message meanwhile. What follows was not moved: run it again.")
+        raise InvalidMessage(
+            f"{origin.app!r} took a message meanwhile. The messages after it were not moved: run the command again."
+        )
 
 
 def _read(origin: Origin, row: Any) -> Waiting:
