@@ -102,7 +102,7 @@ def check_store(**_: Any) -> list[CheckMessage]:
 
 @register
 def check_tasks(**_: Any) -> list[CheckMessage]:
-    """Without TASKS, Django runs each task at once where it is enqueued, and says nothing."""
+    """Without TASKS, tasks of delayedq can't be enqueued, and Django runs its own ones at once."""
     try:
         backends = [task_backends[alias] for alias in task_backends]
     except InvalidTaskBackend:  # whatever it is, it is not forgotten
