@@ -31,11 +31,9 @@ class _BatchCursor(psycopg.Cursor[Any]):
     messages, instead of 7 ms.
     """
 
-    def __init__(self, connection: psycopg.Connection[Any]) -> None:
-        super().__init__(connection)
-        self.adapters.register_dumper(Moments, MomentsDumper)
-
     def execute(self, query: Any, params: Any = None, **_: Any) -> Self:
+        if isinstance(params.get("scheduled_at"), Moments):  # to know their type costs other statements nothing
+            self.adapters.register_dumper(Moments, MomentsDumper)
         return super().execute(query, params, prepare=False, binary=True)
 
 
