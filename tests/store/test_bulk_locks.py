@@ -88,7 +88,9 @@ def test_what_takes_several_statements_is_sorted_over_all_of_them(store, monkeyp
 @pytest.mark.parametrize("times", [lambda _: NOW, at], ids=["at one time", "at their own times"])
 def test_a_statement_locks_in_the_order_of_the_keys(store, times):
     keys = ["d", "b", "\u00e9", "c", "a"]
-    store.at(NOW).offer_counted([message(key, scheduled_at=times(number)) for number, key in enumerate(keys)])
+    offers = [message(key, scheduled_at=times(number)) for number, key in enumerate(keys)]
     with store.database.connection.cursor() as cursor:
+        cursor.execute("TRUNCATE delayedq_message CASCADE")  # what is stored then follows each other in the file
+        store.at(NOW).offer_counted(offers)
         cursor.execute("SELECT key FROM delayedq_message ORDER BY ctid")
         assert [key for (key,) in cursor.fetchall()] == sorted(keys)
