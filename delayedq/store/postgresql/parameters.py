@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from delayedq.store.bare_queues import Matching
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane
 
-#: The type of a time; from when it counts, in what, and in how many bytes.
-_TIMESTAMPTZ, _EPOCH, _MICROSECOND, _EIGHT_BYTES = 1184, datetime(2000, 1, 1, tzinfo=UTC), timedelta(microseconds=1), 8
+#: The types of a time and of an array of them; from when a time counts, in what, and in how many bytes.
+_TIMESTAMPTZ, _TIMESTAMPTZ_ARRAY = 1184, 1185
+_EPOCH, _MICROSECOND, _EIGHT_BYTES = datetime(2000, 1, 1, tzinfo=UTC), timedelta(microseconds=1), 8
 
 
 def of_offer(offer: Offer) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class Moments(bytes):
 
 
 class MomentsDumper(Dumper):
-    oid, format = 1185, Format.BINARY
+    oid, format = _TIMESTAMPTZ_ARRAY, Format.BINARY
 
     def dump(self, obj: Moments) -> bytes:
         return bytes(obj)
