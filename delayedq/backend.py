@@ -234,7 +234,7 @@ class DelayedQBackend(OfferingBackend):
         try:
             id_ = int(result_id)
         except (ValueError, TypeError):
-            problem = f"{result_id!r} is no id of a message, which is a number: it is result.id of enqueue()."
+            problem = f"{result_id!r} is not the id of a message, which is a number: it is result.id of enqueue()."
             raise TaskResultDoesNotExist(problem) from None
         alias = self.store.alias
         messages = Message.objects.using(alias)

@@ -90,7 +90,7 @@ def _seconds_first(name: str, definition: Definition) -> list[CheckMessage]:
     fields = expression.split()
     if len(fields) != SIX or fields[-1] != "*" or fields[0] == "*":
         return []
-    problem = f"DELAYEDQ['CRON'][{name!r}]['cron']: {expression!r} runs each second of its minutes."
+    problem = f"DELAYEDQ['CRON'][{name!r}]['cron']: {expression!r} runs in every second of the minutes that it matches."
     hint = f"The second is the last field here, not the first as in Quartz: {' '.join([*fields[1:], fields[0]])!r}?"
     return [Warning(problem, hint=hint, id="delayedq.W008")]
 
@@ -102,7 +102,7 @@ def check_store(**_: Any) -> list[CheckMessage]:
 
 @register
 def check_tasks(**_: Any) -> list[CheckMessage]:
-    """Without TASKS, Django runs each task at once where it is enqueued, and says nothing."""
+    """Without TASKS, tasks of delayedq can't be enqueued, and Django runs its own ones at once."""
     try:
         backends = [task_backends[alias] for alias in task_backends]
     except InvalidTaskBackend:  # whatever it is, it is not forgotten

@@ -227,7 +227,7 @@ class Cancel(Steering):
     def __init__(self, reason: str = "") -> None:
         given: object = reason
         if isinstance(given, datetime | timedelta):
-            raise TypeError(f"{given!r} is no reason. Use raise Snooze(delay=timedelta(...)) to run it later.")
+            raise TypeError(f"{given!r} is not a reason. Use raise Snooze(delay=timedelta(...)) to run it later.")
         super().__init__(reason)
         self.reason = reason
 
@@ -266,4 +266,4 @@ def _check_until(until: object) -> None:
     try:
         until.astimezone(UTC)
     except OverflowError:
-        raise ValueError(f"{until!r} lies outside of all time that can be stored.") from None
+        raise ValueError(f"{until!r} is outside the range of times that can be stored.") from None

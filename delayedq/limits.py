@@ -111,7 +111,7 @@ def _keep(store: Store, scope: str, channel: str, definition: dict[str, Any]) ->
 def clear(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
     """Take back what `set` has put there; False if it had not. Takes part in the caller's transaction.
 
-    Raises InvalidMessage for what is no name of a channel.
+    Raises InvalidMessage if it is not a valid name of a channel.
     """
     check_channel_name(channel)
     store = store or default_store()
@@ -144,7 +144,7 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
 def resume(scope: str, *, channel: str = "", store: Store | None = None) -> bool:
     """End a pause: the limit from before it holds again. False if it was not paused.
 
-    Raises InvalidMessage for what is no name of a channel.
+    Raises InvalidMessage if it is not a valid name of a channel.
     """
     check_channel_name(channel)
     store = store or default_store()
@@ -238,7 +238,7 @@ def _check_scope(scope: str, channel: str) -> None:
     known = sorted({*_scopes()})
     if scope not in known and not _is_bare(scope):
         raise InvalidLimit(
-            f"{scope!r} has no channels: it is no queue or path of a task with a channel or a limit, and no name of a "
+            f"{scope!r} has no channels: it is neither a queue or task with a channel or a limit, nor the name of a "
             f"shared limit; known are {', '.join(known) or 'none'}. A task gets them by channel= or limit=, or if "
             "DELAYEDQ['LIMITS'] names it or its queue."
         )

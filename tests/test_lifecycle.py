@@ -219,7 +219,7 @@ def test_an_attempt_is_interrupted_at_its_deadline():
     with working(1) as worker:
         (ended,) = worker.run(attempt_playing(spin, task=lifecycle.bounded, scheduled_at_initially=soon))
     assert (ended.outcome.permanent, type(ended.error)) == (True, DeadlineExceeded)
-    assert str(ended.error) == "It had not ended 1:00:00 after it was first due."
+    assert str(ended.error) == "It did not end within 1:00:00 after it was first due."
 
 
 def test_options_of_one_call_are_stored_and_come_back_with_its_result(alias):
@@ -245,7 +245,7 @@ def plain(a):
         ({"backoff": []}, "list of delays can't be empty"),
         ({"on_success": print}, "on_success must be a task, not <built-in"),
         ({"on_failure": tasks.depart}, "on_failure must be a task that takes the id of a message; depart: missing"),
-        ({"metadata": {"delayedq.expires": 1}}, "names that begin with 'delayedq.' are those of delayedq"),
+        ({"metadata": {"delayedq.expires": 1}}, "names that begin with 'delayedq.' are reserved for delayedq"),
     ],
     ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )

@@ -118,7 +118,7 @@ def test_what_is_no_limit_is_refused(limit):
 
 
 def test_metadata_that_look_like_a_channel_are_refused():
-    with pytest.raises(InvalidTask, match="those of delayedq"):
+    with pytest.raises(InvalidTask, match="reserved for delayedq"):
         defined(metadata={"delayedq.channel": "acme"})
 
 
@@ -135,7 +135,7 @@ def test_what_only_channels_have_needs_channels(terms):
 
 
 def test_two_definitions_of_one_shared_limit_that_differ_are_refused():
-    with pytest.raises(InvalidTask, match="the shared limit 'the-press' is another one in report"):
+    with pytest.raises(InvalidTask, match="the shared limit 'the-press' is defined differently by report"):
         defined(limit=Limit(name="the-press", concurrency=4))
     defined(limit=Limit(name="the-press", concurrency=3))
 

@@ -98,7 +98,7 @@ def test_a_function_that_can_not_be_asked_at_once():
     async def ask(customer, url=None):
         return "acme"
 
-    with pytest.raises(InvalidTask, match="channel is a plain function"):
+    with pytest.raises(InvalidTask, match="channel is a sync function"):
         task(channel=ask)(send)
 
 
@@ -110,7 +110,7 @@ def test_one_task_that_defines_a_shared_limit_twice():
 @pytest.mark.parametrize("second", [{"concurrency": 3}, {"rate": Rate(5, 2 * SECOND)}, {"size": 1}, {}])
 def test_two_definitions_of_one_shared_limit_that_differ(second):
     task(limit=Limit(name="the-mill", rate=Rate(5, SECOND)))(send)
-    with pytest.raises(InvalidTask, match=r"the shared limit 'the-mill' is another one in send: Limit\("):
+    with pytest.raises(InvalidTask, match=r"the shared limit 'the-mill' is defined differently by send: Limit\("):
         task(limit=Limit(name="the-mill", **second))(other)
     assert [one.func for one in registered.values() if "the-mill" in repr(one.limit)] == [send]
 

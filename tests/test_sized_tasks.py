@@ -128,7 +128,7 @@ def test_a_wrong_on_full_is_refused():
 
 def test_two_shared_limits_of_different_sizes_are_refused():
     task(limit=Limit(name="sized", size=1))(test_a_wrong_on_full_is_refused)
-    with pytest.raises(InvalidTask, match="the shared limit 'sized' is another one"):
+    with pytest.raises(InvalidTask, match="the shared limit 'sized' is defined differently"):
         task(limit=Limit(name="sized", size=2))(test_a_wrong_size_is_refused)
 
 

@@ -8,13 +8,14 @@ import inspect
 from datetime import timedelta
 
 import pytest
+from django.conf import global_settings
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
 import delayedq
 from delayedq import Call, Cancel, DelayedQueue, Fail, Limit, Rate, Retry, Snooze, chain, group, map_, schedules, task
-from delayedq.compat import InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, task_backends
+from delayedq.compat import BUILT_IN, InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, task_backends
 from delayedq.exceptions import InvalidFlow, InvalidKey, InvalidSchedule, InvalidTime, NotStorable
 from delayedq.models import Message
 from tests.app import tasks
@@ -50,7 +51,7 @@ DEFINITIONS = {
     "the rate of Celery": (lambda: task(rate_limit="10/m"), TypeError, "Use limit=Limit(rate=...)"),
     "a number of seconds": (lambda: task(timeout=30)(defined), InvalidTask, "timeout must be a timedelta"),
     "no attempts": (lambda: task(max_attempts=0)(defined), InvalidTask, "from 1 to 32,000, not 0"),
-    "a backoff in seconds": (lambda: task(backoff=[1, 2])(defined), InvalidTask, "delay is a timedelta: 1"),
+    "a backoff in seconds": (lambda: task(backoff=[1, 2])(defined), InvalidTask, "such as timedelta(seconds=5), not 1"),
     "an error by its name": (lambda: task(retry_on="ValueError")(defined), InvalidTask, "an exception class"),
     "a number as limit": (lambda: task(limit=5)(defined), InvalidTask, "limit is a Limit, or a list of them, not 5"),
     "a rate per number": (lambda: task(limit=Limit(rate=Rate(9, 60))), ValueError, "is a timedelta over zero"),
@@ -146,8 +147,8 @@ CALLS = {
     "no delay at all": (remind.schedule_in, InvalidTime, "such as timedelta(minutes=5), not None"),
     "a row": (lambda: map_(remind, 7), InvalidFlow, "as in map_(task, [7, 8]), not 7"),
     "a text as rows": (lambda: map_(remind, "ab"), InvalidFlow, "as in map_(task, [7, 8]), not 'ab'"),
-    "rows for a function": (lambda: map_(print, [7]), InvalidFlow, "map_(task, rows), but print is no task"),
-    "rows for a part": (lambda: map_(remind.s(), [7]), InvalidFlow, "but Signature is no task"),
+    "rows for a function": (lambda: map_(print, [7]), InvalidFlow, "map_(task, rows), but print is not a task"),
+    "rows for a part": (lambda: map_(remind.s(), [7]), InvalidFlow, "but Signature is not a task"),
     "a pipe": (lambda: remind.s(7) | remind.s(), TypeError, "Use chain(first, second)"),
     "a pipe of a group": (lambda: group(remind.s(7)) | remind.s(), TypeError, "Use chain(first, second)"),
     "a pipe of a task": (lambda: remind.s(7) | remind, TypeError, "Use chain(first, second)"),
@@ -278,7 +279,9 @@ def test_an_import_of_another_framework_names_ours(name, cure):
 
 @pytest.mark.parametrize("wrong", ["x", None, "", 1.5, "7f3c", 0], ids=repr)
 def test_a_result_that_is_not_there_says_why(alias, wrong):
-    with pytest.raises(TaskResultDoesNotExist, match=r"is no id of a message, which is a number|No message has the id"):
+    with pytest.raises(
+        TaskResultDoesNotExist, match=r"is not the id of a message, which is a number|No message has the id"
+    ):
         tasks.remind.get_backend().get_result(wrong)
 
 
@@ -299,3 +302,16 @@ def test_a_wrong_setting_of_tasks_names_the_cure(settings, configured, error, sa
     with pytest.raises(error) as raised:
         task(queue_name="mail")(defined)
     assert said in str(raised.value)
+
+
+def test_without_tasks_in_the_settings_nothing_is_run_in_silence(settings):
+    if BUILT_IN:
+        settings.TASKS = global_settings.TASKS
+    else:
+        del settings.TASKS
+    with pytest.raises(InvalidTask, match=r"^remind can't be enqueued: TASKS is not set. Set TASKS = "):
+        remind.enqueue(7)
+    with pytest.raises(InvalidTask, match=r"TASKS is not set"):
+        asyncio.run(remind.aenqueue(7))
+    with pytest.raises(InvalidTask, match=r"Use delayedq.backend.DelayedQBackend"):
+        remind.schedule_in(HOUR, 7)

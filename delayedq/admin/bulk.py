@@ -261,7 +261,7 @@ def _ids(texts: Sequence[str]) -> list[int]:
     """Raises ValueError for what can't be an id."""
     ids = [id_ for id_ in map(id_in, texts) if id_ is not None]
     if len(ids) < len(texts):
-        raise ValueError("This is no id.")
+        raise ValueError("This is not an id.")
     return ids
 
 

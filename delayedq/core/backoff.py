@@ -98,9 +98,11 @@ def as_backoff(value: object) -> Backoff:
         raise TypeError(f"A backoff is an instance: {value.__name__}(), not {value.__name__}.")
     if callable(value):
         return value
-    raise TypeError(f"A backoff is a timedelta, a list of them, or takes the number of an attempt: {value!r}.")
+    raise TypeError(
+        f"A backoff is a timedelta, a list of them, or a function of the number of the attempt, not {value!r}."
+    )
 
 
 def _require_timedelta(name: str, value: object) -> None:
     if not isinstance(value, timedelta):
-        raise TypeError(f"A backoff's {name} is a timedelta: {value!r}.")
+        raise TypeError(f"A backoff's {name} is a timedelta, such as timedelta(seconds=5), not {value!r}.")

@@ -96,7 +96,7 @@ def from_text(text: str) -> tuple[Condition, ...]:
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no JSON.")
+    raise ValueError(f"{constant} is not JSON.")
 
 
 def _meets(document: object, condition: Condition) -> bool:

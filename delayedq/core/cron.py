@@ -97,7 +97,7 @@ class Every:
         if not isinstance(self.period, timedelta):
             raise InvalidSchedule(f"A period is a timedelta, not {self.period!r}.")
         if self.period > LATEST - EPOCH:
-            raise InvalidSchedule(f"A period of {self.period} ends beyond all time that can be stored.")
+            raise InvalidSchedule(f"A period of {self.period} ends outside the range of times that can be stored.")
         if self.period < SECOND or self.period % SECOND:
             raise InvalidSchedule(f"A period is one second or more, in whole seconds, not {self.period}.")
 

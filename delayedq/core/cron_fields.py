@@ -186,7 +186,7 @@ def _split(expression: object) -> list[str]:
         raise InvalidSchedule(f"A cron expression is a text, not {expression!r}.")
     texts = _FIELD.findall(expression.lower())
     if not texts:
-        raise InvalidSchedule("The cron expression is blank.")
+        raise InvalidSchedule("The cron expression is blank; an example is '0 9 * * mon-fri'.")
     if len(texts) == 1 and texts[0].startswith("@"):
         if texts[0] not in ALIASES:
             raise InvalidSchedule(f"{expression!r} is unknown; known are {', '.join(ALIASES)}.")
@@ -211,7 +211,7 @@ def _expand(expression: str, position: int, text: str, seed: str) -> list[Any]:
         return _drawn(field, text, seed) if _is_drawn(text) else _values(position, text)
     except ValueError:
         problem = f"its {field.name} can't be {text!r}, but {field.domain}"
-        raise InvalidSchedule(f"{expression!r} is no cron expression: {problem}.") from None
+        raise InvalidSchedule(f"{expression!r} is not a cron expression: {problem}.") from None
 
 
 @lru_cache(maxsize=8192)
@@ -243,8 +243,8 @@ def _check_steps(expression: str, field: Field, text: str) -> None:
     for step in _STEP.findall(text):
         if int(step) > field.size:
             raise InvalidSchedule(
-                f"{expression!r} is no cron expression: its {field.name} is {text!r}, but a step of {step} is larger "
-                f"than its range, which has {field.size} values. For a longer period use 'every'."
+                f"{expression!r} is not a cron expression: its {field.name} is {text!r}, but a step of {step} is "
+                f"larger than its range, which has {field.size} values. For a longer period use 'every'."
             )
 
 

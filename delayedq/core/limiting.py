@@ -103,7 +103,7 @@ class Rate:
         if self.burst is not None:
             _check_number("burst of a Rate", self.burst)
             if self.window:
-                raise ValueError("a Rate with a window has no burst: all of its starts may come at once")
+                raise ValueError("burst has no effect on a Rate with a window: all of its starts may come at once")
         for name in ("window", "retries"):
             if type(getattr(self, name)) is not bool:
                 raise ValueError(f"{name} of a Rate is True or False, not {getattr(self, name)!r}")
@@ -170,7 +170,7 @@ class Limit:
                 f"the name of a shared Limit is a text of 1 to {NAME_LENGTH} characters, not {repr(self.name)[:80]}"
             )
         if self.name is not None and self.is_of_channels:
-            raise ValueError(f"weight, share and order are those of channels: the shared Limit {self.name!r} has none")
+            raise ValueError(f"weight, share and order apply to channels, and the shared Limit {self.name!r} has none")
 
     def _check_turns(self) -> None:
         weights = dict(self.weight) if isinstance(self.weight, Mapping) else {"": self.weight}

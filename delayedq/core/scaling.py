@@ -56,9 +56,13 @@ class Scaling:
 
     def __post_init__(self) -> None:
         if not 1 <= self.lowest <= self.highest:
-            raise ValueError(f"At least 1 process, and no more at least than at most: {self.lowest}-{self.highest}.")
+            raise ValueError(
+                f"The lowest number of processes is from 1 to the highest, not {self.lowest}-{self.highest}."
+            )
         if self.target <= 0 or self.patience < 0:
-            raise ValueError(f"The target is over 0 s, the patience not below: {self.target}, {self.patience}.")
+            raise ValueError(
+                f"The latency is above 0 s, and the patience is not negative: {self.target}, {self.patience}."
+            )
 
 
 class Scale(NamedTuple):

@@ -85,7 +85,9 @@ def load_call(text: str) -> tuple[list[Any], dict[str, Any]]:
         raise ArgumentsMismatch(f"The payload is not a call with args and kwargs: {reprlib.repr(call)}")
     args, kwargs = call.get("args", []), call.get("kwargs", {})
     if type(args) is not list or type(kwargs) is not dict or not _STR.issuperset(map(type, kwargs)):
-        raise ArgumentsMismatch(f"The payload's args are no list, or its kwargs no dict of names: {reprlib.repr(call)}")
+        raise ArgumentsMismatch(
+            f"The payload's args are not a list, or its kwargs are not a dict of names: {reprlib.repr(call)}"
+        )
     return args, kwargs
 
 

@@ -187,9 +187,9 @@ def _check_shape(path: Path, name: object, given: object) -> None:
         if ("cron" in given) == ("every" in given):
             raise InvalidSchedule("A schedule has either 'cron' or 'every'.")
         if "every" in given and "timezone" in given:
-            raise InvalidSchedule("'timezone' says nothing beside 'every', which counts from an instant.")
+            raise InvalidSchedule("'timezone' has no effect with 'every', which counts from an instant.")
         if "cron" in given and "anchor" in given:
-            raise InvalidSchedule("'anchor' is what 'every' counts from; it says nothing beside 'cron'.")
+            raise InvalidSchedule("'anchor' is what 'every' counts from; it has no effect with 'cron'.")
         if "task" not in given:
             raise InvalidSchedule("'task' is missing: the path of a registered task.")
 

@@ -40,7 +40,7 @@ def desk_of(task: Task[..., Any]) -> Desk:
     """Its options. Raises UnknownTask if it is no desk task any more."""
     desk = getattr(task, "desk", None)
     if desk is None:
-        raise UnknownTask(f"{task.name} is no desk task.")
+        raise UnknownTask(f"{task.name} is not a desk task.")
     return cast("Desk", desk)
 
 
@@ -63,7 +63,7 @@ def checked_of_handler(desk: Desk, result: Any) -> Any:
     if desk.form is None or _makes_results(desk):
         return result
     if not isinstance(result, Mapping):
-        raise InvalidDecision(f"The handler returns a dict, which is data of the form, and not {result!r}.")
+        raise InvalidDecision(f"The handler must return a dict, the data of its form, not {result!r}.")
     return checked(desk, result)
 
 

@@ -108,7 +108,7 @@ class Desk:
         if not isinstance(self.weight, int) or self.weight < 1:
             raise ValueError(f"weight is an int of at least 1, not {self.weight!r}")
         if self.mode is not Mode.PEOPLE and not self.has_handler:
-            raise ValueError(f"the mode {self.mode.value!r} asks the handler, and the body of the function is empty")
+            raise ValueError(f"the mode {self.mode.value!r} needs a handler, but the body of the function is empty")
 
     @property
     def blind_share(self) -> float:

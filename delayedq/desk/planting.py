@@ -48,7 +48,9 @@ def plant(
         elif scheduled.id is None:
             raise DeskError(f"No case of {task.name} was planted: its limit has no room, or the last one just ended.")
         elif not _is_planted(scheduled.id, store.alias):
-            raise DeskError(f"No case was planted: the message of {task.name} with the key {key!r} is none.")
+            raise DeskError(
+                f"No case was planted: the message of {task.name} with the key {key!r} is not a planted case."
+            )
         return backend.get_result(scheduled.id)
 
 

@@ -98,7 +98,7 @@ def begins_of(now: datetime, step: timedelta, count: int) -> list[datetime]:
     period is longer, it begins there.
     """
     if step <= timedelta() or count < 1:
-        raise ValueError(f"A step and a count above 0, not {step!r} and {count!r}.")
+        raise ValueError(f"trend() takes a step and a count above 0, not {step!r} and {count!r}.")
     begins, retention = [now - step * ago for ago in range(count, 0, -1)], get_settings().RETENTION
     return begins if retention is None else [one for one in begins if one >= now - retention] or [now - retention]
 

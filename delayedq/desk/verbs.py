@@ -102,7 +102,7 @@ def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None
 def report(self: Item, done: float, total: float | None = None, note: str = "", by: Any = None) -> None:
     """Say how far it has come: who has submitted the message reads it as `result.progress`.
 
-    Raises ValueError for negative numbers, what is no number, and a note of more than 200 characters.
+    Raises ValueError for a value that is negative or not a number, and for a note of more than 200 characters.
     """
     said = checked(done, total, note)
     with _changed(self, "report", by) as (item, now):

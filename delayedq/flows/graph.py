@@ -119,9 +119,9 @@ class Flow:
         if name in self._steps:
             raise InvalidFlow(f"The flow {self.name!r} has a step {name!r} already; names are unique.")
         if self.id is not None:
-            raise InvalidFlow(f"The flow {self.name!r} is enqueued: it takes no more steps. Make another Flow.")
+            raise InvalidFlow(f"The flow {self.name!r} is enqueued: no steps can be added. Make another Flow.")
         if not isinstance(call, Signature) and not hasattr(call, "calls"):
-            raise InvalidFlow(f"A step is a call as task.s(...), or a group of calls, not {call!r}.")
+            raise InvalidFlow(f"A step is a call such as task.s(...), or a group of calls, not {call!r}.")
         node = (
             Node(name, [call], is_group=False)
             if isinstance(call, Signature)
@@ -142,7 +142,9 @@ class Flow:
             node.calls = self._checked(node, node.calls)
         node.after += [self._name(result.step) for result in _results_in(used)]
         if node.when != When.SUCCEEDED and not node.after:
-            raise InvalidFlow(f"The step {node.name!r} comes after no other: it can't depend on how those ended.")
+            raise InvalidFlow(
+                f"The step {node.name!r} has no predecessor, so when= has nothing to depend on: name one in after=."
+            )
         added = self._steps[node.name] = AddedStep(self, node)
         return added
 
@@ -203,7 +205,9 @@ class Flow:
         for step in self._steps.values():
             if unknown := [name for name in step.node.after if name not in self._steps]:
                 known = ", ".join(map(repr, self._steps))
-                raise InvalidFlow(f"{step!r} comes after {unknown[0]!r}, which is no step of the flow: it has {known}.")
+                raise InvalidFlow(
+                    f"{step!r} comes after {unknown[0]!r}, which is not a step of the flow: it has {known}."
+                )
         try:
             names = list(
                 TopologicalSorter({name: step.node.after for name, step in self._steps.items()}).static_order()

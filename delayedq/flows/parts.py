@@ -75,9 +75,11 @@ def _put(part: object, flow: Flow, before: Before, depth: int) -> Before:
 
 def _no_part(part: object) -> str:
     if isinstance(part, list | tuple):
-        return "A part of a flow is a call as task.s(...), a chain or a group, not a list of them: use chain(*parts)."
+        return (
+            "A part of a flow is a call such as task.s(...), a chain or a group, not a list of them: use chain(*parts)."
+        )
     given = f"the task {part.name} itself" if isinstance(part, BaseTask) else repr(part)
-    return f"A part of a flow is a call as task.s(...), a chain or a group, not {given}."
+    return f"A part of a flow is a call such as task.s(...), a chain or a group, not {given}."
 
 
 def _step(flow: Flow, name: str, calls: Iterable[Signature], before: Before, *, is_group: bool) -> Before:
@@ -117,7 +119,7 @@ class Group(Part):
         if isinstance(self._parts, list | tuple):
             for part in self._parts:
                 if not isinstance(part, Signature):
-                    raise InvalidFlow(f"A group that is a step of a flow has nothing but calls, not {part!r}.")
+                    raise InvalidFlow(f"A group that is a step of a flow may contain only calls, not {part!r}.")
         return self._read()  # type: ignore[return-value]  # what is read later is checked then
 
     def _read(self) -> Iterable[Signature | Part]:
@@ -167,7 +169,7 @@ def group(*parts: Any) -> Group:
     if len(parts) == 1 and not isinstance(parts[0], Signature | Part):
         (given,) = parts
         if not hasattr(given, "__iter__"):
-            raise InvalidFlow(f"A group is made of calls as task.s(...), chains and groups, not of {given!r}.")
+            raise InvalidFlow(f"A group is made of calls such as task.s(...), chains and groups, not of {given!r}.")
         if not isinstance(given, list | tuple):
             return Group(given)
         parts = tuple(given)
@@ -178,15 +180,15 @@ def group(*parts: Any) -> Group:
 def map_(task: Task[..., Any], rows: Iterable[Any], chunk: int = 500) -> Group:
     """Return a group of calls of the task, each with a list of at most `chunk` rows. The rows are not held in memory.
 
-    Raises InvalidFlow for what is no task, no iterable of rows, or a chunk below 1. Each call is a message, with its
-    rows in its payload.
+    Raises InvalidFlow if `task` is not a task, the rows are not iterable, or the chunk is below 1. Each call is a
+    message, with its rows in its payload.
 
         map_(import_rows, csv.reader(file), chunk=500).then(report.s()).enqueue()
     """
     given: object = task
     if not isinstance(given, BaseTask):
         name = getattr(given, "__name__", type(given).__name__)
-        raise InvalidFlow(f"map_() takes a task and its rows, as in map_(task, rows), but {name} is no task.")
+        raise InvalidFlow(f"map_() takes a task and its rows, as in map_(task, rows), but {name} is not a task.")
     if isinstance(rows, str | bytes | Mapping) or not hasattr(rows, "__iter__"):
         raise InvalidFlow(
             f"The rows of map_() are a list or another iterable of them, as in map_(task, [7, 8]), not {rows!r}."

@@ -174,6 +174,6 @@ def _pauses(timeout: timedelta | None, flow: FlowResult) -> Iterator[float]:
         check_outside_of_transactions(flow.store)
         left = LONGEST if give_up_at is None else give_up_at - time.monotonic()
         if left <= 0:
-            raise TimeoutError(f"Flow {flow.id} had not ended in time.")
+            raise TimeoutError(f"Flow {flow.id} did not end within the timeout.")
         yield min(pause, left)
         pause = min(LONGEST, pause * GROWTH)

@@ -107,7 +107,7 @@ def _revive(store: Store, members: QuerySet[FlowMember], now: datetime, deadline
         living = Message.objects.using(store.alias).filter(id__in=some)
         if missing := set(some) - set(living.values_list("id", flat=True)):
             raise InvalidFlow(
-                f"{len(missing)} of the messages that did not succeed are not in the history any more, such as "
+                f"{len(missing)} of the messages that did not succeed are no longer in the history, such as "
                 f"{min(missing)}: the flow can't be retried. Nothing was changed."
             )
         _members(store).filter(message_id__in=some).update(outcome=None)

@@ -248,11 +248,11 @@ def _first(node: Node) -> Signature | None:
         node.was_read = False
         node.calls = [] if first is None else chain([first], calls)
     if first is not None and not isinstance(first, Signature):
-        raise InvalidFlow(f"A member of the group {node.name!r} is a call as task.s(...), not {first!r}.")
+        raise InvalidFlow(f"A member of the group {node.name!r} is a call such as task.s(...), not {first!r}.")
     return first
 
 
 def _task_of(call: object) -> int:
     if not isinstance(call, Signature):
-        raise InvalidFlow(f"A member of a group is a call as task.s(...), not {call!r}.")
+        raise InvalidFlow(f"A member of a group is a call such as task.s(...), not {call!r}.")
     return id(call.task)

@@ -42,7 +42,7 @@ def processes(text: str) -> tuple[int, int]:
     fewest, dash, most = text.partition("-")
     bounds = positive(fewest), positive(most if dash else fewest)
     if bounds[0] > bounds[1]:
-        raise ArgumentTypeError(f"{text!r} are no bounds: write the fewest first, as in 1-8")
+        raise ArgumentTypeError(f"{text!r} is not a range: write the lower number first, as in 1-8")
     return bounds
 
 
@@ -55,7 +55,7 @@ def scale_on(text: str) -> dict[str, float]:
     if unknown := given.keys() - {"latency", "patience"}:
         raise ArgumentTypeError(f"{unknown.pop()!r} is unknown: write latency=30s, or latency=30s,patience=60s")
     if not given.get("latency"):
-        raise ArgumentTypeError("name the latency that messages may have, over 0: latency=30s")
+        raise ArgumentTypeError("give a latency above 0, as in latency=30s")
     return given
 
 
@@ -74,7 +74,7 @@ def age(text: str) -> timedelta:
     """A number with its unit, as in 30d, 1.5h or 0s. Raises ArgumentTypeError for anything else."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([smhdw])", text)
     if not match:
-        raise ArgumentTypeError(f"{text!r} is no age: write a number and one of s, m, h, d and w, as in 30d or 12h")
+        raise ArgumentTypeError(f"{text!r} is not an age: write a number and one of s, m, h, d and w, as in 30d or 12h")
     try:
         return timedelta(**{UNITS[match[2]]: float(match[1])})
     except OverflowError:
@@ -87,12 +87,14 @@ def queue_names(text: str) -> tuple[str, ...] | None:
     if not names:
         raise ArgumentTypeError("name at least one queue, or leave it out for all")
     if bare := [name for name in names if BARE in name]:
-        raise ArgumentTypeError(f"{bare[0]!r} is a bare queue: its messages are no tasks")
+        raise ArgumentTypeError(f"{bare[0]!r} is a bare queue: its messages are not tasks, and workers do not serve it")
     return None if names == ("*",) else names
 
 
 def worker_name(text: str) -> str:
     """A part of a worker's name. Raises ArgumentTypeError for what a log or a page could not show as it is."""
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", text):
-        raise ArgumentTypeError(f"{text!r} is no name: use 1 to 100 letters, digits, dots, dashes and underscores")
+        raise ArgumentTypeError(
+            f"{text!r} is not a valid name: use 1 to 100 letters, digits, dots, dashes and underscores"
+        )
     return text

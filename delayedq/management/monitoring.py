@@ -50,7 +50,7 @@ def listening(text: str) -> tuple[str, int]:
     """An address ("": all) and a port, for argparse."""
     address, _, port = text.rpartition(":")
     if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
-        raise ArgumentTypeError(f"must be PORT or ADDRESS:PORT, as 9100 or 127.0.0.1:9100, not {text!r}")
+        raise ArgumentTypeError(f"must be PORT or ADDRESS:PORT, such as 9100 or 127.0.0.1:9100, not {text!r}")
     return address, int(port)
 
 

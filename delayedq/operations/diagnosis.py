@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DATABASE, STANDBY, UNCHECKED, HIDDEN = "database", "standby", "unchecked", "hidden sessions"
+#: There are no tables; some migrations of them are pending.
+NO_TABLES, MIGRATIONS = "no tables", "migrations"
 #: After these there is nothing more to ask.
-FINAL = {DATABASE, STANDBY}
+FINAL = {DATABASE, STANDBY, NO_TABLES}
 
 
 class Diagnosis(NamedTuple):

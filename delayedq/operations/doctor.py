@@ -14,7 +14,7 @@ from django.db import Error, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.utils.translation import gettext as _
 
-from delayedq.operations.diagnosis import DATABASE, FINAL, UNCHECKED, Diagnosis
+from delayedq.operations.diagnosis import DATABASE, FINAL, MIGRATIONS, NO_TABLES, UNCHECKED, Diagnosis
 from delayedq.operations.doctor_features import archives, lake, schedules, unknown_tasks
 from delayedq.operations.doctor_postgresql import ON_POSTGRESQL, pooler, standby
 from delayedq.operations.findings import Rule
@@ -75,7 +75,8 @@ def migrations(store: Store) -> Iterator[Diagnosis]:
     leaves = [node for node in executor.loader.graph.leaf_nodes() if apps.get_app_config(node[0]).name.startswith(OURS)]
     if pending := [f"{migration.app_label}.{migration.name}" for migration, _ in executor.migration_plan(leaves)]:
         said = _("Migrations are pending: %(names)s.") % {"names": ", ".join(pending)}
-        yield Diagnosis("migrations", said, f"manage.py migrate --database {store.alias}")
+        is_empty = "delayedq_message" not in connections[store.alias].introspection.table_names()
+        yield Diagnosis(NO_TABLES if is_empty else MIGRATIONS, said, f"manage.py migrate --database {store.alias}")
 
 
 def indexes(store: Store) -> Iterator[Diagnosis]:

@@ -62,7 +62,9 @@ def _postgresql(parameters: Mapping[str, Any]) -> str:
 
 def _mysql(parameters: Mapping[str, Any]) -> str:
     if "ssl" in parameters:
-        raise InvalidOption("The database's ssl options fit into no URL: pass --address, with ssl_mode in its URL.")
+        raise InvalidOption(
+            "The database's ssl options can't be put into a URL: pass --address, with ssl_mode in its URL."
+        )
     who = _who(parameters.get("user"), parameters.get("password"))
     port = f":{parameters['port']}" if parameters.get("port") else ""
     texts = urlencode({name: parameters[name] for name in _MYSQL_TEXTS if parameters.get(name)}, quote_via=quote)

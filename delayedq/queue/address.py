@@ -112,7 +112,7 @@ def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise InvalidQueue(f"The {what} of a queue is a text that is not blank, not {name!r}.")
     if BARE in name or not is_storable(name):
-        raise InvalidQueue(f"The {what} of a queue has no {BARE!r}, no NUL and no lone surrogate in it: {name!r}.")
+        raise InvalidQueue(f"The {what} of a queue can't contain {BARE!r}, NUL or a lone surrogate: {name!r}.")
 
 
 def _attempts(wanted: object) -> int:
@@ -123,7 +123,7 @@ def _attempts(wanted: object) -> int:
 
 def _storable(text: object) -> str:
     if not isinstance(text, str):
-        raise NotStorable(f"A serializer makes texts of payloads, not {text!r}.")
+        raise NotStorable(f"A serializer must return a str, not {text!r}.")
     if not is_storable(text):
-        raise NotStorable(f"The text of a payload has no NUL and no lone surrogate: {text[:40]!r}.")
+        raise NotStorable(f"The text of a payload can't contain NUL or a lone surrogate: {text[:40]!r}.")
     return text

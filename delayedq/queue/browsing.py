@@ -165,6 +165,6 @@ def place_in(cursor: object, queue: str) -> Place:
     if version != VERSION and version.isdecimal():
         raise InvalidQueue(f"Cursor {cursor!r} is of another version of delayedq: browse from the start, without it.")
     raise InvalidQueue(
-        f"{cursor!r} is no cursor of the queue {queue!r}: it was altered or cut off, or is of another queue. "
+        f"{cursor!r} is not a cursor of the queue {queue!r}: it was altered or cut off, or is of another queue. "
         "Pass the cursor of an earlier browse() unchanged; without one, browse() starts at the beginning."
     )

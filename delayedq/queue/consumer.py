@@ -180,7 +180,7 @@ class Consumer[P](Base[P]):
             self.address.read(message.payload, message.metadata)
         except ValueError as reason:
             return reason
-        return None if meets(message.payload, ()) else ValueError(f"The payload is no JSON: {message.payload[:40]!r}")
+        return None if meets(message.payload, ()) else ValueError(f"The payload is not JSON: {message.payload[:40]!r}")
 
     # Waiting
 

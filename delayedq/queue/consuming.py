@@ -49,7 +49,7 @@ def terms(threads: object, patience: timedelta, backoff: Backoff | timedelta | N
     """Raises InvalidQueue for what is no number of threads and no duration."""
     given = threads if isinstance(threads, tuple) else (threads, threads)
     if len(given) != 2 or any(type(one) is not int for one in given) or not 1 <= given[0] <= given[1]:  # noqa: PLR2004
-        raise InvalidQueue(f"The threads are a number from 1 on, or (fewest, most), not {threads!r}.")
+        raise InvalidQueue(f"threads is a number of at least 1, or (fewest, most), not {threads!r}.")
     check_duration("patience", patience)
     if lease is not None:
         check_duration("lease", lease)

@@ -115,7 +115,7 @@ class Producer[P](Base[P]):
 
     def _reply_address(self, reply_to: Base[Any]) -> str:
         if not reply_to.is_temporary or reply_to.address.serializer.type_name != self.address.serializer.type_name:
-            raise InvalidQueue(f"{reply_to!r} is no reply_queue() for the payloads of {self!r}.")
+            raise InvalidQueue(f"{reply_to!r} is not a reply_queue() for the payloads of {self!r}.")
         return reply_to.address.queue
 
     def offer_batch(self, messages: Iterable[BatchedMessage[P]]) -> list[BatchedReply]:

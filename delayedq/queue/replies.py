@@ -34,7 +34,7 @@ def expiry(queue: str) -> datetime | None:
 def send_reply(address: Address[Any], leases: Leases, claimed: Claimed, reply_to: str | None, payload: object) -> bool:
     """Offer a reply. Returns False if the queue for it has expired. Raises LookupError if `reply_to` is None."""
     if reply_to is None:
-        raise LookupError("This message was sent without `reply_to`: it takes no reply.")
+        raise LookupError("This message was sent without `reply_to`, so it can't be answered.")
     store, expires_at = leases.store, expiry(reply_to)
     if expires_at is None or expires_at <= store.now():
         return False

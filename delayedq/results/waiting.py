@@ -148,7 +148,7 @@ class _Waiting:
         """Before a sleep: may it sleep at all? Say that somebody waits, and listen."""
         if self._give_up_at is not None and time.monotonic() >= self._give_up_at:
             count = sum(map(len, self.left.values()))
-            raise TimeoutError(f"{count} of the messages had not ended in time.")
+            raise TimeoutError(f"{count} of the messages did not end within the timeout.")
         stores = [_store(backend) for backend in self.left]
         for store in stores:
             check_outside_of_transactions(store)
@@ -221,7 +221,7 @@ def _store(backend: str) -> Store:
     """Raises TimeoutError for a backend that runs nothing later."""
     store: Store | None = getattr(task_backends[backend], "store", None)
     if store is None:
-        raise TimeoutError(f"Nothing runs what waits in the backend {backend!r}: it would never end.")
+        raise TimeoutError(f"The backend {backend!r} never runs its messages, so waiting for them would never end.")
     return store
 
 
@@ -234,6 +234,6 @@ def check_timeout(timeout: object) -> None:
 def check_outside_of_transactions(store: Store) -> None:
     if connections[store.alias].in_atomic_block:
         raise RuntimeError(
-            f"The end of a message may not be seen in a transaction on {store.alias!r}: wait after it. "
+            f"A transaction on {store.alias!r} may not see the end of a message: wait after the transaction. "
             "In a test, call run_due() first."
         )

@@ -96,7 +96,7 @@ def check_key(key: object) -> None:
     if not 1 <= len(key) <= KEY_LENGTH:
         raise InvalidKey(f"A key has 1 to {KEY_LENGTH} characters, not {len(key)}: {key[:40]!r}.")
     if not is_storable(key):
-        raise InvalidKey(f"A key has no NUL and no lone surrogate: {key!r}.")
+        raise InvalidKey(f"A key can't contain NUL or a lone surrogate: {key!r}.")
 
 
 def check_channel_name(channel: object) -> None:
@@ -127,7 +127,7 @@ def check_time(when: object) -> None:
     try:
         when.astimezone(UTC)
     except OverflowError:
-        raise InvalidTime(f"{when!r} lies outside of all time that can be stored.") from None
+        raise InvalidTime(f"{when!r} is outside the range of times that can be stored.") from None
 
 
 def time_in(now: datetime, delay: object) -> datetime:
@@ -137,7 +137,7 @@ def time_in(now: datetime, delay: object) -> datetime:
     try:
         return now + delay
     except OverflowError:
-        raise InvalidTime(f"A delay of {delay} from now lies outside of all time that can be stored.") from None
+        raise InvalidTime(f"A delay of {delay} from now is outside the range of times that can be stored.") from None
 
 
 def in_lock_order(offers: Sequence[Offer], positions: Iterable[int]) -> list[int]:
@@ -151,6 +151,12 @@ def in_lock_order(offers: Sequence[Offer], positions: Iterable[int]) -> list[int
         return ("", "") if offer.key is None else (offer.kind, offer.key)
 
     return sorted(positions, key=names)
+
+
+def have_own_times(offers: Sequence[Offer]) -> bool:
+    """Whether no two are due at the same time: then the order of their ids says nothing."""
+    times = {offer.scheduled_at for offer in offers}
+    return None not in times and len(times) == len(offers)
 
 
 def may_be_due_soon(times: Iterable[datetime | None]) -> bool:

@@ -64,7 +64,7 @@ def check_limited(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> Non
     for other in others if own else ():
         for one in limits_in(other.limit):
             if own.get(one.name or "", one) != one and other.module_path != task.module_path:
-                raise ValueError(f"the shared limit {one.name!r} is another one in {other.name}: {one!r}")
+                raise ValueError(f"the shared limit {one.name!r} is defined differently by {other.name}: {one!r}")
 
 
 def _check_channel(task: Task[..., Any]) -> None:
@@ -74,7 +74,7 @@ def _check_channel(task: Task[..., Any]) -> None:
             f"channel is the name of an argument ({', '.join(names)}) or a function of them, not {task.channel!r}"
         )
     if iscoroutinefunction(task.channel):
-        raise ValueError("channel is a plain function, as each offer calls it at once, not an async one")
+        raise ValueError("channel is a sync function, because each offer calls it at once, not an async one")
 
 
 def limits_in(option: object) -> tuple[Limit, ...]:
@@ -88,7 +88,7 @@ def limits_in(option: object) -> tuple[Limit, ...]:
         raise ValueError("limit has at most one Limit without a name")
     shared = [one.name for one in limits if one.name is not None]
     if twice := next((name for name in shared if shared.count(name) > 1), None):
-        raise ValueError(f"limit has two Limits with the name {twice!r}: say in one of them what both say")
+        raise ValueError(f"limit has two Limits with the name {twice!r}: combine them in one Limit")
     return limits
 
 

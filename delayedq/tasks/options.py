@@ -113,7 +113,7 @@ def warn_naive(task: Task[..., Any], payload: str) -> None:
 def check_options(task: Task[..., Any], others: Iterable[Task[..., Any]]) -> None:
     """Raises InvalidTask for what no task can have; `others` are those that are registered."""
     if BARE in str(task.queue_name):
-        raise InvalidTask(f"{task.name}: a task's queue has no {BARE!r} in its name: {task.queue_name!r}.")
+        raise InvalidTask(f"{task.name}: the name of a task's queue can't contain {BARE!r}: {task.queue_name!r}.")
     if task.exactly_once and inspect.iscoroutinefunction(task.func):
         raise InvalidTask(f"{task.name}: exactly_once needs a sync function, since transactions are sync.")
     for name, check in (
@@ -147,7 +147,9 @@ def _check_aliases(aliases: Any) -> None:
 def _check_metadata(metadata: Any) -> None:
     dumps(metadata)
     if taken := [name for name in metadata or {} if str(name).startswith(PREFIX)]:
-        raise ValueError(f"metadata has no {taken[0]!r}: names that begin with {PREFIX!r} are those of delayedq")
+        raise ValueError(
+            f"metadata can't contain {taken[0]!r}: names that begin with {PREFIX!r} are reserved for delayedq"
+        )
 
 
 def _check_steps(names: object) -> None:

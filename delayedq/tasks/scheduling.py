@@ -8,12 +8,16 @@ from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
+from django.conf import global_settings, settings
+
+from delayedq.compat import InvalidTask
 from delayedq.core.other_names import TIMES
 from delayedq.store.protocol import OnConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from delayedq.compat import Task as DjangoTask
     from delayedq.store.protocol import Conflict, Offered, OfferOutcome
     from delayedq.tasks.verbs import Task
 
@@ -84,6 +88,21 @@ def as_call(task: str, call: Iterable[Any]) -> Call:
             f"{task}: each call is a pair as in ((7,), {{}}), or a Call as in Call((7,), at=...), not {call!r}."
         )
     return made
+
+
+def enqueuing_backend(task: DjangoTask[..., Any]) -> Any:
+    """The backend of the task. Raises InvalidTask without TASKS: Django would run the task at once, and say nothing."""
+    backend = task.get_backend()
+    if hasattr(backend, "schedule") or not _is_default(getattr(settings, "TASKS", None)):
+        return backend
+    raise InvalidTask(
+        f"{task.name} can't be enqueued: TASKS is not set. Set TASKS = "
+        '{"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}, or in tests "delayedq.testing.ImmediateBackend".'
+    )
+
+
+def _is_default(configured: object) -> bool:
+    return configured is None or configured is getattr(global_settings, "TASKS", None)
 
 
 def first[T](verb: str, given: T, named: Mapping[str, Any]) -> T:

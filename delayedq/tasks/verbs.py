@@ -34,7 +34,7 @@ from delayedq.tasks.options import (
     warn_naive,
 )
 from delayedq.tasks.registry import register, registered
-from delayedq.tasks.scheduling import NO_KEY, Changes, as_call, first, key_alone, keyed
+from delayedq.tasks.scheduling import NO_KEY, Changes, as_call, enqueuing_backend, first, key_alone, keyed
 from delayedq.tasks.sensitive import sensitive_names
 from delayedq.tasks.signature import WrittenCall
 
@@ -101,11 +101,11 @@ class Task[**P, R](BaseTask):
             result.refresh()
             result.status
         """
-        return self.get_backend().enqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
+        return enqueuing_backend(self).enqueue(self, list(args), dict(kwargs))  # type: ignore[no-any-return]
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskResult[P, R]:
         """The async version of `enqueue`."""
-        return await self.get_backend().aenqueue(self, list(args), dict(kwargs))  # type: ignore[arg-type]
+        return await enqueuing_backend(self).aenqueue(self, list(args), dict(kwargs))  # type: ignore[no-any-return]
 
     def enqueue_many(self, calls: Iterable[AnyCall]) -> list[Scheduled]:
         """Store one message per pair of (args, kwargs), all or none, and return their outcomes in the same order.

@@ -171,8 +171,8 @@ def _object(line: bytes, where: str) -> Mapping[str, Any] | Unreadable:
     try:
         row = json.loads(line)
     except ValueError as error:
-        return Unreadable(where, f"It is no JSON: {error}")
-    return row if isinstance(row, dict) else Unreadable(where, f"It is no JSON object, but a {type(row).__name__}.")
+        return Unreadable(where, f"It is not JSON: {error}")
+    return row if isinstance(row, dict) else Unreadable(where, f"It is not a JSON object, but a {type(row).__name__}.")
 
 
 # One row --------------------------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def ended_of(row: Mapping[str, Any], where: str) -> Ended | Unreadable:
 def _text(row: Mapping[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str) or not value:
-        raise ValueError(f"Its {name} is no text: {_shown(value)}.")
+        raise ValueError(f"Its {name} is not a text: {_shown(value)}.")
     return value
 
 
@@ -199,7 +199,7 @@ def _text_or_none(row: Mapping[str, Any], name: str) -> str | None:
 def _outcome(row: Mapping[str, Any], _: str) -> str:
     value = row.get("outcome", row.get("state"))
     if value not in ENDED + LIVE:
-        raise ValueError(f"Its outcome is none of {', '.join(ENDED)}: {_shown(value)}.")
+        raise ValueError(f"Its outcome is not one of {', '.join(ENDED)}: {_shown(value)}.")
     return str(value)
 
 
@@ -212,7 +212,7 @@ def _number(row: Mapping[str, Any], name: str) -> int:
     if value is None:
         return 0 if name == "priority" else 1
     if type(value) is not int:
-        raise ValueError(f"Its {name} is no whole number: {_shown(value)}.")
+        raise ValueError(f"Its {name} is not a whole number: {_shown(value)}.")
     return value
 
 
@@ -225,7 +225,7 @@ def _time(row: Mapping[str, Any], name: str) -> datetime | None:
         moment = datetime.fromisoformat(value) if isinstance(value, str) else value
         return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, AttributeError):
-        raise ValueError(f"Its {name} is no time: {_shown(value)}.") from None
+        raise ValueError(f"Its {name} is not a time: {_shown(value)}.") from None
 
 
 def _shown(value: object) -> str:

@@ -33,7 +33,7 @@ class Clock:
         """
         step = (delta or timedelta()) + timedelta(**units)
         if step < timedelta():
-            raise ValueError(f"A clock moves forward only, not by {step}.")
+            raise ValueError(f"The clock can only move forward, not by {step}.")
         self._moment += step
         return self()
 
@@ -70,7 +70,7 @@ def moment_of(when: Any, zone: tzinfo | None) -> datetime:
     try:
         moment = datetime.fromisoformat(when) if isinstance(when, str) else when
     except ValueError:
-        raise ValueError(f"{when!r} is no time; write it as in '2026-03-08 06:55'.") from None
+        raise ValueError(f"{when!r} is not a time; write it like '2026-03-08 06:55'.") from None
     if not isinstance(moment, datetime):
         raise TypeError(f"A moment is a datetime or an ISO text, not {when!r}.")
     return moment if moment.tzinfo else timezone.make_aware(moment, zone)

@@ -112,7 +112,7 @@ def run_until(
     moving = _clock()
     end, attempts = moment_of(when, moving().tzinfo), []
     if end < moving():
-        raise ValueError(f"run_until({when!r}): the clock shows {moving()} already.")
+        raise ValueError(f"run_until({when!r}): the clock is already at {moving()}.")
     runner = _Runner(stores(using), queue, raise_failures=raise_failures)
     beats = [Beats(store, definitions_in(store)) for store in runner.stores]
     while True:
@@ -192,7 +192,9 @@ class _Runner:
                 break
         if limit is None and len(attempts) >= MOST:
             last = attempts[-1].task
-            raise RuntimeError(f"{MOST:,} attempts, and {last} is due again; give run_due() a limit, or follow=False.")
+            raise RuntimeError(
+                f"After {MOST:,} attempts, {last} is due again. Give run_due() a limit, or follow=False."
+            )
         return attempts
 
     def _claim(self, limit: int) -> list[tuple[Store, Claimed]]:

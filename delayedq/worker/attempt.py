@@ -129,7 +129,7 @@ class Attempt:
         """The error of this attempt, whose time is over."""
         left = self.left()
         if left is not None and left <= timedelta():
-            return DeadlineExceeded(f"It had not ended {self.deadline} after it was first due.")
+            return DeadlineExceeded(f"It did not end within {self.deadline} after it was first due.")
         return TaskTimeout(f"It took longer than {self.task.timeout}.")
 
     @property
@@ -239,7 +239,7 @@ class Attempt:
         """Say how far it has come: `done` of `total` (None: unknown), and what it does (at most 200 characters).
 
         It may be called as often as you like: it is written at most once a second, and the last one before the attempt
-        ends, not here. Results have it as `progress`. Raises ValueError for negative numbers and what is no number.
+        ends, not here. Results have it as `progress`. Raises ValueError for a value that is negative or not a number.
 
             current_message().progress(300, 1000, "importing")
         """
@@ -269,7 +269,7 @@ class Attempt:
 
         Raises LeaseLost, and rolls the step back, if another worker may run this message; NotStorable or
         PayloadTooLarge for its result; RuntimeError within a transaction, another step, or an exactly-once task;
-        TypeError or ValueError for what is no step.
+        TypeError or ValueError if it is not a valid step.
 
             receipt = current_message().step("charge", charge, order_id)
         """

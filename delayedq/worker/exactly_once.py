@@ -71,7 +71,7 @@ class ExactlyOnceCommit:
         finish = Finish(self._attempt.claimed, FinalOutcome.SUCCEEDED, age, 0.0, outcome.result, None, then, kept)
         settled = self._store.settle_waiting([finish], self._attempt.worker, lambda: self._held().leased().exists())
         if settled.lost or settled.busy:
-            raise LeaseLost("Its lease ended before it did: what it wrote was rolled back.")
+            raise LeaseLost("The lease ended before the task did: what the task wrote was rolled back.")
         self.settled = settled
 
     def _write_progress(self) -> None:

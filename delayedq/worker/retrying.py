@@ -37,7 +37,7 @@ def check_in_time(attempt: Attempt) -> None:
     if is_late and not _has_started(attempt):
         raise Expired(f"It was not started within {expires} after it was due.")
     if deadline is not None and _is_past(later(attempt.scheduled_at_initially, deadline)):
-        raise DeadlineExceeded(f"It had not ended {deadline} after it was first due.")
+        raise DeadlineExceeded(f"It did not end within {deadline} after it was first due.")
 
 
 def _has_started(attempt: Attempt) -> bool:

@@ -119,8 +119,8 @@ def call_of(name: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[
     name = check_name(name)
     if not args or not callable(args[0]):
         raise TypeError(
-            f'step({name!r}) needs the function to call: step({name!r}, function, *args). A "with" block would be no '
-            "step, since Python can't skip its body."
+            f'step({name!r}) needs the function to call: step({name!r}, function, *args). A "with" block would not be '
+            "a step, since Python can't skip its body."
         )
     return Call(name, args[0], args[1:], kwargs)
 

@@ -172,7 +172,7 @@ def test_a_message_is_sent_and_the_sending_is_undone(operator, store):
     ("fields", "problem"),
     [
         ({"argument_departure": "x"}, "This is not int."),
-        ({"queue": "a|b"}, "a task&#x27;s queue has no"),
+        ({"queue": "a|b"}, "the name of a task&#x27;s queue can"),
         ({"queue": ""}, "This field is required."),
         ({"priority": "101"}, "less than or equal to 100"),
         ({"key": "taken"}, "A live message of this task has the key"),

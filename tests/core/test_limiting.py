@@ -82,8 +82,8 @@ def test_what_is_stored_of_a_limit_is_read_back(rate, concurrency):
         ({"share": 0}, "share of a Limit is a whole number"),
         ({"order": "random"}, "order of a Limit is one of fair, strict"),
         ({"order": "strict", "concurrency": 2}, "has a concurrency of 1"),
-        ({"name": "the-api", "weight": 2}, "are those of channels"),
-        ({"name": "the-api", "order": "strict"}, "are those of channels"),
+        ({"name": "the-api", "weight": 2}, "apply to channels"),
+        ({"name": "the-api", "order": "strict"}, "apply to channels"),
     ],
 )
 def test_what_channels_can_not_have_is_refused(terms, problem):
@@ -92,7 +92,7 @@ def test_what_channels_can_not_have_is_refused(terms, problem):
 
 
 def test_a_window_is_that_of_the_clock_and_has_no_burst():
-    with pytest.raises(ValueError, match="has no burst"):
+    with pytest.raises(ValueError, match="burst has no effect"):
         Rate(1, SECOND, 2, window=True)
     with pytest.raises(ValueError, match="retries of a Rate is True or False"):
         Rate(1, SECOND, retries=None)

@@ -103,13 +103,13 @@ def test_a_case_that_is_planted_twice_with_a_key_is_one_until_it_is_decided():
 def test_a_message_of_the_business_becomes_no_planted_case_by_its_key(store):
     refund.schedule_at(store.now(), 100, key="refund/1")
     for _ in range(2):
-        with pytest.raises(desk.DeskError, match=r"the key 'refund/1' is none"):
+        with pytest.raises(desk.DeskError, match=r"the key 'refund/1' is not a planted case"):
             desk.plant(refund, (100,), answer=PAID, key="refund/1")
         run_due()  # which opens its item
     assert Item.objects.get().truth is None
     desk.plant(refund, (100,), answer=PAID, key="known/1")
     refund.schedule_at(store.now(), 50, key="known/1")
-    with pytest.raises(desk.DeskError, match="is none"):
+    with pytest.raises(desk.DeskError, match="is not a planted case"):
         desk.plant(refund, (100,), answer=PAID, key="known/1")
     run_due()
     assert not Item.objects.filter(truth__isnull=False).exists()
@@ -187,7 +187,7 @@ def test_what_was_decided_before_and_after_is_in_no_period(store):
         assert trend.by_task(desk.items(), START, count=1) == {}
         (day,) = trend.by_task(desk.items(), START + timedelta(seconds=1), count=1)[refund.module_path]
         assert day.done == 1
-    with pytest.raises(ValueError, match="A step and a count above 0"):
+    with pytest.raises(ValueError, match="a step and a count above 0"):
         trend.by_task(desk.items(), now, count=0)
 
 

@@ -226,7 +226,7 @@ def test_without_a_handler_people_decide_in_each_mode(store, mode):
     assert (item.state, item.mode, item.proposal) == (State.WAITING, "people", None)
     with pytest.raises(DeskError, match="has no handler"):
         automating.set_mode(person("lead", superuser=True), undecided.module_path, mode)
-    with pytest.raises(InvalidTask, match=f"the mode '{mode}' asks the handler"):
+    with pytest.raises(InvalidTask, match=f"the mode '{mode}' needs a handler"):
         desk_task(mode=mode)(undecided.desk.handler)
 
 

@@ -1,4 +1,4 @@
-"""A shell in an empty directory, as the reader of a page has it."""
+"""What the reader of a page has: a shell in an empty directory, and modules that hold the code of the page."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+
+from delayedq.tasks import registered
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,3 +35,20 @@ def typed(tmp_path):
         return done.stdout + done.stderr
 
     return run
+
+
+@pytest.fixture
+def run(alias, monkeypatch):
+    """Runs code as a module of this name; its tasks are forgotten afterwards."""
+    before = set(registered)
+
+    def module(name, code, **names):
+        made = ModuleType(name)
+        made.__dict__.update(names)
+        monkeypatch.setitem(sys.modules, name, made)
+        exec(code, made.__dict__)
+        return made
+
+    yield module
+    for path in set(registered) - before:
+        del registered[path]

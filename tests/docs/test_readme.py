@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import re
 import sys
+import tomllib
 from datetime import timedelta
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 from django.utils import timezone
 
 from delayedq.models import Message
-from delayedq.tasks import registered
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -29,23 +28,6 @@ def links(monkeypatch):
 
     yield absolute_links
     del sys.modules["absolute_links"]
-
-
-@pytest.fixture
-def run(alias, monkeypatch):
-    """Runs code as a module of this name; its tasks are forgotten afterwards."""
-    before = set(registered)
-
-    def module(name, code, **names):
-        made = ModuleType(name)
-        made.__dict__.update(names)
-        monkeypatch.setitem(sys.modules, name, made)
-        exec(code, made.__dict__)
-        return made
-
-    yield module
-    for path in set(registered) - before:
-        del registered[path]
 
 
 def test_its_first_example_creates_moves_and_cancels(run):
@@ -82,6 +64,36 @@ def test_on_the_package_index_each_link_is_absolute(links):
     assert len(of_files) > 20
     assert [path for path in of_files if not (ROOT / path).exists()] == []
     assert f"({ADDRESS}/raw/v1/docs/images/dashboard.png)" in links.absolute(README, ADDRESS, "v1")
+
+
+def test_the_package_names_the_repository_that_publishes_it(links):
+    text = links.PROJECT.read_text()
+    before, after = (tomllib.loads(one) for one in (text, links.with_urls(text, ADDRESS, "v1")))
+    urls = after["project"].pop("urls")
+    assert after == before
+    assert urls.keys() == {"Source", "Documentation", "Changelog", "Issues"}
+    assert urls.pop("Issues") == f"{ADDRESS}/issues"
+    assert all((ROOT / url.removeprefix(ADDRESS).removeprefix("/blob/v1/")).exists() for url in urls.values())
+
+
+def test_each_extra_that_is_named_exists():
+    there = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    files = [
+        *ROOT.glob("delayedq/**/*.py"),
+        *ROOT.glob("docs/**/*.md"),
+        *ROOT.glob("docs/deploy/*"),
+        ROOT / "README.md",
+    ]
+    named = [
+        extra
+        for file in files
+        if file.is_file()
+        for extras in re.findall(r"(?:delayedq|[\"']\.)\[([a-z0-9,]+)\]", file.read_text())
+        for extra in extras.split(",")
+    ]
+    assert len(named) > 10
+    assert set(named) <= there
+    assert {"postgres", "mysql", "django52", "prometheus", "otel", "lake", "spark"} <= set(named)
 
 
 def test_they_are_made_absolute_before_the_package_is_built():

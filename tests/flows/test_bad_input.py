@@ -40,7 +40,7 @@ def nested(depth):
 BAD = {
     "a cycle": (lambda: graph(a=["c"], b=["a"], c=["b"]).enqueue(), r"wait for each other: [abc] -> [abc] -> [abc] ->"),
     "itself": (lambda: graph(a=["a"]).enqueue(), "wait for each other: a -> a"),
-    "unknown": (lambda: graph(a=[], b=["z"]).enqueue(), "<step 'b'> comes after 'z', which is no step .* 'a', 'b'"),
+    "unknown": (lambda: graph(a=[], b=["z"]).enqueue(), "<step 'b'> comes after 'z', which is not a step .* 'a', 'b'"),
     "nothing": (lambda: Flow("none").enqueue(), "has no steps"),
     "no call": (lambda: group(iter(())).enqueue(), "has no calls at all"),
     "twice": (lambda: graph(a=[]).add("a", tasks.nothing.s()), "has a step 'a' already"),
@@ -48,9 +48,9 @@ BAD = {
     "a number as name": (lambda: Flow("x").add(5, tasks.nothing.s()), "The name of a step is a text .*, not 5"),
     "None as name": (lambda: Flow(None), "The name of a flow is a text .*, not None"),
     "nesting": (lambda: nested(MAX_NESTING + 1).enqueue(), f"at most {MAX_NESTING} deep"),
-    "not a part": (lambda: chain(tasks.nothing), "is a call as task.s"),
-    "not a call": (lambda: Flow("x").add("a", tasks.nothing), "is a call as task.s"),
-    "in a group": (lambda: group(iter([tasks.nothing.s(), 7])).enqueue(), "is a call as task.s.*not 7"),
+    "not a part": (lambda: chain(tasks.nothing), "is a call such as task.s"),
+    "not a call": (lambda: Flow("x").add("a", tasks.nothing), "is a call such as task.s"),
+    "in a group": (lambda: group(iter([tasks.nothing.s(), 7])).enqueue(), "is a call such as task.s.*not 7"),
     "no group": (lambda: group(7), "not of 7"),
     "empty": (chain, "at least one part"),
     "policy": (lambda: Flow("x", policy="wait"), "'stop' or 'continue', not 'wait'"),
@@ -58,7 +58,7 @@ BAD = {
     "on_failure": (lambda: Flow("x", on_failure=tasks.nothing.s()), "on_failure of a flow is a task"),
     "on_failure's": (lambda: Flow("x", on_failure=tasks.depart), "missing a required argument: 'departure'"),
     "when": (lambda: Flow("x").add("a", tasks.nothing.s(), when="later"), "'succeeded', 'failed', 'ended', or when"),
-    "when first": (lambda: Flow("x").add("a", tasks.nothing.s(), when="ended"), "comes after no other"),
+    "when first": (lambda: Flow("x").add("a", tasks.nothing.s(), when="ended"), "has no predecessor"),
     "chunk": (lambda: map_(tasks.nothing, [1], chunk=0), "at least 1 row"),
     "a chunk that is no number": (lambda: map_(tasks.nothing, [1], chunk=True), "at least 1 row, not True"),
     "commits that are no number": (lambda: chain(tasks.nothing.s()).enqueue(commit_every=True), "at least 1, not True"),
@@ -143,7 +143,7 @@ def test_calls_of_an_iterator_that_raised_at_once_are_no_empty_group(alias):
 def test_an_enqueued_flow_takes_no_more(alias):
     flow = graph(a=[])
     result = flow.enqueue()
-    with pytest.raises(InvalidFlow, match="is enqueued: it takes no more steps"):
+    with pytest.raises(InvalidFlow, match="is enqueued: no steps can be added"):
         flow.add("b", tasks.nothing.s())
     with pytest.raises(InvalidFlow, match="is enqueued already"):
         flow.enqueue()

@@ -227,7 +227,7 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
     for name, reason in (
         ("late", "day 31"),
         ("hooked", "hook"),
-        ("code", "no literals"),
+        ("code", "not literals"),
         ("nowhere", "no next run"),
         ("unnamed", "not all names with values"),
         ("spread", "not all names with values"),

@@ -85,10 +85,10 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
 
     told = import_(project)
     for name, reason in (
-        ("sunrise", "follows the sun (sunrise)"),
-        ("both days", "Celery requires both to match, here either will do"),
+        ("sunrise", "is a solar schedule (sunrise)"),
+        ("both days", "Celery requires both to match; here one of them is enough"),
         ("unknown", "No task is registered as 'old.app.unknown'"),
-        ("broken", "Its args are no JSON: '['"),
+        ("broken", "Its args are not JSON: '['"),
     ):
         assert "refused" in told[name], name
         assert reason in told[name], name
@@ -158,9 +158,9 @@ def test_odd_rows_are_refused_with_the_reason_and_keep_no_other_from_being_impor
     project("-c", GIVEN + ODD)
     told = import_(project)
     for name, reason in (
-        ("args are a number", "Its args are no list: '5'"),
-        ("args are names", "Its args are no list: "),
-        ("kwargs are a list", "Its kwargs are no dict"),
+        ("args are a number", "Its args are not a list: '5'"),
+        ("args are names", "Its args are not a list: "),
+        ("kwargs are a list", "Its kwargs are not a dict"),
         ("no time", "period"),
         ("of no unit", "fortnights"),
         ("of no field", "noon"),

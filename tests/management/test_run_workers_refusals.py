@@ -46,9 +46,9 @@ def test_a_backend_that_cannot_be_imported_is_named(settings, alias):
         (["--queues", "a,b", "--exclude-queues", "b, a"], "none is left to serve"),
         (["--exclude-queues", ","], "name at least one queue"),
         (["--exclude-queues", "contacts|json"], "is a bare queue"),
-        (["--name", ""], "is no name"),
-        (["--name", "a\x1b[31mb"], "is no name"),
-        (["--name", "x" * 101], "is no name"),
+        (["--name", ""], "is not a valid name"),
+        (["--name", "a\x1b[31mb"], "is not a valid name"),
+        (["--name", "x" * 101], "is not a valid name"),
         (["--processes", "0"], "is not a whole number over 0"),
         (["--lease", "nan"], "is not a number of seconds over 0"),
         (["--concurrency", "4"], r"--concurrency 4. Use --threads N, and --processes N\."),
@@ -117,3 +117,10 @@ def test_a_forgotten_migrate_is_named(empty, command):
     assert "Traceback" not in ended.stderr
     assert "The database 'default' has no table delayedq_" in ended.stderr
     assert "run manage.py migrate\n" in ended.stderr
+
+
+def test_without_tables_the_doctor_says_that_alone(empty):
+    ended = ran(empty, "delayedq", "doctor")
+    problem, cure = ended.stdout.splitlines()
+    assert problem.startswith("default: Migrations are pending: delayedq.0001_initial, ")
+    assert cure == "  Cure: manage.py migrate --database default"

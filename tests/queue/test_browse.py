@@ -209,7 +209,7 @@ def test_a_cursor_that_was_altered_anywhere_is_refused(queue):
     "cursor", ["", "1.", "1", 5, b"1.", EARLIEST_CURSOR + "=", EARLIEST_CURSOR * 2, [], "1.!!"], ids=repr
 )
 def test_what_is_no_cursor_is_refused_at_the_call(queue, cursor):
-    with pytest.raises(InvalidQueue, match="no cursor of the queue"):
+    with pytest.raises(InvalidQueue, match="not a cursor of the queue"):
         queue.browse(after=cursor)
 
 

@@ -14,7 +14,7 @@ from delayedq.models import Message
 from delayedq.store import offering
 from delayedq.store.postgresql import store as postgresql_store
 from tests.app.tasks import remind
-from tests.store.given import NOW, message, together
+from tests.store.given import NOW, at, message, together
 
 BESIDE = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)  # SQLite has one writer at a time
 DEADLOCK = ("deadlock", "Deadlock")
@@ -82,3 +82,15 @@ def test_what_takes_several_statements_is_sorted_over_all_of_them(store, monkeyp
     getattr(store.at(NOW), verb)([message(key) for key in "dbca"])
     chunks = [*Message.objects.order_by("id").values_list("key", flat=True)]
     assert [sorted(chunks[:2]), sorted(chunks[2:])] == [["a", "b"], ["c", "d"]]
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("times", [lambda _: NOW, at], ids=["at one time", "at their own times"])
+def test_a_statement_locks_in_the_order_of_the_keys(store, times):
+    keys = ["d", "b", "\u00e9", "c", "a"]
+    offers = [message(key, scheduled_at=times(number)) for number, key in enumerate(keys)]
+    with store.database.connection.cursor() as cursor:
+        cursor.execute("TRUNCATE delayedq_message CASCADE")  # what is stored then follows each other in the file
+        store.at(NOW).offer_counted(offers)
+        cursor.execute("SELECT key FROM delayedq_message ORDER BY ctid")
+        assert [key for (key,) in cursor.fetchall()] == sorted(keys)

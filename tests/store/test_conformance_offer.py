@@ -171,15 +171,21 @@ def test_times_come_back_aware_and_to_the_microsecond(store):
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "unkeyed"])
-def test_times_of_a_batch_keep_their_instant_in_whatever_zone_they_are(store, keyed):
-    zones = [UTC, ZoneInfo("Asia/Kathmandu"), timezone(timedelta(hours=-11, seconds=-7))]
-    times = [at(0.000001), at(-3600), datetime(2126, 3, 8, 6, 59, 30, 5, UTC)]
+@pytest.mark.parametrize("now", [[], [None]], ids=["given", "some given"])
+def test_times_of_a_batch_keep_their_instant_in_whatever_zone_they_are(store, keyed, now):
+    zones = [UTC, ZoneInfo("Asia/Kathmandu"), timezone(timedelta(hours=-11, seconds=-7)), ZoneInfo("America/New_York")]
+    times = [
+        at(0.000001),
+        at(-3600),
+        datetime(2126, 3, 8, 6, 59, 30, 5, UTC),
+        datetime(9998, 12, 31, 23, 59, 59, 7, UTC),
+    ]
     given = [moment.astimezone(zone) for moment, zone in zip(times, zones, strict=True)]
-    offers = [message(f"k{n}" if keyed else None, str(n), scheduled_at=when) for n, when in enumerate([*given, None])]
+    offers = [message(f"k{n}" if keyed else None, str(n), scheduled_at=when) for n, when in enumerate([*given, *now])]
     offered(store, *offers)
 
     stored = Message.objects.order_by("payload").values_list("scheduled_at", "scheduled_at_initially")
-    assert list(stored) == [(moment, moment) for moment in [*times, NOW]]
+    assert list(stored) == [(moment, moment) for moment in [*times, *(NOW for _ in now)]]
 
 
 # Batches
@@ -277,6 +283,16 @@ def test_messages_that_are_only_counted_are_stored_as_others(store, batch):
     assert stored(lambda: store.at(NOW).offer_counted(batch)) == expected
     assert store.at(NOW).offer_counted(batch) == len(batch)
     assert store.at(NOW).offer_counted(KEYED) == len(KEYED)  # as they stand already, or new
+
+
+def test_messages_that_are_only_counted_are_replaced_by_key_each_at_its_own_time(store):
+    keys = ["z", "a", "Z", "\u00e9", "\U0001f600", "\uffff"]  # a sort by code points is not that of most collations
+    for payload in ("1", "2"):
+        batch = [message(key, payload, scheduled_at=at(number)) for number, key in enumerate(keys)]
+        assert store.at(NOW).offer_counted(batch) == len(keys)
+
+    rows = Message.objects.order_by("scheduled_at").values_list("key", "payload", "generation", "scheduled_at")
+    assert [*rows] == [(key, "2", 1, at(number)) for number, key in enumerate(keys)]
 
 
 def test_one_bad_offer_keeps_a_batch_of_any_size_from_being_stored(store):

@@ -130,16 +130,16 @@ def test_what_can_not_run_any_more_is_told(written, change, line):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ("{", "line 2: It is no JSON: Expecting property name"),
-        ("[]", "line 2: It is no JSON object, but a list."),
-        ({"kind": None}, "line 2: Its kind is no text: None."),
-        ({"payload": {"args": [7]}}, "line 2: Its payload is no text: {'args': [7]}."),
+        ("{", "line 2: It is not JSON: Expecting property name"),
+        ("[]", "line 2: It is not a JSON object, but a list."),
+        ({"kind": None}, "line 2: Its kind is not a text: None."),
+        ({"payload": {"args": [7]}}, "line 2: Its payload is not a text: {'args': [7]}."),
         (
             {"outcome": "lost"},
-            "line 2: Its outcome is none of succeeded, failed, cancelled, expired, superseded: 'lost'.",
+            "line 2: Its outcome is not one of succeeded, failed, cancelled, expired, superseded: 'lost'.",
         ),
-        ({"attempts": "three"}, "line 2: Its attempts is no whole number: 'three'."),
-        ({"started_at": "soon"}, "line 2: Its started_at is no time: 'soon'."),
+        ({"attempts": "three"}, "line 2: Its attempts is not a whole number: 'three'."),
+        ({"started_at": "soon"}, "line 2: Its started_at is not a time: 'soon'."),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -108,7 +108,7 @@ def test_differences_fail_and_are_listed(project):
         "line 3: message 7, args [1], kwargs {}",
         "1 x shop.tasks.greet succeeded, now failed: ArgumentsMismatch",
         "1 x shop.tasks.gone succeeded, now failed: UnknownTask: No task is registered as 'shop.tasks.gone'.",
-        "line 6: Its outcome is none of succeeded, failed, cancelled, expired, superseded: None.",
+        "line 6: Its outcome is not one of succeeded, failed, cancelled, expired, superseded: None.",
         "2 ended as before, 3 in another way; 1 can't be read, 0 left out.",
     ):
         assert line in said, said

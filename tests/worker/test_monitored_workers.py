@@ -172,5 +172,5 @@ def test_what_can_not_be_is_named_before_anything_starts(store, port):
         call_command("run_workers", "--metrics-port", str(port), "--health-port", str(port))
     with pytest.raises(CommandError, match="--health-file: there is no directory '/no/such'"):
         call_command("run_workers", "--health-file", "/no/such/file")
-    with pytest.raises(CommandError, match=r"must be PORT or ADDRESS:PORT, as 9100 or 127\.0\.0\.1:9100, not 'x'"):
+    with pytest.raises(CommandError, match=r"must be PORT or ADDRESS:PORT, such as 9100 or 127\.0\.0\.1:9100, not 'x'"):
         call_command("run_workers", "--health-port", "x")

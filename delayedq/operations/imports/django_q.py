@@ -84,7 +84,7 @@ def _arguments(schedule: Any) -> tuple[list[Any], dict[str, Any]]:
         if isinstance(call, ast.Call) and not call.args and all(each.arg for each in call.keywords):
             return args, {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
     except (ValueError, SyntaxError, TypeError):
-        raise Refused(f"Its arguments are no literals: {schedule.args!r}, {schedule.kwargs!r}.") from None
+        raise Refused(f"Its arguments are not literals: {schedule.args!r}, {schedule.kwargs!r}.") from None
     raise Refused(f"Its keyword arguments are not all names with values: {schedule.kwargs!r}.")
 
 

@@ -109,7 +109,9 @@ def _moved(
         yield tasks.get(one.task, one.task), REFUSED if problem else MOVED, problem
     _, deleted = rows.filter(pk__in=stored).delete()
     if sum(count for label, count in deleted.items() if label.endswith(f".{origin.model}")) != len(stored):
-        raise InvalidMessage(f"{origin.app!r} took a message meanwhile. What follows was not moved: run it again.")
+        raise InvalidMessage(
+            f"{origin.app!r} took a message meanwhile. The messages after it were not moved: run the command again."
+        )
 
 
 def _read(origin: Origin, row: Any) -> Waiting:
@@ -121,7 +123,9 @@ def _read(origin: Origin, row: Any) -> Waiting:
     except Exception as error:  # noqa: BLE001
         return Waiting(row.pk, "?", problem=f"It can't be read: {type(error).__name__}: {error}.")
     if not isinstance(one.args, list | tuple) or not isinstance(one.kwargs, Mapping):
-        return one._replace(problem=f"Its arguments are no list and names: {one.args!r:.100}, {one.kwargs!r:.100}.")
+        return one._replace(
+            problem=f"Its arguments are not a list and a dict of names: {one.args!r:.100}, {one.kwargs!r:.100}."
+        )
     return one
 
 

@@ -87,7 +87,7 @@ class LakeTable:
             table = DeltaTable(self.path, storage_options=self._options)
         metadata = table.metadata()
         if metadata.name != self.name:
-            raise LakeUnusable(f"The table at {self.path} is no lake of delayedq: its name is {metadata.name!r}.")
+            raise LakeUnusable(f"The table at {self.path} is not a lake of delayedq: its name is {metadata.name!r}.")
         version = int(metadata.configuration.get(_VERSION_OF_COLUMNS, "0"))
         if version > VERSION:
             raise LakeUnusable(
@@ -104,7 +104,7 @@ class LakeTable:
         for info in self.stored():
             if not info.path.startswith(f"{MESSAGES}/"):
                 raise LakeUnusable(
-                    f"{self.path} is no lake: it holds {info.path}. A lake begins in an empty directory."
+                    f"{self.path} is not a lake: it holds {info.path}. A lake begins in an empty directory."
                 )
         return False
 

@@ -47,14 +47,14 @@ def day(text: str) -> date:
     try:
         return date.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no day, as in 2013-03-08") from None
+        raise ArgumentTypeError(f"{text!r} is not a day, such as 2013-03-08") from None
 
 
 def moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise ArgumentTypeError(f"{text!r} is no time in ISO 8601") from None
+        raise ArgumentTypeError(f"{text!r} is not a time in ISO 8601") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 

@@ -70,7 +70,9 @@ class Address:
         try:
             return (os.environ[name] if kind == "env" else Path(name).read_text()).strip()
         except (KeyError, OSError) as error:
-            raise DatabaseUnreachable(f"The address {self.reference} leads nowhere: {type(error).__name__}.") from None
+            raise DatabaseUnreachable(
+                f"The URL at the address {self.reference} can't be read: {type(error).__name__}."
+            ) from None
 
     @property
     def vendor(self) -> str:

@@ -189,7 +189,7 @@ class _Checks:
             text = row["value"]
             parsed = _object(text)
             if parsed is None:
-                return rows.refuse(text, "is no JSON object", self.recipe)
+                return rows.refuse(text, "is not a JSON object", self.recipe)
             return rows.check(parsed, self.recipe)
         if broken := row.pop(_BROKEN, None):
             return rows.refuse(broken, "has not as many fields as the header", self.recipe)

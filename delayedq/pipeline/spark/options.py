@@ -77,7 +77,7 @@ def stream_selection(options: Mapping[str, str]) -> Selection:
     if selected.live:
         raise InvalidOption(f"states: a stream is of finished messages: {', '.join(FINAL_STATES)}.")
     if selected.snapshot:
-        raise InvalidOption("snapshot: a stream goes on after it.")
+        raise InvalidOption("snapshot: a stream can't read one, because it continues after it.")
     if "lateness" not in options and selected.address.vendor == "postgresql":
         return replace(selected, lateness=timedelta(hours=1))  # where it costs nothing
     return selected

@@ -51,7 +51,7 @@ def source_of(text: str, columns: Collection[str]) -> Source:
     try:
         parts = [(name, form or "") for _, name, form, _ in Formatter().parse(text) if name is not None]
     except ValueError as error:
-        raise InvalidOption(f"{text!r} is no template: {error}.") from None
+        raise InvalidOption(f"{text!r} is not a template: {error}.") from None
     names = tuple(dict.fromkeys(name for name, _ in parts))
     if unknown := [name for name, form in parts or [(text, "")] if name not in columns or "{" in form]:
         raise InvalidOption(f"There is no column {unknown[0]!r}; there are {', '.join(columns)}.")
@@ -169,7 +169,7 @@ def _scheduled_at(row: Row, recipe: Recipe) -> datetime:
         raise ValueError("is empty")
     when = moment(value, recipe.zone, recipe.at_format).astimezone(UTC)
     if when < EARLIEST:
-        raise ValueError("lies before all time that can be stored")
+        raise ValueError("is before the range of times that can be stored")
     return when
 
 
@@ -220,7 +220,7 @@ def moment(value: Any, zone: str | None, format_: str | None = None) -> datetime
     try:
         found.astimezone(UTC)
     except OverflowError:
-        raise ValueError("lies outside of all time that can be stored") from None
+        raise ValueError("is outside the range of times that can be stored") from None
     return found
 
 
@@ -228,7 +228,7 @@ def _parsed(text: str, format_: str | None) -> datetime:
     try:
         return datetime.strptime(text, format_) if format_ else datetime.fromisoformat(text)  # noqa: DTZ007
     except ValueError:
-        raise ValueError("is no time" + (f" of the form {format_}" if format_ else " in ISO 8601")) from None
+        raise ValueError("is not a time" + (f" of the form {format_}" if format_ else " in ISO 8601")) from None
 
 
 def _in_zone(local: datetime, zone: str | None) -> datetime:

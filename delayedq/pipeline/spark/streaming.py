@@ -101,7 +101,7 @@ class TransactionReader(_StreamReader):
     def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
         if place["settled"] < start["settled"]:
             raise PipelineError(
-                "This checkpoint is of another database: its transactions lie in the future of this one."
+                "This checkpoint belongs to another database: its transaction numbers are higher than here."
             )
         # What is not settled yet drew its number after all those that were drawn at `start`, or else began before.
         renewed = place["settled"] >= start["next"]

@@ -129,9 +129,7 @@ class Archiving:
                     return
                 continue  # there is a newer version
             if batch.state == ArchiveState.VERIFIED and snapshot.last(self._source) >= batch.number:
-                raise ArchiveFailed(
-                    f"Batch {batch.name} is verified and published: `archive` has only to delete its rows."
-                )
+                raise ArchiveFailed(f"Batch {batch.name} is verified and published: run `archive` to delete its rows.")
             return
 
     # Who archives

@@ -50,7 +50,7 @@ def recipe_of(mapped: Mapped, columns: Sequence[str]) -> Recipe:
     task = _task(mapped.task)
     if lines_up(task):
         raise InvalidOption(
-            f"{task.name} has a channel or a limit, and rows that are loaded would pass by it. Read the file with "
+            f"{task.name} has a channel or a limit, and rows that are loaded would bypass it. Read the file with "
             f"{task.name}.enqueue_bulk(), which keeps both."
         )
     _check_zone(mapped.zone)

@@ -58,7 +58,7 @@ _LEFT_OUT = {
 
 def _wanted(options: Options, snapshot: Snapshot, source: str) -> Wanted:
     if options["until"] is not None and options["since"] is None:
-        raise InvalidOption("--until goes with --since.")
+        raise InvalidOption("--until needs --since.")
     values: dict[str, Any] = {"source": [source]}
     if options["batch"] is not None:
         last = snapshot.last(source)

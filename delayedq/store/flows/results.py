@@ -49,7 +49,7 @@ def _load(reference: list[Any]) -> Any:
     if is_group:
         return values
     if len(values) != 1:
-        raise ReferenceGone(f"Step {step} is in the database no more.")
+        raise ReferenceGone(f"Step {step} is no longer in the database.")
     return values[0]
 
 
@@ -66,7 +66,7 @@ def results_of(step: int, alias: str | None = None) -> list[Any]:
     succeeded = [id_ for id_, outcome in outcomes.items() if outcome == "succeeded"]
     texts = _texts(alias, succeeded)
     if missing := len(succeeded) - len(texts):
-        raise ReferenceGone(f"The results of {missing} messages of step {step} are not in the history any more.")
+        raise ReferenceGone(f"The results of {missing} messages of step {step} are no longer in the history.")
     return [loads(text) if (text := texts.get(id_)) else None for id_ in outcomes]
 
 

@@ -26,7 +26,7 @@ CHARACTERS = 2_000_000
 def check_year(when: datetime) -> None:
     """Refuse with InvalidTime what is earlier than any DATETIME."""
     if when < EARLIEST:
-        raise InvalidTime(f"{when!r} can't be stored: for MySQL time begins in the year 1000.")
+        raise InvalidTime(f"{when!r} can't be stored: MySQL's times begin with the year 1000.")
 
 
 @overload

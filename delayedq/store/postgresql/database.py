@@ -12,6 +12,7 @@ from psycopg import IsolationLevel
 from delayedq.store.database import Database
 from delayedq.store.dialect import BY_ROWS, Dialect
 from delayedq.store.postgresql import registry_sql, sql
+from delayedq.store.postgresql.parameters import Moments, MomentsDumper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,8 @@ class _BatchCursor(psycopg.Cursor[Any]):
     """
 
     def execute(self, query: Any, params: Any = None, **_: Any) -> Self:
+        if isinstance(params.get("scheduled_at"), Moments):  # to know their type costs other statements nothing
+            self.adapters.register_dumper(Moments, MomentsDumper)
         return super().execute(query, params, prepare=False, binary=True)
 
 

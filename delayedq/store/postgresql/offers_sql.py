@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from delayedq.store.offers import CONFLICT, INSERT, RETURNING
 from delayedq.store.postgresql.sql import NOW
+from delayedq.store.protocol import OnConflict
 
 OFFER_TEXTS = ("queue", "kind", "key", "payload", "metadata")
 OFFER_COLUMNS = (*OFFER_TEXTS, "priority", "max_attempts", "scheduled_at")
@@ -57,7 +58,16 @@ ORDER BY kind COLLATE "C", key COLLATE "C"
 {{conflict}}
 """
 
+# Of different times, for which ids need no order, and sorted by key already: 10,000 take 77 ms here instead of
+# 90, and sorting them takes 1 ms there.
+STORE_SORTED = f"""
+{INSERT}
+SELECT {_QUEUE_AND_KIND}, key, {_VALUES}
+FROM unnest({_ARRAYS}, %(key)s::text[]) AS given ({_GIVEN}, key)
+{CONFLICT[OnConflict.REPLACE]}
+"""
+
 OFFER = _OFFER.format(conflict="")
 OFFER_KEYED = {policy: _OFFER.format(conflict=clause) for policy, clause in CONFLICT.items()}
-STORE_MANY = {policy: _STORE_MANY.format(conflict=clause) for policy, clause in CONFLICT.items()}
-OFFER_MANY = {policy: f"{statement} {RETURNING}" for policy, statement in STORE_MANY.items()}
+STORE_MANY = _STORE_MANY.format(conflict=CONFLICT[OnConflict.REPLACE])
+OFFER_MANY = {policy: _STORE_MANY.format(conflict=f"{clause} {RETURNING}") for policy, clause in CONFLICT.items()}

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.claims import new_token
@@ -11,10 +16,13 @@ from delayedq.store.protocol import Offer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
-    from datetime import datetime, timedelta
 
     from delayedq.store.bare_queues import Matching
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Lane
+
+#: The types of a time and of an array of them; from when a time counts, in what, and in how many bytes.
+_TIMESTAMPTZ, _TIMESTAMPTZ_ARRAY = 1184, 1185
+_EPOCH, _MICROSECOND, _EIGHT_BYTES = datetime(2000, 1, 1, tzinfo=UTC), timedelta(microseconds=1), 8
 
 
 def of_offer(offer: Offer) -> dict[str, Any]:
@@ -110,11 +118,28 @@ def texts(values: Sequence[str | None]) -> str | None:
     return "{" + ",".join(["NULL" if value is None else _quoted(value) for value in values]) + "}"
 
 
-def moments(values: Sequence[datetime | None]) -> str | None:
-    """The same for times."""
+def moments(values: Sequence[datetime | None]) -> str | Moments | None:
+    """The same for times. In binary they take a third of the time of texts, here and there."""
     if not any(values):
         return None
-    return "{" + ",".join(["NULL" if value is None else f'"{value!s}"' for value in values]) + "}"
+    if None in values:
+        return "{" + ",".join(["NULL" if value is None else f'"{value!s}"' for value in values]) + "}"
+    sizes_and_times = [_EIGHT_BYTES] * (2 * len(values))
+    sizes_and_times[1::2] = [(value - _EPOCH) // _MICROSECOND for value in values]  # type: ignore[operator]
+    return Moments(struct.pack(f">5i{'iq' * len(values)}", 1, 0, _TIMESTAMPTZ, len(values), 1, *sizes_and_times))
+
+
+class Moments(bytes):
+    """An array of times as PostgreSQL sends and receives it in binary."""
+
+    __slots__ = ()
+
+
+class MomentsDumper(Dumper):
+    oid, format = _TIMESTAMPTZ_ARRAY, Format.BINARY
+
+    def dump(self, obj: Moments) -> bytes:
+        return bytes(obj)
 
 
 def _quoted(text: str) -> str:

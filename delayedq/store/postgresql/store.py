@@ -18,7 +18,7 @@ from delayedq.store.database import retry_on_deadlock
 from delayedq.store.expiring import with_retention
 from delayedq.store.flows.ending import in_flows
 from delayedq.store.offering import CHUNK, chunks
-from delayedq.store.offers import check, offered, waves
+from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
 from delayedq.store.postgresql import bare_sql, drops_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
 from delayedq.store.postgresql.ends import PostgreSQLEnds
@@ -128,8 +128,13 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         return len(offers)
 
     def _store_wave(self, offers: Sequence[Offer]) -> None:
-        keyed = any(offer.key is not None for offer in offers)
-        statement = offers_sql.STORE_MANY[OnConflict.REPLACE] if keyed else offers_sql.STORE_UNKEYED
+        if all(offer.key is None for offer in offers):
+            statement = offers_sql.STORE_UNKEYED
+        elif have_own_times(offers):
+            statement = offers_sql.STORE_SORTED
+            offers = [offers[position] for position in in_lock_order(offers, range(len(offers)))]
+        else:
+            statement = offers_sql.STORE_MANY
         self.database.batch(statement, of_offers(offers))
 
     @retry_on_deadlock

@@ -111,9 +111,9 @@ def test_of_a_message_that_ended_twice_the_last_end_is_put_back(store, table, ru
         (("--ids", "1,77,99"), "--ids: 2 of them are not in the lake: 77, 99. Nothing was restored"),
         (("--ids", "1,x"), "'1,x' is not a list of numbers"),
         (("--since", "2026-03-02", "--until", "2026-03-01"), "--until, .* is not later than --since"),
-        (("--since", "yesterday"), "is no time in ISO 8601"),
+        (("--since", "yesterday"), "is not a time in ISO 8601"),
         ((), "one of the arguments --batch --ids --since is required"),
-        (("--batch", 1, "--until", "2026-03-01"), "--until goes with --since"),
+        (("--batch", 1, "--until", "2026-03-01"), "--until needs --since"),
     ],
 )
 def test_bad_input_is_one_sentence_and_nothing_is_restored(moved, run, arguments, message):

@@ -215,7 +215,7 @@ def test_a_snapshot_holds_no_connection_after_its_block(address, store):
 
 
 def test_an_address_that_leads_nowhere_is_named():
-    with pytest.raises(DatabaseUnreachable, match="env:DELAYEDQ_NOWHERE leads nowhere"):
+    with pytest.raises(DatabaseUnreachable, match="env:DELAYEDQ_NOWHERE can't be read"):
         rows(reader({"address": "env:DELAYEDQ_NOWHERE"}))
 
 

@@ -109,7 +109,7 @@ def test_json_lines_keep_their_types_and_broken_ones_are_refused(load, tmp_path)
 
     load(path, task="tests.app.tasks.echo")
 
-    assert [row["reason"] for row in refused(path)] == ["is no JSON object", "is no JSON object"]
+    assert [row["reason"] for row in refused(path)] == ["is not a JSON object", "is not a JSON object"]
     assert [arguments_of(message) for message in Message.objects.order_by("id")] == [
         {"to": "a", "many": [1, {"b": None}]},
         {"to": "\ud800"},
