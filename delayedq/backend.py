@@ -201,7 +201,7 @@ class DelayedQBackend(OfferingBackend):
         if offered.created_at is not None:
             return offered.created_at
         for stored in (Message.objects, FinishedMessage.objects):
-            found = stored.using(store.alias).filter(pk=offered.id).values_list("created_at", flat=True)
+            found = stored.using(store.alias).filter(pk__in=[offered.id]).values_list("created_at", flat=True)
             if created_at := found.first():
                 return created_at
         return store.now()  # it has ended, and somebody has deleted or redriven it

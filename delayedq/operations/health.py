@@ -50,7 +50,7 @@ def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -
 
 
 def try_claim(store: Store) -> None:
-    """Claim what is due first, and roll it back. Raises django.db.Error, of a read-only database also if nothing is due."""
+    """Claim what is due first, and roll it back. Raises django.db.Error, also if the database is read-only."""
     with transaction.atomic(using=store.alias):
         store.claim(store.lanes()[:1], 1, LEASE, "delayedq health")
         Message.objects.using(store.alias).filter(pk=0).update(attempt=0)  # no row, and yet a write

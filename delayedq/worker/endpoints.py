@@ -100,7 +100,7 @@ def listen(address: str, port: int) -> socket.socket:
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, *_, place = found[0]
-    return socket.create_server(place, family=family)  # type: ignore[arg-type]  # of these families, it is an address
+    return socket.create_server(place, family=family)
 
 
 def _server(endpoint: Endpoint) -> ThreadingHTTPServer:
