@@ -192,13 +192,19 @@ class DelayedQBackend(OfferingBackend):
 
     @staticmethod
     def _created_at(store: Store, offered: Offered) -> datetime:
-        """As it is stored. MySQL does not return it, so it is read there."""
-        from delayedq.models import Message
+        """As it is stored. MySQL does not return it, nor do offers with a channel: it is read there.
+
+        By then a worker may have ended the message.
+        """
+        from delayedq.models import FinishedMessage, Message
 
         if offered.created_at is not None:
             return offered.created_at
-        stored = Message.objects.using(store.alias).filter(pk__in=[offered.id])
-        return stored.values_list("created_at", flat=True).get()
+        for stored in (Message.objects, FinishedMessage.objects):
+            found = stored.using(store.alias).filter(pk__in=[offered.id]).values_list("created_at", flat=True)
+            if created_at := found.first():
+                return created_at
+        return store.now()  # it has ended, and somebody has deleted or redriven it
 
     @_in_async_code("aschedule_at")
     def _offer(self, task: AnyTask, offer: Offer, on_conflict: OnConflict) -> Scheduled:  # noqa: ARG002

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 
@@ -29,12 +30,12 @@ from delayedq.compat import (
 from delayedq.compat import Task as DjangoTask
 from delayedq.compat import task as django_task
 from delayedq.exceptions import UnknownTask
-from delayedq.models import Message
+from delayedq.models import FinishedMessage, Message
 from delayedq.tasks import registered
 from delayedq.testing import run_due
 from tests.app import tasks
 from tests.router import ChosenDatabase
-from tests.worker.attempts import work
+from tests.worker.attempts import drained, work
 
 BACKEND = "delayedq.backend.DelayedQBackend"
 BOTH = pytest.mark.parametrize("task", [tasks.echo, tasks.aecho], ids=["sync", "async"])
@@ -124,6 +125,26 @@ def test_enqueuing_and_reading_take_a_statement_each(alias):
     own = [query for query in enqueued if "delayedq_message" in query["sql"]]
     assert len(own) == (2 if alias == "mariadb" else 1)  # MySQL does not say what it has stored
     assert len(read) == 1
+
+
+@pytest.mark.parametrize("call", [(tasks.echo, 7), (tasks.deliver, "Ann")], ids=["plain", "channel"])
+def test_what_has_ended_before_it_was_read_is_enqueued_all_the_same(store, call):
+    """Where the offer does not return when it was created: a worker may be faster than the question."""
+    task, argument = call
+    ended = []
+
+    def end_first(execute, sql, params, many, context):
+        if sql.startswith("SELECT") and "created_at" in sql and not ended:
+            ended.append(sql)
+            with ThreadPoolExecutor(1) as worker:  # which closes its own connection
+                worker.submit(drained, store).result()
+        return execute(sql, params, many, context)
+
+    with connections[store.alias].execute_wrapper(end_first):
+        result = task.enqueue(argument)
+    drained(store)
+    assert result.status is TaskResultStatus.READY
+    assert result.enqueued_at == FinishedMessage.objects.get(id=result.id).created_at
 
 
 def test_what_enqueue_returned_is_no_view_of_what_is_stored(store):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import sys
 import tempfile
 from argparse import ArgumentTypeError
@@ -19,7 +18,7 @@ from delayedq.management.arguments import age
 from delayedq.operations.databases import all_databases
 from delayedq.operations.health import health
 from delayedq.operations.wording import printable
-from delayedq.worker.endpoints import Answer, Endpoint, Endpoints
+from delayedq.worker.endpoints import Answer, Endpoint, Endpoints, listen
 from delayedq.worker.liveness import HealthFile, Liveness, Reporting
 from delayedq.worker.tally import Tallies
 
@@ -49,9 +48,10 @@ def add_monitoring(parser: ArgumentParser) -> None:
 def listening(text: str) -> tuple[str, int]:
     """An address ("": all) and a port, for argparse."""
     address, _, port = text.rpartition(":")
-    if not port.isdecimal() or not 0 < int(port) <= LAST_PORT:
-        raise ArgumentTypeError(f"must be PORT or ADDRESS:PORT, such as 9100 or 127.0.0.1:9100, not {text!r}")
-    return address, int(port)
+    in_brackets = address.startswith("[") and address.endswith("]")
+    if not port.isdecimal() or not 0 < int(port) <= LAST_PORT or (":" in address and not in_brackets):
+        raise ArgumentTypeError(f"must be PORT or ADDRESS:PORT, as 9100, 127.0.0.1:9100 or [::1]:9100, not {text!r}")
+    return address[1:-1] if in_brackets else address, int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +145,7 @@ def _check_file(file: Path) -> None:
 
 def _check_port(option: str, address: str, port: int) -> None:
     try:
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind((address, port))
+        listen(address, port).close()
     except OSError as error:
         about = {"option": option, "port": port, "address": address or _("this host"), "error": error}
         said = _("%(option)s: nothing can listen on port %(port)s of %(address)s: %(error)s") % about

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import Error, transaction
 from django.utils.translation import gettext as _
 
+from delayedq.models import Message
 from delayedq.operations.limited_waits import waits
 from delayedq.operations.wording import span
 from delayedq.operations.workers import live_workers
@@ -49,9 +50,10 @@ def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -
 
 
 def try_claim(store: Store) -> None:
-    """Claim what is due first, and roll it back; where nothing is due, claim nothing. Raises django.db.Error."""
+    """Claim what is due first, and roll it back. Raises django.db.Error, also if the database is read-only."""
     with transaction.atomic(using=store.alias):
         store.claim(store.lanes()[:1], 1, LEASE, "delayedq health")
+        Message.objects.using(store.alias).filter(pk=0).update(attempt=0)  # no row, and yet a write
         transaction.set_rollback(True, using=store.alias)
 
 

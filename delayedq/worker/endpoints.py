@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import time
 from http import HTTPStatus
@@ -83,7 +84,7 @@ class Endpoints:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         try:
             for endpoint in self._endpoints:
-                server = ThreadingHTTPServer((endpoint.address, endpoint.port), _requests(endpoint.answers))
+                server = _server(endpoint)
                 threading.Thread(target=server.serve_forever, daemon=True).start()
         except OSError:
             logger.exception("Nothing can listen on port %s of %r.", endpoint.port, endpoint.address)
@@ -91,6 +92,24 @@ class Endpoints:
         while os.getppid() == supervisor:
             time.sleep(LOOK)
         leave(0)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that listens at this address of IPv4 or IPv6; "": at all of this host, of both. Raises OSError."""
+    if not address and socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    found = socket.getaddrinfo(address or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, *_, place = found[0]
+    return socket.create_server(place, family=family)
+
+
+def _server(endpoint: Endpoint) -> ThreadingHTTPServer:
+    """It makes a socket of IPv4 alone, and asks the name servers for the name of its address."""
+    place = (endpoint.address, endpoint.port)
+    server = ThreadingHTTPServer(place, _requests(endpoint.answers), bind_and_activate=False)
+    server.socket.close()
+    server.socket = listen(*place)
+    return server
 
 
 def _requests(answers: Mapping[str, Callable[[str], Answer]]) -> type[BaseHTTPRequestHandler]:

@@ -17,6 +17,12 @@ from tests.admin.given import offer
 from tests.store.test_worker_registry import worker
 
 MINUTE = timedelta(minutes=1)
+#: What forbids the session to write, and what allows it again.
+READ_ONLY = {
+    "postgresql": [f"SET default_transaction_read_only = {switch}" for switch in ("on", "off")],
+    "mysql": [f"SET SESSION TRANSACTION READ {access}" for access in ("ONLY", "WRITE")],
+    "sqlite": [f"PRAGMA query_only = {switch}" for switch in ("on", "off")],
+}
 
 
 def failed(store, **asked):
@@ -63,6 +69,19 @@ def test_a_table_that_is_missing(store):
     finally:
         with connections[store.alias].cursor() as cursor:
             cursor.execute("ALTER TABLE elsewhere RENAME TO delayedq_message")
+
+
+def test_a_read_only_database_in_which_nothing_is_due(store):
+    """As after a failover to a replica, or where an administrator has stopped all writes."""
+    forbid, allow = READ_ONLY[connections[store.alias].vendor]
+    with connections[store.alias].cursor() as cursor:
+        cursor.execute(forbid)
+        try:
+            (sentence,) = failed(store)
+        finally:
+            cursor.execute(allow)
+    assert "does not let a worker claim" in sentence
+    assert failed(store) == []
 
 
 def test_the_command_says_what_it_checked_and_its_exit_code_says_whether_it_passed(store):

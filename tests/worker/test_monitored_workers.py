@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+from contextlib import suppress
 from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -25,15 +26,28 @@ from tests.worker.test_limits_soak import away
 
 @pytest.fixture
 def port():
+    return free_port()
+
+
+def free_port():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return taken.getsockname()[1]
 
 
-def fetched(port, path):
+@pytest.fixture
+def hosts():
+    """Addresses of this host: one of IPv4 and, unless the host has none, one of IPv6."""
+    with suppress(OSError), socket.socket(socket.AF_INET6) as tried:
+        tried.bind(("::1", 0))
+        return ["127.0.0.1", "[::1]"]
+    return ["127.0.0.1"]
+
+
+def fetched(port, path, host="127.0.0.1"):
     """Status and text; (0, "") if nobody answers."""
     try:
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urlopen(f"http://{host}:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
@@ -88,6 +102,16 @@ def test_probes_answer_from_shared_memory(store, workers, port, tmp_path):
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_the_port_alone_is_that_of_ipv4_and_ipv6_and_an_address_may_be_of_either(store, workers, port, hosts):
+    other = free_port()
+    workers("--health-port", str(port), "--metrics-port", f"{hosts[-1]}:{other}", "--no-cron")
+    eventually(lambda: fetched(other, "/metrics", hosts[-1])[0] == 200)
+    assert [fetched(port, "/live", host)[0] for host in hosts] == [200] * len(hosts)
+    for taken in (str(port), *(f"{host}:{port}" for host in hosts)):
+        with pytest.raises(CommandError, match=f"--health-port: nothing can listen on port {port}"):
+            call_command("run_workers", "--health-port", taken)
+
+
 def test_workers_are_not_ready_while_their_database_refuses_them(store, workers, port):
     workers("--health-port", f"127.0.0.1:{port}")
     eventually(lambda: fetched(port, "/ready")[0] == 200)
@@ -172,5 +196,7 @@ def test_what_can_not_be_is_named_before_anything_starts(store, port):
         call_command("run_workers", "--metrics-port", str(port), "--health-port", str(port))
     with pytest.raises(CommandError, match="--health-file: there is no directory '/no/such'"):
         call_command("run_workers", "--health-file", "/no/such/file")
-    with pytest.raises(CommandError, match=r"must be PORT or ADDRESS:PORT, such as 9100 or 127\.0\.0\.1:9100, not 'x'"):
+    with pytest.raises(CommandError, match=r"must be PORT or ADDRESS:PORT, as 9100, 127\.0\.0\.1:9100 or \[::1\]:9100"):
         call_command("run_workers", "--health-port", "x")
+    with pytest.raises(CommandError, match="not '::1:9100'"):
+        call_command("run_workers", "--health-port", "::1:9100")
