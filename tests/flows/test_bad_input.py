@@ -223,7 +223,7 @@ def test_a_result_outside_of_its_flow_is_refused(alias, how):
 
 
 OUTSIDE = {
-    "enqueue": lambda result: tasks.echo.enqueue(result),
+    "enqueue": tasks.echo.enqueue,
     "deep in the arguments": lambda result: tasks.echo.enqueue({"key": [result]}),
     "a key of a dict": lambda result: tasks.echo.enqueue({result: 1}),
     "schedule_in": lambda result: tasks.echo.schedule_in(timedelta(hours=1), result),
