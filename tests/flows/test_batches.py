@@ -6,18 +6,22 @@ import random
 from threading import Barrier
 
 import pytest
-from django.db import transaction
+from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import group
 from delayedq.models import FlowMember, Message
 from delayedq.store.flows.ending import MANY, lock_flows
+from delayedq.store.postgresql import members_sql
 from delayedq.store.protocol import Lane
 from tests.app import tasks
 from tests.flows.given import states
 from tests.store.given import LEASE, fail, succeed, together
+from tests.worker.conftest import eventually
 
 TASKS = Lane("default", 0)
+#: An advisory lock.
+GATE = 4711
 
 
 def claim(store, limit):
@@ -134,3 +138,35 @@ def test_whoever_ends_the_last_members_at_the_same_moment_one_of_them_releases(s
         Message.objects.all().delete()
     assert FlowMember.objects.filter(outcome=None).count() == rounds, "each flow has released its last step"
     assert FlowMember.objects.filter(outcome="succeeded").count() == rounds * 3 * MANY
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_a_last_member_that_ends_while_the_statement_begins_is_not_taken_for_living(store, connection, monkeypatch):
+    """The statement has its snapshot then, and waits for a lock that only this test knows."""
+    flow = grouped(MANY + 1)
+    claims = claim(store, MANY + 1)
+    usual, first = members_sql.SETTLE_AND_CLAIM, "SELECT id FROM delayedq_flowstep WHERE"
+    assert usual.count(first) == 1
+    held_up = usual.replace(first, f"{first} (SELECT pg_advisory_xact_lock({GATE})) IS NOT NULL AND")
+    monkeypatch.setattr(members_sql, "SETTLE_AND_CLAIM", held_up)
+
+    def end_the_last():
+        with connections["postgresql"].cursor() as cursor:
+            cursor.execute(f"SELECT pg_advisory_lock({GATE})")
+            locked.wait(timeout=30)
+            eventually(lambda: waits(cursor))
+            store.settle([succeed(claims[-1])], "first")
+            cursor.execute(f"SELECT pg_advisory_unlock({GATE})")
+
+    def batch():
+        locked.wait(timeout=30)
+        next_after(store, claims[:-1])
+
+    locked = Barrier(2)
+    together(end_the_last, batch)
+    assert states(flow) == {"1 nothing": "succeeded", "2 nothing": "running"}
+
+
+def waits(cursor):
+    cursor.execute(f"SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = {GATE} AND NOT granted")
+    return cursor.fetchone()
