@@ -118,19 +118,6 @@ def test_what_ends_without_new_reports_takes_no_statement(store, connection):
     assert MessageProgress.objects.get().message_id == 4712
 
 
-def test_an_end_waits_for_no_progress_of_others(store):
-    """Their write may take long, say because somebody has locked a row of theirs."""
-    ending, other = attempt_of(tasks.remind, 7, id=4711), attempt_of(tasks.remind, 7, id=4712)
-    ending.reported = checked(100, 100, "")
-    with reporting._writing:
-        reporting._being_written.add(other)
-        try:
-            reporting.write_last([ending], patience=3600.0)
-        finally:
-            reporting._being_written.clear()
-    assert MessageProgress.objects.get().done == 100
-
-
 def test_an_end_is_not_held_up_by_progress_that_cannot_be_written(store, monkeypatch, caplog):
     def fail(*_):
         raise OperationalError("it is away")
