@@ -76,17 +76,22 @@ def end_members(store: Store, finishes: Sequence[Finish], settled: Settled) -> b
         if place is not None and one.claimed.id not in untouched:
             ended[one.claimed.id] = one.outcome
             steps.add(step_id(*place))
-    return bool(ended) and end(store, steps, ended)
+    over = _record(store, steps, ended) if ended else []
+    return bool(over) and _isolated(store, over)
 
 
 def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> bool:
     """Record how these messages (by id) of these steps ended, and release what waits; returns whether anything did."""
+    return _advance(store, _record(store, steps, ended), ())
+
+
+def _record(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> list[int]:
+    """Returns those of these steps whose members have all ended. Their flows are locked."""
     lock_flows(store, map(flow_of, steps))
     by_outcome: defaultdict[str, list[int]] = defaultdict(list)
     for id_, outcome in ended.items():
         by_outcome[str(outcome)].append(id_)
-    over = members_sql.end(store.database, by_outcome, [*steps])
-    return bool(over) and _isolated(store, over)
+    return members_sql.end(store.database, by_outcome, [*steps])
 
 
 def _isolated(store: Store, over: Collection[int]) -> bool:
