@@ -10,6 +10,8 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
+from delayedq.core.flows import NUMBER_BITS
+
 PREFIX = "delayedq."
 #: Seconds that the message may wait for its first start, and within which it must have ended; see `Task`.
 EXPIRES, DEADLINE = f"{PREFIX}expires", f"{PREFIX}deadline"
@@ -21,6 +23,8 @@ PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"
 
 #: The flow and the number of the step whose message it is; see `core.flows`.
 FLOW, STEP = f"{PREFIX}flow", f"{PREFIX}step"
+#: Beyond these, both make no id of a step.
+_MOST = 2 ** (63 - NUMBER_BITS), 2**NUMBER_BITS
 #: Seconds within which its flow lets it run; its own DEADLINE may be shorter.
 STEP_DEADLINE = f"{PREFIX}step_deadline"
 
@@ -47,12 +51,17 @@ def own(metadata: str | None, name: str) -> Any:
 
 @lru_cache(maxsize=1_000)  # that of all members of a group is the same
 def step_of(metadata: str | None) -> tuple[int, int] | None:
-    """The flow and the number of the step of a message; None if it is in none."""
+    """The flow and the number of the step of a message; None if it is in none, or if somebody has spoiled that."""
     if not metadata or FLOW not in metadata:
         return None
-    loaded = json.loads(metadata)
-    place = loaded.get(FLOW), loaded.get(STEP)
-    return place if all(type(part) is int for part in place) else None
+    try:
+        loaded = json.loads(metadata)
+        place = loaded[FLOW], loaded[STEP]
+    except (ValueError, TypeError, KeyError):
+        return None
+    return (
+        place if all(type(part) is int and 0 <= part < most for part, most in zip(place, _MOST, strict=True)) else None
+    )
 
 
 @lru_cache(maxsize=1_000)

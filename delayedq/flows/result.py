@@ -119,9 +119,10 @@ class FlowResult:
         return self
 
     def cancel(self) -> bool:
-        """Cancel the flow, with the caller's transaction: when that has committed, nothing of it starts any more.
+        """Cancel the flow, with the caller's transaction: when that has committed, nothing of it is claimed any more.
 
-        What runs is told, as by `TaskResult.cancel`. Returns False if it had ended, or was cancelled before.
+        What runs, or was claimed, is told, as by `TaskResult.cancel`. Returns False if it had ended, or was cancelled
+        before.
         """
         return cancel_flow(self.store, self.id)
 

@@ -47,7 +47,7 @@ def retry_flow(store: Store, id_: int) -> int:
         _wait_again(store, again)
         members = _members(store).filter(step_id__in=bad, outcome__in=_OUTCOMES)
         if flow.deadline_at is not None:
-            flow.deadline_at += now - flow.created_at
+            flow.deadline_at = now + (flow.deadline or flow.deadline_at - flow.created_at)  # a former version has none
         revived = _revive(store, members, now, flow.deadline_at)
         steps.filter(id__in=bad).update(state=StepState.RUNNING, released_at=now, ended_at=None)
         steps.filter(state=StepState.SKIPPED).update(state=StepState.WAITING)

@@ -132,7 +132,8 @@ class _Storing:
         from delayedq.models import Flow, FlowStep
 
         flow, alias = self._flow, self._store.alias
-        row = Flow(name=flow.name, policy=flow.policy, created_at=self._now, deadline_at=self._deadline_at)
+        row = Flow(name=flow.name, policy=flow.policy, created_at=self._now)
+        row.deadline, row.deadline_at = flow.deadline, self._deadline_at
         self._store.database.retried(partial(row.save, using=alias))  # its error would name the cure
         flow.id, flow.alias = row.pk, alias
         if flow.on_failure is not None:

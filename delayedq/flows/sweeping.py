@@ -16,13 +16,12 @@ from itertools import batched
 from math import inf
 from typing import TYPE_CHECKING
 
-from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, OuterRef, Q
 
 from delayedq.core.flows import StepState, flow_of
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.results.cancelling import PATIENCE, cancel
-from delayedq.store.flows.ending import advance, end, lock_flows, lock_if_free
+from delayedq.store.flows.ending import AWAY, advance, end, lock_flows, lock_if_free
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -40,8 +39,6 @@ READ = 5_000
 FLOWS = 100
 #: Who stores a group in parts (`commit_every`) and stored none of it for this long has died.
 SILENCE = timedelta(days=1)
-#: What says nothing of the flow that is looked at.
-_AWAY = (OperationalError, InterfaceError)
 #: The round over all flows, beside the flows (by id) that are being stopped.
 _ROUND = 0
 
@@ -88,7 +85,7 @@ class Sweeping:
         """What fails is halved until it is one flow: that is left out."""
         try:
             yield from self._look(ids)
-        except _AWAY:
+        except AWAY:
             raise
         except Exception:
             if len(ids) == 1:
@@ -102,7 +99,7 @@ class Sweeping:
     def _stopping(self, flow: int) -> Iterator[None]:
         try:
             yield from _stop(self._store, flow, self._patience)
-        except _AWAY:
+        except AWAY:
             raise
         except Exception:
             logger.exception("Flow %s was not stopped. The next round tries it again.", flow)

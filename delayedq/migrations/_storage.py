@@ -46,7 +46,7 @@ ALTER TABLE {} SET (
 TABLES_OF_CHANNELS = ("delayedq_channel", "delayedq_channelmessage", "delayedq_channelnotice")
 
 # The end of a message is written into the row of its member, beside which there is room: no index is written.
-MEMBERS = "ALTER TABLE delayedq_flowmember SET (fillfactor = 50)"
+MEMBERS = "ALTER TABLE delayedq_flowmember SET (fillfactor = 40)"
 
 # Keys that begin alike stand together in their index only if it is sorted by code points, as on the other databases.
 KEY = 'ALTER TABLE delayedq_message ALTER COLUMN key TYPE varchar(200) COLLATE "C"'

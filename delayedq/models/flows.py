@@ -21,6 +21,7 @@ class Flow(models.Model):
     name = models.CharField(max_length=NAME_LENGTH)
     policy = models.CharField(max_length=10, default=Policy.STOP.value)
     created_at = models.DateTimeField("created")
+    deadline = models.DurationField(null=True, blank=True, help_text="Counts from its start, and from each retry.")
     deadline_at = models.DateTimeField("deadline", null=True, blank=True)
     stopped_at = models.DateTimeField("cancelled", null=True, blank=True)
     ended_at = models.DateTimeField("ended", null=True, blank=True, db_index=True)

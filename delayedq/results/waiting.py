@@ -96,7 +96,8 @@ async def as_completed_async(
 def check_result(one: object, what: str) -> None:
     """Raises TypeError for what is no result. what: is done to it."""
     if not hasattr(one, "refresh"):
-        raise TypeError(f"Results are {what}, as `enqueue` and `task.get_result(id)` return them, not {one!r}.")
+        cure = " Call the method of the flow itself for that." if hasattr(one, "steps") else ""
+        raise TypeError(f"Results are {what}, as `enqueue` and `task.get_result(id)` return them, not {one!r}.{cure}")
 
 
 class _Waiting:

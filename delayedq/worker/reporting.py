@@ -32,8 +32,10 @@ EVERY = 1.0
 #: Seconds for which whoever writes a last report waits for a write that is under way.
 PATIENCE = 1.0
 
-#: Held by whoever writes, in the threads of a worker process: nothing older is written after something newer.
+#: Held by whoever writes, in the threads of a worker process, and what of: nothing older is written after something
+#: newer of the same attempt.
 _writing = threading.Lock()
+_being_written: set[Attempt] = set()
 
 
 def progress_of(attempt: Attempt) -> Progress:
@@ -88,7 +90,10 @@ class ProgressWriter:
     def _write(self) -> bool:
         """Write what is new; returns whether there was anything. What has nothing new is forgotten."""
         with _writing:
-            self._store(self._unwritten())
+            attempts = self._unwritten()
+            _being_written.update(attempts)
+            self._store(attempts)
+            _being_written.clear()
         return bool(self._attempts)
 
     def _unwritten(self) -> list[Attempt]:
@@ -124,19 +129,20 @@ def _write(attempts: Iterable[Attempt]) -> None:
 def write_last(attempts: Iterable[Attempt], patience: float = PATIENCE) -> None:
     """Of these attempts, whose ends are stored next: what was not written yet.
 
-    patience: for how many seconds it waits for a write that is under way. Errors are logged: an end is no later for
-    that, and the worker's thread tries it again.
+    patience: for how many seconds it waits for a write of one of them that is under way. Errors are logged: an end is
+    no later for that, and the worker's thread tries it again.
     """
     left = [attempt for attempt in attempts if not attempt.is_written]
     if not left:
         return
-    is_free = _writing.acquire(timeout=patience)
+    must_wait = not _being_written.isdisjoint(left)
+    is_ours = must_wait and _writing.acquire(timeout=patience)
     try:
         _write(left)
     except Error:
         logger.warning("The last progress of %s messages was not written.", len(left), exc_info=True)
     finally:
-        if is_free:
+        if is_ours:
             _writing.release()
 
 

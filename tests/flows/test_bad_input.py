@@ -7,10 +7,11 @@ from datetime import timedelta
 import pytest
 from django.db import transaction
 
-from delayedq import Flow, chain, get_flow, group, map_
+from delayedq import Flow, as_completed, cancel_all, chain, get_flow, group, map_, wait_all
 from delayedq.compat import InvalidTask
 from delayedq.core.flows import MAX_NESTING, MAX_STEPS, MAX_WAITING
 from delayedq.exceptions import DelayedQError, InvalidFlow, NotStorable, PayloadTooLarge
+from delayedq.flows.result import FlowResult
 from delayedq.models import Flow as Row
 from delayedq.models import FlowMember, FlowStep, Message
 from tests.app import tasks
@@ -219,3 +220,27 @@ def test_a_result_outside_of_its_flow_is_refused(alias, how):
         with pytest.raises((NotStorable, InvalidTask), match=r"get_flow\(id\)\.result\(name\)"):
             calls[how]()
         transaction.set_rollback(True, using=alias)
+
+
+OUTSIDE = {
+    "enqueue": tasks.echo.enqueue,
+    "deep in the arguments": lambda result: tasks.echo.enqueue({"key": [result]}),
+    "a key of a dict": lambda result: tasks.echo.enqueue({result: 1}),
+    "schedule_in": lambda result: tasks.echo.schedule_in(timedelta(hours=1), result),
+    "enqueue_many": lambda result: tasks.echo.enqueue_many([((result,), {})]),
+    "enqueue_bulk": lambda result: tasks.echo.enqueue_bulk([((result,), {})]),
+}
+
+
+@pytest.mark.parametrize("how", OUTSIDE)
+def test_the_result_of_a_step_in_a_call_outside_of_its_flow(alias, how):
+    flow = Flow("x")
+    step = flow.add("a", tasks.nothing.s())
+    with pytest.raises(NotStorable, match=r"only another step of its flow can get it. Add the call as flow.add"):
+        OUTSIDE[how](step.result)
+
+
+@pytest.mark.parametrize("verb", [wait_all, cancel_all, lambda flows: list(as_completed(flows))])
+def test_a_flow_in_the_place_of_a_result(alias, verb):
+    with pytest.raises(TypeError, match=r"not <flow 7>. Call the method of the flow itself for that."):
+        verb([FlowResult(7)])

@@ -21,8 +21,9 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from delayedq import Flow, get_flow, group
+from delayedq import Flow, group
 from delayedq.exceptions import InvalidFlow
+from delayedq.flows.retrying import retry_flow
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
@@ -36,7 +37,7 @@ from tests.store.given import fail, put_back, retry, succeed
 
 EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 5),
+    max_examples=int(EXAMPLES or 8),
     stateful_step_count=30,
     derandomize=EXAMPLES is None,
     database=None,
@@ -81,9 +82,13 @@ class FlowMachine(RuleBasedStateMachine):
     def here(self):
         return self.store.at(self.now)
 
-    @initialize(graph=GRAPH, policy=st.sampled_from(["stop", "continue"]))
-    def begin(self, graph, policy):
-        flow = Flow("model", policy=policy)
+    @initialize(
+        graph=GRAPH,
+        policy=st.sampled_from(["stop", "continue"]),
+        deadline=st.sampled_from([None, timedelta(seconds=100), timedelta(seconds=200)]),
+    )
+    def begin(self, graph, policy, deadline):
+        flow = Flow("model", policy=policy, deadline=deadline)
         for number, (size, before, when) in enumerate(graph):
             after = [str(one) for one in before if one < number]
             call = group(tasks.nothing.si() for _ in range(size)) if size else tasks.nothing.si()
@@ -142,7 +147,7 @@ class FlowMachine(RuleBasedStateMachine):
         before = self.flow.state
         living = ids_of(Message)
         try:
-            get_flow(self.flow.id).retry()
+            retry_flow(self.here, self.flow.id)
         except InvalidFlow:
             assert before in {"running", "succeeded"} or self.lost
         else:
@@ -178,6 +183,7 @@ class FlowMachine(RuleBasedStateMachine):
         for number in released - self.released:
             before = {rows[one].state for one in json.loads(rows[number].after)}
             assert not before & OPEN, f"step {number} was released too early"
+            assert not is_late(Row.objects.get(), rows[number].released_at), f"step {number} was released too late"
         self.released = released
 
     @invariant()
@@ -217,13 +223,20 @@ class FlowMachine(RuleBasedStateMachine):
         wanted = {
             "succeeded": before <= {"succeeded"}, "failed": bool(before & BAD), "ended": True,
         }[step.runs_when]  # fmt: skip
-        stopped = self.cancelled or (self.policy == "stop" and states & BAD and step.runs_when == "succeeded")
+        flow = Row.objects.get()
+        late = is_late(flow, flow.ended_at)
+        assert not late or flow.outcome in BAD, "a flow has succeeded after its deadline"
+        stopped = self.cancelled or late or (self.policy == "stop" and states & BAD and step.runs_when == "succeeded")
         if step.state == "skipped":
             assert stopped or not wanted, step.name
         if step.state == "succeeded":
             members = dict(FlowMember.objects.filter(step_id=step.id).values_list("message_id", "outcome"))
             assert set(members.values()) == {"succeeded"}
             assert {self.successes[id_] for id_ in members} == {1}, f"not each member of {step.name} ran once"
+
+
+def is_late(flow, moment):
+    return flow.deadline_at is not None and moment >= flow.deadline_at
 
 
 def ids_of(model):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
+from django.db import InterfaceError, OperationalError
 from django.db.models import Exists, OuterRef
 
 from delayedq.core.flows import (
@@ -20,6 +22,7 @@ from delayedq.core.flows import (
     step_id,
 )
 from delayedq.core.flows import Step as Judged
+from delayedq.core.lifecycle import FinalOutcome
 from delayedq.core.metadata import FLOW, step_of
 from delayedq.store.flows import members_sql
 from delayedq.store.flows.calls import load_calls, until
@@ -35,6 +38,14 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer, Settled, Transition
 
+logger = logging.getLogger("delayedq")
+
+#: What says nothing of the flow that is looked at.
+AWAY = (OperationalError, InterfaceError)
+
+#: A batch of so many members of each step may well end none of them.
+MANY = 16
+
 
 def in_flows(transitions: Sequence[Transition]) -> list[Finish]:
     """Those that end messages of flows."""
@@ -43,6 +54,16 @@ def in_flows(transitions: Sequence[Transition]) -> list[Finish]:
         for one in transitions
         if one.claimed.metadata is not None and FLOW in one.claimed.metadata and isinstance(one, Finish)
     ]
+
+
+def steps_that_go_on(finishes: Sequence[Finish]) -> set[int]:
+    """The steps of which this is a batch, if it is so large that it hardly ends any of them; else an empty set."""
+    if not finishes or any(one.outcome is not FinalOutcome.SUCCEEDED for one in finishes):
+        return set()
+    places = [step_of(metadata) for metadata in {one.claimed.metadata for one in finishes}]
+    if len(finishes) < MANY * len(places):
+        return set()
+    return {step_id(*place) for place in places if place is not None}
 
 
 def end_members(store: Store, finishes: Sequence[Finish], settled: Settled) -> bool:
@@ -55,16 +76,38 @@ def end_members(store: Store, finishes: Sequence[Finish], settled: Settled) -> b
         if place is not None and one.claimed.id not in untouched:
             ended[one.claimed.id] = one.outcome
             steps.add(step_id(*place))
-    return bool(ended) and end(store, steps, ended)
+    over = _record(store, steps, ended) if ended else []
+    return bool(over) and _isolated(store, over)
 
 
 def end(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> bool:
     """Record how these messages (by id) of these steps ended, and release what waits; returns whether anything did."""
+    return _advance(store, _record(store, steps, ended), ())
+
+
+def _record(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> list[int]:
+    """Returns those of these steps whose members have all ended. Their flows are locked."""
     lock_flows(store, map(flow_of, steps))
     by_outcome: defaultdict[str, list[int]] = defaultdict(list)
     for id_, outcome in ended.items():
         by_outcome[str(outcome)].append(id_)
-    return _advance(store, members_sql.end(store.database, by_outcome, [*steps]), ())
+    return members_sql.end(store.database, by_outcome, [*steps])
+
+
+def _isolated(store: Store, over: Collection[int]) -> bool:
+    """`advance`, but a flow whose rows somebody has spoiled keeps no message from ending: that is logged."""
+    try:
+        with store.database.atomic():
+            return _advance(store, over, ())
+    except AWAY:
+        raise
+    except Exception:
+        by_flow = {flow: [one for one in over if flow_of(one) == flow] for flow in map(flow_of, over)}
+        if len(by_flow) > 1:
+            offered = [_isolated(store, of_flow) for of_flow in by_flow.values()]
+            return any(offered)
+        logger.exception("A step of flow %s has ended, and what follows it can't be told.", *by_flow)
+        return False
 
 
 def live_again(store: Store, ids: Collection[int]) -> None:

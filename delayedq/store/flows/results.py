@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core import serialization
+from delayedq.core.atoms import NoAtom, text_of_call
 from delayedq.core.serialization import dump_call, loads
 from delayedq.exceptions import CannotRun, NotStorable, ReferenceGone
 from delayedq.store import served_store, store_for
@@ -26,6 +28,8 @@ _in_a_flow: ContextVar[bool] = ContextVar("delayedq_in_a_flow", default=False)
 
 def dump_step(args: tuple[object, ...], kwargs: Mapping[str, object], names: Sequence[str] = ()) -> str:
     """`dump_call` of a call in a flow: results of other steps may be among its arguments."""
+    with suppress(NoAtom):
+        return text_of_call(args, kwargs)  # there is no result among them
     before = _in_a_flow.set(True)
     try:
         return dump_call(args, kwargs, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from itertools import batched
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeGuard
 
 from django.db import Error
 from psycopg import IsolationLevel
@@ -16,10 +16,10 @@ from delayedq.store.channels.offers import with_channels
 from delayedq.store.claims import in_lane_order
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.expiring import with_retention
-from delayedq.store.flows.ending import in_flows
+from delayedq.store.flows.ending import in_flows, steps_that_go_on
 from delayedq.store.offering import CHUNK, chunks
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
-from delayedq.store.postgresql import bare_sql, drops_sql, offers_sql, renewals_sql, sql
+from delayedq.store.postgresql import bare_sql, drops_sql, members_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
 from delayedq.store.postgresql.ends import PostgreSQLEnds
 from delayedq.store.postgresql.listener import PostgreSQLListener
@@ -35,6 +35,7 @@ from delayedq.store.postgresql.parameters import (
     of_offers,
     of_request,
     of_returns,
+    of_steps,
 )
 from delayedq.store.protocol import (
     Claimed,
@@ -193,15 +194,17 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         return Claimed._make(rows[0]) if rows else None
 
     def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
-        nothing = not transitions or not request.lanes or request.limit <= 0
-        if nothing or not all(type(t) is Finish for t in transitions):
+        if not transitions or not request.lanes or request.limit <= 0 or not _are_alike(transitions):
             return super()._settle_and_claim(transitions, request)
-        if with_channels(transitions) or with_follow_ups(transitions) or in_flows(transitions):
+        members = in_flows(transitions)
+        steps = steps_that_go_on(members)
+        if members and not steps:
             return super()._settle_and_claim(transitions, request)
-        if with_retention(transitions) or replaced_failures(transitions):
+        statement = members_sql.SETTLE_AND_CLAIM if members else sql.SETTLE_AND_CLAIM
+        parameters = {**of_finishes(transitions), **of_request(request), **of_steps(steps)}
+        rows = self.database.batch(statement, parameters)
+        if members and rows[0][:2] == ([], None):  # nothing was done
             return super()._settle_and_claim(transitions, request)
-        parameters = {**of_finishes(transitions), **of_request(request)}  # type: ignore[arg-type]
-        rows = self.database.batch(sql.SETTLE_AND_CLAIM, parameters)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), request.lanes)
         missing = _missing(transitions, rows[0][0])
         try:
@@ -287,6 +290,16 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         with self.database.atomic():
             self.database.write(sql.LOCK_TIMEOUT)
             return len(self.database.rows(sql.PRUNE.format(unneeded=unneeded), parameters))
+
+
+def _are_alike(transitions: Sequence[Transition]) -> TypeGuard[Sequence[Finish]]:
+    """Whether each of them is the end of a message, from which nothing else follows."""
+    return all(type(one) is Finish for one in transitions) and not (
+        with_channels(transitions)
+        or with_follow_ups(transitions)
+        or with_retention(transitions)
+        or replaced_failures(transitions)
+    )
 
 
 def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list[Transition]:
