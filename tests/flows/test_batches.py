@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from threading import Barrier
 
 import pytest
@@ -122,9 +123,14 @@ def test_who_ends_the_last_member_in_an_open_transaction_is_waited_for(store, al
     assert states(flow) == {"1 nothing": "succeeded", "2 nothing": "running"}
 
 
-@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_whoever_ends_the_last_members_at_the_same_moment_one_of_them_releases(store):
-    """No sweep looks for what they have missed. (MariaDB may answer that a row is busy: it is settled later.)"""
+    """No sweep looks for what they have missed. What is busy is settled again, as a worker does."""
+
+    def end(part):
+        while part:
+            busy = next_after(store, part, limit=0 if len(part) == 1 else 1).settled.busy
+            part = [one for one in part if one.id in busy]
+
     rounds = 8
     chance = random.Random(1)
     for _ in range(rounds):
@@ -133,7 +139,7 @@ def test_whoever_ends_the_last_members_at_the_same_moment_one_of_them_releases(s
         last = claims.pop()
         parts = [claims[:MANY], claims[MANY : 2 * MANY], claims[2 * MANY :], [last]]
         chance.shuffle(parts)
-        together(*[lambda part=part: next_after(store, part, limit=0 if len(part) == 1 else 1) for part in parts])
+        together(*[partial(end, part) for part in parts])
         Message.objects.all().delete()
     assert FlowMember.objects.filter(outcome=None).count() == rounds, "each flow has released its last step"
     assert FlowMember.objects.filter(outcome="succeeded").count() == rounds * 3 * MANY
