@@ -7,12 +7,14 @@ running is what is leased.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
 from delayedq import limits
 from delayedq.core.limiting import Rate
-from delayedq.core.sizes import Size
+from delayedq.core.sizes import OnFull, Size
+from delayedq.exceptions import QueueFull
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
 from delayedq.store.channels.places import Places
@@ -67,6 +69,7 @@ class Run:
 
     def __init__(self, names):
         self.model, self.now, self.number, self.moved_at = Model(names), 0.0, 0, -9.0
+        self.is_moved = False
         self.store = store_for(ChosenDatabase.alias)
 
     def close(self):
@@ -94,25 +97,34 @@ class Run:
             self._offer(Known(kind, channel, queue, due), f"{self.number}")
 
     def _offer(self, one, key):
-        sizes = [
-            (scope, limit)
-            for scope, limit in ((one.kind, self.model.defined(one.kind)), ("", self.model.defined("")))
-            if limit.size
-        ]
-        full = [limit for scope, limit, _ in self.model.scopes(one) if self._is_full(scope, limit)]
-        given = tuple(Size(scope, limit.size, limit.on_full) for scope, limit in sizes)
-        fields = {"kind": one.kind, "queue": one.queue, "scheduled_at": at(one.due), "sizes": given, "max_attempts": 99}
-        offered = self.here.offer(in_channel(one.channel, key, **fields))
+        fields = {"scheduled_at": at(one.due), "sizes": self._sizes(one), "max_attempts": 99}
+        new = in_channel(one.channel, key, kind=one.kind, queue=one.queue, **fields)
+        offered = self._pass(new, [limit for scope, limit, _ in self.model.scopes(one) if self._is_full(scope, limit)])
+        if offered == "created":
+            self.model.messages[Message.objects.values_list("pk", flat=True).get(kind=one.kind, key=key)] = one
+
+    def _sizes(self, one):
+        scopes = ((scope, self.model.defined(scope)) for scope in ("the-api", one.kind, one.queue, ""))
+        return tuple(Size(scope, limit.size, limit.on_full) for scope, limit in scopes if limit.size)
+
+    def _pass(self, new, full):
+        """Offer it; `full`: what it comes into, and has no room. Returns the outcome."""
+        try:
+            outcome = self.here.offer(new).outcome
+        except QueueFull:
+            assert any(limit.on_full == OnFull.RAISE for limit in full)
+            return "refused"
         gone = self._gone() if full else set()
-        if offered.outcome == "created":
-            self.model.messages[offered.id] = one
-            assert len(gone) >= len(full) or self.now - self.moved_at < 1
-        else:
+        if outcome == "dropped":
             assert full
-            assert (offered.outcome, gone) == ("dropped", set())
+            assert not gone
+        else:
+            assert len(gone) >= bool(full) or self.is_moved or self.now - self.moved_at < 1
+            assert len(gone) <= len(full)
         for id_ in gone:
             dropped = self.model.messages.pop(id_)
             assert not dropped.holds(self.now)
+        return outcome
 
     def _is_full(self, scope, limit):
         code = self.model.defined("" if isinstance(scope, tuple) else scope)
@@ -126,17 +138,24 @@ class Run:
         one = [*self.model.messages.items()][which % len(self.model.messages) :][:1] if self.model.messages else []
         for id_, known in one:
             key = Message.objects.values_list("key", flat=True).get(pk=id_)
-            due = self.now + delay
-            home = {"channel": channel or known.channel, "queue": queue or known.queue}
-            fields = {"kind": known.kind, "queue": home["queue"], "scheduled_at": at(due), "max_attempts": 99}
-            new = in_channel(home["channel"], key, payload=f"[{self.now}, {which}, {delay}]", **fields)
-            if self.here.offer(new).outcome == "updated":
-                if (known.channel, known.queue) != (home["channel"], home["queue"]):
+            after = replace(known, channel=channel or known.channel, queue=queue or known.queue, due=self.now + delay)
+            fields = {"scheduled_at": at(after.due), "sizes": self._sizes(after), "max_attempts": 99}
+            payload = f"[{self.now}, {which}, {delay}]"
+            new = in_channel(after.channel, key, payload=payload, kind=known.kind, queue=after.queue, **fields)
+            if self._pass(new, self._full_there(known, after)) == "updated":
+                if known.home != after.home:
                     self.moved_at = self.now
                     if known.holds(self.now):
                         self.model.orphaned(known)
-                known.due, known.is_replaced = due, known.claimed is not None
-                known.channel, known.queue, known.blocks = home["channel"], home["queue"], False
+                known.due, known.is_replaced = after.due, known.claimed is not None
+                known.channel, known.queue, known.blocks = after.channel, after.queue, False
+
+    def _full_there(self, known, after):
+        """The limits without room that a message comes into by being replaced."""
+        left = {scope for scope, _, _ in self.model.scopes(known)}
+        return [
+            limit for scope, limit, _ in self.model.scopes(after) if scope not in left and self._is_full(scope, limit)
+        ]
 
     # Time and claims
 
@@ -145,6 +164,8 @@ class Run:
 
     def claim(self, limit):
         answer = self.here.claim_channels(self.rules, limit, LEASE, "first")
+        if self.is_moved:
+            self.moved_at, self.is_moved = self.now, False
         assert len(answer.claimed) <= limit
         short = self.model.short(self.now)
         for one in answer.claimed:
@@ -308,6 +329,7 @@ class Run:
             due = self.now + delay
             moved = operator_store(self.store.alias).at(at(self.now)).move([Move(seen, at(due), queue, seen.priority)])
             if moved == {id_}:
+                self.is_moved |= one.queue != queue
                 one.queue, one.due, self.moved_at, one.blocks = queue, due, self.now, False
 
     # Live
