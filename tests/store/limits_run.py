@@ -7,14 +7,11 @@ running is what is leased.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
 from delayedq import limits
 from delayedq.core.limiting import Rate
-from delayedq.core.sizes import OnFull, Size
-from delayedq.exceptions import QueueFull
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
 from delayedq.store.channels.places import Places
@@ -22,15 +19,13 @@ from delayedq.store.channels.places_held import held_key
 from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Move, Seen
 from tests.router import ChosenDatabase
-from tests.store.channels import in_channel
 from tests.store.given import LEASE, at, fail, put_back, retry, succeed
-from tests.store.limits_model import KINDS, QUEUES, Known, Model
+from tests.store.limits_model import KINDS, QUEUES, Model
+from tests.store.limits_offers import Offers
 
 CHANNELS = ["a", "b", "c"]
 SECONDS = LEASE.total_seconds()
 STEP = 0.25
-#: So that a long run does not slow down, no more are offered when so many messages live.
-MOST = 60
 #: What is set live, of a channel or of a scope.
 LIVE = [{"concurrency": 1}, {"concurrency": 5}, {"rate": Rate(1, LEASE / 20, 2)}, {"concurrency": 2, "size": 6}, {}]
 LIVE += [{"rate": Rate(2, LEASE / 12, window=True)}, {"weight": 3}, {"share": 3}]
@@ -64,7 +59,7 @@ OPERATIONS = {
 }
 
 
-class Run:
+class Run(Offers):
     """What happens, done to the model and to the store."""
 
     def __init__(self, names):
@@ -87,75 +82,6 @@ class Run:
     def _chosen(self, which, *, held):
         found = [(id_, one) for id_, one in self.model.messages.items() if (one.claimed is not None) == held]
         return found[which % len(found)] if found else (None, None)
-
-    # Offers
-
-    def offer(self, channel, kind, queue, number, delay):
-        due = self.now + delay
-        for _ in range(min(number, MOST - len(self.model.messages))):
-            self.number += 1
-            self._offer(Known(kind, channel, queue, due), f"{self.number}")
-
-    def _offer(self, one, key):
-        fields = {"scheduled_at": at(one.due), "sizes": self._sizes(one), "max_attempts": 99}
-        new = in_channel(one.channel, key, kind=one.kind, queue=one.queue, **fields)
-        offered = self._pass(new, [limit for scope, limit, _ in self.model.scopes(one) if self._is_full(scope, limit)])
-        if offered == "created":
-            self.model.messages[Message.objects.values_list("pk", flat=True).get(kind=one.kind, key=key)] = one
-
-    def _sizes(self, one):
-        scopes = ((scope, self.model.defined(scope)) for scope in ("the-api", one.kind, one.queue, ""))
-        return tuple(Size(scope, limit.size, limit.on_full) for scope, limit in scopes if limit.size)
-
-    def _pass(self, new, full):
-        """Offer it; `full`: what it comes into, and has no room. Returns the outcome."""
-        try:
-            outcome = self.here.offer(new).outcome
-        except QueueFull:
-            assert any(limit.on_full == OnFull.RAISE for limit in full)
-            return "refused"
-        gone = self._gone() if full else set()
-        if outcome == "dropped":
-            assert full
-            assert not gone
-        else:
-            assert len(gone) >= bool(full) or self.is_moved or self.now - self.moved_at < 1
-            assert len(gone) <= len(full)
-        for id_ in gone:
-            dropped = self.model.messages.pop(id_)
-            assert not dropped.holds(self.now)
-        return outcome
-
-    def _is_full(self, scope, limit):
-        code = self.model.defined("" if isinstance(scope, tuple) else scope)
-        return code.size is not None and limit.size is not None and len(self.model.within(scope)) >= limit.size
-
-    def _gone(self):
-        return self.model.messages.keys() - set(Message.objects.values_list("id", flat=True))
-
-    def replace(self, which, delay, channel, queue):
-        """Also what is held: then it runs once more, and its attempt has its place where it started."""
-        one = [*self.model.messages.items()][which % len(self.model.messages) :][:1] if self.model.messages else []
-        for id_, known in one:
-            key = Message.objects.values_list("key", flat=True).get(pk=id_)
-            after = replace(known, channel=channel or known.channel, queue=queue or known.queue, due=self.now + delay)
-            fields = {"scheduled_at": at(after.due), "sizes": self._sizes(after), "max_attempts": 99}
-            payload = f"[{self.now}, {which}, {delay}]"
-            new = in_channel(after.channel, key, payload=payload, kind=known.kind, queue=after.queue, **fields)
-            if self._pass(new, self._full_there(known, after)) == "updated":
-                if known.home != after.home:
-                    self.moved_at = self.now
-                    if known.holds(self.now):
-                        self.model.orphaned(known)
-                known.due, known.is_replaced = after.due, known.claimed is not None
-                known.channel, known.queue, known.blocks = after.channel, after.queue, False
-
-    def _full_there(self, known, after):
-        """The limits without room that a message comes into by being replaced."""
-        left = {scope for scope, _, _ in self.model.scopes(known)}
-        return [
-            limit for scope, limit, _ in self.model.scopes(after) if scope not in left and self._is_full(scope, limit)
-        ]
 
     # Time and claims
 
