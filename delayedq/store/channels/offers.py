@@ -93,6 +93,7 @@ def line_up_again(store: Channels, ids: Collection[int]) -> list[int]:
         if has_channel
     }
     if lined:
+        hold_moved(store, {id_: where.id for id_, where in lined.items()})
         store.line_up(lined)
         now = store.now()
         store.tell(Told([where.notice(now) for where in {*lined.values()}]))
