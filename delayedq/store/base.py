@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.channels.requests import ChannelClaim, ChannelRequest
+    from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Told
     from delayedq.store.database import Database
     from delayedq.store.listener import Listener
     from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Transition
@@ -189,8 +189,15 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
         if not (limited := with_channels(transitions)):
             return self.settle(transitions, worker), self.claim_channels(*request[:5], expired=request.expired)
         with self.database.atomic():
-            settled = self._settle(transitions, worker)
-            return settled, self._claim_channels(request, told_of(limited, settled))
+            settled, moment, told = self._settle_and_lock(transitions, limited, request)
+            return settled, self._claim_channels(request, moment, told)
+
+    def _settle_and_lock(
+        self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
+    ) -> tuple[Settled, datetime | None, Told]:
+        """`_settle`, then `lock_channels`; and what is to be said of those with a channel (`limited`)."""
+        settled = self._settle(transitions, request.worker)
+        return settled, self.lock_channels(), told_of(limited, settled)
 
     def _settle(self, transitions: Sequence[Transition], worker: str) -> Settled:
         ended: set[int] = set()
@@ -200,6 +207,10 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
             ended |= self._give_back(returns)
         if discards := _of(Discard, transitions):
             ended |= self._discard([discard.claimed for discard in discards])
+        return self._settled(transitions, ended, worker)
+
+    def _settled(self, transitions: Sequence[Transition], ended: set[int], worker: str) -> Settled:
+        """What follows when these (`ended`) were carried out."""
         settled = self._settle_rest([t for t in transitions if t.claimed.id not in ended], worker)
         if followed := with_follow_ups(transitions):
             self._offer_follow_ups(followed, settled)

@@ -42,7 +42,8 @@ def report(what: str, fill, messages: int, claim) -> None:
     ((pid,),) = query("SELECT pg_backend_pid()")
     spent: dict[str, float] = defaultdict(float)
     began, server = time.thread_time(), server_seconds(pid)
-    with patch.object(kind_of_database(), "_batch", measured(pid, spent)):
+    measured_here = {"_batch": measured(pid, spent), "batches": measured_together(pid, spent)}
+    with patch.multiple(kind_of_database(), **measured_here):
         trips = drain(messages, claim)
     here, there = time.thread_time() - began, server_seconds(pid) - server
     sys.stdout.write(f"{what}: per claim of {BATCH}: worker {here / trips * 1e3:.1f} ms, ")
@@ -111,6 +112,19 @@ def measured(pid: int, spent: dict[str, float]):
         rows = batch(database, statement, parameters)
         spent[names.get(statement, "look")] += server_seconds(pid) - before
         return rows
+
+    return timed
+
+
+def measured_together(pid: int, spent: dict[str, float]):
+    """The same of `PostgreSQLDatabase.batches`: what ends, and the lock of the next claim."""
+    batches = kind_of_database().batches
+
+    def timed(*arguments):
+        before = server_seconds(pid)
+        answers = batches(*arguments)
+        spent["FINISH and LOCK"] += server_seconds(pid) - before
+        return answers
 
     return timed
 

@@ -22,8 +22,11 @@ LIMITS = {
     "task rate": ("kind", Limit(rate=Rate(3, LEASE / 20, 1))),
     "task size": ("kind", Limit(size=9, on_full=OnFull.DROP_OLDEST)),
     "queue concurrency": ("queue", Limit(concurrency=3)),
+    "queue rate": ("queue", Limit(rate=Rate(3, LEASE / 20, 2))),
+    "queue size": ("queue", Limit(size=12, on_full=OnFull.DROP_OLDEST)),
     "shared concurrency": ("the-api", Limit(concurrency=4)),
     "shared rate": ("the-api", Limit(rate=Rate(4, LEASE / 12, 6))),
+    "shared size": ("the-api", Limit(size=14, on_full=OnFull.RAISE)),
     "channel window": ("", Limit(rate=Rate(3, LEASE / 12, window=True))),
     "task rate of first attempts": ("kind", Limit(rate=Rate(3, LEASE / 20, 1, retries=False))),
     "channel order": ("", Limit(order=Order.STRICT)),
@@ -116,15 +119,16 @@ class Model:
 
     def scopes(self, one):
         """The limits of a message: the name of each, its terms now, and whether it is paused."""
-        own = [(one.kind, one.channel), (one.queue, one.channel)]
-        chosen = next((name for name in own if name in self.live or name in self.paused), own[0])
-        yield one.home, self.holding(chosen), chosen in self.paused
+        own = [(one.queue, one.channel), (one.kind, one.channel)]
+        yield one.home, self.holding(*own), not self.paused.isdisjoint(own)
         for scope in ("the-api", one.kind, one.queue):
             yield scope, self.holding((scope, "")), (scope, "") in self.paused
 
-    def holding(self, name):
-        """What was set live takes the place of what it names."""
-        defined, terms = self.defined(*name), self.live.get(name, {})
+    def holding(self, *names):
+        """What was set live takes the place of what it names; of a channel, what a task says that of a queue."""
+        defined, terms = self.defined(*names[0]), {}
+        for name in names:
+            terms |= self.live.get(name, {})
         return replace(defined, **(terms | ({"concurrency": 1} if defined.is_strict else {})))
 
     def within(self, scope):

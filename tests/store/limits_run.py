@@ -12,7 +12,6 @@ from functools import partial
 
 from delayedq import limits
 from delayedq.core.limiting import Rate
-from delayedq.core.sizes import Size
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
 from delayedq.store.channels.places import Places
@@ -20,15 +19,13 @@ from delayedq.store.channels.places_held import held_key
 from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Move, Seen
 from tests.router import ChosenDatabase
-from tests.store.channels import in_channel
 from tests.store.given import LEASE, at, fail, put_back, retry, succeed
-from tests.store.limits_model import KINDS, QUEUES, Known, Model
+from tests.store.limits_model import KINDS, QUEUES, Model
+from tests.store.limits_offers import Offers
 
 CHANNELS = ["a", "b", "c"]
 SECONDS = LEASE.total_seconds()
 STEP = 0.25
-#: So that a long run does not slow down, no more are offered when so many messages live.
-MOST = 60
 #: What is set live, of a channel or of a scope.
 LIVE = [{"concurrency": 1}, {"concurrency": 5}, {"rate": Rate(1, LEASE / 20, 2)}, {"concurrency": 2, "size": 6}, {}]
 LIVE += [{"rate": Rate(2, LEASE / 12, window=True)}, {"weight": 3}, {"share": 3}]
@@ -62,11 +59,12 @@ OPERATIONS = {
 }
 
 
-class Run:
+class Run(Offers):
     """What happens, done to the model and to the store."""
 
     def __init__(self, names):
         self.model, self.now, self.number, self.moved_at = Model(names), 0.0, 0, -9.0
+        self.is_moved = False
         self.store = store_for(ChosenDatabase.alias)
 
     def close(self):
@@ -85,59 +83,6 @@ class Run:
         found = [(id_, one) for id_, one in self.model.messages.items() if (one.claimed is not None) == held]
         return found[which % len(found)] if found else (None, None)
 
-    # Offers
-
-    def offer(self, channel, kind, queue, number, delay):
-        due = self.now + delay
-        for _ in range(min(number, MOST - len(self.model.messages))):
-            self.number += 1
-            self._offer(Known(kind, channel, queue, due), f"{self.number}")
-
-    def _offer(self, one, key):
-        sizes = [
-            (scope, limit)
-            for scope, limit in ((one.kind, self.model.defined(one.kind)), ("", self.model.defined("")))
-            if limit.size
-        ]
-        full = [limit for scope, limit, _ in self.model.scopes(one) if self._is_full(scope, limit)]
-        given = tuple(Size(scope, limit.size, limit.on_full) for scope, limit in sizes)
-        fields = {"kind": one.kind, "queue": one.queue, "scheduled_at": at(one.due), "sizes": given, "max_attempts": 99}
-        offered = self.here.offer(in_channel(one.channel, key, **fields))
-        gone = self._gone() if full else set()
-        if offered.outcome == "created":
-            self.model.messages[offered.id] = one
-            assert len(gone) >= len(full) or self.now - self.moved_at < 1
-        else:
-            assert full
-            assert (offered.outcome, gone) == ("dropped", set())
-        for id_ in gone:
-            dropped = self.model.messages.pop(id_)
-            assert not dropped.holds(self.now)
-
-    def _is_full(self, scope, limit):
-        code = self.model.defined("" if isinstance(scope, tuple) else scope)
-        return code.size is not None and limit.size is not None and len(self.model.within(scope)) >= limit.size
-
-    def _gone(self):
-        return self.model.messages.keys() - set(Message.objects.values_list("id", flat=True))
-
-    def replace(self, which, delay, channel, queue):
-        """Also what is held: then it runs once more, and its attempt has its place where it started."""
-        one = [*self.model.messages.items()][which % len(self.model.messages) :][:1] if self.model.messages else []
-        for id_, known in one:
-            key = Message.objects.values_list("key", flat=True).get(pk=id_)
-            due = self.now + delay
-            home = {"channel": channel or known.channel, "queue": queue or known.queue}
-            fields = {"kind": known.kind, "queue": home["queue"], "scheduled_at": at(due), "max_attempts": 99}
-            new = in_channel(home["channel"], key, payload=f"[{self.now}, {which}, {delay}]", **fields)
-            if self.here.offer(new).outcome == "updated":
-                if (known.channel, known.queue) != (home["channel"], home["queue"]):
-                    self.moved_at = self.now
-                    if known.holds(self.now):
-                        self.model.orphaned(known)
-                known.due, known.is_replaced = due, known.claimed is not None
-                known.channel, known.queue, known.blocks = home["channel"], home["queue"], False
-
     # Time and claims
 
     def pass_time(self, steps):
@@ -145,6 +90,8 @@ class Run:
 
     def claim(self, limit):
         answer = self.here.claim_channels(self.rules, limit, LEASE, "first")
+        if self.is_moved:
+            self.moved_at, self.is_moved = self.now, False
         assert len(answer.claimed) <= limit
         short = self.model.short(self.now)
         for one in answer.claimed:
@@ -308,6 +255,7 @@ class Run:
             due = self.now + delay
             moved = operator_store(self.store.alias).at(at(self.now)).move([Move(seen, at(due), queue, seen.priority)])
             if moved == {id_}:
+                self.is_moved |= one.queue != queue
                 one.queue, one.due, self.moved_at, one.blocks = queue, due, self.now, False
 
     # Live

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from delayedq.core.channels import channel_of
-from delayedq.core.limiting import Limit
-from delayedq.models import ChannelMessage
+from delayedq.core.limiting import Limit, Order
+from delayedq.models import ChannelMessage, Message
+from delayedq.store import operator_store
+from delayedq.store.channels.requests import Rules
+from delayedq.store.operator import Move, Seen
 from tests.store.channels import asked, channels_of, claims, finish, in_channel, offer, one_by_one, shared
-from tests.store.given import KIND, LEASE, at
+from tests.store.given import KIND, LEASE, at, retry
 from tests.store.test_conformance_places_held import running
 
 
@@ -100,3 +103,22 @@ def test_its_channel_is_told_although_it_rests_until_the_lease_would_have_run_ou
     assert asked(store, rules=one_by_one(), now=at(2)) == ([], 58)
     store.at(at(3)).release([(first.id, first.token)])
     assert sorted(channels_of(claims(store, rules=one_by_one(), now=at(3)))) == ["a", "b"]
+
+
+@pytest.mark.parametrize("through", ["another channel", "another queue"])
+def test_a_channel_is_free_when_the_message_leaves_that_blocked_it(store, through):
+    rules = Rules(channel=Limit(order=Order.STRICT))
+    offer(store, "a", key="first")
+    (first,) = claims(store, rules=rules)
+    offer(store, "a", key="next")
+    store.at(at(1)).settle([retry(first, started=1.0, finished=0.0, delay=1_000.0)], "first")
+    assert claims(store, rules=rules, now=at(2)) == []
+
+    if through == "another channel":
+        new = in_channel("b", "first", payload="[2]", scheduled_at=at(1_001))
+        assert store.at(at(3)).offer(new).outcome == "updated"
+    else:
+        row = Message.objects.get(pk=first.id)
+        seen = Seen._make(getattr(row, name) for name in Seen._fields)
+        assert operator_store(store.alias).at(at(3)).move([Move(seen, at(1_001), "elsewhere", 0)]) == {first.id}
+    assert [one.key for one in claims(store, rules=rules, now=at(4))] == ["next"]

@@ -135,3 +135,23 @@ def test_an_edit_of_what_waits_for_another_attempt_holds_no_place(store, edit):
     store.at(at(1)).settle([retry(first)], "first")
     edit(operator_store(store.alias).at(at(2)), first)
     assert not ChannelMessage.objects.filter(message_id__lt=0).exists()
+
+
+def test_what_is_renewed_and_then_taken_away_between_two_reads_of_a_claim_is_counted(store, end, monkeypatch):
+    """The claim has read that the lease ran out, and not yet whether it can be renewed."""
+    rules = shared(Limit(concurrency=1))
+    offer(store, "a", key="first")
+    (first,) = claims(store, rules=rules)
+    offer(store, "b", now=at(1))
+    leased_among = type(store).leased_among
+
+    def taken_meanwhile(self, ids):
+        monkeypatch.setattr(type(store), "leased_among", leased_among)
+        assert not store.at(at(61)).renew([(first.id, first.token)], LEASE).lost
+        end(store, first, at(61))
+        return leased_among(self, ids)
+
+    monkeypatch.setattr(type(store), "leased_among", taken_meanwhile)
+    assert claims(store, rules=rules, now=at(61)) == []
+    assert not Message.objects.filter(pk=first.id).exists()
+    assert len(claims(store, rules=rules, now=at(122))) == 1

@@ -19,7 +19,7 @@ from delayedq.models import ChannelMessage, ChannelNotice, ChannelSize, Finished
 from delayedq.store import operator_store
 from delayedq.store.channels.counters import forget_unused
 from delayedq.store.channels.oldest import LOOKED_AT
-from delayedq.store.operator import Revival, Seen
+from delayedq.store.operator import Move, Revival, Seen
 from delayedq.store.protocol import GiveBack, OfferOutcome, OnConflict
 from tests.store.channels import claims, finish, in_channel
 from tests.store.given import NOW, at, together, undone
@@ -88,6 +88,14 @@ def test_an_offer_that_rolls_back_takes_no_room(store, alias):
 
 def test_messages_of_the_future_count_too(store):
     assert offer(store, *[sized("a", scheduled_at=at(3600))] * 3) == [CREATED, CREATED, DROPPED]
+
+
+def test_what_was_moved_to_another_queue_of_its_task_counts_in_a_shared_limit(store):
+    offer(store, *[sized("a", key=key, scope="the-api") for key in "12"])
+    (seen, _) = [Seen._make(getattr(one, name) for name in Seen._fields) for one in Message.objects.order_by("key")]
+    assert operator_store(store.alias).at(NOW).move([Move(seen, at(3600), "elsewhere", 0)]) == {seen.id}
+    claims(store, 1, now=at(1))
+    assert offer(store, sized("a", scope="the-api"), now=at(2)) == [DROPPED]
 
 
 # Keys

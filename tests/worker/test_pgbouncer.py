@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from delayedq.models import FinishedMessage, Worker
-from tests.app import chores
+from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.missing import missing
 from tests.worker.conftest import eventually
@@ -115,6 +115,18 @@ def test_with_a_direct_address_it_hears(workers, pooler):
     code, output = one.finish()
     assert code == 0, output
     assert "deaf" not in output
+
+
+def test_channels_are_served_and_no_lock_of_their_claims_is_left(workers, pooler, connection):
+    """What ends and the lock of the next claim are sent together; that lock is of the transaction, not the session."""
+    tasks.call.enqueue_many([((number % 5,), {}) for number in range(60)])
+    one = workers("--drain", POOLER=pooler)
+    code, output = one.finish()
+    assert code == 0, output
+    assert FinishedMessage.objects.succeeded().count() == 60
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")
+        assert cursor.fetchone() == (0,)
 
 
 def test_a_session_setting_gets_through_at_the_direct_address_only(pooler, connection):

@@ -293,4 +293,4 @@ def _places(room: Room) -> int:
 
 def _visited(places: int, *, in_pairs: bool) -> int:
     """For how many places to visit channels, to fill so many: some of them may turn out to be empty."""
-    return min(places + places // 4 + 16, MOST_IN_PAIRS) if in_pairs else min(max(0, 2 * places) + 16, MOST_VISITED)
+    return min(places + places // 16 + 16, MOST_IN_PAIRS) if in_pairs else min(max(0, 2 * places) + 16, MOST_VISITED)

@@ -111,15 +111,24 @@ class Counter:
 
     def count(self, database: Database) -> None:
         """Exactly, unless there is room anyway."""
-        from delayedq.models import ChannelGroup
-
         if self.scope:
-            known = ChannelGroup.objects.using(database.alias).filter(Q(queue=self.scope) | Q(kind=self.scope))
-            self.groups |= set(known.values_list("id", flat=True))
+            self.groups |= self._known_groups(database)
         self.size = self.places(database)[: self.most].count()
         if self.lacks_room():
             self.size = self.live_places(database).count()
         self.counted_at, self.is_exact = database.now(), True
+
+    def _known_groups(self, database: Database) -> set[int]:
+        """Those of the queue or the task; of a shared limit, those of its tasks: one may have been moved to a queue."""
+        from delayedq.models import ChannelGroup
+
+        groups = ChannelGroup.objects.using(database.alias)
+        if self.scope in {self.address.queue, self.address.kind}:
+            known = groups.filter(Q(queue=self.scope) | Q(kind=self.scope))
+        else:
+            kinds = groups.filter(id__in=self.groups).values("kind")
+            known = groups.filter(Q(kind=self.address.kind) | Q(kind__in=kinds))
+        return set(known.values_list("id", flat=True))
 
 
 def of(database: Database, offers: Iterable[Offer]) -> list[list[Counter]]:

@@ -16,7 +16,7 @@ from delayedq.core.channels import BOUNDARY, LIMITED, channel_id, channel_of, gr
 from delayedq.core.metadata import FLOW, step_of
 from delayedq.store.channels.places_held import held_key, hold_moved
 from delayedq.store.channels.requests import Notice, Told
-from delayedq.store.protocol import Finish, GiveBack, OfferOutcome
+from delayedq.store.protocol import Discard, GiveBack, OfferOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -93,6 +93,7 @@ def line_up_again(store: Channels, ids: Collection[int]) -> list[int]:
         if has_channel
     }
     if lined:
+        hold_moved(store, {id_: where.id for id_, where in lined.items()})
         store.line_up(lined)
         now = store.now()
         store.tell(Told([where.notice(now) for where in {*lined.values()}]))
@@ -121,20 +122,24 @@ def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
 
     Also of those that are lost: an operator may have ended the message, whose place is held until its attempt ends.
     """
-    over = [one for one in limited if one.claimed.id not in settled.busy]
+    over = [one for one in limited if one.claimed.id not in settled.busy] if settled.busy else limited
     if not over:
         return Told(())
     kept = settled.superseded | settled.lost
     ended = [one.claimed.id for one in over if not isinstance(one, GiveBack) and one.claimed.id not in kept]
     ended += [held_key(one.claimed.id, one.claimed.token) for one in over if one.claimed.id in kept]
-    took: dict[int, tuple[Address, list[float]]] = {}
+    took: dict[Address, list[float]] = {}
+    known: dict[tuple[str, str, str | None], list[float]] = {}  # most messages of a channel have the same metadata
     for one in over:
-        where = address_of(one.claimed)
-        seconds = took.setdefault(where.id, (where, []))[1]
-        if isinstance(one, Finish | GiveBack) and one.started is not None:  # else it never started
+        claimed = one.claimed
+        name = claimed.queue, claimed.kind, claimed.metadata
+        seconds = known.get(name)
+        if seconds is None:
+            seconds = known[name] = took.setdefault(address_of(claimed), [])
+        if not isinstance(one, Discard) and one.started is not None:  # else it never started
             seconds.append(max(0.0, one.started - one.finished))
     past = over[0].claimed.created_at  # the channels are looked at at once: what a person has decided was not due
-    return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.values()], ended)
+    return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)
 
 
 def tell_channel(store: Channels, queue: str, kind: str, name: str) -> None:

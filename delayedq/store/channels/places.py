@@ -89,15 +89,22 @@ class Places:
         Held places that ran out are given up.
         """
         running, ended = self._in_groups(groups)
-        stay = self._give_up([one for one in ended if one.id < 0])
         leases = self._store.leased_among([one.message for one in ended]) if ended else {}
+        leased = {one.attempt for one in ended if (lease := leases.get(one.message)) and lease.token == one.token}
+        held = [one for one in [*ended, *self._held_since(ended, leased)] if one.id < 0]
+        stay = self._give_up([one for one in held if not self._is_held(one)])
         attempts = {id_: Attempts(set(), set()) for id_ in groups}
         for one in ended:
-            if one.message in leases and leases[one.message].token == one.token:
+            if one.attempt in leased:
                 attempts[one.group].ended.add(one.attempt)
-        for one in [*running, *(one for one in ended if one.id in stay)]:
+        for one in [*running, *(one for one in held if self._is_held(one) or one.id in stay)]:
             attempts[one.group].running.add(one.attempt)
         return attempts
+
+    def _held_since(self, ended: Collection[Taken], leased: Collection[Attempt]) -> list[Taken]:
+        """What was renewed and then taken from its attempt since it was read as `ended`: its place is held now."""
+        lost = {held_key(*one.attempt) for one in ended if one.id > 0 and one.attempt not in leased}
+        return self._taken(self._all.filter(message_id__in=lost)) if lost else []
 
     def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
         """What runs in them, and what has a place as if it ran; what runs elsewhere is neither."""
@@ -146,9 +153,13 @@ class Places:
             lease = leases.get(one.message)
             if lease is not None and lease.token == one.token:
                 held[one.id] = max(lease.until or self._now, self._now)
-            elif one.id < 0 and one.held_until is not None and (one.held_until > self._now or not self._expired):
+            elif one.held_until is not None and self._is_held(one):
                 held[one.id] = max(one.held_until, self._now)
         return held
+
+    def _is_held(self, one: Taken) -> bool:
+        """Whether it is held for an attempt, until later or until it may be given up."""
+        return one.id < 0 and one.held_until is not None and (one.held_until > self._now or not self._expired)
 
     def _leases(self, ids: Sequence[int]) -> dict[int, Held]:
         return self._store.held_among(ids, self._now) if self._expired else self._store.leased_among(ids)

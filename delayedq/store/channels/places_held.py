@@ -19,6 +19,10 @@ from __future__ import annotations
 from itertools import batched
 from typing import TYPE_CHECKING
 
+from django.db.models import Q
+
+from delayedq.core.channels import HEAD
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
     from datetime import datetime, timedelta
@@ -63,10 +67,16 @@ def hold(store: Channels, ids: Collection[int]) -> None:
 
 
 def hold_moved(store: Channels, homes: Mapping[int, int]) -> None:
-    """Before these messages (ids) are lined up in the channels (ids) into which they were replaced."""
-    taken = _places(store).filter(message_id__in=homes, lease_token__gt=0).values_list("message_id", "channel_id")
-    moved = [id_ for id_, channel in taken if channel != homes[id_]]
-    if held := store.leased_among(moved) if moved else {}:
+    """Before these messages (ids) are lined up in the channels (ids) into which they were replaced or moved.
+
+    Channels that they blocked, as they were to be tried again there, are looked at.
+    """
+    places = _places(store).filter(Q(lease_token__gt=0) | Q(urgency=HEAD), message_id__in=homes)
+    rows = places.values_list("message_id", "channel_id", "lease_token")
+    moved = {id_: token for id_, channel, token in rows if channel != homes[id_]}
+    if heads := [id_ for id_, token in moved.items() if token == 0]:
+        store.tell_freed(heads)
+    if held := store.leased_among([id_ for id_, token in moved.items() if token > 0]) if moved else {}:
         _insert(store, {place.message_id: place for place in _places(store).filter(message_id__in=held)}, held)
         _places(store).filter(message_id__in=held).update(held_until=store.now())
 

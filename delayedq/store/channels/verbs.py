@@ -68,18 +68,18 @@ class Channels(ABC):
             due_in = None if until is None else max(0.0, (until - self.now()).total_seconds())
             if due_in is None or due_in > 0:
                 return ChannelClaim([], due_in)
-        return self._claim_channels(ChannelRequest(rules, limit, lease, worker, token or new_token(), expired))
+        request = ChannelRequest(rules, limit, lease, worker, token or new_token(), expired)
+        with self.database.atomic(savepoint=False):
+            return self._claim_channels(request, self.lock_channels(), NOTHING)
 
-    def _claim_channels(self, request: ChannelRequest, told: Told = NOTHING) -> ChannelClaim:
-        """`told`: what this transaction has settled before."""
+    def _claim_channels(self, request: ChannelRequest, moment: datetime | None, told: Told) -> ChannelClaim:
+        """moment: when it had the lock; None: another claim has it. told: what this transaction has settled before."""
         from delayedq.store.channels.claims import TAKEN, ChannelTurn
 
-        with self.database.atomic(savepoint=False):
-            moment = self.lock_channels() if request.limit > 0 else None
-            if moment is None:
-                self.tell(told)
-                return ChannelClaim([], TAKEN)
-            return ChannelTurn(self.at(moment), request).take(told)  # type: ignore[arg-type]  # this is the store
+        if moment is None or request.limit <= 0:
+            self.tell(told)
+            return ChannelClaim([], TAKEN)
+        return ChannelTurn(self.at(moment), request).take(told)  # type: ignore[arg-type]  # this is the store
 
     @abstractmethod
     def lock_channels(self) -> datetime | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -15,10 +15,14 @@ from delayedq.store.postgresql import registry_sql, sql
 from delayedq.store.postgresql.parameters import Moments, MomentsDumper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
     from django.db import OperationalError
+    from django.db.backends.utils import CursorWrapper
+
+    #: A statement and its parameters.
+    type Given = tuple[str, dict[str, Any]]
 
 #: A deadlock; a serialization failure.
 UNDONE = {"40P01", "40001"}
@@ -99,8 +103,27 @@ class PostgreSQLDatabase(Database):
         return self.retried(partial(self._batch, statement, {"now": self.now_parameter, **parameters}))
 
     def _batch(self, statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
-        with self.connection.cursor() as cursor:
-            cursor.cursor = _BatchCursor(self.connection.connection)
+        with self._batch_cursor() as cursor:
             cursor.execute(statement, parameters)
             rows: list[tuple[Any, ...]] = cursor.fetchall() if cursor.description else []
         return rows
+
+    def _batch_cursor(self) -> CursorWrapper:
+        cursor = self.connection.cursor()
+        cursor.cursor = _BatchCursor(self.connection.connection)
+        return cursor
+
+    def batches[T](
+        self, first: Given, second: Given, meanwhile: Callable[[], T]
+    ) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], T]:
+        """Two of `batch` in one way to the database and back, and what is done here meanwhile; in a transaction.
+
+        Where libpq can't do that, one after the other.
+        """
+        together = self.connection.connection.pipeline if psycopg.capabilities.has_pipeline() else nullcontext
+        with self._batch_cursor() as one, self._batch_cursor() as other:
+            with self.connection.wrap_database_errors, together():
+                for cursor, (statement, parameters) in ((one, first), (other, second)):
+                    cursor.execute(statement, {"now": self.now_parameter, **parameters})
+                done = meanwhile()
+            return one.fetchall(), other.fetchall(), done

@@ -12,14 +12,14 @@ from psycopg import IsolationLevel
 
 from delayedq.store import retention
 from delayedq.store.base import Store, with_follow_ups
-from delayedq.store.channels.offers import with_channels
+from delayedq.store.channels.offers import told_of, with_channels
 from delayedq.store.claims import in_lane_order
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.expiring import with_retention
 from delayedq.store.flows.ending import in_flows, steps_that_go_on
 from delayedq.store.offering import CHUNK, chunks
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
-from delayedq.store.postgresql import bare_sql, drops_sql, members_sql, offers_sql, renewals_sql, sql
+from delayedq.store.postgresql import bare_sql, channels_sql, drops_sql, members_sql, offers_sql, renewals_sql, sql
 from delayedq.store.postgresql.channels import PostgreSQLChannels
 from delayedq.store.postgresql.ends import PostgreSQLEnds
 from delayedq.store.postgresql.listener import PostgreSQLListener
@@ -54,9 +54,10 @@ from delayedq.store.wakeup import NOTIFY_GAP
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from delayedq.store.bare_queues import Matching
+    from delayedq.store.channels.requests import ChannelRequest, Told
     from delayedq.store.listener import Listener
     from delayedq.store.postgresql.database import PostgreSQLDatabase
     from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
@@ -213,8 +214,20 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
             return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
-        ended = self.database.batch(sql.FINISH, of_finishes(finishes))[0][0]
-        return {finish.claimed.id for finish in finishes} if ended is None else set(ended)
+        return _ended_of(finishes, self.database.batch(sql.FINISH, of_finishes(finishes)))
+
+    def _settle_and_lock(
+        self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
+    ) -> tuple[Settled, datetime | None, Told]:
+        """In one round trip if each of them is a Finish."""
+        finishes = [one for one in transitions if isinstance(one, Finish)]
+        if len(finishes) < len(transitions):
+            return super()._settle_and_lock(transitions, limited, request)
+        rows, ((moment, *_),), told = self.database.batches(
+            (sql.FINISH, of_finishes(finishes)), (channels_sql.LOCK, {}), lambda: told_of(limited, Settled())
+        )
+        settled = self._settled(transitions, _ended_of(finishes, rows), request.worker)
+        return settled, moment, told_of(limited, settled) if any(settled[:3]) else told
 
     def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
         return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
@@ -300,6 +313,12 @@ def _are_alike(transitions: Sequence[Transition]) -> TypeGuard[Sequence[Finish]]
         or with_retention(transitions)
         or replaced_failures(transitions)
     )
+
+
+def _ended_of(finishes: Sequence[Finish], rows: Sequence[tuple[list[int] | None]]) -> set[int]:
+    """The ids of those that ended, of the answer of `sql.FINISH`."""
+    ((ended,),) = rows
+    return {finish.claimed.id for finish in finishes} if ended is None else set(ended)
 
 
 def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list[Transition]:

@@ -1,0 +1,60 @@
+"""Ends of messages with a channel, and the claim from channels in the same transaction."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import IntegrityError
+
+from delayedq.models import ChannelMessage, FinishedMessage, Message
+from delayedq.store.channels.requests import ChannelRequest
+from delayedq.store.claims import new_token
+from tests.store.channels import claims, offer, one_by_one
+from tests.store.given import LEASE, at, succeed
+
+
+def settle_and_claim(store, *claimed, limit=9):
+    request = ChannelRequest(lambda queue, kind: one_by_one(), limit, LEASE, "first", new_token())
+    ends = [succeed(one, started=1.0, finished=0.0) for one in claimed]
+    return store.at(at(1)).settle_and_claim_channels(ends, "first", request)
+
+
+def test_the_claim_knows_of_the_room_that_the_ends_make(store):
+    offer(store, "a", "a", "b", "b")
+    first = claims(store, rules=one_by_one())
+    settled, claim = settle_and_claim(store, *first)
+
+    assert not any(settled)
+    assert len(claim.claimed) == 2
+    assert not {one.id for one in claim.claimed} & {one.id for one in first}
+    assert FinishedMessage.objects.count() == 2
+
+
+def test_what_is_lost_frees_no_place_of_another_attempt(store):
+    offer(store, "a", "a")
+    (first,) = claims(store, rules=one_by_one())
+    (second,) = claims(store, rules=one_by_one(), now=at(61))
+    settled, claim = settle_and_claim(store, first)
+
+    assert (settled.lost, claim.claimed) == ({first.id}, [])
+    assert ChannelMessage.objects.get(lease_token__gt=0).message_id == second.id
+
+
+def test_without_room_for_a_claim_the_ends_are_told_to_the_next_one(store):
+    offer(store, "a", "a")
+    first = claims(store, rules=one_by_one())
+    assert settle_and_claim(store, *first, limit=0)[1].claimed == []
+    assert len(claims(store, rules=one_by_one(), now=at(1))) == 1
+
+
+def test_an_end_that_the_database_refuses_undoes_both_and_nothing_else(store):
+    """And it is the error that Django has for it, as whoever asks settles one after the other then."""
+    offer(store, "a", "b", "b")
+    first = claims(store, rules=one_by_one())
+    row = Message.objects.filter(pk=first[0].id).values("id", "queue", "kind", "payload", "created_at", "scheduled_at")
+    shared = {"scheduled_at_initially": at(0), "finished_at": at(0), "outcome": "succeeded", "priority": 0}
+    FinishedMessage.objects.create(**row.get(), **shared, attempts=1, max_attempts=1)
+    with pytest.raises(IntegrityError):
+        settle_and_claim(store, *first)
+
+    assert Message.objects.filter(lease_token=first[0].token).count() == 2
+    assert len(settle_and_claim(store, first[1])[1].claimed) == 1
