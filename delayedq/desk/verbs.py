@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import router, transaction
+from django.contrib.auth import get_user_model
+from django.db import IntegrityError, router, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
@@ -163,7 +164,7 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
     from delayedq.desk.models import Item
 
     alias = given._state.db or router.db_for_write(Item)  # noqa: SLF001 - Django's documented API
-    rows = Item.objects.using(alias).filter(pk=given.pk)
+    rows, item = Item.objects.using(alias).filter(pk=given.pk), given
     try:
         with transaction.atomic(using=alias):
             if not rows.update(state=F("state")):
@@ -182,7 +183,18 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
     except Replaced:
         closing.bring_forward(given)
         raise
+    except IntegrityError:
+        _demand_users(item, alias)
+        raise
     given.__dict__.update(item.__dict__)
+
+
+def _demand_users(item: Item, alias: str) -> None:
+    """Raises NotAllowed if somebody whom the item would name was deleted meanwhile: their row is not there any more."""
+    named = {item.holder_id, item.decided_by_id, item.reviewed_by_id} - {None}
+    users = get_user_model()._base_manager.using(alias)  # noqa: SLF001 - Django's documented API
+    if users.filter(pk__in=named).count() < len(named):
+        raise NotAllowed(_("The user was deleted meanwhile."))
 
 
 def _text(result: Any) -> str:
