@@ -12,12 +12,13 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
-from delayedq.desk import verbs
-from delayedq.desk.declaring import Mode
+from delayedq.desk.options import Mode
 from delayedq.models.message import Now
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+    from delayedq.desk import verbs
 
 
 class State(models.TextChoices):
@@ -237,9 +238,10 @@ class Item(models.Model):
         """The id of the user who holds it at this moment; None: nobody does."""
         return self.holder_id if self.state in HELD and self.until is not None and self.until > now else None
 
-    take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
-    postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
-    report = verbs.report
+    if TYPE_CHECKING:  # it is given them when the app is loaded, as they know items, and items nothing of them
+        take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
+        postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
+        report = verbs.report
 
 
 class DeskQueue(models.Model):
