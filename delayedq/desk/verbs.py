@@ -183,7 +183,7 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
 
 def _demand_users(item: Item, alias: str) -> None:
     """Raises NotAllowed if somebody whom the item would name was deleted meanwhile: their row is not there any more."""
-    named = {item.holder_id, item.decided_by_id, item.reviewed_by_id} - {None}
+    named = {pk for pk in (item.holder_id, item.decided_by_id, item.reviewed_by_id) if pk is not None}
     users = get_user_model()._base_manager.using(alias)  # noqa: SLF001 - Django's documented API
     if users.filter(pk__in=named).count() < len(named):
         raise NotAllowed(_("The user was deleted meanwhile."))
