@@ -9,7 +9,7 @@ from delayedq.compat import DEFAULT_TASK_QUEUE_NAME, InvalidTaskBackend, task_ba
 from delayedq.tasks import task
 
 
-def somewhere() -> dict[str, str]:
+def somewhere() -> dict[str, Any]:
     """A backend of delayedq and a queue that it has, which may not be those called "default".
 
     Each record goes to the backend and the queue of the task that it is about.
