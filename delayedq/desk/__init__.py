@@ -9,8 +9,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from delayedq.desk.declaring import DeskTask, NeedsPerson, Proposal, Share, desk_task
+from delayedq.desk.declaring import DeskTask, desk_task
 from delayedq.desk.errors import DeskError, InvalidDecision, NotAllowed, NotOpen, Taken
+from delayedq.desk.options import NeedsPerson, Proposal, Share
 
 if TYPE_CHECKING:
     from delayedq.desk.models import ItemQuerySet

@@ -20,7 +20,6 @@ from django.views.decorators.http import require_POST, require_safe
 from delayedq.core.serialization import loads
 from delayedq.desk import automating, closing, dealing, rules
 from delayedq.desk import figures as counted
-from delayedq.desk.declaring import Mode
 from delayedq.desk.errors import DeskError, InvalidDecision
 from delayedq.desk.forms import (
     OFFERED,
@@ -33,6 +32,7 @@ from delayedq.desk.forms import (
     offered_for,
 )
 from delayedq.desk.framing import asked_queue, framed, go, link
+from delayedq.desk.options import Mode
 from delayedq.desk.showing import call_of, name_of, state_at, text_of
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
@@ -41,8 +41,8 @@ from delayedq.tasks import task_at
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from delayedq.desk.declaring import Desk
     from delayedq.desk.models import Item
+    from delayedq.desk.options import Desk
 
 #: How many items one button deals.
 DEALT_AT_ONCE = 50

@@ -11,8 +11,12 @@ class DeskConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
+        from delayedq.desk.models import Item
         from delayedq.desk.sweeping import close_unopened, close_withdrawn, forget_closed, let_wait
+        from delayedq.desk.verbs import VERBS
         from delayedq.store.pages import look_too
 
+        for verb in VERBS:
+            setattr(Item, verb.__name__, verb)
         for look in (let_wait, close_withdrawn, close_unopened, forget_closed):
             look_too(look)

@@ -11,16 +11,16 @@ from django.db import router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk import rules, trend
-from delayedq.desk.declaring import DeskTask, Mode
+from delayedq.desk.declaring import DeskTask
 from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import Automation
+from delayedq.desk.options import Mode
 from delayedq.desk.tasks import mode_set
 from delayedq.desk.trend import Period
 from delayedq.desk.visiting import measured
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from datetime import datetime, timedelta
 
     from delayedq.desk.agreement import Agreement
@@ -69,12 +69,10 @@ class TaskAutomation:
         return [(day, day.saved_as_in(self.total)) for day in reversed(self.days)]
 
     @property
-    def automated_line(self) -> str:
-        return _line(self.days, lambda day: day.share_automated)
-
-    @property
-    def agreement_line(self) -> str:
-        return _line(self.days, lambda day: day.agreement.share)
+    def lines(self) -> list[tuple[str, list[str]]]:
+        """The points of both lines of the chart, and the class of each."""
+        automated, agreement = [day.share_automated for day in self.days], [day.agreement.share for day in self.days]
+        return [("dq-series-arrived", _points(automated)), ("dq-series-finished", _points(agreement))]
 
 
 def tasks_of(user: Any, items: Any, now: datetime) -> list[TaskAutomation]:
@@ -144,8 +142,8 @@ def set_mode(user: Any, kind: str, mode: str) -> None:
         recorded.enqueue(task=kind, by=str(user), before=str(before), mode=str(new))
 
 
-def _line(days: list[Period], share: Callable[[Period], float | None]) -> str:
-    """The points of a line from the first day at the start to the last one at the end."""
-    step = WIDTH / max(len(days) - 1, 1)
-    known = [(number * step, value) for number, day in enumerate(days) if (value := share(day)) is not None]
-    return " ".join(f"{x:.1f},{2 + (HEIGHT - 4) * (1 - value):.1f}" for x, value in known)
+def _points(shares: list[float | None]) -> list[str]:
+    """Where these shares are, from the first day at the start to the last one at the end; None has no point."""
+    step = WIDTH / max(len(shares) - 1, 1)
+    known = [(number * step, share) for number, share in enumerate(shares) if share is not None]
+    return [f"{x:.1f},{2 + (HEIGHT - 4) * (1 - share):.1f}" for x, share in known]

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from delayedq.core.serialization import loads
 from delayedq.desk.coming import deadline_of, is_visit
 from delayedq.desk.errors import InvalidDecision, NotOpen, Replaced
+from delayedq.desk.tasks import decided
 from delayedq.exceptions import CannotRun, DeadlineExceeded, UnknownTask
 from delayedq.masking import masking_of
 from delayedq.models import FinishedMessage, Message
@@ -24,8 +25,8 @@ from delayedq.tasks import Task, task_at
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.desk.declaring import Desk
     from delayedq.desk.models import Item
+    from delayedq.desk.options import Desk
     from delayedq.store.protocol import Claimed, Offer
 
 #: The verbs that leave a message in the history.
@@ -207,8 +208,6 @@ def record(item: Item, verb: str, by: Any) -> None:
 
     What who decides is not to see (the handler's blind decision, a known answer) is in it once the item is closed.
     """
-    from delayedq.desk.tasks import decided
-
     task = task_at(item.kind)
     is_hidden = item.is_open and item.is_blind
     is_compared = not item.is_open or (item.truth is None and not item.is_blind)

@@ -11,8 +11,8 @@ from delayedq.core.ticks import later
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.desk.declaring import Desk
     from delayedq.desk.models import Item
+    from delayedq.desk.options import Desk
     from delayedq.models import Message
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task

@@ -66,7 +66,7 @@ def distribute(
 
     It ends when nobody may hold more. most: it ends after so many, and looks at no more than the first DEALT items that
     need no skill, or one of theirs. by: the user who does it; None: code. Raises ValueError for an unknown deal, and
-    NotAllowed if `by` may not assign.
+    NotAllowed if `by` may not assign, also if that is found out on the way: what was assigned until then stays so.
     """
     if by is not None:
         rules.demand(by, "assign", Item(queue=queue))
@@ -106,6 +106,19 @@ class _Turns:
         """What the user may take at this moment."""
         self.skills[user.pk] = {"", *rules.skills_of(user)}
         self._set_room(user, rules.room_of(user, self.queue))
+
+    def read_again(self, user: Any, by: Any) -> None:
+        """The same of a user who was refused: who may not work on the queue any more, or was deleted, has no turn.
+
+        Raises NotAllowed if it is `by` who may not assign any more.
+        """
+        if by is not None:
+            rules.demand(by, "assign", Item(queue=self.queue))
+        now = rules.active_users().filter(pk=user.pk).first()
+        if now is not None and rules.may(now, "take", self.queue):
+            self.read(user)
+        else:
+            self.people.remove(user)
 
     def heads(self) -> list[Item]:
         """The first of what one of them may take."""
@@ -173,7 +186,7 @@ def _dealt(item: Item, turns: _Turns, by: Any) -> bool:
         try:
             given = _given(item, user, by=by)
         except NotAllowed:  # the user, or the item, has changed meanwhile
-            turns.read(user)
+            turns.read_again(user, by)
             continue
         if given:
             turns.give(user, item)

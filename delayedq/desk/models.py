@@ -12,12 +12,13 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
-from delayedq.desk import verbs
-from delayedq.desk.declaring import Mode
+from delayedq.desk.options import Mode
 from delayedq.models.message import Now
 
 if TYPE_CHECKING:
     from django.contrib.auth.base_user import AbstractBaseUser
+
+    from delayedq.desk import verbs
 
 
 class State(models.TextChoices):
@@ -37,6 +38,8 @@ ENDING = (*HELD, State.POSTPONED)
 CLOSED = (State.DONE, State.WITHDRAWN)
 #: The generation of an item that no worker has opened yet.
 UNOPENED = -1
+#: Their words are those of the page of automation.
+MODES = [(mode.value, _(mode.value)) for mode in Mode]
 #: What comes first: see `ItemQuerySet.in_order`.
 ORDER = ("-priority", "due_or_last", "id")
 #: Where items without a due date are in the order: databases disagree on where NULL sorts, and indexes follow that.
@@ -124,53 +127,81 @@ class Item(models.Model):
     It has the verbs of `delayedq.desk.verbs`: each changes it only as it is in the table now.
     """
 
-    message_id = models.BigIntegerField(unique=True, help_text="The same in the history, when it is done.")
-    generation = models.IntegerField(default=0, help_text="That of the message which was shown.")
+    message_id = models.BigIntegerField(
+        _("message"), unique=True, help_text=_("The same in the history, when it is done.")
+    )
+    generation = models.IntegerField(_("generation"), default=0, help_text=_("That of the message which was shown."))
     digest = models.CharField(max_length=32, null=True, help_text="Of the arguments which were shown; empty: unknown.")
-    queue = models.CharField(max_length=NAME_LENGTH)
-    kind = models.CharField(max_length=NAME_LENGTH)
-    key = models.CharField(max_length=KEY_LENGTH, null=True, blank=True)
-    priority = models.SmallIntegerField(default=0)
-    skill = models.CharField(max_length=NAME_LENGTH, blank=True)
-    weight = models.PositiveSmallIntegerField(default=1)
+    queue = models.CharField(_("queue"), max_length=NAME_LENGTH)
+    kind = models.CharField(_("task"), max_length=NAME_LENGTH)
+    key = models.CharField(_("key"), max_length=KEY_LENGTH, null=True, blank=True)
+    priority = models.SmallIntegerField(_("priority"), default=0)
+    skill = models.CharField(_("skill"), max_length=NAME_LENGTH, blank=True)
+    weight = models.PositiveSmallIntegerField(_("weight"), default=1)
 
-    state = models.CharField(max_length=10, choices=State, default=State.WAITING)
-    is_open = models.BooleanField(default=True)
-    holder = models.ForeignKey(settings.AUTH_USER_MODEL, give_back, null=True, blank=True, related_name="+")
-    assigned_at = models.DateTimeField(null=True, blank=True)
-    until = models.DateTimeField(null=True, blank=True, help_text="When the assignment or the postponement ends.")
-    assignment = models.IntegerField(default=0, help_text="Counts changes of hands: it fences what a page may do.")
+    state = models.CharField(_("state"), max_length=10, choices=State, default=State.WAITING)
+    is_open = models.BooleanField(_("open"), default=True)
+    holder = models.ForeignKey(
+        settings.AUTH_USER_MODEL, give_back, null=True, blank=True, related_name="+", verbose_name=_("holder")
+    )
+    assigned_at = models.DateTimeField(_("assigned"), null=True, blank=True)
+    until = models.DateTimeField(
+        _("until"), null=True, blank=True, help_text=_("When the assignment or the postponement ends.")
+    )
+    assignment = models.IntegerField(
+        _("changes of hands"), default=0, help_text=_("Counts changes of hands: it fences what a page may do.")
+    )
     reason = models.TextField(blank=True, help_text="Why a person is needed: what the handler has said.")
     why = models.TextField(
         blank=True, default="", db_default="", help_text="Why it was postponed or sent back, the last time."
     )
-    opened_at = models.DateTimeField()
-    replaced_at = models.DateTimeField(null=True, blank=True, help_text="When it was opened anew: its message changed.")
-    due_at = models.DateTimeField(null=True, blank=True)
+    opened_at = models.DateTimeField(_("opened"))
+    replaced_at = models.DateTimeField(
+        _("opened anew"), null=True, blank=True, help_text=_("When it was opened anew: its message changed.")
+    )
+    due_at = models.DateTimeField(_("due"), null=True, blank=True)
     due_or_last = DueOrLast(default=LAST, editable=False)
-    warned_at = models.DateTimeField(null=True, blank=True)
-    escalated_at = models.DateTimeField(null=True, blank=True)
+    warned_at = models.DateTimeField(_("warned"), null=True, blank=True)
+    escalated_at = models.DateTimeField(_("escalated"), null=True, blank=True)
     escalated_from = models.CharField(
+        _("escalated from"),
         max_length=NAME_LENGTH,
         null=True,
         blank=True,
-        help_text="The queue of its message, which has stayed there.",
+        help_text=_("The queue of its message, which has stayed there."),
     )
 
-    mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
-    is_blind = models.BooleanField(default=False, help_text="Who decides does not see what the handler has decided.")
+    mode = models.CharField(_("mode"), max_length=10, choices=MODES)
+    is_blind = models.BooleanField(
+        _("decided blind"), default=False, help_text=_("Who decides does not see what the handler has decided.")
+    )
     proposal = models.TextField(null=True, blank=True, help_text="JSON: the decision of the handler.")
-    confidence = models.FloatField(null=True, blank=True)
+    confidence = models.FloatField(_("confidence"), null=True, blank=True)
     truth = models.TextField(null=True, blank=True, help_text="JSON: the right answer, where it was known before.")
     decision = models.TextField(null=True, blank=True, help_text="JSON: what became the result of the message.")
-    decided_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    decided_at = models.DateTimeField(null=True, blank=True)
-    seconds = models.FloatField(null=True, blank=True, help_text="From the assignment to the decision.")
-    agreed = models.BooleanField(null=True, help_text="Whether person and handler decided alike; empty: not measured.")
-    is_automated = models.BooleanField(default=False, help_text="The handler alone has decided.")
-    reviewed_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
-    rejections = models.PositiveSmallIntegerField(default=0, help_text="How often a review has sent it back.")
-    closed_at = models.DateTimeField(null=True, blank=True)
+    decided_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("decided by")
+    )
+    decided_at = models.DateTimeField(_("decided"), null=True, blank=True)
+    seconds = models.FloatField(
+        _("seconds"), null=True, blank=True, help_text=_("From the assignment to the decision.")
+    )
+    agreed = models.BooleanField(
+        _("agreed"), null=True, help_text=_("Whether person and handler decided alike; empty: not measured.")
+    )
+    is_automated = models.BooleanField(_("automated"), default=False, help_text=_("The handler alone has decided."))
+    reviewed_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        verbose_name=_("reviewed by"),
+    )
+    rejections = models.PositiveSmallIntegerField(
+        _("sent back"), default=0, help_text=_("How often a review has sent it back.")
+    )
+    closed_at = models.DateTimeField(_("closed"), null=True, blank=True)
 
     objects = ItemQuerySet.as_manager()
 
@@ -207,20 +238,25 @@ class Item(models.Model):
         """The id of the user who holds it at this moment; None: nobody does."""
         return self.holder_id if self.state in HELD and self.until is not None and self.until > now else None
 
-    take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
-    postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
-    report = verbs.report
+    if TYPE_CHECKING:  # it is given them when the app is loaded, as they know items, and items nothing of them
+        take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
+        postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
+        report = verbs.report
 
 
 class DeskQueue(models.Model):
     """How a queue is worked on; without a row everybody with the permission may take as much as they like."""
 
-    queue = models.CharField(max_length=NAME_LENGTH, unique=True)
-    groups = models.ManyToManyField("auth.Group", blank=True, help_text=_("Who works on it. None: everybody who may."))
-    capacity = models.PositiveIntegerField(
-        null=True, blank=True, help_text=_("The weight that one may hold at a time.")
+    queue = models.CharField(_("queue"), max_length=NAME_LENGTH, unique=True)
+    groups = models.ManyToManyField(
+        "auth.Group", blank=True, help_text=_("Who works on it. None: everybody who may."), verbose_name=_("groups")
     )
-    escalate_to = models.CharField(max_length=NAME_LENGTH, blank=True, help_text=_("Where what is late goes."))
+    capacity = models.PositiveIntegerField(
+        _("capacity"), null=True, blank=True, help_text=_("The weight that one may hold at a time.")
+    )
+    escalate_to = models.CharField(
+        _("escalate to"), max_length=NAME_LENGTH, blank=True, help_text=_("Where what is late goes.")
+    )
 
     class Meta:
         verbose_name = _("desk queue")
@@ -233,8 +269,8 @@ class DeskQueue(models.Model):
 class Automation(models.Model):
     """Who decides the messages of a task now; without a row, what its code says."""
 
-    kind = models.CharField(max_length=NAME_LENGTH, unique=True, help_text=_("The path of the task."))
-    mode = models.CharField(max_length=10, choices=[(mode.value, mode.value) for mode in Mode])
+    kind = models.CharField(_("task"), max_length=NAME_LENGTH, unique=True, help_text=_("The path of the task."))
+    mode = models.CharField(_("mode"), max_length=10, choices=MODES)
 
     class Meta:
         verbose_name = _("automation")
@@ -247,9 +283,9 @@ class Automation(models.Model):
 class Skill(models.Model):
     """What a user knows, maybe for a time."""
 
-    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+")
-    name = models.CharField(max_length=NAME_LENGTH)
-    until = models.DateTimeField(null=True, blank=True, help_text=_("When it is dropped; empty: never."))
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", verbose_name=_("user"))
+    name = models.CharField(_("skill"), max_length=NAME_LENGTH)
+    until = models.DateTimeField(_("until"), null=True, blank=True, help_text=_("When it is dropped; empty: never."))
 
     class Meta:
         verbose_name = _("skill")

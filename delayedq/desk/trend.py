@@ -10,7 +10,7 @@ from django.db.models import Case, Count, F, IntegerField, Q, Sum, Value, When
 
 from delayedq.conf import get_settings
 from delayedq.desk.agreement import Agreement
-from delayedq.desk.declaring import Mode
+from delayedq.desk.options import Mode
 
 if TYPE_CHECKING:
     from datetime import datetime

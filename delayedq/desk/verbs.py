@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.db import router, transaction
+from django.contrib.auth import get_user_model
+from django.db import IntegrityError, router, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
 from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
-from delayedq.desk import closing, signals
+from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
+from delayedq.desk.models import HELD, Item, State
 from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import store_for
 from delayedq.store.progress import read_progress, write_progress
@@ -29,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
 
-    from delayedq.desk.declaring import Desk
-    from delayedq.desk.models import Item
+    from delayedq.desk.options import Desk
 
 #: How far ahead something is postponed: the last days of the calendar can't be shown in all time zones.
 FURTHEST = timedelta(days=3_653)
@@ -52,17 +53,15 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
             raise _taken(item, now)
         _demand_takeable(item, now)
         if by is not None:
-            _rules().demand(by, "take" if by == user else "assign", item)
+            rules.demand(by, "take" if by == user else "assign", item)
         if holder != user.pk:
             closing.demand_current(item)
-            _rules().demand_fit(user, item)
+            rules.demand_fit(user, item)
         _hold(item, user, now)
 
 
 def unassign(self: Item, by: Any = None) -> None:
     """Give it back: it waits for anybody. Its holder may, and who may assign; they also end a postponement."""
-    from delayedq.desk.models import State
-
     with _changed(self, "unassign", by) as (item, now):
         _demand_held(self, item, by, now, or_may="assign")
         _free(item, State.WAITING)
@@ -70,12 +69,10 @@ def unassign(self: Item, by: Any = None) -> None:
 
 def renew(self: Item, by: Any) -> datetime:
     """Hold it for longer, from now on; returns until when. A page that is open does this. Raises NotAllowed."""
-    from delayedq.desk.models import State
-
     with _changed(self, "renew", by) as (item, now):
         _demand_held(self, item, by, now)
         if item.held_by(now) != by.pk:  # it fell back, and counts again in what they hold
-            _rules().demand_fit(by, item)
+            rules.demand_fit(by, item)
             item.state = State.ASSIGNED if item.state == State.WAITING else item.state
         item.until = now + _desk(item).hold
     assert self.until is not None
@@ -87,8 +84,6 @@ def postpone(self: Item, until: datetime, why: str = "", by: Any = None) -> None
 
     `until` is an aware datetime, in the future and at most ten years ahead.
     """
-    from delayedq.desk.models import State
-
     with _changed(self, "postpone", by) as (item, now):
         if until.utcoffset() is None or until <= now:
             raise InvalidPostponement(_("A follow-up date lies in the future, and has a time zone."))
@@ -131,8 +126,6 @@ def finish(self: Item, result: Any, by: Any = None) -> None:
 
 def approve(self: Item, by: Any = None) -> None:
     """Confirm a decision that is pending review: the message ends with it. Nobody reviews their own."""
-    from delayedq.desk.models import State
-
     with _changed(self, "approve", by) as (item, now):
         _demand_review(self, item, by)
         item.reviewed_by = by
@@ -145,25 +138,25 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
 
     Without such a person anybody may take it.
     """
-    from delayedq.desk.models import State
-
     with _changed(self, "send_back", by) as (item, now):
         _demand_review(self, item, by)
         maker = item.decided_by
         item.reviewed_by, item.rejections, item.why = by, item.rejections + 1, why
         _free(item, State.WAITING)
-        if maker is not None and _rules().may(maker, "take", item.queue, item._state.db):  # noqa: SLF001
+        if maker is not None and rules.may(maker, "take", item.queue, item._state.db):  # noqa: SLF001
             _hold(item, maker, now)
             item.state = State.REJECTED
+
+
+#: What an item is given when the app is loaded: see `apps.py`.
+VERBS = (take, assign, unassign, renew, postpone, report, finish, approve, send_back)
 
 
 @contextmanager
 def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]:
     """The row, locked, and this moment. It is saved at the end, recorded, and `given` is as it is."""
-    from delayedq.desk.models import Item
-
     alias = given._state.db or router.db_for_write(Item)  # noqa: SLF001 - Django's documented API
-    rows = Item.objects.using(alias).filter(pk=given.pk)
+    rows, item = Item.objects.using(alias).filter(pk=given.pk), given
     try:
         with transaction.atomic(using=alias):
             if not rows.update(state=F("state")):
@@ -182,7 +175,18 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
     except Replaced:
         closing.bring_forward(given)
         raise
+    except IntegrityError:
+        _demand_users(item, alias)
+        raise
     given.__dict__.update(item.__dict__)
+
+
+def _demand_users(item: Item, alias: str) -> None:
+    """Raises NotAllowed if somebody whom the item would name was deleted meanwhile: their row is not there any more."""
+    named = {pk for pk in (item.holder_id, item.decided_by_id, item.reviewed_by_id) if pk is not None}
+    users = get_user_model()._base_manager.using(alias)  # noqa: SLF001 - Django's documented API
+    if users.filter(pk__in=named).count() < len(named):
+        raise NotAllowed(_("The user was deleted meanwhile."))
 
 
 def _text(result: Any) -> str:
@@ -193,8 +197,6 @@ def _text(result: Any) -> str:
 
 
 def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
-    from delayedq.desk.models import State
-
     review = desk.review if item.truth is None else None
     if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
         closing.demand_current(item)
@@ -205,8 +207,6 @@ def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
 
 
 def _hold(item: Item, user: Any, now: datetime) -> None:
-    from delayedq.desk.models import State
-
     if item.held_by(now) != user.pk:
         item.state, item.holder, item.assigned_at = State.ASSIGNED, user, now
         item.assignment += 1
@@ -227,27 +227,23 @@ def _demand_open(item: Item, states: set[Any]) -> None:
 
 def _demand_takeable(item: Item, now: datetime) -> None:
     """It is neither decided nor postponed."""
-    from delayedq.desk.models import HELD, State
-
     is_over = item.until is not None and item.until <= now
     _demand_open(item, {State.WAITING, *HELD} | ({State.POSTPONED} if is_over else set()))
 
 
 def _demand_held(seen: Item, item: Item, by: Any, now: datetime, or_may: str = "") -> None:
     """`by` holds it, also past its time if nobody else has taken it since."""
-    from delayedq.desk.models import HELD, State
-
     others = {State.WAITING, State.POSTPONED} if by is None else {State.POSTPONED} if or_may else set()
     if by is not None and item.holder_id is not None and (or_may or item.holder_id == by.pk):
         others |= {State.WAITING}
     _demand_open(item, {*HELD, *others})
     if by is None:
         return
-    if or_may and (item.holder_id == by.pk or _rules().may(by, or_may, item.queue)):
+    if or_may and (item.holder_id == by.pk or rules.may(by, or_may, item.queue)):
         _demand_seen(seen, item)
         return
     if item.holder_id == by.pk:
-        _rules().demand(by, "take", item)  # which may have been withdrawn since
+        rules.demand(by, "take", item)  # which may have been withdrawn since
         _demand_seen(seen, item)
         return
     if item.held_by(now) is not None:
@@ -256,12 +252,10 @@ def _demand_held(seen: Item, item: Item, by: Any, now: datetime, or_may: str = "
 
 
 def _demand_review(seen: Item, item: Item, by: Any) -> None:
-    from delayedq.desk.models import State
-
     _demand_open(item, {State.REVIEW})
     if by is None:
         return
-    _rules().demand(by, "review", item)
+    rules.demand(by, "review", item)
     if item.decided_by_id == by.pk:
         raise NotAllowed(_("Nobody reviews their own decisions."))
     _demand_seen(seen, item)
@@ -280,9 +274,3 @@ def _taken(item: Item, now: datetime) -> Taken:
 
 def _desk(item: Item) -> Desk:
     return closing.desk_of(task_at(item.kind))
-
-
-def _rules() -> Any:
-    from delayedq.desk import rules
-
-    return rules

@@ -17,9 +17,9 @@ from delayedq.core.serialization import dumps, loads
 from delayedq.desk import closing, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.coming import deadline_of, next_visit
-from delayedq.desk.declaring import Mode, NeedsPerson, Proposal
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
+from delayedq.desk.options import Mode, NeedsPerson, Proposal
 from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
 from delayedq.masking import error_text
 from delayedq.store import served_store
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from delayedq.desk.declaring import Desk
+    from delayedq.desk.options import Desk
     from delayedq.store.protocol import Claimed
     from delayedq.worker.attempt import Attempt
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth.models import Group, Permission
 from django.test import Client
@@ -170,3 +172,15 @@ def test_its_texts_are_in_the_language_of_the_reader():
             for address in (LIST, f"{LIST}{item.pk}/change/")
         ]
         assert not [text for text in texts if not any(text in page for page in pages)], language
+
+
+def test_no_label_and_no_help_text_of_the_forms_is_left_in_english():
+    client = signed_in(person("boss", superuser=True))
+    item = opened()
+    addresses = [f"/admin/delayedq_desk/{model}/add/" for model in ("deskqueue", "automation", "skill")]
+    for address in (*addresses, f"{LIST}{item.pk}/change/"):
+        page = client.get(address, headers={"accept-language": "he"}).content.decode()
+        shown = r'<label[^>]*>([^<]+)|<option value="[a-z]+"[^>]*>([^<]+)|<div class="help"[^>]*>\s*<div>([^<]+)'
+        texts = [re.sub(r'"\w+"', "", "".join(text)) for text in re.findall(shown, page)]  # a key of the keyboard
+        assert len(texts) > 2
+        assert not [text for text in texts if re.search("[a-z]", text)], address

@@ -10,9 +10,9 @@ from django.test import Client
 from delayedq import Limit, desk
 from delayedq.desk import desk_task, trend
 from delayedq.desk.agreement import Agreement, drawn
-from delayedq.desk.declaring import Mode
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import Automation, Item, State
+from delayedq.desk.options import Mode
 from delayedq.desk.visiting import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due

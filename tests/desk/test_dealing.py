@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from django.contrib.auth.models import Group
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import desk
 from delayedq.desk import dealing, rules
+from delayedq.desk.errors import NotAllowed
 from delayedq.desk.models import DeskQueue, Item, Skill, State
 from delayedq.desk.signals import item_changed
 from delayedq.testing import clock, run_due
@@ -120,3 +122,44 @@ def test_who_holds_the_least_weight_gets_the_next_one_however_many_that_is(peopl
     many(refund, 4, 5, 6)
     assert desk.distribute(QUEUE, people) == 4
     assert [rules.load(user, QUEUE) for user in people] == [6, 6]
+
+
+@pytest.fixture
+def team(people):
+    """Those who work on the queue; who leads them is one of them."""
+    team, lead = Group.objects.create(name="team"), person("lead", "assign")
+    team.user_set.set([*people, lead])
+    DeskQueue.objects.create(queue=QUEUE).groups.add(team)
+    return team, lead
+
+
+@pytest.fixture
+def after_the_first():
+    """What happens as soon as one item was assigned."""
+    acts = []
+
+    def hear(item, **_):
+        while acts:
+            acts.pop()()
+
+    item_changed.connect(hear)
+    yield acts
+    item_changed.disconnect(hear)
+
+
+def test_who_leaves_the_team_meanwhile_is_tried_once_more_and_no_further(people, team, connection, after_the_first):
+    many(refund, *range(6))
+    after_the_first.append(lambda: team[0].user_set.remove(people[1]))
+    with CaptureQueriesContext(connection) as asked:
+        assert desk.distribute(QUEUE, people, by=team[1]) == 6
+    assert held() == [("ann", "")] * 6
+    locked = 'SET "state" = "delayedq_desk_item"."state"'
+    assert sum(locked in query["sql"].replace("`", '"') for query in asked) == 7
+
+
+def test_a_deal_ends_when_its_lead_may_deal_no_more(people, team, after_the_first):
+    many(refund, *range(6))
+    after_the_first.append(lambda: team[0].user_set.remove(team[1]))
+    with pytest.raises(NotAllowed, match="lead may not assign"):
+        desk.distribute(QUEUE, people, by=team[1])
+    assert held() == [("ann", "")]

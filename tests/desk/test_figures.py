@@ -185,4 +185,5 @@ def test_no_trend_goes_back_behind_what_is_still_stored(store, settings):
         assert (week.begin, week.share_automated) == (now - timedelta(days=3), 1.0)
         page = signed_in(ann).get("/desk/automation/").content.decode()
     assert "in 3 days" in page
+    assert 'd="M280.0,2.0h0"' in page  # the only day on which something was decided is a point of the chart
     assert page.count('<td class="dq-number" data-label="Compared">') == 3

@@ -12,9 +12,9 @@ from django.contrib.auth.models import Group
 from delayedq import Cancel, Fail, Retry, Snooze, desk
 from delayedq.compat import InvalidTask
 from delayedq.desk import NeedsPerson, Proposal, automating, desk_task
-from delayedq.desk.declaring import Desk
 from delayedq.desk.errors import DeskError
 from delayedq.desk.models import Automation, Item, Skill, State
+from delayedq.desk.options import Desk
 from delayedq.desk.visiting import UNKNOWN
 from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message

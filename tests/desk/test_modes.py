@@ -8,8 +8,8 @@ import pytest
 
 from delayedq import desk
 from delayedq.compat import InvalidTask
+from delayedq.desk import Share, desk_task
 from delayedq.desk.agreement import Agreement, drawn
-from delayedq.desk.declaring import Share, desk_task
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.desk.signals import item_due_soon, item_late
 from delayedq.desk.visiting import measured

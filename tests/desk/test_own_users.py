@@ -1,4 +1,7 @@
-"""A project whose users are of a model of its own: without groups, without a column for who is active, and so on."""
+"""A project whose users are of a model of its own: without groups, without a column for who is active, and so on.
+
+None of its queues is called "default".
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,9 @@ import sys
 import textwrap
 
 import pytest
+
+from delayedq.compat import TASKS_LOGGER
+from delayedq.desk.tasks import somewhere
 
 MODELS = """
     from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
@@ -58,7 +64,7 @@ PROGRAM = """
         STATIC_URL="static/",
         ROOT_URLCONF=__name__,
         ALLOWED_HOSTS=["testserver"],
-        TASKS={"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "OPTIONS": {}}},
+        TASKS={"default": {"BACKEND": "delayedq.backend.DelayedQBackend", "QUEUES": ["cases"]}},
     )
     django.setup()
     urlpatterns = [path("desk/", include("delayedq.desk.urls"))]
@@ -79,7 +85,7 @@ PROGRAM = """
     model = get_user_model()
     rights = {"is_superuser": True} if model.__name__ == "Clerk" else {}
     user = model._default_manager.create(email="ann@example.com", **rights)
-    DeskQueue.objects.create(queue="default", capacity=5)
+    DeskQueue.objects.create(queue="cases", capacity=5)
     decide.enqueue()
     decide.enqueue()
     run_due()
@@ -90,14 +96,14 @@ PROGRAM = """
         assert client.get(f"/desk/{page}").status_code == 200, page
     assert client.post(f"/desk/{first.pk}/take/").status_code == 302
     assert client.post(f"/desk/{first.pk}/finish/", {"value": "1"}).status_code == 302
-    assert desk.distribute("default") == 1
+    assert desk.distribute("cases") == 1
     assert list(Item.objects.order_by("pk").values_list("state", "holder")) == [("done", None), ("assigned", user.pk)]
     print("all is well")
 """
 JOBS = """
     from delayedq.desk import desk_task
 
-    @desk_task()
+    @desk_task(queue_name="cases")
     def decide(): ...
 """
 
@@ -119,3 +125,22 @@ def test_the_desk_works_with_the_users_of_a_project(model, tmp_path):
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert ended.stdout == "all is well\n", ended.stderr
+
+
+OURS = {"BACKEND": "delayedq.backend.DelayedQBackend"}
+DUMMY = {"BACKEND": f"{TASKS_LOGGER}.backends.dummy.DummyBackend"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "place"),
+    [
+        ({"default": OURS}, {"backend": "default", "queue_name": "default"}),
+        ({"default": OURS | {"QUEUES": ["a", "default"]}}, {"backend": "default", "queue_name": "default"}),
+        ({"default": DUMMY, "desk": OURS | {"QUEUES": ["b", "a"]}}, {"backend": "desk", "queue_name": "a"}),
+        ({"default": {"BACKEND": "gone.Backend"}, "desk": OURS}, {"backend": "desk", "queue_name": "default"}),
+        ({"default": DUMMY}, {}),
+    ],
+)
+def test_what_is_recorded_asks_for_no_queue_and_no_backend_called_default(settings, tasks, place):
+    settings.TASKS = tasks
+    assert somewhere() == place

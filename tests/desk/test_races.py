@@ -218,6 +218,20 @@ def test_what_is_assigned_to_a_person_while_they_are_deleted_is_not_held_by_nobo
     assert [desk.take_next(bob, QUEUE) for _ in items] == items
 
 
+def test_who_was_deleted_meanwhile_is_given_nothing_and_has_reviewed_nothing():
+    gone, bob = person("gone", superuser=True), person("bob", *ALL)
+    items, decided = [opened() for _ in range(2)], opened(reviewed)
+    decided.take(bob)
+    decided.finish(PAID, by=bob)
+    User.objects.get(pk=gone.pk).delete()
+    for act in (lambda: items[0].assign(gone), lambda: items[0].take(gone), lambda: decided.approve(by=gone)):
+        with pytest.raises(NotAllowed, match="The user was deleted meanwhile"):
+            act()
+    assert Item.objects.get(pk=decided.pk).state == State.REVIEW
+    assert desk.distribute(QUEUE, [gone, bob]) == 2
+    assert set(desk.items().assigned(bob)) == set(items)
+
+
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_the_round_of_a_worker_waits_for_nobody_who_decides(alias, store):
     ann = person("ann", *ALL)

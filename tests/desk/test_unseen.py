@@ -10,8 +10,8 @@ from django.test import Client
 
 from delayedq import desk
 from delayedq.desk.agreement import Agreement, drawn
-from delayedq.desk.declaring import LEAST_BLIND, Desk
 from delayedq.desk.models import Automation, Item, State
+from delayedq.desk.options import LEAST_BLIND, Desk
 from delayedq.desk.visiting import measured
 from delayedq.models import Message
 from delayedq.testing import run_due

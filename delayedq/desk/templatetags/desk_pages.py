@@ -10,9 +10,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from delayedq.desk.declaring import Mode
 from delayedq.desk.framing import link
 from delayedq.desk.models import State
+from delayedq.desk.options import Mode
 from delayedq.operations.wording import exact, relative, span
 
 if TYPE_CHECKING:
