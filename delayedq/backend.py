@@ -15,11 +15,14 @@ from django.db import OperationalError, transaction
 
 from delayedq import results
 from delayedq.compat import (
+    DEFAULT_TASK_QUEUE_NAME,
     BaseTaskBackend,
     InvalidTask,
+    InvalidTaskBackend,
     TaskResult,
     TaskResultDoesNotExist,
     TaskResultStatus,
+    task_backends,
     task_enqueued,
 )
 from delayedq.core.other_names import hint
@@ -252,3 +255,20 @@ class DelayedQBackend(OfferingBackend):
             f"No message has the id {result_id} in the database {alias!r}: its history was pruned, it was never "
             "committed, or it is in the database of another backend."
         )
+
+
+def somewhere() -> dict[str, Any]:
+    """A backend of delayedq and a queue that it has, for tasks of delayedq itself: a project may have no "default"."""
+    for backend in filter(None, map(_ours, task_backends)):
+        queues = {str(name) for name in backend.queues}
+        has_default = not queues or DEFAULT_TASK_QUEUE_NAME in queues
+        return {"backend": backend.alias, "queue_name": DEFAULT_TASK_QUEUE_NAME if has_default else min(queues)}
+    return {}  # as in tests of a project, where a backend of Django calls tasks at once
+
+
+def _ours(alias: str) -> OfferingBackend | None:
+    try:
+        backend = task_backends[alias]
+    except InvalidTaskBackend:  # of which `task` tells more
+        return None
+    return backend if isinstance(backend, OfferingBackend) else None

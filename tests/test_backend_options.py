@@ -13,7 +13,8 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections
 
-from delayedq.compat import default_task_backend, task_backends
+from delayedq.backend import somewhere
+from delayedq.compat import TASKS_LOGGER, default_task_backend, task_backends
 from delayedq.compat import task as django_task
 from delayedq.models import Message
 from delayedq.store import store_for
@@ -168,3 +169,38 @@ def test_a_queue_apart_from_the_models_of_its_tasks_is_a_message_of_check(backen
     settings.TASKS = {"default": {**settings.TASKS["default"], "OPTIONS": {"DATABASE": "postgresql"}}}
     warned = [message for message in run_checks() if message.id == "delayedq.W007"]
     assert any("'tests_app' are stored in 'postgresql', its models in 'default'" in message.msg for message in warned)
+
+
+OURS = {"BACKEND": BACKEND}
+DUMMY = {"BACKEND": f"{TASKS_LOGGER}.backends.dummy.DummyBackend"}
+
+
+@pytest.mark.parametrize(
+    ("tasks", "place"),
+    [
+        ({"default": OURS}, {"backend": "default", "queue_name": "default"}),
+        ({"default": OURS | {"QUEUES": ["a", "default"]}}, {"backend": "default", "queue_name": "default"}),
+        ({"default": DUMMY, "desk": OURS | {"QUEUES": ["b", "a"]}}, {"backend": "desk", "queue_name": "a"}),
+        ({"default": {"BACKEND": "gone.Backend"}, "desk": OURS}, {"backend": "desk", "queue_name": "default"}),
+        ({"default": DUMMY}, {}),
+    ],
+)
+def test_tasks_of_delayedq_go_where_there_is_a_backend_and_a_queue(settings, tasks, place):
+    settings.TASKS = tasks
+    assert somewhere() == place
+
+
+@pytest.mark.parametrize("app", ["delayedq.pipeline", "delayedq.desk"])
+def test_an_app_of_ours_needs_no_queue_called_default(app, tmp_path):
+    (tmp_path / "project.py").write_text(f"""
+INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "delayedq", "{app}"]
+DATABASES = {{"default": {{"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}}}
+TASKS = {{"default": {{"BACKEND": "{BACKEND}", "QUEUES": ["mail"]}}}}
+""")
+    program = f"import django; django.setup(); import {app}.tasks"
+    ended = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": f"{Path(__file__).parents[1]}:{tmp_path}", "DJANGO_SETTINGS_MODULE": "project"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr

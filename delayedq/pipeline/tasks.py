@@ -11,6 +11,7 @@ import sys
 from datetime import timedelta
 from tempfile import TemporaryFile
 
+from delayedq.backend import somewhere
 from delayedq.exceptions import PipelineError
 from delayedq.tasks import current_message, task
 
@@ -19,14 +20,14 @@ CHECKED_EVERY = 1.0
 _TOLD = 2000
 
 
-@task
+@task(**somewhere())
 def schedule_step(arguments: list[str]) -> str:
     """Run one step, such as `["archive"]`, unless it is waiting or running already. Tells what became of that."""
     scheduled = run_step.schedule_in(timedelta(), arguments, key=arguments[0], on_conflict="keep")
     return str(scheduled.outcome)
 
 
-@task(max_attempts=5)
+@task(max_attempts=5, **somewhere())
 def run_step(arguments: list[str]) -> str:
     """`manage.py run_pipeline` with these arguments, in a process of its own: Java's memory goes with it.
 

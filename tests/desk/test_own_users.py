@@ -11,9 +11,6 @@ import textwrap
 
 import pytest
 
-from delayedq.compat import TASKS_LOGGER
-from delayedq.desk.tasks import somewhere
-
 MODELS = """
     from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
     from django.contrib.auth.models import PermissionsMixin
@@ -125,22 +122,3 @@ def test_the_desk_works_with_the_users_of_a_project(model, tmp_path):
     ended = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
 
     assert ended.stdout == "all is well\n", ended.stderr
-
-
-OURS = {"BACKEND": "delayedq.backend.DelayedQBackend"}
-DUMMY = {"BACKEND": f"{TASKS_LOGGER}.backends.dummy.DummyBackend"}
-
-
-@pytest.mark.parametrize(
-    ("tasks", "place"),
-    [
-        ({"default": OURS}, {"backend": "default", "queue_name": "default"}),
-        ({"default": OURS | {"QUEUES": ["a", "default"]}}, {"backend": "default", "queue_name": "default"}),
-        ({"default": DUMMY, "desk": OURS | {"QUEUES": ["b", "a"]}}, {"backend": "desk", "queue_name": "a"}),
-        ({"default": {"BACKEND": "gone.Backend"}, "desk": OURS}, {"backend": "desk", "queue_name": "default"}),
-        ({"default": DUMMY}, {}),
-    ],
-)
-def test_what_is_recorded_asks_for_no_queue_and_no_backend_called_default(settings, tasks, place):
-    settings.TASKS = tasks
-    assert somewhere() == place
