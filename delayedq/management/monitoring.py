@@ -7,6 +7,7 @@ import tempfile
 from argparse import ArgumentTypeError
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.management.arguments import age
 from delayedq.operations.databases import all_databases
-from delayedq.operations.health import health
+from delayedq.operations.health import health_within
 from delayedq.operations.wording import printable
 from delayedq.worker.endpoints import Answer, Endpoint, Endpoints, listen
 from delayedq.worker.liveness import HealthFile, Liveness, Reporting
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
     from delayedq.worker.fleet import Fleet
 
+#: How long `health` waits for a database, unless it is told.
+ANSWERED = timedelta(seconds=10)
 #: The highest port.
 LAST_PORT = 65_535
 
@@ -104,12 +107,16 @@ def show_metrics(stdout: OutputWrapper) -> None:
 def add_health(parser: ArgumentParser) -> None:
     parser.add_argument("--oldest-due", type=age, metavar="AGE", help="Fail if a message has been due for longer; 60s.")
     parser.add_argument("--workers-here", action="store_true", help="Fail if no worker of this host lives.")
+    parser.add_argument(
+        "--timeout", type=age, default=ANSWERED, metavar="AGE", help="Fail if a database takes longer (default: 10s)."
+    )
 
 
 def run_health(stdout: OutputWrapper, options: dict[str, Any]) -> None:
     """Say what was checked in each database. Exits with 1 if something failed."""
+    timeout = options["timeout"]
     asked = {"oldest_due": options["oldest_due"], "workers_here": options["workers_here"]}
-    checks = [check for store in all_databases() for check in health(store, **asked)]
+    checks = [check for store in all_databases() for check in health_within(timeout, store, **asked)]
     passed, failed = _("ok"), _("FAILED")
     for check in checks:
         stdout.write(f"{passed if check.passed else failed}: {printable(check.sentence)}")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import Future
 from datetime import timedelta
+from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import Error, transaction
+from django.db import Error, connections, transaction
+from django.utils import translation
 from django.utils.translation import gettext as _
 
 from delayedq.models import Message
@@ -38,6 +41,33 @@ def health(store: Store, *, oldest_due: timedelta | None = None, workers_here: b
     except Error as error:
         about = {"alias": repr(store.alias), "error": str(error).strip()}
         return [Check(False, _("The database %(alias)s does not let a worker claim: %(error)s") % about)]
+
+
+def health_within(
+    timeout: timedelta, store: Store, *, oldest_due: timedelta | None = None, workers_here: bool = False
+) -> list[Check]:
+    """The same, or what says that it took longer.
+
+    In a thread of its own: nothing else ends the wait for a server that accepts a connection and never answers.
+    """
+    found: Future[list[Check]] = Future()
+    language = translation.get_language()
+
+    def ask() -> None:
+        try:
+            with translation.override(language):
+                found.set_result(health(store, oldest_due=oldest_due, workers_here=workers_here))
+        except Exception as error:  # noqa: BLE001 - it is raised below
+            found.set_exception(error)
+        finally:
+            connections.close_all()
+
+    Thread(target=ask, daemon=True).start()
+    try:
+        return found.result(timeout.total_seconds())
+    except TimeoutError:
+        about = {"alias": repr(store.alias), "span": span(timeout)}
+        return [Check(False, _("The database %(alias)s did not answer within %(span)s.") % about)]
 
 
 def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -> Iterator[Check]:

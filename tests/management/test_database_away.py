@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 
@@ -34,6 +35,16 @@ def test_it_says_so_in_a_sentence(alias, environment, verb, said):
     assert done.returncode == 1
     assert said in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_a_server_that_accepts_and_never_answers_fails_a_probe_in_time(alias, environment):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgres://nobody@127.0.0.1:{server.getsockname()[1]}/nothing"
+        command = [sys.executable, "-m", "django", "delayedq", "health", "--timeout", "1s"]
+        environment |= {"DATABASE_URL": url}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "FAILED: The database 'default' did not answer within 1 s.\n")
 
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
