@@ -69,7 +69,7 @@ def test_the_bare_decorator_makes_a_task_with_the_defaults():
     assert isinstance(made, DjangoTask)
     assert (made.priority, made.queue_name, made.backend, made.run_after) == (0, "default", "default", None)
     assert (made.max_attempts, made.backoff, made.timeout, made.metadata) == (8, Exponential(), None, None)
-    assert (made.name, made.module_path) == ("add", "tests.test_tasks.add")
+    assert (made.name, made.module_path) == ("add", "tests.tasks.test_tasks.add")
 
 
 def test_the_decorator_takes_options():
@@ -121,7 +121,7 @@ def test_a_context_is_asked_for_by_name():
 def test_a_wrong_option_is_refused_by_name(option, value, reason):
     with pytest.raises(InvalidTask, match=reason):
         task(**{option: value})(add)
-    assert "tests.test_tasks.add" not in registered
+    assert "tests.tasks.test_tasks.add" not in registered
 
 
 @pytest.mark.parametrize("option", ["max_attempts", "metadata"])
@@ -239,18 +239,18 @@ def test_tasks_py_of_each_app_is_found():
 def test_a_changed_copy_does_not_take_the_place_of_its_task():
     made = task(add)
     assert made.using(max_attempts=2).max_attempts == 2
-    assert task_at("tests.test_tasks.add") is made
+    assert task_at("tests.tasks.test_tasks.add") is made
 
 
 def test_a_function_that_is_defined_again_takes_the_place_of_the_first():
     task(add)
     again = type(add)(add.__code__, add.__globals__, "add", add.__defaults__)
     made = task(again)
-    assert task_at("tests.test_tasks.add") is made
+    assert task_at("tests.tasks.test_tasks.add") is made
 
 
 @pytest.mark.parametrize(
-    "path", ["os.system", "tests.test_tasks.add", "tests.app.tasks", "tests.app.tasks.nobody", "", "a b"]
+    "path", ["os.system", "tests.tasks.test_tasks.add", "tests.app.tasks", "tests.app.tasks.nobody", "", "a b"]
 )
 def test_what_is_not_registered_is_unknown_whether_it_exists_or_not(path):
     with pytest.raises(UnknownTask, match=r"No task is registered as .*tasks\.py"):

@@ -16,9 +16,9 @@ from delayedq.tasks import registered, task
 from delayedq.testing import clock, run_due, run_until
 from tests.app import lifecycle, tasks
 from tests.flows.given import does
+from tests.results.test_waiting import LONG, worker_of
 from tests.test_checks import found
 from tests.test_lifecycle import plain
-from tests.test_waiting import LONG, worker_of
 
 NOW = datetime(2026, 3, 8, 6, 55, tzinfo=UTC)
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
