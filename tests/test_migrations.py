@@ -20,7 +20,7 @@ from django.db import connection
 from django.db.migrations.loader import MigrationLoader
 from django.utils.timezone import now
 from delayedq.desk.models import Item
-from delayedq.desk.sweeping import let_wait
+from delayedq.desk.rounds import let_wait
 from delayedq.store import default_store
 
 def migrate(name):

@@ -1,6 +1,6 @@
 """The desk: messages that people decide, until a machine can. See docs/desk.md.
 
-Start with `declaring.py` (`desk_task`); `visiting.py` is what a worker does with a message of it, `verbs.py` what
+Start with `decorator.py` (`desk_task`); `visits.py` is what a worker does with a message of it, `verbs.py` what
 people do with the item that it opens, and `agreement.py` how much of it a machine may decide.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from delayedq.desk.declaring import DeskTask, desk_task
+from delayedq.desk.decorator import DeskTask, desk_task
 from delayedq.desk.errors import DeskError, InvalidDecision, NotAllowed, NotOpen, Taken
 from delayedq.desk.options import NeedsPerson, Proposal, Share
 
@@ -36,9 +36,9 @@ __all__ = [
 
 #: What needs the tables, and is imported when it is asked for: tasks are defined before the models are loaded.
 _LATER = {
-    "take_next": "delayedq.desk.dealing",
-    "distribute": "delayedq.desk.dealing",
-    "plant": "delayedq.desk.planting",
+    "take_next": "delayedq.desk.assignment",
+    "distribute": "delayedq.desk.assignment",
+    "plant": "delayedq.desk.known_answers",
     "status_of": "delayedq.desk.status",
 }
 

@@ -10,12 +10,12 @@ from django.contrib import admin
 from django.urls import include, path
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.desk import automating, rules
-from delayedq.desk.closing import shown_result
+from delayedq.desk import automation_page, rules
+from delayedq.desk.display import text_of
+from delayedq.desk.ends import shown_result
 from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import HELD, Automation, DeskQueue, Item, Skill
-from delayedq.desk.paging import queues_of
-from delayedq.desk.showing import text_of
+from delayedq.desk.open_items import queues_of
 from delayedq.desk.urls import app_name, pages
 from delayedq.tasks import registered
 
@@ -128,7 +128,7 @@ class AutomationForm(AnyForm):
         kind, mode = given.get("kind", self.instance.kind), given.get("mode")
         try:
             if kind and mode and self.has_changed():
-                automating.demand_mode(self.user, kind, mode)
+                automation_page.demand_mode(self.user, kind, mode)
         except DeskError as refused:
             field = "kind" if isinstance(refused, NotAllowed) else "mode"
             self.add_error(field if field in self.fields else None, str(refused))
@@ -154,7 +154,7 @@ class AutomationAdmin(AnyAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """To delete a row sets the mode of the code again. That of a task that is gone sets nothing."""
         may = bool(super().has_delete_permission(request, obj))
-        return may and (obj is None or obj.kind not in registered or automating.may_set_of(request.user, obj.kind))
+        return may and (obj is None or obj.kind not in registered or automation_page.may_set_of(request.user, obj.kind))
 
 
 def _of_user(form: Any, request: HttpRequest) -> Any:

@@ -12,7 +12,7 @@ class DeskConfig(AppConfig):
 
     def ready(self) -> None:
         from delayedq.desk.models import Item
-        from delayedq.desk.sweeping import close_unopened, close_withdrawn, forget_closed, let_wait
+        from delayedq.desk.rounds import close_unopened, close_withdrawn, forget_closed, let_wait
         from delayedq.desk.verbs import VERBS
         from delayedq.store.pages import look_too
 

@@ -12,8 +12,8 @@ from django.db.models import Q, Value
 from django.db.models.functions import Coalesce
 
 from delayedq.desk.models import State
-from delayedq.desk.paging import queues_of
-from delayedq.desk.visiting import measured
+from delayedq.desk.open_items import queues_of
+from delayedq.desk.visits import measured
 from delayedq.operations.counting import BOUND, Count, bounded_rows
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from django.contrib.auth.decorators import login_required
 from django.urls import path
 
-from delayedq.desk import acting, views
+from delayedq.desk import item_pages, views
 
 if TYPE_CHECKING:
     from django.urls import URLPattern
@@ -21,16 +21,16 @@ def pages(site: Any = None) -> list[URLPattern]:
     guarded: Any = login_required if site is None else site.admin_view
     routes: dict[str, tuple[str, Any]] = {
         "mine": ("", views.mine),
-        "next": ("next/", acting.take_next),
+        "next": ("next/", item_pages.take_next),
         "team": ("team/", views.team),
-        "deal": ("team/deal/", acting.deal),
+        "deal": ("team/deal/", item_pages.deal),
         "review": ("review/", views.review),
         "figures": ("figures/", views.figures),
         "automation": ("automation/", views.automation),
-        "mode": ("automation/mode/", acting.set_mode),
-        "item": ("<int:pk>/", acting.one),
-        "file": ("<int:pk>/file/<int:comment>/", acting.attached),
-        "act": ("<int:pk>/<slug:verb>/", acting.act),
+        "mode": ("automation/mode/", item_pages.set_mode),
+        "item": ("<int:pk>/", item_pages.one),
+        "file": ("<int:pk>/file/<int:comment>/", item_pages.attached),
+        "act": ("<int:pk>/<slug:verb>/", item_pages.act),
     }
     return [path(route, guarded(view), {"site": site}, name=name) for name, (route, view) in routes.items()]
 

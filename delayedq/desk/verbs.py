@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
-from delayedq.desk import closing, rules, signals
+from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
 from delayedq.desk.models import HELD, Item, State
@@ -55,7 +55,7 @@ def assign(self: Item, user: Any, by: Any = None) -> None:
         if by is not None:
             rules.demand(by, "take" if by == user else "assign", item)
         if holder != user.pk:
-            closing.demand_current(item)
+            ends.demand_current(item)
             rules.demand_fit(user, item)
         _hold(item, user, now)
 
@@ -117,10 +117,10 @@ def finish(self: Item, result: Any, by: Any = None) -> None:
     with _changed(self, "finish", by) as (item, now):
         _demand_held(self, item, by, now)
         desk = _desk(item)
-        text = _text(closing.checked(desk, result))
+        text = _text(ends.checked(desk, result))
         item.decision, item.decided_by, item.decided_at = text, by, now
         item.seconds = (now - item.assigned_at).total_seconds() if item.assigned_at else None
-        item.agreed = closing.agreed(item, desk)
+        item.agreed = ends.agreed(item, desk)
         _end_or_review(item, desk, now)
 
 
@@ -130,7 +130,7 @@ def approve(self: Item, by: Any = None) -> None:
         _demand_review(self, item, by)
         item.reviewed_by = by
         _free(item, State.DONE)
-        closing.close(item, _desk(item), now)
+        ends.close(item, _desk(item), now)
 
 
 def send_back(self: Item, why: str, by: Any = None) -> None:
@@ -165,15 +165,15 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
             try:
                 yield item, now
                 item.save(using=alias)
-                if verb in closing.RECORDED:
-                    closing.record(item, verb, by)
-                if verb in closing.DECIDING:
-                    closing.call_on_finish(item)
+                if verb in ends.RECORDED:
+                    ends.record(item, verb, by)
+                if verb in ends.DECIDING:
+                    ends.call_on_finish(item)
             except UnknownTask as unknown:  # it was removed from the code: one such item is no error of a page
                 raise NotOpen(str(unknown)) from None
             signals.tell(signals.item_changed, item, verb=verb, by=by)
     except Replaced:
-        closing.bring_forward(given)
+        ends.bring_forward(given)
         raise
     except IntegrityError:
         _demand_users(item, alias)
@@ -199,11 +199,11 @@ def _text(result: Any) -> str:
 def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
     review = desk.review if item.truth is None else None
     if item.rejections or (review is not None and drawn(item.message_id, "review") < review.share):
-        closing.demand_current(item)
+        ends.demand_current(item)
         _free(item, State.REVIEW)
     else:
         _free(item, State.DONE)
-        closing.close(item, desk, now)
+        ends.close(item, desk, now)
 
 
 def _hold(item: Item, user: Any, now: datetime) -> None:
@@ -220,7 +220,7 @@ def _free(item: Item, state: str) -> None:
 
 def _demand_open(item: Item, states: set[Any]) -> None:
     if item.state == "withdrawn":
-        raise NotOpen(closing.ended(item))
+        raise NotOpen(ends.ended(item))
     if item.state not in states:
         raise NotOpen(_("The item is %(state)s.") % {"state": item.get_state_display()})
 
@@ -273,4 +273,4 @@ def _taken(item: Item, now: datetime) -> Taken:
 
 
 def _desk(item: Item) -> Desk:
-    return closing.desk_of(task_at(item.kind))
+    return ends.desk_of(task_at(item.kind))

@@ -1,4 +1,4 @@
-"""The lists and figures of the desk. `acting.py` has what is done with an item.
+"""The lists and figures of the desk. `item_pages.py` has what is done with an item.
 
 What a page reads does not grow with what is open: a list is a page of it, and a count stops at a bound.
 """
@@ -11,12 +11,12 @@ from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from delayedq.desk import automating, paging, rules
+from delayedq.desk import automation_page, open_items, rules
 from delayedq.desk import figures as counted
-from delayedq.desk.acting import DEALT_AT_ONCE
-from delayedq.desk.framing import asked_queue, framed
+from delayedq.desk.display import rows_of
+from delayedq.desk.frames import asked_queue, framed
+from delayedq.desk.item_pages import DEALT_AT_ONCE
 from delayedq.desk.models import HELD, State
-from delayedq.desk.showing import rows_of
 from delayedq.operations.counting import Count, bounded_rows
 from delayedq.store import store_for
 
@@ -64,16 +64,16 @@ def _to_review(user: Any, items: Any) -> Count:
     return Count(len(pending.rows), exact=True if pending.after is None else None)
 
 
-def _pending(user: Any, items: Any) -> paging.Page:
+def _pending(user: Any, items: Any) -> open_items.Page:
     """The first decisions of others that are pending review."""
     rows = items.filter(state=State.REVIEW).exclude(decided_by=user).select_related("decided_by")
-    return paging.page_of_queues(rows, list(paging.queues_of(rows)), "", SHOWN)
+    return open_items.page_of_queues(rows, list(open_items.queues_of(rows)), "", SHOWN)
 
 
 def _waiting(user: Any, items: Any) -> list[Waiting]:
     waiting, skills = [], rules.skills_of(user)
-    for queue in paging.queues_of(items.open()):
-        heads = paging.heads_of_unassigned(items, queue, skills, SHOWN)
+    for queue in open_items.queues_of(items.open()):
+        heads = open_items.heads_of_unassigned(items, queue, skills, SHOWN)
         if heads and rules.may(user, "take", queue):
             number = Count(len(heads), exact=True if len(heads) < SHOWN else None)
             waiting.append(Waiting(queue, number, heads[0].due_at))
@@ -87,7 +87,7 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     items: Any = rules.visible(request.user)
     now = store_for(items.db).now()
     queue, only = asked_queue(request.GET), request.GET.get("only", "")
-    queues = {name: bounded_rows(_open(items, name), COUNTED) for name in paging.queues_of(items.open())}
+    queues = {name: bounded_rows(_open(items, name), COUNTED) for name in open_items.queues_of(items.open())}
     chosen = items.select_related("holder")
     names, after = [queue] if queue else list(queues), request.GET.get("after", "")
     page = _of_team(chosen, only, names, after)
@@ -113,16 +113,16 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     return framed(request, site, "team", context)
 
 
-def _of_team(items: Any, only: str, queues: list[str], after: str) -> paging.Page:
+def _of_team(items: Any, only: str, queues: list[str], after: str) -> open_items.Page:
     """A page of what is open, or of one state of it."""
     if only in ENDING_FILTERS:
-        return paging.page_of_ending(items, ENDING_FILTERS[only], queues, after, SHOWN)
+        return open_items.page_of_ending(items, ENDING_FILTERS[only], queues, after, SHOWN)
     if only == "unassigned":
-        return paging.page_of_unassigned(items, queues, after, SHOWN)
+        return open_items.page_of_unassigned(items, queues, after, SHOWN)
     if only == "late":
-        return paging.page_of_late(items, queues, after, SHOWN)
+        return open_items.page_of_late(items, queues, after, SHOWN)
     shown = items.filter(state=State.REVIEW) if only == "in_review" else items.open()
-    return paging.page_of_queues(shown, queues, after, SHOWN)
+    return open_items.page_of_queues(shown, queues, after, SHOWN)
 
 
 def _open(items: Any, queue: str) -> Any:
@@ -169,8 +169,8 @@ def automation(request: HttpRequest, site: Any = None) -> HttpResponse:
     context = {
         "title": _("Automation"),
         "now": now,
-        "tasks": automating.tasks_of(request.user, items, now),
-        "days": automating.days(now),
-        "may_set": automating.may_set(request.user),
+        "tasks": automation_page.tasks_of(request.user, items, now),
+        "days": automation_page.days(now),
+        "may_set": automation_page.may_set(request.user),
     }
     return framed(request, site, "automation", context)

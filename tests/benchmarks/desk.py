@@ -193,7 +193,7 @@ def acts(boss: Any) -> dict[str, Callable[[], object]]:
     from django.test import Client
 
     from delayedq import desk
-    from delayedq.desk.paging import page
+    from delayedq.desk.open_items import page
 
     client, queue = Client(), QUEUES[0]
     client.force_login(boss)

@@ -280,7 +280,7 @@ def test_a_page_renews_three_times_in_a_hold(stopped, ann, monkeypatch):
     item = opened(refund, 10)
     item.take(ann)
     hold = timedelta(seconds=90)
-    monkeypatch.setattr("delayedq.desk.acting._desk", lambda item: replace(refund.desk, hold=hold))
+    monkeypatch.setattr("delayedq.desk.item_pages._desk", lambda item: replace(refund.desk, hold=hold))
     page = stopped(f"{DESK}{item.pk}/")
     for _ in range(3):
         with page.expect_response("**/renew/") as renewed:

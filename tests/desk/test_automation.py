@@ -13,7 +13,7 @@ from delayedq.desk.agreement import Agreement, drawn
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import Automation, Item, State
 from delayedq.desk.options import Mode
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, braked, opened, person, refund, reviewed, told

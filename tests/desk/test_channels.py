@@ -7,7 +7,7 @@ import pytest
 from delayedq import Limit
 from delayedq.desk import desk_task
 from delayedq.desk.models import Item, State
-from delayedq.desk.sweeping import close_withdrawn
+from delayedq.desk.rounds import close_withdrawn
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import run_due
 from tests.desk.given import ALL, PAID, QUEUE, RefundForm, person

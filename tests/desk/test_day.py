@@ -21,7 +21,7 @@ from delayedq.core.erlang import Traffic, chance_to_wait
 from delayedq.desk import figures, trend
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.models import DeskQueue, Item
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, person
 

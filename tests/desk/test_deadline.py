@@ -11,7 +11,7 @@ from delayedq import desk
 from delayedq.desk import desk_task
 from delayedq.desk.errors import NotOpen
 from delayedq.desk.models import Item, State
-from delayedq.desk.sweeping import close_withdrawn
+from delayedq.desk.rounds import close_withdrawn
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, RefundForm, opened, person, refund

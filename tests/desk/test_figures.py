@@ -9,11 +9,11 @@ import pytest
 from django.test import Client
 
 from delayedq import desk
-from delayedq.desk import automating, figures, trend
+from delayedq.desk import automation_page, figures, trend
 from delayedq.desk.agreement import Agreement
 from delayedq.desk.figures import PersonFigures
 from delayedq.desk.models import Automation, Item
-from delayedq.desk.sweeping import forget_closed
+from delayedq.desk.rounds import forget_closed
 from delayedq.operations.counting import Count
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
@@ -83,7 +83,7 @@ def test_the_days_of_the_table_add_up_to_the_time_saved_and_show_who_was_right()
             opened()
         now = time.advance(hours=1)
         (one,) = [
-            one for one in automating.tasks_of(ann, desk.items(), now) if one.kind == refund.module_path
+            one for one in automation_page.tasks_of(ann, desk.items(), now) if one.kind == refund.module_path
         ]  # fmt: skip
         assert [saved for _, saved in one.rows[:3]] == [timedelta(minutes=30), timedelta(), timedelta()]
         assert sum((saved for _, saved in one.rows), timedelta()) == one.total.saved

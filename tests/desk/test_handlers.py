@@ -11,11 +11,11 @@ from django.contrib.auth.models import Group
 
 from delayedq import Cancel, Fail, Retry, Snooze, desk
 from delayedq.compat import InvalidTask
-from delayedq.desk import NeedsPerson, Proposal, automating, desk_task
+from delayedq.desk import NeedsPerson, Proposal, automation_page, desk_task
 from delayedq.desk.errors import DeskError
 from delayedq.desk.models import Automation, Item, Skill, State
 from delayedq.desk.options import Desk
-from delayedq.desk.visiting import UNKNOWN
+from delayedq.desk.visits import UNKNOWN
 from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
@@ -225,7 +225,7 @@ def test_without_a_handler_people_decide_in_each_mode(store, mode):
     item = opened(undecided)
     assert (item.state, item.mode, item.proposal) == (State.WAITING, "people", None)
     with pytest.raises(DeskError, match="has no handler"):
-        automating.set_mode(person("lead", superuser=True), undecided.module_path, mode)
+        automation_page.set_mode(person("lead", superuser=True), undecided.module_path, mode)
     with pytest.raises(InvalidTask, match=f"the mode '{mode}' needs a handler"):
         desk_task(mode=mode)(undecided.desk.handler)
 

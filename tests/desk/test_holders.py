@@ -7,10 +7,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import desk
-from delayedq.desk import sweeping
+from delayedq.desk import rounds
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
 from delayedq.desk.models import Item, State
-from delayedq.desk.sweeping import let_wait
+from delayedq.desk.rounds import let_wait
 from delayedq.testing import clock
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed
 
@@ -104,7 +104,7 @@ def test_of_what_has_run_out_a_round_takes_a_page_at_a_time(store, monkeypatch):
 
 
 def test_who_renews_an_item_that_a_round_has_found_keeps_it(store, monkeypatch):
-    ann, found = person("ann", *ALL), sweeping.ended
+    ann, found = person("ann", *ALL), rounds.ended
 
     def renewed_then(*given):
         """What has run out, which is renewed before the round changes it."""
@@ -117,7 +117,7 @@ def test_who_renews_an_item_that_a_round_has_found_keeps_it(store, monkeypatch):
         item = opened()
         item.take(ann)
         time.advance(hours=2)
-        monkeypatch.setattr(sweeping, "ended", renewed_then)
+        monkeypatch.setattr(rounds, "ended", renewed_then)
         assert let_wait(store) == (0, None)
         item.refresh_from_db()
         assert (item.state, item.until) == (State.ASSIGNED, time() + refund.desk.hold)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from delayedq.desk.errors import DeskError
 from delayedq.desk.models import Item
-from delayedq.desk.sweeping import close_withdrawn, let_wait
+from delayedq.desk.rounds import close_withdrawn, let_wait
 from delayedq.models import FinishedMessage, Message
 from delayedq.store import store_for
 from delayedq.testing import clock, run_due

@@ -12,7 +12,7 @@ from delayedq.desk import Share, desk_task
 from delayedq.desk.agreement import Agreement, drawn
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.desk.signals import item_due_soon, item_late
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due, run_until
 from tests.desk.given import ALL, PAID, QUEUE, braked, broken, opened, person, refund, sure

@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.utils import timezone
 
-from delayedq.desk import figures, showing
+from delayedq.desk import display, figures
 from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.models import Message
 from tests.desk.given import ALL, PAID, QUEUE, euros, hand_over, opened, person, refund, reviewed, sure
@@ -150,7 +150,7 @@ def test_how_often_a_page_renews_follows_from_how_long_an_item_is_held(alias, mo
     ann, item = person("ann", *ALL), opened()
     item.take(ann)
     short = replace(refund.desk, hold=timedelta(seconds=hold))
-    monkeypatch.setattr("delayedq.desk.acting._desk", lambda _: short)
+    monkeypatch.setattr("delayedq.desk.item_pages._desk", lambda _: short)
     page = text_of(signed_in(ann).get(f"/desk/{item.pk}/"))
     assert re.search(r'data-renew="/desk/\d+/renew/" data-seconds="(\d+)"', page)[1] == str(seconds)
 
@@ -295,4 +295,4 @@ def test_an_address_that_fails_is_none():
         def get_absolute_url(self):
             raise LookupError("no such page")
 
-    assert showing._address(Order()) == ""
+    assert display._address(Order()) == ""

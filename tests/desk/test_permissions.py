@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group, Permission
 from django.test import Client
 from django.utils import timezone
 
-from delayedq.desk import acting
+from delayedq.desk import item_pages
 from delayedq.desk.models import Automation, Comment, DeskQueue, Item, State
 from delayedq.desk.signals import item_changed
 from delayedq.models import FinishedMessage
@@ -234,7 +234,7 @@ def test_who_sets_the_mode_is_in_the_history(people):
 
 @pytest.mark.parametrize("way", ["round_robin", "least_loaded"])
 def test_a_lead_deals_what_waits_to_those_who_work_on_the_queue(people, monkeypatch, way):
-    monkeypatch.setattr(acting, "DEALT_AT_ONCE", 3)
+    monkeypatch.setattr(item_pages, "DEALT_AT_ONCE", 3)
     workers = {"holder", "colleague", "both", "lead"}
     people["blind"].groups.clear()
     for _ in range(4):

@@ -12,11 +12,11 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, connections, transaction
 
 from delayedq import desk
-from delayedq.desk import dealing
+from delayedq.desk import assignment
 from delayedq.desk.errors import DeskError, NotAllowed, NotOpen, Taken
 from delayedq.desk.models import HELD, DeskQueue, Item, State
+from delayedq.desk.rounds import let_wait
 from delayedq.desk.signals import item_changed
-from delayedq.desk.sweeping import let_wait
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed, skilled, told
@@ -79,7 +79,7 @@ def test_whoever_takes_several_at_once_never_holds_more_than_one_may():
 
 
 def test_all_who_ask_for_the_next_one_at_once_get_one_and_each_another(monkeypatch):
-    monkeypatch.setattr(dealing, "TRIED", 2)
+    monkeypatch.setattr(assignment, "TRIED", 2)
     people, items = [person(f"p{number}", *ALL) for number in range(6)], many(6)
     taken = at_once(*(lambda user=user: desk.take_next(user, QUEUE) for user in people))
     assert sorted(item.pk for item in taken) == [item.pk for item in items]

@@ -10,11 +10,11 @@ from django.db import transaction
 from django.test import Client
 
 from delayedq import desk
-from delayedq.desk import figures, paging, views
+from delayedq.desk import figures, open_items, views
 from delayedq.desk.admin import ItemAdmin
 from delayedq.desk.models import Item, Skill, State
-from delayedq.desk.sweeping import close_withdrawn, forget_closed, let_wait
-from delayedq.desk.visiting import measured
+from delayedq.desk.rounds import close_withdrawn, forget_closed, let_wait
+from delayedq.desk.visits import measured
 from delayedq.models import Message
 from delayedq.tasks import registered
 from tests.desk.given import ALL, QUEUE, person, refund
@@ -165,9 +165,9 @@ def acts(store, monkeypatch):
     """What is asked, with the largest number of rows that one statement of it may read."""
     monkeypatch.setattr(figures, "BOUND", 100)
     monkeypatch.setattr(views, "COUNTED", 100)
-    monkeypatch.setattr(paging, "LAPSED", 50)
+    monkeypatch.setattr(open_items, "LAPSED", 50)
     monkeypatch.setattr(ItemAdmin, "list_per_page", views.SHOWN)
-    for module in ("sweeping", "visiting"):
+    for module in ("rounds", "visits"):
         monkeypatch.setattr(f"delayedq.desk.{module}.WINDOW", 50)
     ann, boss = person("ann", *ALL), person("boss", superuser=True)
     Skill.objects.create(user=ann, name="french")
@@ -185,11 +185,11 @@ def acts(store, monkeypatch):
             transaction.set_rollback(True, using=store.alias)
 
     def behind():
-        after = paging.Place(0, store.now() + timedelta(minutes=FEW // 2), 1)
+        after = open_items.Place(0, store.now() + timedelta(minutes=FEW // 2), 1)
         assert len(client.get(f"/desk/team/?queue={QUEUE}&after={after}").context["rows"]) == 50
 
     def one():
-        (item,) = paging.page(desk.items(QUEUE).open(), "", 1).rows
+        (item,) = open_items.page(desk.items(QUEUE).open(), "", 1).rows
         assert client.get(f"/desk/{item.pk}/").status_code == 200
 
     asked = {address: lambda address=address: client.get(address) for address in PAGES}
@@ -235,10 +235,10 @@ def test_pages_go_on_where_the_last_one_ended(store):
         )
         for number in range(30)
     )  # fmt: skip
-    expected, queues = list(desk.items().in_order()), list(paging.queues_of(desk.items()))
+    expected, queues = list(desk.items().in_order()), list(open_items.queues_of(desk.items()))
     assert queues == [f"{QUEUE}0", f"{QUEUE}1"]
-    assert expected == sorted(expected, key=paging.place)
-    for read in (lambda after: paging.page(desk.items(), after, 7), lambda after: of_queues(queues, after)):
+    assert expected == sorted(expected, key=open_items.place)
+    for read in (lambda after: open_items.page(desk.items(), after, 7), lambda after: of_queues(queues, after)):
         found, after = [], ""
         while after is not None:
             rows, after = read(after)
@@ -279,4 +279,4 @@ def test_what_ends_is_shown_in_that_order_page_by_page(store, monkeypatch, only)
 
 
 def of_queues(queues, after):
-    return paging.page_of_queues(desk.items(), queues, after, 7)
+    return open_items.page_of_queues(desk.items(), queues, after, 7)

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from delayedq.desk.errors import NotOpen
 from delayedq.desk.models import Comment, Item, State
-from delayedq.desk.sweeping import let_wait
+from delayedq.desk.rounds import let_wait
 from delayedq.models import FinishedMessage
 from delayedq.testing import run_due
 from tests.desk.given import ALL, PAID, opened, person, refund, reviewed

@@ -12,7 +12,7 @@ from delayedq import desk
 from delayedq.desk.agreement import Agreement, drawn
 from delayedq.desk.models import Automation, Item, State
 from delayedq.desk.options import LEAST_BLIND, Desk
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.models import Message
 from delayedq.testing import run_due
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund, reviewed

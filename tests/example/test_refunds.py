@@ -10,7 +10,7 @@ from django.contrib.auth import get_user_model
 from django.test import Client
 
 from delayedq import desk
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.models import Message
 from example_project.flights.refunds import refund
 from example_project.flights.replay import cases

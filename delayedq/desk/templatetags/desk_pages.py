@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 
-from delayedq.desk.framing import link
+from delayedq.desk.frames import link
 from delayedq.desk.models import State
 from delayedq.desk.options import Mode
 from delayedq.operations.wording import exact, relative, span

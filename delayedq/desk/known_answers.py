@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from delayedq.core.serialization import dumps
-from delayedq.desk import closing
+from delayedq.desk import ends
 from delayedq.desk.errors import DeskError
 from delayedq.desk.models import UNOPENED, Item, State
 from delayedq.models import Message
@@ -34,8 +34,8 @@ def plant(
     With a key there is one such case at a time: while it is open, it stays as it is, and its result is returned.
     Raises DeskError if the message with that key is no planted case, or if it was dropped for want of room.
     """
-    desk, backend = closing.desk_of(task), task.get_backend()
-    truth = dumps(closing.checked(desk, answer), where="the answer")
+    desk, backend = ends.desk_of(task), task.get_backend()
+    truth = dumps(ends.checked(desk, answer), where="the answer")
     store = backend.store
     with transaction.atomic(using=store.alias):
         scheduled = backend.schedule(task, args, kwargs or {}, task.run_after or store.now(), key, OnConflict.KEEP)

@@ -74,7 +74,7 @@ def _visited(desk: Desk) -> Callable[..., Any]:
         attempt = current_attempt.get()
         if attempt is None or attempt.task.func is not visited:
             return desk.handler(*args, **kwargs)
-        from delayedq.desk.visiting import visit
+        from delayedq.desk.visits import visit
 
         return visit(attempt, desk, args, kwargs)
 

@@ -11,13 +11,13 @@ from django.db import router, transaction
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.desk import rules, trend
-from delayedq.desk.declaring import DeskTask
+from delayedq.desk.decorator import DeskTask
 from delayedq.desk.errors import DeskError, NotAllowed
 from delayedq.desk.models import Automation
 from delayedq.desk.options import Mode
 from delayedq.desk.tasks import mode_set
 from delayedq.desk.trend import Period
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:

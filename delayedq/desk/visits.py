@@ -14,9 +14,9 @@ from delayedq.core.channels import shown_priority
 from delayedq.core.lifecycle import AskedRetry, Raised
 from delayedq.core.limits import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
-from delayedq.desk import closing, rules, signals
+from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
-from delayedq.desk.coming import deadline_of, next_visit
+from delayedq.desk.deadlines import deadline_of, next_visit
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.desk.options import Mode, NeedsPerson, Proposal
@@ -80,7 +80,7 @@ def _is_of(item: Item, claimed: Claimed) -> bool:
     """Not if the message was replaced, or has other arguments. What was withdrawn and is visited was brought back: a
     cancellation was undone, a dead letter redriven.
     """
-    is_same = item.generation == claimed.generation and closing.is_shown(item, claimed)
+    is_same = item.generation == claimed.generation and ends.is_shown(item, claimed)
     return is_same and item.state != State.WITHDRAWN
 
 
@@ -97,7 +97,7 @@ def _opened(
         item.truth = old.truth  # what was planted is no case of the business, however often it is opened
     if old is not None and old.generation != UNOPENED:
         item.replaced_at = now
-    item.digest = closing.digest_of(attempt.claimed.kind, attempt.claimed.payload)
+    item.digest = ends.digest_of(attempt.claimed.kind, attempt.claimed.payload)
     item.generation, item.queue, item.kind, item.key = (
         attempt.claimed.generation, attempt.queue, attempt.kind, attempt.key,
     )  # fmt: skip
@@ -113,7 +113,7 @@ def _opened(
         if item.replaced_at is not None:
             signals.tell(signals.item_changed, item, verb="replace", by=None)
         if item.is_automated:
-            closing.record(item, "automate", None)
+            ends.record(item, "automate", None)
     return item
 
 
@@ -205,7 +205,7 @@ def _answer(desk: Desk, returned: Any, *, is_decided: bool) -> Answer:
     if confidence is not None and not 0 <= confidence <= 1:
         raise InvalidDecision(f"A confidence is a number from 0 to 1, not {confidence!r}.")
     if is_decided:
-        result = closing.checked_of_handler(desk, result)
+        result = ends.checked_of_handler(desk, result)
     return Answer(dumps(result, where="the result"), None if confidence is None else float(confidence))
 
 

@@ -13,8 +13,8 @@ from django.db.models.functions import Coalesce
 from delayedq.desk import rules
 from delayedq.desk.errors import NotAllowed, NotOpen, Taken
 from delayedq.desk.models import Item
-from delayedq.desk.paging import has_unassigned, heads_of_unassigned, page_of_unassigned
-from delayedq.desk.sweeping import withdraw
+from delayedq.desk.open_items import has_unassigned, heads_of_unassigned, page_of_unassigned
+from delayedq.desk.rounds import withdraw
 from delayedq.models import Message
 from delayedq.store import store_for
 

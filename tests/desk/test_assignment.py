@@ -9,7 +9,7 @@ from django.contrib.auth.models import Group
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import desk
-from delayedq.desk import dealing, rules
+from delayedq.desk import assignment, rules
 from delayedq.desk.errors import NotAllowed
 from delayedq.desk.models import DeskQueue, Item, Skill, State
 from delayedq.desk.signals import item_changed
@@ -36,7 +36,7 @@ def held():
 
 
 def test_a_button_passes_over_what_nobody_knows_or_can_hold(people, monkeypatch):
-    monkeypatch.setattr(dealing, "DEALT", 3)
+    monkeypatch.setattr(assignment, "DEALT", 3)
     DeskQueue.objects.create(queue=QUEUE, capacity=2)
     many(skilled.using(priority=2), 11, 12, 13, 14)  # nobody knows French
     many(skilled.using(priority=1), 1, 2, 3, 4)  # of weight 3
@@ -92,7 +92,10 @@ def test_a_turn_in_another_queue_is_none_here_and_one_of_the_day_before_yesterda
             given = {"queue": queue, "decided_by": user, "decided_at": time(), "assigned_at": time()}
             Item.objects.filter(pk=item.pk).update(state=State.DONE, is_open=False, **given)
             time.advance(days=days)
-        assert dealing._had([ann, bob], QUEUE, dealing.Deal.ROUND_ROBIN) == {ann.pk: 0.0, bob.pk: time().timestamp()}
+        assert assignment._had([ann, bob], QUEUE, assignment.Deal.ROUND_ROBIN) == {
+            ann.pk: 0.0,
+            bob.pk: time().timestamp(),
+        }
 
 
 def test_who_was_given_others_meanwhile_is_left_out(people):

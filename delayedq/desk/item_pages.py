@@ -18,8 +18,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from delayedq.core.serialization import loads
-from delayedq.desk import automating, closing, dealing, rules
+from delayedq.desk import assignment, automation_page, ends, rules
 from delayedq.desk import figures as counted
+from delayedq.desk.display import call_of, name_of, state_at, text_of
 from delayedq.desk.errors import DeskError, InvalidDecision
 from delayedq.desk.forms import (
     OFFERED,
@@ -31,9 +32,8 @@ from delayedq.desk.forms import (
     initial_of,
     offered_for,
 )
-from delayedq.desk.framing import asked_queue, framed, go, link
+from delayedq.desk.frames import asked_queue, framed, go, link
 from delayedq.desk.options import Mode
-from delayedq.desk.showing import call_of, name_of, state_at, text_of
 from delayedq.exceptions import CannotRun
 from delayedq.store import store_for
 from delayedq.tasks import task_at
@@ -65,7 +65,7 @@ def deal(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: ARG00
     if not rules.may(request.user, "view", queue):
         raise Http404
     try:
-        count = dealing.distribute(queue, offered_for(queue)[:OFFERED], way, by=request.user, most=DEALT_AT_ONCE)
+        count = assignment.distribute(queue, offered_for(queue)[:OFFERED], way, by=request.user, most=DEALT_AT_ONCE)
     except (DeskError, ValueError) as refused:
         messages.error(request, str(refused))
     else:
@@ -79,11 +79,11 @@ def set_mode(request: HttpRequest, site: Any = None) -> HttpResponse:  # noqa: A
     """Who decides the messages of a task from now on."""
     kind, mode = request.POST.get("kind", ""), request.POST.get("mode", "")
     try:
-        automating.set_mode(request.user, kind, mode)
+        automation_page.set_mode(request.user, kind, mode)
     except (DeskError, ValueError) as refused:
         messages.error(request, str(refused))
     else:
-        word = automating.MEANINGS[Mode(mode)][0] if mode else _("as in the code")
+        word = automation_page.MEANINGS[Mode(mode)][0] if mode else _("as in the code")
         messages.success(request, _("From now on: %(mode)s.") % {"mode": word})
     return go(request, "automation")
 
@@ -152,7 +152,7 @@ def _done(request: HttpRequest, item: Item, verb: str) -> HttpResponse:
 
 def _next(request: HttpRequest, queue: str) -> HttpResponse:
     try:
-        item = dealing.take_next(request.user, queue)
+        item = assignment.take_next(request.user, queue)
     except DeskError as refused:
         messages.error(request, str(refused))
         return go(request, "mine")
@@ -237,7 +237,7 @@ def _page(request: HttpRequest, site: Any, item: Item, status: int = 200, **give
         "reviewing": reviewing,
         "assigning": assigning,
         "call": call,
-        "ended": closing.ended(item) if item.state == "withdrawn" else "",
+        "ended": ends.ended(item) if item.state == "withdrawn" else "",
         "arguments": select_template([f"delayedq/desk/arguments/{item.kind}.html", "delayedq/desk/_arguments.html"]),
         "decision": _shown(item),
         "earlier": [(one, _shown(one)) for one in counted.earlier(item, rules.visible(request.user))],
@@ -285,7 +285,7 @@ def _said(form: Any) -> str:
 
 def _shown(item: Item) -> Any:
     """The decision, field by field if it has any; None: there is none."""
-    value = closing.shown_result(item.kind, item.decision)
+    value = ends.shown_result(item.kind, item.decision)
     if isinstance(value, Mapping):
         fields: Any = getattr(_desk(item).form, "base_fields", {})
         return [(getattr(fields.get(name), "label", None) or name, text_of(part)) for name, part in value.items()]
@@ -299,7 +299,7 @@ def _seen(request: HttpRequest, pk: int) -> Item:
 
 def _desk(item: Item) -> Desk:
     try:
-        return closing.desk_of(task_at(item.kind))
+        return ends.desk_of(task_at(item.kind))
     except CannotRun as unknown:
         raise Http404(str(unknown)) from None
 

@@ -14,7 +14,7 @@ from delayedq.conf import get_settings
 from delayedq.desk import signals
 from delayedq.desk.agreement import WINDOW
 from delayedq.desk.models import ENDING, Item, State
-from delayedq.desk.paging import ended, queues_of
+from delayedq.desk.open_items import ended, queues_of
 from delayedq.models import Message
 from delayedq.store.pages import PAGE, Page
 

@@ -11,7 +11,7 @@ from django.forms import BaseForm
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import loads
-from delayedq.desk.coming import deadline_of, is_visit
+from delayedq.desk.deadlines import deadline_of, is_visit
 from delayedq.desk.errors import InvalidDecision, NotOpen, Replaced
 from delayedq.desk.tasks import decided
 from delayedq.exceptions import CannotRun, DeadlineExceeded, UnknownTask

@@ -10,9 +10,9 @@ import pytest
 from delayedq import desk
 from delayedq.desk import figures
 from delayedq.desk.models import Comment, Item, State
+from delayedq.desk.rounds import close_withdrawn, forget_closed, withdraw
 from delayedq.desk.signals import item_changed
-from delayedq.desk.sweeping import close_withdrawn, forget_closed, withdraw
-from delayedq.desk.visiting import measured
+from delayedq.desk.visits import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.results.cancelling import cancel
 from delayedq.testing import clock, run_due
@@ -98,7 +98,7 @@ def test_what_is_decided_while_a_worker_looks_at_it_stays_decided(store, monkeyp
         assert decided.update(is_open=False, state=State.DONE)
         return withdraw(store, found)
 
-    monkeypatch.setattr("delayedq.desk.sweeping.withdraw", decided_meanwhile)
+    monkeypatch.setattr("delayedq.desk.rounds.withdraw", decided_meanwhile)
     assert close_withdrawn(store) == (0, None)
     assert decided.get().state == State.DONE
 
@@ -188,7 +188,7 @@ def test_without_a_retention_nothing_goes(store, settings):
 
 @pytest.mark.usefixtures("retention")
 def test_closed_items_are_deleted_page_by_page_and_the_last_comparisons_stay(store, monkeypatch):
-    for module in ("sweeping", "visiting"):
+    for module in ("rounds", "visits"):
         monkeypatch.setattr(f"delayedq.desk.{module}.WINDOW", 2)
     plain, alike, unlike = closed(3), closed(3, agreed=True), closed(1, agreed=False)
     other = closed(1, agreed=True, kind=reviewed.module_path)
