@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,8 +28,8 @@ def test_files_and_single_tests_run_in_one_process(args):
 
 
 @pytest.mark.parametrize("args", [[FOLDER], [FOLDER, FILE]])
-def test_folders_run_in_as_many_processes_as_xdist_finds_cores(args):
-    assert processes_for(SimpleNamespace(args=args)) is None
+def test_folders_run_in_one_process_more_than_there_are_processors(args):
+    assert processes_for(SimpleNamespace(args=args)) == os.cpu_count() + 1
 
 
 def test_the_whole_suite_is_a_folder(pytestconfig):
@@ -36,7 +37,7 @@ def test_the_whole_suite_is_a_folder(pytestconfig):
     names = pytestconfig.getini("testpaths")
 
     assert names
-    assert processes_for(SimpleNamespace(args=[str(pytestconfig.rootpath / name) for name in names])) is None
+    assert processes_for(SimpleNamespace(args=[str(pytestconfig.rootpath / name) for name in names])) > 1
 
 
 def test_a_process_that_a_test_starts_finds_what_it_imports_compiled():

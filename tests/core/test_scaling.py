@@ -77,7 +77,7 @@ def test_what_is_remembered_stays_small():
 
 @pytest.mark.parametrize(("lowest", "highest", "target"), [(0, 1, 30), (3, 2, 30), (1, 2, 0)])
 def test_bounds_that_make_no_sense_are_refused(lowest, highest, target):
-    with pytest.raises(ValueError, match=r"process|target"):
+    with pytest.raises(ValueError, match=r"process|latency is above 0 s"):
         Scaling(lowest=lowest, highest=highest, target=target, threads=1)
 
 

@@ -118,7 +118,7 @@ def test_a_scale_that_makes_no_sense_is_refused(text, store):
     ],
 )
 def test_bounds_and_a_scale_belong_together(flags, store):
-    with pytest.raises(CommandError, match=r"--processes 1-8|bounds|over 0|drain"):
+    with pytest.raises(CommandError, match=r"--processes 1-8|lower number first|over 0|drain"):
         call_command("run_workers", *flags)
 
 

@@ -41,7 +41,7 @@ def test_a_payload_of_another_type_is_refused_and_nothing_stored(make, serialize
 def test_a_serializer_that_makes_no_text_is_refused(make, text):
     serializer = Moments()
     serializer.serialize = lambda payload: text
-    with pytest.raises(NotStorable, match="texts of payloads"):
+    with pytest.raises(NotStorable, match="must return a str"):
         make("times", serializer).offer_or_update("a", NOW)
 
 

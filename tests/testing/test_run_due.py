@@ -176,7 +176,7 @@ def test_an_unknown_task_fails(in_test_case):
 def test_a_task_without_end_is_named(in_test_case, monkeypatch):
     monkeypatch.setattr("delayedq.testing.running.MOST", 5)
     play(raising(Snooze(timedelta())))
-    with pytest.raises(RuntimeError, match=r"5 attempts, and tests\.app\.tasks\.play is due again"):
+    with pytest.raises(RuntimeError, match=r"After 5 attempts, tests\.app\.tasks\.play is due again"):
         run_due()
 
 
