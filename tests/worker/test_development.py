@@ -81,7 +81,7 @@ def test_workers_that_start_anew_end_with_the_process_that_is_killed_and_finish_
     chores.nap.enqueue("long", 3.0)
     one = workers("--reload", "--no-cron", "--threads", "1")
     eventually(lambda: marked("long began"))
-    group = os.getpgid(Worker.objects.values_list("pid", flat=True).get())
+    group = os.getpgid(eventually(Worker.objects.values_list("pid", flat=True).first))
     one.send(signal.SIGKILL)
     try:
         one.finish()  # all that write to its pipe have ended
