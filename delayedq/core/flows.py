@@ -166,6 +166,12 @@ def step_id(flow: int, number: int) -> int:
     return (flow << NUMBER_BITS) + number
 
 
+def are_of_a_step(flow: object, number: object) -> bool:
+    """Whether these are whole numbers that make an id of 63 bits: somebody may have written others by hand."""
+    most = (flow, 2 ** (63 - NUMBER_BITS)), (number, 2**NUMBER_BITS)
+    return all(type(part) is int and 0 <= part < limit for part, limit in most)
+
+
 def flow_of(step: int) -> int:
     """The id of the flow of a step (by its id)."""
     return step >> NUMBER_BITS

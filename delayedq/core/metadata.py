@@ -10,7 +10,7 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any
 
-from delayedq.core.flows import NUMBER_BITS
+from delayedq.core.flows import are_of_a_step
 
 PREFIX = "delayedq."
 #: Seconds that the message may wait for its first start, and within which it must have ended; see `Task`.
@@ -23,8 +23,6 @@ PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"
 
 #: The flow and the number of the step whose message it is; see `core.flows`.
 FLOW, STEP = f"{PREFIX}flow", f"{PREFIX}step"
-#: Beyond these, both make no id of a step.
-_MOST = 2 ** (63 - NUMBER_BITS), 2**NUMBER_BITS
 #: Seconds within which its flow lets it run; its own DEADLINE may be shorter.
 STEP_DEADLINE = f"{PREFIX}step_deadline"
 
@@ -59,9 +57,7 @@ def step_of(metadata: str | None) -> tuple[int, int] | None:
         place = loaded[FLOW], loaded[STEP]
     except (ValueError, TypeError, KeyError):
         return None
-    return (
-        place if all(type(part) is int and 0 <= part < most for part, most in zip(place, _MOST, strict=True)) else None
-    )
+    return place if are_of_a_step(*place) else None
 
 
 @lru_cache(maxsize=1_000)

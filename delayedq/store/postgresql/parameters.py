@@ -102,14 +102,9 @@ def of_finishes(finishes: Sequence[Finish]) -> dict[str, Any]:
 
 def of_steps(steps: Collection[int]) -> dict[str, Any]:
     """These steps of flows, by id, and the first one of each of their flows, which is locked for it."""
-    return (
-        {
-            "steps": numbers(steps),
-            "first_steps": numbers({step_id(flow_of(step), 0) for step in steps}),
-        }
-        if steps
-        else {}
-    )
+    if not steps:
+        return {}
+    return {"steps": numbers(steps), "first_steps": numbers({step_id(flow_of(step), 0) for step in steps})}
 
 
 def _is_dead(finish: Finish) -> bool:
