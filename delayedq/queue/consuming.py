@@ -65,6 +65,7 @@ class Consumers[P]:
         self._queue, self._handle, self._terms = queue, handle, agreed
         self._lock = threading.RLock()
         self._threads: set[threading.Thread] = set()
+        self._consuming: set[threading.Thread] = set()  # those of them that take messages
         self._waiting = 0
         self._stopped = threading.Event()
         self._error: BaseException | None = None
@@ -85,16 +86,18 @@ class Consumers[P]:
     def _start(self) -> None:
         """One more, unless there are as many as there may be."""
         with self._lock:
-            if len(self._threads) >= self._terms.most or self._stopped.is_set():
+            if len(self._consuming) >= self._terms.most or self._stopped.is_set():
                 return
             # A second interrupt ends the process, whatever they do.
             thread = threading.Thread(target=self._consume, name="delayedq-consumer", daemon=True)
             thread.start()
-            self._threads.add(thread)
+            self._threads = {one for one in self._threads if one.is_alive()} | {thread}
+            self._consuming.add(thread)
             self._waiting += 1
 
     def _join(self) -> None:
-        while alive := tuple(self._threads):
+        """Until they have ended: one that takes no more messages still has connections to close."""
+        while alive := [thread for thread in self._threads if thread.is_alive()]:
             alive[0].join(SIGNALS)
 
     def _stop(self) -> None:
@@ -180,7 +183,7 @@ class Consumers[P]:
 
     def _may_end(self) -> bool:
         with self._lock:
-            may = len(self._threads) > self._terms.fewest
+            may = len(self._consuming) > self._terms.fewest
             if may:
                 self._leave()
             return may
@@ -188,6 +191,6 @@ class Consumers[P]:
     def _leave(self) -> None:
         """The calling thread takes no more messages."""
         with self._lock:
-            if (thread := threading.current_thread()) in self._threads:
-                self._threads.remove(thread)
+            if (thread := threading.current_thread()) in self._consuming:
+                self._consuming.remove(thread)
                 self._waiting -= 1

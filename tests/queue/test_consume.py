@@ -69,6 +69,27 @@ def test_a_peak_takes_more_threads_and_an_empty_queue_fewer(queue):
     assert FinishedMessage.objects.succeeded().count() == 12
 
 
+def test_it_returns_once_a_thread_that_left_has_closed_its_connections(queue, monkeypatch):
+    closing, may_close, close_all = threading.Event(), threading.Event(), consuming_threads.connections.close_all
+
+    def close_late():
+        closing.set()
+        assert may_close.wait(PATIENCE)
+        close_all()
+
+    together = threading.Barrier(2)
+    with consuming(queue, lambda _: together.wait(PATIENCE), threads=(1, 2), patience=SOON) as thread:
+        monkeypatch.setattr(consuming_threads.connections, "close_all", close_late)
+        offer(queue, 2)
+        assert closing.wait(PATIENCE)
+        queue.close()
+        thread.join(SOON.total_seconds())
+        assert thread.is_alive()
+        may_close.set()
+
+    assert consumers() == 0
+
+
 def test_there_are_never_more_than_asked_for_nor_fewer(queue):
     running, most, lock = set(), [0], threading.Lock()
 
