@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
     from django.core.management.base import OutputWrapper
 
-#: Seconds that processes have to end, beyond their own shutdown timeout.
-PATIENCE = 60.0
-
 
 class Changes(StatReloader):
     """The first file that changed: a module that is loaded here, or one in the folder of an app of the project."""
@@ -64,16 +61,11 @@ class Together:
         self._running = [self._started(command) for command in self._commands]
 
     def end(self) -> int:
-        """End all; returns the first exit code that is not 0."""
+        """End all, which may take their own shutdown timeout; returns the first exit code that is not 0."""
         if not self.stopping:  # a second signal would kill them
             self._signal(signal.SIGTERM)
-        patience = time.monotonic() + PATIENCE
-        for one in self._running:
-            try:
-                one.wait(timeout=max(0.0, patience - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                one.kill()
-        return next((code for one in self._running if (code := one.wait())), 0)
+        codes = [one.wait() for one in self._running]
+        return next(filter(None, codes), 0)
 
     def codes(self) -> list[int | None]:
         """Of those that run: None."""
