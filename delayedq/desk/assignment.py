@@ -112,13 +112,15 @@ class _Turns:
 
         Raises NotAllowed if it is `by` who may not assign any more.
         """
+        queue = Item(queue=self.queue)
         if by is not None:
-            rules.demand(by, "assign", Item(queue=self.queue))
-        now = rules.active_users().filter(pk=user.pk).first()
-        if now is not None and rules.may(now, "take", self.queue):
-            self.read(user)
-        else:
+            rules.demand(rules.current(by), "assign", queue)
+        try:
+            rules.demand(rules.current(user), "take", queue)
+        except NotAllowed:
             self.people.remove(user)
+        else:
+            self.read(user)
 
     def heads(self) -> list[Item]:
         """The first of what one of them may take."""
@@ -184,7 +186,7 @@ def _dealt(item: Item, turns: _Turns, by: Any) -> bool:
         return False
     for user in fitting:
         try:
-            given = _given(item, user, by=by)
+            given = _given(item, rules.current(user), by=by)
         except NotAllowed:  # the user, or the item, has changed meanwhile
             turns.read_again(user, by)
             continue

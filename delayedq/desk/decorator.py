@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from django.apps import apps
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 class DeskTask[**P, R](Task[P, R]):
     """A task with a desk. Made by `@desk_task`."""
 
+    #: In these its item is opened, or looked after, and the handler is not called: see `visits`.
+    spare_attempts: ClassVar[int] = 8
     desk: Desk = field(kw_only=True)
 
 

@@ -183,7 +183,7 @@ def _do(request: HttpRequest, item: Item, verb: str, form: Any) -> None:
         case "finish":
             item.finish(form, by=user)
         case "comment":
-            item.comments.create(by=user, at=store_for(item._state.db).now(), **form.cleaned_data)  # noqa: SLF001
+            item.comment(**form.cleaned_data, by=user)
 
 
 def _form(verb: str, item: Item, request: HttpRequest) -> Any:

@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from django.conf import settings
+from django.core.exceptions import SuspiciousFileOperation
 from django.db import models
 from django.db.models import Q
+from django.utils.text import get_valid_filename
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
@@ -241,7 +243,7 @@ class Item(models.Model):
     if TYPE_CHECKING:  # it is given them when the app is loaded, as they know items, and items nothing of them
         take, assign, unassign, renew = verbs.take, verbs.assign, verbs.unassign, verbs.renew
         postpone, finish, approve, send_back = verbs.postpone, verbs.finish, verbs.approve, verbs.send_back
-        report = verbs.report
+        report, comment = verbs.report, verbs.comment
 
 
 class DeskQueue(models.Model):
@@ -296,9 +298,20 @@ class Skill(models.Model):
         return f"{self.user}: {self.name}"
 
 
+#: How many bytes of the name of a file are kept: with its folders it fits into its column, and into a file system.
+FILE_NAME_LENGTH = 70
+
+
 def stored_name(comment: Comment, name: str) -> str:  # noqa: ARG001 - what Django gives
-    """Where an attached file is stored: at a name that nobody guesses, as some sites serve their media to anybody."""
-    return f"desk/{secrets.token_urlsafe(16)}/{name}"
+    """Where an attached file is stored: at a name that nobody guesses, as some sites serve their media to anybody.
+
+    Of a long name the end is kept. One of which nothing can be stored (signs alone, say) is `file`.
+    """
+    try:
+        kept = get_valid_filename(name).encode()[-FILE_NAME_LENGTH:].decode(errors="ignore")
+    except SuspiciousFileOperation:
+        kept = "file"
+    return f"desk/{secrets.token_urlsafe(16)}/{kept}"
 
 
 class Comment(models.Model):

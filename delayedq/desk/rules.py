@@ -48,6 +48,16 @@ def active_users() -> QuerySet[Any]:
     return users.filter(is_active=True) if "is_active" in columns else users
 
 
+def current(user: Any) -> Any:
+    """The user as they are stored now: Django remembers the permissions of one who was asked before. Raises NotAllowed
+    if they may not sign in any more.
+    """
+    found = active_users().filter(pk=user.pk).first()
+    if found is None:
+        raise NotAllowed(_("The user was deleted meanwhile."))
+    return found
+
+
 def _may_all(user: Any) -> bool:
     return getattr(user, "is_superuser", False)  # a project's own users may have no such thing, nor groups
 
@@ -55,6 +65,7 @@ def _may_all(user: Any) -> bool:
 def demand(user: Any, verb: str, item: Item) -> None:
     if not may(user, verb, item.queue, item._state.db):  # noqa: SLF001 - Django's documented API
         texts = {
+            "view": _("%(user)s may not see items of the queue %(queue)s."),
             "take": _("%(user)s may not work on the queue %(queue)s."),
             "assign": _("%(user)s may not assign items of the queue %(queue)s."),
             "review": _("%(user)s may not review decisions of the queue %(queue)s."),

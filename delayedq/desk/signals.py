@@ -29,8 +29,10 @@ item_late = Signal()
 
 def tell(signal: Signal, item: Item, **said: Any) -> None:
     """Django knows a sender by its identity, which a text read from the database does not have."""
-    alias = item._state.db  # noqa: SLF001 - Django's documented API
+    sender, alias = registered.get(item.kind), item._state.db  # noqa: SLF001 - Django's documented API
+    if not signal.has_listeners(sender):
+        return  # no statement for nobody
     with transaction.atomic(using=alias):  # a failed statement spoils this savepoint, not the transaction of the verb
-        answers = signal.send_robust(registered.get(item.kind), item=item, **said)
+        answers = signal.send_robust(sender, item=item, **said)
         if any(isinstance(answer, Error) for _, answer in answers):
             transaction.set_rollback(True, using=alias)

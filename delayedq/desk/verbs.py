@@ -21,7 +21,7 @@ from delayedq.core.serialization import dumps
 from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken
-from delayedq.desk.models import HELD, Item, State
+from delayedq.desk.models import HELD, Comment, Item, State
 from delayedq.exceptions import NotStorable, UnknownTask
 from delayedq.store import store_for
 from delayedq.store.progress import read_progress, write_progress
@@ -148,23 +148,38 @@ def send_back(self: Item, why: str, by: Any = None) -> None:
             item.state = State.REJECTED
 
 
+def comment(self: Item, text: str = "", attachment: Any = None, by: Any = None) -> Comment:
+    """Say something of it, and attach a file: whoever sees it may, also when it is closed.
+
+    The file is stored before the item is locked, as storages may be slow, and is deleted if the comment is refused.
+    """
+    said = Comment(by=by, text=text)
+    if attachment:
+        said.attachment.save(attachment.name, attachment, save=False)
+    try:
+        with _locked(self, by) as (item, now):
+            if by is not None:
+                rules.demand(by, "view", item)
+            said.item, said.at = item, now
+            said.save(using=item._state.db)  # noqa: SLF001
+    except Exception:
+        said.attachment.delete(save=False)
+        raise
+    return said
+
+
 #: What an item is given when the app is loaded: see `apps.py`.
-VERBS = (take, assign, unassign, renew, postpone, report, finish, approve, send_back)
+VERBS = (take, assign, unassign, renew, postpone, report, finish, approve, send_back, comment)
 
 
 @contextmanager
 def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]:
     """The row, locked, and this moment. It is saved at the end, recorded, and `given` is as it is."""
-    alias = given._state.db or router.db_for_write(Item)  # noqa: SLF001 - Django's documented API
-    rows, item = Item.objects.using(alias).filter(pk=given.pk), given
     try:
-        with transaction.atomic(using=alias):
-            if not rows.update(state=F("state")):
-                raise NotOpen(_("The item was deleted."))
-            item, now = rows.select_for_update().get(), store_for(alias).now()
+        with _locked(given, by) as (item, now):
             try:
                 yield item, now
-                item.save(using=alias)
+                item.save(using=item._state.db)  # noqa: SLF001 - Django's documented API
                 if verb in ends.RECORDED:
                     ends.record(item, verb, by)
                 if verb in ends.DECIDING:
@@ -175,15 +190,32 @@ def _changed(given: Item, verb: str, by: Any) -> Iterator[tuple[Item, datetime]]
     except Replaced:
         ends.bring_forward(given)
         raise
-    except IntegrityError:
-        _demand_users(item, alias)
-        raise
     given.__dict__.update(item.__dict__)
 
 
-def _demand_users(item: Item, alias: str) -> None:
-    """Raises NotAllowed if somebody whom the item would name was deleted meanwhile: their row is not there any more."""
-    named = {pk for pk in (item.holder_id, item.decided_by_id, item.reviewed_by_id) if pk is not None}
+@contextmanager
+def _locked(given: Item, by: Any) -> Iterator[tuple[Item, datetime]]:
+    """The row, locked until the end of the transaction, and this moment.
+
+    Raises NotOpen if it was deleted, and NotAllowed if somebody whom this would name was, at the latest as it ends.
+    """
+    alias = given._state.db or router.db_for_write(Item)  # noqa: SLF001 - Django's documented API
+    rows, item = Item.objects.using(alias).filter(pk=given.pk), given
+    try:
+        with transaction.atomic(using=alias):
+            if not rows.update(state=F("state")):
+                raise NotOpen(_("The item was deleted."))
+            item = rows.select_for_update().get()
+            yield item, store_for(alias).now()
+    except IntegrityError:
+        _demand_users(item, by, alias)
+        raise
+
+
+def _demand_users(item: Item, by: Any, alias: str) -> None:
+    """Raises NotAllowed if one of those who are named was deleted meanwhile: their row is not there any more."""
+    keys = (item.holder_id, item.decided_by_id, item.reviewed_by_id, None if by is None else by.pk)
+    named = {pk for pk in keys if pk is not None}
     users = get_user_model()._base_manager.using(alias)  # noqa: SLF001 - Django's documented API
     if users.filter(pk__in=named).count() < len(named):
         raise NotAllowed(_("The user was deleted meanwhile."))
@@ -208,8 +240,9 @@ def _end_or_review(item: Item, desk: Desk, now: datetime) -> None:
 
 def _hold(item: Item, user: Any, now: datetime) -> None:
     if item.held_by(now) != user.pk:
-        item.state, item.holder, item.assigned_at = State.ASSIGNED, user, now
+        item.state, item.assigned_at = State.ASSIGNED, now
         item.assignment += 1
+    item.holder = user  # also if it is the same, so that pages need not read them: they may be deleted the next moment
     item.until = now + _desk(item).hold
 
 

@@ -1,7 +1,8 @@
 """What a worker does with a message of a desk task: decide it, or open its item and come back when something is due.
 
 While the item is open its message waits, scheduled for the next visit. A visit of a worker that was killed is made
-again: it draws the same lots, and finds the item that was committed.
+again: it draws the same lots, and finds the item that was committed. That holds for the last attempt, too: where its
+worker has vanished without an item, one is opened, and nobody calls the handler again.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
 from delayedq.masking import error_text
 from delayedq.store import served_store
 from delayedq.worker.retrying import retried
+from delayedq.worker.transitions import is_spent, vanished_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,6 +162,8 @@ def _skill(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, 
     """What people must know, and why that is not known: then UNKNOWN, where no attempt may follow. An error never opens
     to anybody what needs a skill.
     """
+    if callable(desk.skill) and (reason := _vanished(attempt)):
+        return UNKNOWN, reason
     try:
         return _storable(desk.skill(*args, **kwargs) if callable(desk.skill) else desk.skill), ""
     except TaskCancelled:
@@ -180,6 +184,8 @@ def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, 
     """What the handler says. Where it decides, its errors are those of a task, as long as another attempt may follow;
     where people do, nothing that it raises ends or repeats the message.
     """
+    if reason := _vanished(attempt):
+        return Answer(reason=reason)
     is_decided = mode in {Mode.REVIEWED, Mode.AUTOMATIC}
     try:
         returned = desk.handler(*args, **kwargs)
@@ -207,6 +213,11 @@ def _answer(desk: Desk, returned: Any, *, is_decided: bool) -> Answer:
     if is_decided:
         result = ends.checked_of_handler(desk, result)
     return Answer(dumps(result, where="the result"), None if confidence is None else float(confidence))
+
+
+def _vanished(attempt: Attempt) -> str:
+    """Why nothing of the project is called again: its worker vanished in the last attempt. Empty: it is."""
+    return _told(attempt, vanished_error(attempt.claimed)) if is_spent(attempt.claimed) else ""
 
 
 def _steers(error: Exception) -> bool:

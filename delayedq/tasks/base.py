@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from delayedq.compat import Task as DjangoTask
 from delayedq.core.other_names import VERBS, no_attribute
@@ -68,6 +68,10 @@ class BaseTask(AnyTask):
     attempts, an exponential backoff from 5 s to 1 h, and nothing else). A message stores its max_attempts, and what
     `using()` changes; all other options are those in the worker's code.
     """
+
+    #: How many attempts more a message has once its worker has vanished in the last one, before it is a dead letter:
+    #: for a task that then does what is left to do, and calls nothing again that may have killed the worker.
+    spare_attempts: ClassVar[int] = 0
 
     max_attempts: int = None  # type: ignore[assignment]  # that of the backend
     backoff: Backoff | timedelta | Sequence[timedelta] = None  # type: ignore[assignment]  # likewise

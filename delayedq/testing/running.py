@@ -20,7 +20,7 @@ from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised,
 from delayedq.core.serialization import load_call
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import definitions_in
-from delayedq.exceptions import CannotRun, UnknownTask, WorkerVanished
+from delayedq.exceptions import CannotRun, UnknownTask
 from delayedq.flows.forgetting import forget_flows
 from delayedq.flows.sweeping import flow_deadlines, sweep
 from delayedq.limits import rules_for
@@ -34,7 +34,7 @@ from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import AttemptResult, aexecute, execute, execute_exactly_once
 from delayedq.worker.reporting import flush
 from delayedq.worker.shared_leases import SharedLeases
-from delayedq.worker.transitions import decision, send_signals, transition, vanished
+from delayedq.worker.transitions import decision, is_spent, send_signals, transition, vanished_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -246,8 +246,8 @@ class _Runner:
         except UnknownTask as error:
             nobody: Any = None
             return _refused(Attempt(claimed, nobody, WORKER, self._shared_leases, slot), error)
-        if claimed.attempt > claimed.max_attempts and (times := vanished(claimed)):
-            return _refused(attempt, WorkerVanished(f"Its worker vanished in {times} of its attempts."))
+        if is_spent(claimed, attempt.task.spare_attempts):
+            return _refused(attempt, vanished_error(claimed))
         ended: AttemptResult | None = None
         try:
             with as_committed():

@@ -12,7 +12,7 @@ from delayedq.exceptions import UnknownTask
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import AttemptResult
-from delayedq.worker.transitions import vanished, vanished_error
+from delayedq.worker.transitions import is_spent, vanished, vanished_error
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -48,10 +48,9 @@ class InFlight:
             attempt = Attempt(claimed, task_at(claimed.kind), self._worker, self._leases, slot)
         except UnknownTask as error:
             return _refused(Attempt(claimed, None, self._worker, self._leases, slot), error)
-        times_vanished = vanished(claimed)
-        if attempt.attempt > attempt.max_attempts and times_vanished:
-            return _refused(attempt, vanished_error(claimed, times_vanished))
-        if times_vanished >= QUARANTINE_AFTER:
+        if is_spent(claimed, attempt.task.spare_attempts):
+            return _refused(attempt, vanished_error(claimed))
+        if vanished(claimed) >= QUARANTINE_AFTER:
             self.quarantined.append(attempt)
             self._quarantined_since = time.monotonic()
         else:

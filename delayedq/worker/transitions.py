@@ -90,11 +90,16 @@ def vanished(claimed: Claimed) -> int:
     return max(0, claimed.attempt - 1 - (known[-1] if known else 0))
 
 
-def vanished_error(claimed: Claimed, times: int) -> WorkerVanished:
+def is_spent(claimed: Claimed, spare: int = 0) -> bool:
+    """Whether its worker vanished in the last attempt that it had, or in so many more."""
+    return claimed.attempt > claimed.max_attempts + spare and vanished(claimed) > 0
+
+
+def vanished_error(claimed: Claimed) -> WorkerVanished:
     """Why a message whose worker vanished in its last attempt is a dead letter."""
     hung = [record for record in known_errors(claimed.errors) if record.get("exception") == HUNG]
     why = f" {hung[-1].get('message')}" if hung else ""
-    return WorkerVanished(f"Its worker vanished in {times} of its attempts.{why}")
+    return WorkerVanished(f"Its worker vanished in {vanished(claimed)} of its attempts.{why}")
 
 
 def _errors(ended: AttemptResult) -> str | None:

@@ -55,6 +55,33 @@ def test_nobody_guesses_where_it_is_stored(item):
     assert first[1] != second[1]
 
 
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("passport (2).pdf", "passport_2.pdf"),
+        ("\N{PARTY POPPER}", "file"),
+        ("...", "..."),
+        ("x." + "y" * 90, "y" * 70),
+        ("\N{CJK UNIFIED IDEOGRAPH-20000}" * 90, "\N{CJK UNIFIED IDEOGRAPH-20000}" * 17),
+        ("\N{LATIN SMALL LETTER E WITH ACUTE}" * 90 + ".pdf", "\N{LATIN SMALL LETTER E WITH ACUTE}" * 33 + ".pdf"),
+    ],
+    ids=["usual", "of a sign", "of dots", "of a long ending", "of four bytes each", "of two bytes each"],
+)
+def test_a_file_of_any_name_is_stored(item, name, kept):
+    ann = person("ann", *ALL)
+    path = attach(ann, item, name)
+    assert Comment.objects.get().attachment.name.rpartition("/")[2] == kept
+    assert b"".join(signed_in(ann).get(path).streaming_content) == SCRIPT
+
+
+def test_a_file_whose_name_is_too_long_is_refused_at_its_field(item):
+    answer = signed_in(person("ann", *ALL)).post(
+        f"/desk/{item.pk}/comment/", {"attachment": SimpleUploadedFile("x" * 101, SCRIPT)}
+    )
+    assert answer.status_code == 422
+    assert "at most 100 characters" in answer.content.decode()
+
+
 def test_who_may_not_see_the_item_gets_no_file(item):
     path = attach(person("ann", *ALL), item)
     DeskQueue.objects.create(queue=QUEUE).groups.add(Group.objects.create(name="seniors"))

@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.db.models import CharField, Count, Exists, OuterRef, Subquery, Value
 from django.db.models.functions import Cast, Concat
+from django.test.utils import CaptureQueriesContext
 
 from delayedq import desk
 from delayedq.compat import default_task_backend
@@ -170,6 +171,13 @@ def test_signals_name_each_change_who_made_it_and_the_task():
         (reviewed, "review", "finish", ann),
         (reviewed, "done", "approve", bob),
     ]
+
+
+def test_a_signal_that_nobody_hears_makes_no_statement(connection):
+    item = opened()
+    with CaptureQueriesContext(connection) as unheard:
+        item.take(person("ann", *ALL))
+    assert not [query for query in unheard if "SAVEPOINT" in query["sql"]]
 
 
 def test_who_has_submitted_it_is_told_where_it_stands():
