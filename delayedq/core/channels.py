@@ -51,11 +51,18 @@ def with_channel(metadata: str | None, channel: str) -> str:
     return str(with_own(metadata, {METADATA_KEY: channel}))
 
 
+def has_channel_only(metadata: str) -> bool:
+    """Whether it names a channel and says nothing else; False where only a parser can tell.
+
+    >>> has_channel_only(with_channel(None, "acme")), has_channel_only(with_channel('{"a":1}', "acme"))
+    (True, False)
+    """
+    return metadata.startswith(_ALONE) and metadata.count('"') == _QUOTES and "\\" not in metadata
+
+
 def channel_of(metadata: str | None) -> str | None:
     """The channel in the metadata of a message; None if it has none."""
-    if (
-        metadata and metadata.startswith(_ALONE) and metadata.count('"') == _QUOTES and "\\" not in metadata
-    ):  # the usual ones
+    if metadata and has_channel_only(metadata):
         return metadata[len(_ALONE) : -2]
     channel = own(metadata, METADATA_KEY)
     return None if channel is None else str(channel)

@@ -74,7 +74,7 @@ def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None
 
 def shortest_deadline(metadata: str | None, otherwise: timedelta | None) -> timedelta | None:
     """Its own deadline (`otherwise` that of its task) or that of its flow, whichever is over first."""
-    if not metadata:
+    if not metadata or (DEADLINE not in metadata and STEP_DEADLINE not in metadata):
         return otherwise
     both = stored_duration(metadata, DEADLINE, otherwise), stored_duration(metadata, STEP_DEADLINE, None)
     return min((one for one in both if one is not None), default=None)

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 
 from delayedq import clock
 from delayedq.core.backoff import as_backoff
-from delayedq.core.channels import channel_of
+from delayedq.core.channels import channel_of, has_channel_only
 from delayedq.core.metadata import (
     EXPIRES,
     PARENT,
@@ -83,9 +83,9 @@ class Attempt:
     @property
     def is_plain(self) -> bool:
         """Whether nothing limits its time, nor interrupts it, nor says anything else of this message: most are."""
-        task = self.task
+        task, metadata = self.task, self.claimed.metadata
         return (
-            (self.claimed.metadata is None or has_step_only(self.claimed.metadata))
+            (metadata is None or has_channel_only(metadata) or has_step_only(metadata))
             and task.timeout is None
             and task.deadline is None
             and task.expires is None

@@ -13,6 +13,7 @@ from delayedq.core.channels import (
     channel_id,
     channel_of,
     check_channel,
+    has_channel_only,
     is_limited,
     shown_priority,
     with_channel,
@@ -30,6 +31,14 @@ def test_a_channel_travels_in_the_metadata_and_leaves_it_as_it_was(metadata, cha
     assert channel_of(both) == channel
     rest = as_given(both)
     assert (json.loads(rest) if rest else None) == (json.loads(metadata) if metadata else None)
+
+
+@settings(deadline=None)
+@given(METADATA, st.text(max_size=200))
+def test_metadata_that_say_more_are_never_taken_for_a_channel_alone(metadata, channel):
+    both = with_channel(metadata, channel)
+    assert not has_channel_only(both) or json.loads(both) == json.loads(with_channel(None, channel))
+    assert has_channel_only(with_channel(None, "acme"))
 
 
 @settings(deadline=None)

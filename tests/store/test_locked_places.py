@@ -8,6 +8,7 @@ from django.db import transaction
 from delayedq.core.limiting import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
+from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Seen
 from tests.store.channels import claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, at, elsewhere
@@ -69,9 +70,13 @@ def test_a_held_place_that_ran_out_and_is_being_extended_is_taken(store, alias, 
 
 
 def test_what_is_replaced_into_another_channel_while_a_claim_takes_place_does_not_start_there(store, monkeypatch):
-    """The claim has looked at channel "a", and then the message waits in "b", where one runs."""
+    """The claim has looked at channel "a", and then the message waits in "b", where one runs.
+
+    With weights by channel, no database looks and starts in one statement.
+    """
+    rules = Rules(channel=Limit(concurrency=1, weight={"nobody": 2}))
     offer(store, "b", key="running")
-    (running,) = claims(store, rules=one_by_one())
+    (running,) = claims(store, rules=rules)
     offer(store, "a", key="first", now=at(1))
     start = type(store).start
 
@@ -80,12 +85,12 @@ def test_what_is_replaced_into_another_channel_while_a_claim_takes_place_does_no
         return start(self, *arguments)
 
     monkeypatch.setattr(type(store), "start", replaced_before)
-    assert claims(store, rules=one_by_one(), now=at(2)) == []
+    assert claims(store, rules=rules, now=at(2)) == []
     monkeypatch.undo()
-    assert claims(store, rules=one_by_one(), now=at(3)) == []
+    assert claims(store, rules=rules, now=at(3)) == []
     assert Message.objects.get(key="first").attempt == 0
     finish(store, running, now=at(4))
-    assert [one.key for one in claims(store, rules=one_by_one(), now=at(4))] == ["first"]
+    assert [one.key for one in claims(store, rules=rules, now=at(4))] == ["first"]
 
 
 def test_what_ends_between_two_reads_of_a_claim_and_was_renewed_beside_its_row_is_counted(store, alias, monkeypatch):

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any
 from delayedq.core.channels import bucket_name, channel_id, channel_of
 from delayedq.core.limiting import Limit, after
 from delayedq.core.turns import deal
+from delayedq.store.channels.offers import address
 from delayedq.store.channels.places import Attempts, Places
-from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, Start
+from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, Start, Told
 from delayedq.store.channels.visits import MOST_VISITED, Room, Visit, room_of
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ if TYPE_CHECKING:
     from delayedq.store.channels.requests import (
         ChannelRequest,
         ChannelState,
+        Dealt,
         Group,
         Look,
         Rules,
         ScopeState,
         Surroundings,
-        Told,
     )
     from delayedq.store.protocol import Claimed
 
@@ -57,6 +58,8 @@ TAKEN, BLOCKED = 0.01, 0.25
 #: While leases that ran out are left to their keepers, full channels are looked at again after so long.
 UNRENEWED = timedelta(seconds=1)
 
+#: The largest concurrency of channels for which each message that a channel has room for is read in any case.
+MOST_PLAIN = 8
 #: Places that a channel has no message for are dealt again to the others, at most so often.
 ROUNDS = 4
 
@@ -75,6 +78,7 @@ class ChannelTurn:
         self._live: dict[str, ScopeState] = {}
         self._shares: Sequence[tuple[str, str]] = ()
         self._buckets: dict[str, Bucket] = {}
+        self._named: set[int] = set()
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
         #: Seconds after which it is worth to ask again.
@@ -83,6 +87,7 @@ class ChannelTurn:
     def take(self, told: Told) -> ChannelClaim:
         around = self._store.hear(self._now, told)
         self._live, self._shares, self._buckets = around.scopes, around.shares, around.buckets
+        self._named = around.named
         served = self._served(around)
         self._count(served)
         random.shuffle(served)
@@ -157,6 +162,9 @@ class ChannelTurn:
     def _serve(self, group: Group, rules: Rules) -> None:
         room = self._shared_room(rules)
         asked = self._asked(group, rules, room.places)
+        if is_plain(asked, rules) and group.id not in self._named and (dealt := self._dealt(asked, rules)):
+            self._keep(asked.group, rules, dealt)
+            return
         looks = self._look(asked)
         if not looks:
             return
@@ -197,6 +205,31 @@ class ChannelTurn:
             return looks
         later = self._now + UNRENEWED
         return [one._replace(running=one.running.not_before(later)) for one in looks]
+
+    def _dealt(self, asked: Asked, rules: Rules) -> Dealt | None:
+        """What the database deals by itself; None: it does not, or can't at this moment."""
+        limit = rules.channel or UNLIMITED
+        dealt = self._store.deal(asked, limit, self._request)
+        if dealt and dealt.ended:
+            self._places.give_away(dealt.ended)
+            dealt = self._store.deal(asked, limit, self._request)
+        return None if dealt is None or dealt.ended else dealt
+
+    def _keep(self, group: Group, rules: Rules, dealt: Dealt) -> None:
+        """What was dealt by the database. The channels of what can't be started there are looked at again at once."""
+        homes = {id_: (group.queue, group.kind, name) for id_, name in dealt.chosen.items()}
+        claimed = self._without_moved(dealt.claimed, homes)
+        started = {one.id for one in claimed}
+        moved = {one.id for one in dealt.claimed} - started
+        gone = self._places.put_right(dealt.chosen.keys() - started)
+        for where in {address(*homes[id_]) for id_ in gone}:
+            self._places.sweep(where.id)
+        if again := {address(*homes[id_]) for id_ in gone | moved}:
+            self._store.tell(Told([where.notice(self._now) for where in again]))
+        self._take_shared(rules, claimed)
+        self._claimed += claimed
+        if dealt.is_more or again:
+            self._again.append(0.0)
 
     def _choose(self, visits: Sequence[Visit], places: int) -> None:
         """Deal the places to the channels in turn, as far as their limits have room and messages are due in them."""
@@ -260,6 +293,18 @@ class ChannelTurn:
         states = {id_: one.after(number, counted[id_], now, lease) for id_, (one, number) in numbers.items()}
         gone = [id_ for id_, state in states.items() if state is None]
         return Start([], [state for state in states.values() if state is not None], gone, group)
+
+
+def is_plain(asked: Asked, rules: Rules) -> bool:
+    """Whether its channels have only a concurrency, for which a look at a few messages of each is enough.
+
+    What is set live for single channels, and what carries an expired lease during an outage, is none of it.
+    """
+    limit = rules.channel
+    if limit is None or limit.concurrency is None or limit.concurrency > MOST_PLAIN or isinstance(limit.weight, dict):
+        return False
+    is_other = limit.rate is not None or limit.share is not None or limit.is_strict or asked.others
+    return asked.room > 0 and asked.expired and not is_other
 
 
 def _changed(start: Start, visits: Sequence[Visit]) -> list[ChannelState]:

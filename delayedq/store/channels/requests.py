@@ -110,6 +110,8 @@ class Surroundings(NamedTuple):
     shares: list[tuple[str, str]]
     #: The token buckets of the limits that channels share, by `bucket_name`.
     buckets: dict[str, Bucket]
+    #: Groups (ids) with a limit that was set live for one of their channels. Asked of databases that deal themselves.
+    named: set[int]
 
 
 class ChannelState(NamedTuple):
@@ -185,6 +187,19 @@ class Look(NamedTuple):
         for _ in self.ended:
             running = running.and_until(now)
         return self._replace(running=running)
+
+
+class Dealt(NamedTuple):
+    """What a database has dealt and claimed by itself, in fair turn.
+
+    chosen: the messages (ids), and the channels in which they stood (names); what is not `claimed` was locked, or has
+    ended. is_more: it is worth to ask again at once. ended: as in `Look`; then nothing else was done.
+    """
+
+    chosen: dict[int, str]
+    claimed: list[Claimed]
+    is_more: bool
+    ended: list[int]
 
 
 class Start(NamedTuple):

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from delayedq.core.limiting import Limit
     from delayedq.store.channels.offers import Address
-    from delayedq.store.channels.requests import Asked, Look, Rules, Start
+    from delayedq.store.channels.requests import Asked, Dealt, Look, Rules, Start
     from delayedq.store.database import Database
     from delayedq.store.protocol import Claimed
 
@@ -104,7 +105,7 @@ class Channels(ABC):
         return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))
 
     def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> Surroundings:
-        around = Surroundings(set(), set(), [], {}, [], {})
+        around = Surroundings(set(), set(), [], {}, [], {}, set())
         for what, id_, name, text, number, moment in rows:
             match what:
                 case "scope":
@@ -117,6 +118,8 @@ class Channels(ABC):
                     around.kinds_paused.add(name)
                 case "share":
                     around.shares.append((name, text))
+                case "named":
+                    around.named.add(id_)
                 case _:
                     around.groups.append(Group(id_, name, text, number, what == "ready"))
         return around
@@ -141,6 +144,13 @@ class Channels(ABC):
     @abstractmethod
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
         """The ids of channels and messages: up to so many of each channel that are due, in their order."""
+
+    def deal(self, asked: Asked, limit: Limit, request: ChannelRequest) -> Dealt | None:  # noqa: ARG002
+        """All that a claim does in a group whose channels have this limit, if that is plain (`claims.is_plain`).
+
+        None: this database leaves it to `look`, `heads` and `start`.
+        """
+        return None
 
     def start(self, start: Start, request: ChannelRequest) -> list[Claimed]:
         """Lease those of these messages that wait in limited lanes, are due, and are not locked; keep the channels."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from delayedq.store.channels.requests import ChannelState, Look, Running
+from delayedq.store.channels.requests import ChannelState, Dealt, Look, Running
 from delayedq.store.channels.verbs import Channels
 from delayedq.store.postgresql import channels_sql as sql
+from delayedq.store.postgresql import deal_sql
 from delayedq.store.postgresql.parameters import numbers, of_lease, texts
 from delayedq.store.protocol import Claimed
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from delayedq.core.limiting import Limit
     from delayedq.store.channels.offers import Address
     from delayedq.store.channels.requests import Asked, ChannelRequest, Notice, Start, Surroundings, Told
     from delayedq.store.postgresql.database import PostgreSQLDatabase
@@ -44,6 +46,15 @@ class PostgreSQLChannels(Channels):
         statement = sql.look(is_strict=asked.is_strict, with_others=bool(asked.others), in_pairs=asked.in_pairs)
         rows = self.database.batch(statement, {**parameters, **given})
         return [Look(ChannelState._make(row[:9]), Running._make(row[9:11]), *row[11:]) for row in rows]
+
+    def deal(self, asked: Asked, limit: Limit, request: ChannelRequest) -> Dealt:
+        given = {"group": asked.group.id, "most": asked.most, "room": asked.room}
+        parameters = {**given, "concurrency": limit.concurrency, "weight": limit.weight, **_leased(request)}
+        rows = self.database.batch(deal_sql.deal(in_pairs=asked.in_pairs), parameters)
+        ended, is_more = rows[0][:2]
+        chosen = {id_: name for _, _, name, id_, *_ in rows if id_ is not None}
+        claimed = [Claimed._make(row[4:]) for row in rows if row[4] is not None]
+        return Dealt(chosen, claimed, is_more, ended)
 
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
         parameters = {"channels": numbers(most), "most": numbers(most.values())}

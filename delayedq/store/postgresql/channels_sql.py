@@ -14,7 +14,7 @@ from delayedq.store.channels.notices import KEPT, MOST_NOTICES, MOST_RISING
 from delayedq.store.channels.sql import SURROUNDINGS
 from delayedq.store.channels.visits import FIRST_SECONDS, LEAST_SECONDS, MOST_VISITED, SHORT_SECONDS
 from delayedq.store.postgresql.places_held_sql import MESSAGE
-from delayedq.store.postgresql.sql import CLAIMED, FREE, LEASE, NOW, expired
+from delayedq.store.postgresql.sql import CLAIMED, LEASE, NOW, expired, free
 
 # A number of its own among the advisory locks of the database. The moment is that at which the lock is there.
 # For the rest of the transaction, indexes are read in their order, and what is dead in them is left out the next time:
@@ -147,19 +147,41 @@ rested AS (
 )
 {SURROUNDINGS.format(ready=_RISEN)}
 UNION ALL SELECT 'ready', id, queue, kind, turn, NULL FROM grouped
+UNION ALL SELECT 'named', id, NULL, NULL, NULL, NULL
+FROM (SELECT id, queue, kind FROM delayedq_channelgroup UNION ALL SELECT id, queue, kind FROM grouped) AS one
+WHERE EXISTS (SELECT FROM delayedq_limitstate WHERE scope IN (one.queue, one.kind) AND channel > '')
 """
 
 # What it reads ------------------------------------------------------------------------------------------------------
 
-_WAITING = "FROM delayedq_channelmessage WHERE channel_id = channel.id AND lease_token = 0"
-_FIRST = f"SELECT message_id {_WAITING} AND due_at <= {NOW} ORDER BY urgency, due_at, message_id"
+WAITING = "FROM delayedq_channelmessage WHERE channel_id = {}.id AND lease_token = 0"
+_WAITING = WAITING.format("channel")
+FIRST = f"SELECT message_id {_WAITING} AND due_at <= {NOW} ORDER BY urgency, due_at, message_id"
 
 HEADS = f"""
-SELECT channel.id, ARRAY({_FIRST} LIMIT channel.most)
+SELECT channel.id, ARRAY({FIRST} LIMIT channel.most)
 FROM unnest(%(channels)s::bigint[], %(most)s::int[]) AS channel (id, most)
 """
 
 # What a lease says may be over, and renewed beside its row (see `expired`): then it ends at any moment.
+RUNNING = f"""(
+    SELECT count(*) FILTER (WHERE is_held AND NOT runs_elsewhere),
+        min(greatest(leased_until, held_until, {NOW})) FILTER (WHERE is_held),
+        coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{{{}}}}')
+    FROM (
+        SELECT place.message_id, message.leased_until, place.held_until,
+            place.message_id > 0 AND place.held_until IS NOT NULL AS runs_elsewhere,
+            message.id IS NOT NULL AND NOT (%(expired)s AND {expired("message")})
+                OR place.message_id < 0 AND place.held_until IS NOT NULL
+                AND (place.held_until > {NOW} OR NOT %(expired)s) AS is_held
+        FROM delayedq_channelmessage AS place
+        LEFT JOIN delayedq_message AS message
+            ON message.id = {MESSAGE} AND message.lease_token = place.lease_token
+        WHERE place.channel_id = channel.id AND place.lease_token > 0
+        OFFSET 0 -- so the lease is judged once
+    ) AS place
+)"""
+
 _LOOK = f"""
 SELECT channel.id, channel.name, channel.is_ready, channel.ready_at, channel.turn, channel.seconds, channel.tokens,
     channel.tokens_at, channel.weight, running.number, running.until, channel.share, first.ids,
@@ -176,23 +198,8 @@ FROM (
         {{ready}}
     ) AS one
 ) AS channel
-CROSS JOIN LATERAL (SELECT ARRAY({_FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
-CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE is_held AND NOT runs_elsewhere),
-        min(greatest(leased_until, held_until, {NOW})) FILTER (WHERE is_held),
-        coalesce(array_agg(message_id) FILTER (WHERE NOT is_held), '{{{{}}}}')
-    FROM (
-        SELECT place.message_id, message.leased_until, place.held_until,
-            place.message_id > 0 AND place.held_until IS NOT NULL AS runs_elsewhere,
-            message.id IS NOT NULL AND NOT (%(expired)s AND {expired("message")})
-                OR place.message_id < 0 AND place.held_until IS NOT NULL
-                AND (place.held_until > {NOW} OR NOT %(expired)s) AS is_held
-        FROM delayedq_channelmessage AS place
-        LEFT JOIN delayedq_message AS message
-            ON message.id = {MESSAGE} AND message.lease_token = place.lease_token
-        WHERE place.channel_id = channel.id AND place.lease_token > 0
-    ) AS place
-) AS running (number, until, ended)
+CROSS JOIN LATERAL (SELECT ARRAY({FIRST} LIMIT channel.share) OFFSET 0) AS first (ids)
+CROSS JOIN LATERAL {RUNNING} AS running (number, until, ended)
 ORDER BY channel.turn, channel.id
 """
 
@@ -202,10 +209,10 @@ _FIRST_IN_TURN = f"(SELECT * {_READY} ORDER BY turn, id LIMIT %(most)s)"
 _OTHERS = f"SELECT * {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigint[]))) OFFSET 0"
 _WITH_OTHERS = f"{_FIRST_IN_TURN} UNION (SELECT * FROM ({_OTHERS}) AS other ORDER BY turn, id LIMIT {MOST_VISITED})"
 # `visits.at_once`: as many as take `most` places.
-_AT_ONCE = f"CASE WHEN seconds > 0 AND seconds <= {SHORT_SECONDS} THEN 2 ELSE 1 END"
+AT_ONCE = f"CASE WHEN seconds > 0 AND seconds <= {SHORT_SECONDS} THEN 2 ELSE 1 END"
 _PAIRED = f"""
     SELECT * FROM (
-        SELECT *, sum({_AT_ONCE}) OVER (ORDER BY turn, id ROWS UNBOUNDED PRECEDING) - {_AT_ONCE} AS taken
+        SELECT *, sum({AT_ONCE}) OVER (ORDER BY turn, id ROWS UNBOUNDED PRECEDING) - {AT_ONCE} AS taken
         {_READY} ORDER BY turn, id LIMIT %(most)s
     ) AS following WHERE taken < %(most)s
 """
@@ -227,12 +234,18 @@ def look(*, is_strict: bool, with_others: bool, in_pairs: bool) -> str:
 
 # What it writes -----------------------------------------------------------------------------------------------------
 
-CLAIM_IDS = f"""
+
+def leased(ids: str) -> str:
+    """Those of these messages, by the ids that this query gives, that wait in limited lanes and are not locked."""
+    return f"""
 {LEASE}
-WHERE message.id = {FREE} AND message.priority < {BOUNDARY} AND message.scheduled_at <= {NOW}
+WHERE message.id = {free(ids=ids)} AND message.priority < {BOUNDARY} AND message.scheduled_at <= {NOW}
     AND (message.lease_token IS NULL OR %(expired)s AND {expired("message")})
 RETURNING {CLAIMED}
 """
+
+
+CLAIM_IDS = leased("SELECT unnest(%(ids)s::bigint[])")
 
 _LEFT = """
 gone AS (

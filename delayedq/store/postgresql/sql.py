@@ -30,14 +30,14 @@ NOTIFY_WAITING, NOTIFY_ENDS, NOTIFY_STOPPED = (
 )
 
 
-def free(condition: str = "") -> str:
-    """The rows of %(ids)s that no transaction has locked, for `id = ...`.
+def free(condition: str = "", ids: str = "SELECT unnest(%(ids)s::bigint[])") -> str:
+    """The rows of %(ids)s, or of those that a query gives, that no transaction has locked, for `id = ...`.
 
     In a batch of 512, these locks cost 0.7 us and 60 bytes of log per message.
     """
     return f"""ANY(ARRAY(
     SELECT id FROM delayedq_message
-    WHERE id = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[]))) {condition} FOR UPDATE SKIP LOCKED
+    WHERE id = ANY(ARRAY({ids})) {condition} FOR UPDATE SKIP LOCKED
 ))"""
 
 
