@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from random import Random
+from threading import Event
 
 import pytest
+from django.db import connections, transaction
 from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.core.limiting import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, FinishedMessage, Message
 from delayedq.store.channels.requests import Rules
+from delayedq.store.postgresql import deal_sql
 from tests.store.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one
-from tests.store.given import KIND, NOW, at, retry, settle, succeed
+from tests.store.given import KIND, NOW, at, elsewhere, retry, settle, succeed, together
+from tests.worker.conftest import eventually
 
 WEIGHTS = {"nobody": 2}
+#: Where the statement has seen all that it deals, and an advisory lock at which a test lets it wait there.
+SEEN, LOCK = "SELECT count(*) FILTER (WHERE ended", 4_711
 STEPS, SEEDS = 4, 4
 
 
@@ -105,3 +111,44 @@ def test_a_claim_from_a_thousand_channels_is_three_statements(store, connection)
 
     sent = [query["sql"] for query in captured if "delayedq_" in query["sql"]]
     assert (len(taken), len(sent)) == (512, 3)
+
+
+@pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+def test_what_is_replaced_into_another_channel_while_it_is_dealt_does_not_start_there(store, alias, monkeypatch):
+    """The statement has seen it in channel "a"; before it is leased, it waits in "b", where one runs."""
+    offer(store, "b", key="running")
+    (running,) = claims(store, rules=one_by_one())
+    offer(store, "a", key="first", now=at(1))
+    is_locked, deal = Event(), deal_sql.deal
+
+    def waiting(**options):
+        whole = deal(**options)
+        assert whole.count(SEEN) == 1
+        return whole.replace(SEEN, f"SELECT (SELECT pg_advisory_xact_lock_shared({LOCK}))::text, {SEEN[7:]}")
+
+    def replace():
+        with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
+            is_locked.set()
+            eventually(lambda: waits(cursor))
+            elsewhere(store.at(at(1)).offer, in_channel("b", "first", payload="[2]", scheduled_at=at(1)))
+
+    def claim():
+        assert is_locked.wait(30)
+        return claims(store, rules=one_by_one(), now=at(2))
+
+    monkeypatch.setattr(deal_sql, "deal", waiting)
+    assert together(replace, claim)[1] == []
+    monkeypatch.undo()
+
+    assert claims(store, rules=one_by_one(), now=at(3)) == []
+    assert Message.objects.get(key="first").attempt == 0
+    finish(store, running, now=at(4))
+    assert [one.key for one in claims(store, rules=one_by_one(), now=at(4))] == ["first"]
+
+
+def waits(cursor):
+    cursor.execute(
+        "SELECT count(*) = 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = %s AND NOT granted", [LOCK]
+    )
+    return cursor.fetchone()[0]
