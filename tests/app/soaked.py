@@ -88,13 +88,22 @@ def watch_claims():
     from delayedq.store import default_store
 
     store = type(default_store())
-    start = store.start
+    start, deal = store.start, store.deal
 
     def started(self, chosen, request):
         counted = time.time_ns()
         claimed = start(self, chosen, request)
-        for one in claimed:
-            write("claimed", counted, one.id, one.token, int(self.now().timestamp() * 1e6), one.attempt)
+        tell(self, counted, claimed)
         return claimed
 
-    store.start = started
+    def dealt(self, *arguments):  # one statement counts and claims
+        found = deal(self, *arguments)
+        if found is not None:
+            tell(self, time.time_ns(), found.claimed)
+        return found
+
+    def tell(self, counted, claimed):
+        for one in claimed:
+            write("claimed", counted, one.id, one.token, int(self.now().timestamp() * 1e6), one.attempt)
+
+    store.start, store.deal = started, dealt

@@ -183,6 +183,11 @@ class Model:
         """Channels with less than their share, in which a message is due for which their own limits have room."""
         return {one.home for one in self.messages.values() if self._is_short(one, now)}
 
+    def startable(self, now):
+        """Channels in which a message may start now."""
+        waiting = [one for one in self.messages.values() if one.due <= now and one.claimed is None]
+        return {one.home for one in waiting if self.may_start(one, now)}
+
     def _is_short(self, one, now):
         name, limit, is_paused = next(self.scopes(one))
         held = self.held(name, now)

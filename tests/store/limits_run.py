@@ -96,7 +96,10 @@ class Run(Offers):
         short = self.model.short(self.now)
         for one in answer.claimed:
             self._take(one)
-        left = {home[:2] for home in short & self.model.short(self.now)}
+        left = short & self.model.short(self.now)
+        if len(answer.claimed) < limit:  # nobody took the place that a cancelled message left
+            left -= self.model.startable(self.now)
+        left = {home[:2] for home in left}
         for one in (self.model.messages[one.id] for one in answer.claimed):
             _, limit, _ = next(self.model.scopes(one))  # who has more than its share leaves nobody short
             assert one.home[:2] not in left or self.model.held(one.home, self.now) <= (limit.share or 0)

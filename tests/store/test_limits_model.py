@@ -93,3 +93,20 @@ def test_after_many_operations_what_is_counted_is_what_is_leased(store, known):
 def test_the_moments_of_the_model_are_exact():
     assert Fraction(STEP) == Fraction(1, 4)
     assert at(STEP) > NOW
+
+
+def test_what_a_cancelled_message_leaves_of_a_share_is_taken_by_the_next_claim(store, known):
+    """Four places, of which a channel with a share of three gets two, as its first message is not there any more."""
+    names = ("shared concurrency", "channel window")
+    known(names)
+    run = Run(names)
+    run.offer("a", "tests.one", "mail", 6, 0.0)
+    run.unschedule(0)
+    run.offer("b", "tests.one", "mail", 5, 0.0)
+    run.change("tests.one", "a", {"share": 3})
+
+    assert run.claim(100) == 0.0
+    run.claim_all()
+    held = [run.model.held(("mail", "tests.one", channel), run.now) for channel in "ab"]
+    run.close()
+    assert held == [3, 1]
