@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 from contextlib import suppress
+from datetime import timedelta
 from types import SimpleNamespace
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -113,6 +114,9 @@ def test_the_port_alone_is_that_of_ipv4_and_ipv6_and_an_address_may_be_of_either
 
 
 def test_workers_are_not_ready_while_their_database_refuses_them(store, workers, port):
+    """What is due meanwhile has to be claimed: a locked SQLite database can still be read."""
+    for seconds in range(1, 60):
+        tasks.echo.schedule_in(timedelta(seconds=seconds), seconds)
     workers("--health-port", f"127.0.0.1:{port}")
     eventually(lambda: fetched(port, "/ready")[0] == 200)
     with away(store.alias):
