@@ -137,6 +137,17 @@ def store(alias):
 
 
 @pytest.fixture
+def registry():
+    """The registry of tasks, which forgets at the end what the test defines."""
+    from delayedq.tasks import registered
+
+    before = dict(registered)
+    yield registered
+    registered.clear()
+    registered.update(before)
+
+
+@pytest.fixture
 def asleep():
     """The id of a child process that does nothing; if it is killed, it stays a zombie until the end of the test."""
     child = subprocess.Popen(["sleep", "600"])

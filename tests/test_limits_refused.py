@@ -20,6 +20,7 @@ from delayedq.tasks import registered
 from delayedq.tasks.channels import rules_of
 from tests.app import tasks
 
+pytestmark = pytest.mark.usefixtures("registry")
 SECOND = timedelta(seconds=1)
 LONG, NUL = "x" * 201, "a\0b"
 #: No number of messages.
@@ -32,14 +33,6 @@ def send(customer, url=None):
 
 def other(customer):
     """That of another task."""
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    before = dict(registered)
-    yield
-    registered.clear()
-    registered.update(before)
 
 
 def nothing_is_stored():

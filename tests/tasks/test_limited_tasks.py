@@ -17,11 +17,11 @@ from delayedq.conf import get_settings
 from delayedq.core.channels import channel_of
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import Message
-from delayedq.tasks import registered
 from delayedq.tasks.channels import lines_up, rules_of
 from tests.app import tasks
 from tests.app.models import Mark
 
+pytestmark = pytest.mark.usefixtures("registry")
 PAGE = Path(delayedq.__file__).parent.parent / "docs" / "limits.md"
 SECOND = timedelta(seconds=1)
 
@@ -32,14 +32,6 @@ def channels():
 
 def send(customer, url=None):
     """The function of the tasks that are defined here."""
-
-
-@pytest.fixture(autouse=True)
-def _forget():
-    before = dict(registered)
-    yield
-    registered.clear()
-    registered.update(before)
 
 
 def defined(**options):

@@ -20,6 +20,7 @@ from delayedq.models import Message
 from delayedq.tasks import registered, task_at
 from tests.app import tasks
 
+pytestmark = pytest.mark.usefixtures("registry")
 MINUTE = timedelta(minutes=1)
 
 
@@ -49,15 +50,6 @@ class Desk:
     @staticmethod
     def static():
         """Looks like one."""
-
-
-@pytest.fixture(autouse=True)
-def _registry():
-    """Leaves the registry as it was."""
-    before = dict(registered)
-    yield
-    registered.clear()
-    registered.update(before)
 
 
 # Making
