@@ -103,12 +103,7 @@ def test_periodic_tasks_become_schedules_or_are_refused_with_the_reason(project)
     assert found["schedules"] == {
         "elsewhere": {**mark, "every": "0:10:00"},
         "every ten minutes": {**mark, "every": "0:10:00", "starting_deadline": "0:02:00"},
-        "from then on": {
-            **mark,
-            "every": "0:10:00",
-            "start": "2099-01-01 12:00:00+00:00",
-            "queue_name": "mail",
-        },
+        "from then on": {**mark, "every": "0:10:00", "start": "2099-01-01 12:00:00+00:00", "queue_name": "mail"},
         "nightly": {**mark, "cron": "30 2 * * *", "timezone": "Europe/London", "kwargs": {"value": "v"}},
         "once": {
             **mark,
