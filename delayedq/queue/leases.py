@@ -120,7 +120,7 @@ class Leases:
             return self._claim(limit, chosen, lease)
         if chosen:
             raise InvalidQueue(f"{self.queue!r} has channels, which take turns: browse it with a filter, poll without.")
-        asked = self.store.claim_channels(self._rules, limit, lease, consumer())
+        asked = self.store.claim_channels_at_last(self._rules, limit, lease, consumer())
         self.channels_due_in = asked.due_in
         room = limit - len(asked.claimed)  # for what was offered before there were channels
         return [*asked.claimed, *self._claim(room, chosen, lease)] if room else asked.claimed

@@ -217,7 +217,7 @@ class _Runner:
 
     def _claim_channels(self, store: Store, limit: int) -> list[tuple[Store, Claimed]]:
         rules = rules_for(lambda queue: BARE not in queue and (self._queues is None or queue in self._queues))
-        claim = store.claim_channels(rules, limit, get_settings().LEASE, WORKER)
+        claim = store.claim_channels_at_last(rules, limit, get_settings().LEASE, WORKER)
         if claim.due_in is not None:
             self._channels_due.append(store.now() + timedelta(seconds=claim.due_in))
         return [(store, claimed) for claimed in claim.claimed]

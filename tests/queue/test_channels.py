@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from threading import Event
 
 import pytest
+from django.db import transaction
 from django.utils import timezone
 
 from delayedq import DelayedQueue, Limit, Rate, limits
@@ -17,6 +19,7 @@ from delayedq.queue import BatchedMessage, Topic
 from delayedq.store import store_for
 from delayedq.store.protocol import OfferOutcome
 from tests.store.channels import left_behind
+from tests.store.given import together
 
 CREATED, UPDATED, IGNORED, DROPPED = OfferOutcome
 SECOND = timedelta(seconds=1)
@@ -104,6 +107,46 @@ def test_reading_sees_what_waits_in_channels(alias):
     assert contacts.read("k").payload == "first"
     assert contacts.drop_message("k")
     assert len(polled(contacts)) == 3
+
+
+@pytest.mark.parametrize("limit", [None, Limit(concurrency=2), Limit(rate=Rate(9, per=SECOND))])
+def test_a_poll_finds_what_is_due_behind_dropped_messages(alias, limit):
+    contacts = queue(alias, limit=limit)
+    for key in "abc":
+        contacts.offer_or_update(key, key, channel="acme")
+    assert contacts.drop_message("a")
+    assert contacts.drop_message("b")
+
+    assert contacts.try_poll().payload == "c"
+    assert contacts.try_poll() is None
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_a_poll_that_meets_another_claim_waits_for_it(alias, monkeypatch):
+    """An answer of None says that nothing is due."""
+    contacts, is_locked, has_met = queue(alias), Event(), Event()
+    fill(contacts, "a", "a")
+    assert contacts.try_poll().payload == "a0"
+    lock = type(store_for(alias)).lock_channels
+
+    def watched(store):
+        moment = lock(store)
+        if moment is None:
+            has_met.set()
+        return moment
+
+    def claim():
+        with transaction.atomic(using=alias):
+            assert lock(store_for(alias)) is not None
+            is_locked.set()
+            assert has_met.wait(30)
+
+    def poll():
+        assert is_locked.wait(30)
+        return contacts.try_poll()
+
+    monkeypatch.setattr(type(store_for(alias)), "lock_channels", watched)
+    assert together(claim, poll)[1].payload == "a1"
 
 
 # Limits

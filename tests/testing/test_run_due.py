@@ -202,3 +202,12 @@ def test_run_workers_refuses_a_database_in_memory(django_db_setup, django_db_blo
     monkeypatch.setitem(connections["default"].settings_dict, "NAME", ":memory:")
     with pytest.raises(CommandError, match=r"in memory.* delayedq\.testing\.run_due\(\)"):
         call_command("run_workers", drain=True, skip_checks=True)
+
+
+def test_what_waits_in_a_channel_behind_cancelled_messages_runs(in_test_case):
+    for key in "ab":
+        tasks.deliver.schedule_in(timedelta(), "acme", key=key)
+    tasks.deliver.enqueue("acme")
+    assert all(tasks.deliver.unschedule(key=key) for key in "ab")
+
+    assert [attempt.key for attempt in run_due()] == [None]

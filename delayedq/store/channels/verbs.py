@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 
 NOTHING = Told(())
+#: Seconds for which `claim_channels_at_last` asks again.
+PATIENCE = 1.0
 
 
 class Coming(NamedTuple):
@@ -72,6 +75,23 @@ class Channels(ABC):
         request = ChannelRequest(rules, limit, lease, worker, token or new_token(), expired)
         with self.database.atomic(savepoint=False):
             return self._claim_channels(request, self.lock_channels(), NOTHING)
+
+    def claim_channels_at_last(
+        self, rules: Callable[[str, str], Rules | None], limit: int, lease: timedelta, worker: str
+    ) -> ChannelClaim:
+        """`claim_channels`, for who takes an answer without messages for the end: then nothing can start now.
+
+        It asks again where all that was chosen had been cancelled, and while another claim takes place: for at most
+        PATIENCE seconds, if that never ends.
+        """
+        from delayedq.store.channels.claims import TAKEN
+
+        give_up_at = time.monotonic() + PATIENCE
+        while True:
+            claim = self.claim_channels(rules, limit, lease, worker)
+            if claim.claimed or claim.due_in not in {0.0, TAKEN} or limit <= 0 or time.monotonic() >= give_up_at:
+                return claim
+            time.sleep(claim.due_in or 0.0)
 
     def _claim_channels(self, request: ChannelRequest, moment: datetime | None, told: Told) -> ChannelClaim:
         """moment: when it had the lock; None: another claim has it. told: what this transaction has settled before."""
