@@ -80,6 +80,17 @@ def test_what_was_cancelled_makes_room_also_before_a_claim_sees_it(store):
     assert offer(store, sized("a"), sized("a")) == [CREATED, DROPPED]
 
 
+@pytest.mark.parametrize("on_full", list(OnFull))
+def test_a_batch_finds_all_the_room_that_cancelled_messages_have_left(store, on_full):
+    """Also where their places seemed to leave room enough when it began."""
+    ten = partial(sized, most=10, on_full=on_full)
+    offer(store, *[ten("a", key=key) for key in "123456"])
+    assert all(store.at(NOW).unschedule("tests.remind", key) for key in "123")
+
+    assert offer(store, *[ten("a")] * 7, now=at(2)) == [CREATED] * 7
+    assert live() == {"a": 10}
+
+
 def test_an_offer_that_rolls_back_takes_no_room(store, alias):
     with undone(alias):
         offer(store, sized("a"), sized("a"))

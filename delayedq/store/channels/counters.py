@@ -113,10 +113,10 @@ class Counter:
         """Exactly, unless there is room anyway."""
         if self.scope:
             self.groups |= self._known_groups(database)
-        self.size = self.places(database)[: self.most].count()
-        if self.lacks_room():
+        self.size, self.counted_at = self.places(database)[: self.most].count(), database.now()
+        self.is_exact = self.lacks_room()
+        if self.is_exact:
             self.size = self.live_places(database).count()
-        self.counted_at, self.is_exact = database.now(), True
 
     def _known_groups(self, database: Database) -> set[int]:
         """Those of the queue or the task; of a shared limit, those of its tasks: one may have been moved to a queue."""
