@@ -19,6 +19,7 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from delayedq.core.channels import is_limited
+from delayedq.store.channels.claims import TAKEN
 from delayedq.store.protocol import BARE, Lane
 
 if TYPE_CHECKING:
@@ -202,6 +203,11 @@ class Lanes:
             due = min((known.claim_at(moment) for known in self._lanes.values()), default=float("inf"))
             due = min(due, float("inf") if self._channels_due is None else self._channels_due)
         return None if due == float("inf") else due - moment
+
+    def nothing_is_due(self) -> bool:
+        """Whether nothing is known to be due; a claim from channels that met another one (TAKEN) knows of nothing."""
+        due_in = self.due_in()
+        return due_in is None or due_in > TAKEN
 
 
 def _watermark(head: LaneHead) -> datetime:

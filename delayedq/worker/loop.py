@@ -185,8 +185,7 @@ class Loop:
         if self._lanes.scans < self._scans_when_quiet + 2:
             self._poller.ask_to_scan()
             return False
-        due_in = self._lanes.due_in()
-        return due_in is None or due_in > 0
+        return self._lanes.nothing_is_due()
 
     # One step: what a round trip brought is handed out while the next one is under way
 
