@@ -205,14 +205,16 @@ class Waiting:
         try:
             task_at(self.message.kind)
         except UnknownTask:
-            yield Answer(
-                Reason.UNKNOWN_TASK,
-                _(
-                    "Its task is not registered here: %(task)s. Workers that do not know it either give it back during "
-                    "DELAYEDQ['DEPLOY_GRACE'], and then end it as failed."
-                )
-                % {"task": self.message.kind},
+            given_back = _(
+                "Its task is not registered here: %(task)s. Workers that do not know it either give it back during "
+                "DELAYEDQ['DEPLOY_GRACE'], and then end it as failed."
             )
+            left = _(
+                "Its task is not registered here: %(task)s. It has a channel or a limit, so workers that do not know "
+                "its task leave it alone."
+            )
+            has_channel = channel_of(self.message.metadata) is not None
+            yield Answer(Reason.UNKNOWN_TASK, (left if has_channel else given_back) % {"task": self.message.kind})
 
     def _queue(self) -> Iterator[Answer]:
         queue = self.message.queue

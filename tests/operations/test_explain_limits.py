@@ -176,3 +176,11 @@ def test_what_waits_behind_a_message_that_blocks_it_is_not_late(store):
     blocked(store)
     worker_registry(store.alias).at(at(20)).heartbeat([worker("w:1")])
     assert verdict(store, at(20)) == []
+
+
+def test_what_no_worker_knows_is_left_alone_and_not_said_to_fail(store, served):
+    (offered,) = store.at(NOW).offer_many([Offer("webhooks", "tests.gone", "{}", None, at(-9), 0, 3, None, "acme")])
+
+    assert claim(store) == []
+    (said,) = why(offered)
+    assert said.startswith("Its task is not registered here: tests.gone. It has a channel or a limit, so workers")
