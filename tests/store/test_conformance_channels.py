@@ -9,6 +9,7 @@ import pytest
 from delayedq.core.channels import channel_of
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
+from delayedq.store.channels.notices import MOST_NOTICES
 from delayedq.store.protocol import Discard, Lane
 from tests.store.channels import (
     asked,
@@ -284,3 +285,11 @@ def test_a_channel_that_gets_more_than_its_share_wakes_for_what_is_due_later(sto
     assert len(claims(store, 100)) == 41
     assert asked(store).due_in == pytest.approx(5, abs=0.01)
     assert len(claims(store, now=at(5))) == 1
+
+
+def test_a_claim_that_does_not_take_all_notices_is_followed_by_the_next_at_once(store):
+    offer(store, *[f"tenant {number}" for number in range(MOST_NOTICES)], scheduled_at=at(3600))
+    offer(store, "last")
+
+    assert asked(store, 1) == ([], 0.0)
+    assert channels_of(claims(store, 1)) == ["last"]

@@ -88,6 +88,8 @@ class ChannelTurn:
         around = self._store.hear(self._now, told)
         self._live, self._shares, self._buckets = around.scopes, around.shares, around.buckets
         self._named = around.named
+        if around.is_cut:
+            self._again.append(0.0)
         served = self._served(around)
         self._count(served)
         random.shuffle(served)

@@ -40,8 +40,11 @@ class _Heard(NamedTuple):
         return before * kept + self.seconds / self.ended * (1 - kept)
 
 
-def hear(store: Channels, now: datetime, told: Told) -> None:
-    """Read what was told since the last claim, and forget it; those whose time has come are in turn."""
+def hear(store: Channels, now: datetime, told: Told) -> bool:
+    """Read what was told since the last claim, and forget it; those whose time has come are in turn.
+
+    Returns whether there may be more to read.
+    """
     from delayedq.models import Channel, ChannelNotice
 
     alias = store.database.alias
@@ -56,6 +59,7 @@ def hear(store: Channels, now: datetime, told: Told) -> None:
     rested = Channel.objects.using(alias).filter(is_ready__in=[False], ready_at__lte=now)
     if ids := list(rested.order_by("ready_at").values_list("id", flat=True)[:MOST_RISING]):
         Channel.objects.using(alias).filter(id__in=ids).update(is_ready=True)
+    return len(notices) == MOST_NOTICES
 
 
 def _groups(alias: str, notices: Iterable[ChannelNotice | Notice]) -> dict[int, float]:

@@ -112,6 +112,8 @@ class Surroundings(NamedTuple):
     buckets: dict[str, Bucket]
     #: Groups (ids) with a limit that was set live for one of their channels. Asked of databases that deal themselves.
     named: set[int]
+    #: As many notices were taken as one claim takes: there may be more.
+    is_cut: bool = False
 
 
 class ChannelState(NamedTuple):

@@ -121,8 +121,8 @@ class Channels(ABC):
 
         `told`: what is to be heard besides. Returns the groups, what is paused, and the limits that channels share.
         """
-        hear(self, now, told)
-        return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))
+        is_cut = hear(self, now, told)
+        return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))._replace(is_cut=is_cut)
 
     def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> Surroundings:
         around = Surroundings(set(), set(), [], {}, [], {}, set())
@@ -140,6 +140,8 @@ class Channels(ABC):
                     around.shares.append((name, text))
                 case "named":
                     around.named.add(id_)
+                case "cut":
+                    around = around._replace(is_cut=True)
                 case _:
                     around.groups.append(Group(id_, name, text, number, what == "ready"))
         return around

@@ -150,6 +150,7 @@ UNION ALL SELECT 'ready', id, queue, kind, turn, NULL FROM grouped
 UNION ALL SELECT 'named', id, NULL, NULL, NULL, NULL
 FROM (SELECT id, queue, kind FROM delayedq_channelgroup UNION ALL SELECT id, queue, kind FROM grouped) AS one
 WHERE EXISTS (SELECT FROM delayedq_limitstate WHERE scope IN (one.queue, one.kind) AND channel > '')
+UNION ALL SELECT 'cut', NULL, NULL, NULL, NULL, NULL WHERE (SELECT count(*) FROM removed) = {MOST_NOTICES}
 """
 
 # What it reads ------------------------------------------------------------------------------------------------------
