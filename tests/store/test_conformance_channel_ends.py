@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 from django.db import IntegrityError
 
+from delayedq.core.metadata import FLOW
 from delayedq.models import ChannelMessage, FinishedMessage, Message
+from delayedq.store import base
 from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
-from tests.store.channels import claims, offer, one_by_one
-from tests.store.given import LEASE, at, succeed
+from tests.store.channels import channels_of, claims, offer, one_by_one
+from tests.store.given import LEASE, at, elsewhere, succeed
 
 
 def settle_and_claim(store, *claimed, limit=9):
@@ -58,3 +60,22 @@ def test_an_end_that_the_database_refuses_undoes_both_and_nothing_else(store):
 
     assert Message.objects.filter(lease_token=first[0].token).count() == 2
     assert len(settle_and_claim(store, first[1])[1].claimed) == 1
+
+
+@pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+def test_while_a_step_of_a_flow_ends_others_claim_from_channels(store, monkeypatch):
+    """That may take long: it waits for others of its flow, and stores what follows."""
+    offer(store, "a", metadata=f'{{"{FLOW}": [7, 0]}}')
+    offer(store, "b", "b")
+    first = claims(store, 2, rules=one_by_one())
+    offer(store, "c")
+    found = []
+
+    def watched(*_):
+        found.extend(elsewhere(claims, store, 1, rules=one_by_one()))
+        return False
+
+    monkeypatch.setattr(base, "end_members", watched)
+    settled, _ = settle_and_claim(store, *first)
+    assert not any(settled)
+    assert channels_of(found) == ["c"]

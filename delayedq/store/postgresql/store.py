@@ -219,9 +219,13 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     def _settle_and_lock(
         self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
     ) -> tuple[Settled, datetime | None, Told]:
-        """In one round trip if each of them is a Finish."""
+        """In one round trip if each of them is a Finish, and none is of a flow.
+
+        The end of a step waits for others of its flow, and may store thousands of messages. That comes before the lock:
+        no other claim from channels takes place until the transaction ends.
+        """
         finishes = [one for one in transitions if isinstance(one, Finish)]
-        if len(finishes) < len(transitions):
+        if len(finishes) < len(transitions) or in_flows(finishes):
             return super()._settle_and_lock(transitions, limited, request)
         rows, ((moment, *_),), told = self.database.batches(
             (sql.FINISH, of_finishes(finishes)), (channels_sql.LOCK, {}), lambda: told_of(limited, Settled())
