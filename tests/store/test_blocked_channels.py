@@ -1,4 +1,4 @@
-"""What a claim reads does not grow with the channels that are blocked in front of it.
+"""What a claim reads does not grow with the channels that are blocked in front of it, nor with what is not due.
 
 MariaDB counts the rows it reads, and SQLite the steps of its machine. For PostgreSQL, see `test_channel_scenarios`.
 """
@@ -9,11 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
+from delayedq.core.channels import LIMITED, channel_id, group_id
 from delayedq.models import Channel, ChannelGroup, ChannelMessage
 from tests.store.channels import claims, offer, one_by_one
-from tests.store.given import at
+from tests.store.given import KIND, at
 
-BLOCKED = 10_000
+BLOCKED = WAITING = 10_000
 
 
 @contextmanager
@@ -66,5 +67,24 @@ def test_a_claim_reads_as_much_with_ten_thousand_blocked_channels_in_front(store
     read()
     few = read()
     block(BLOCKED)
+
+    assert read() <= few * 1.2 + 10
+
+
+@pytest.mark.parametrize(("alias", "counted"), [("sqlite", counted_steps)], indirect=["alias"])
+def test_a_claim_reads_as_much_with_ten_thousand_messages_that_are_not_due_in_its_channel(store, connection, counted):
+    def read():
+        offer(store, "acme")
+        with counted(connection) as number:
+            assert len(claims(store, 5, rules=one_by_one(9))) == 1
+        return number[0]
+
+    read()
+    few = read()
+    where = {"channel_id": channel_id("mail", KIND, "acme"), "group_id": group_id("mail", KIND)}
+    waiting = {**where, "urgency": LIMITED, "due_at": at(3600)}
+    ChannelMessage.objects.bulk_create(
+        [ChannelMessage(message_id=10**9 + n, **waiting) for n in range(WAITING)], batch_size=1_000
+    )
 
     assert read() <= few * 1.2 + 10

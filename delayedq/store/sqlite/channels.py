@@ -38,8 +38,10 @@ class SQLiteChannels(Channels):
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
         for channel, number in most.items():
             parameters = {"channel": channel, "most": number, "moment": text(now)}
-            for (message,) in self.database.rows(channels_sql.HEADS, parameters):
-                yield channel, message
+            heads = sorted(self.database.rows(channels_sql.DUE, parameters))
+            if len(heads) == number:  # there may be more
+                heads = self.database.rows(channels_sql.HEADS, parameters)
+            yield from ((channel, message) for *_, message in heads)
 
     def held_among(self, ids: Sequence[int], now: datetime) -> dict[int, Held]:
         """Also those that ran out and are not claimed, as their worker lives and waits for the write lock."""

@@ -10,8 +10,15 @@ CLAIM_IDS = LEASE.format(
     AND {free("%(expired_by)s")}"""
 )
 
+# The first that became due. In the order of claims, the index has what is not due between them, which may be much.
+DUE = """
+SELECT urgency, due_at, message_id FROM delayedq_channelmessage INDEXED BY delayedq_channel_due
+WHERE channel_id = %(channel)s AND lease_token = 0 AND due_at <= %(moment)s
+ORDER BY due_at
+LIMIT %(most)s
+"""
 HEADS = """
-SELECT message_id FROM delayedq_channelmessage
+SELECT message_id FROM delayedq_channelmessage INDEXED BY delayedq_channel_order
 WHERE channel_id = %(channel)s AND lease_token = 0 AND due_at <= %(moment)s
 ORDER BY urgency, due_at, message_id
 LIMIT %(most)s
