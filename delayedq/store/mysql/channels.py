@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from delayedq.store.mysql.values import text
 from delayedq.store.protocol import ClaimRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.store.channels.requests import ChannelRequest
@@ -42,10 +43,22 @@ class MySQLChannels(Channels):
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
         moment = text(now)
         for some in batched(most.items(), CHANNELS):
-            values = [value for channel, number in some for value in (channel, moment, number)]
-            with self.database.connection.cursor() as cursor:
-                cursor.execute(channels_sql.heads(len(some)), values)
-                yield from cursor.fetchall()
+            found = sorted(self._heads(channels_sql.due, some, moment))
+            numbers = Counter(channel for channel, *_ in found)
+            more = [(channel, number) for channel, number in some if numbers[channel] == number]
+            yield from ((channel, message) for channel, *_, message in found if numbers[channel] < most[channel])
+            if more:
+                rows = self._heads(channels_sql.heads, more, moment)
+                yield from ((channel, message) for channel, *_, message in rows)
+
+    def _heads(
+        self, statement: Callable[[int], str], most: Sequence[tuple[int, int]], moment: str
+    ) -> Sequence[tuple[Any, ...]]:
+        values = [value for channel, number in most for value in (channel, moment, number)]
+        with self.database.connection.cursor() as cursor:
+            cursor.execute(statement(len(most)), values)
+            rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
     def forget_notices(self, ids: Collection[int]) -> None:
         self.database.write_to(channels_sql.FORGET_NOTICES, ids)

@@ -26,12 +26,24 @@ TAKE_PLACES = f"UPDATE {_PLACES} SET place.lease_token = %(token)s"
 DROP_PLACES = f"DELETE place FROM {_PLACES}"
 
 _HEAD = """(
-    SELECT channel_id, message_id FROM delayedq_channelmessage FORCE INDEX (delayedq_channel_order)
+    SELECT channel_id, urgency, due_at, message_id FROM delayedq_channelmessage FORCE INDEX ({index})
     WHERE channel_id = %s AND lease_token = 0 AND due_at <= %s
-    ORDER BY urgency, due_at, message_id LIMIT %s
+    ORDER BY {order} LIMIT %s
 )"""
 
 
 def heads(channels: int) -> str:
     """The first messages of each channel, which takes its id, the moment, and how many."""
-    return " UNION ALL ".join([_HEAD] * channels)
+    return _union(channels, index="delayedq_channel_order", order="urgency, due_at, message_id")
+
+
+def due(channels: int) -> str:
+    """The same of those that became due first.
+
+    In the order of claims, the index has what is not due between them, which may be much.
+    """
+    return _union(channels, index="delayedq_channel_due", order="due_at")
+
+
+def _union(channels: int, **words: str) -> str:
+    return " UNION ALL ".join([_HEAD.format(**words)] * channels)
