@@ -85,11 +85,3 @@ def test_a_worker_of_another_queue_leaves_them_alone(drain, options):
     drain(replace(options, queues=["webhooks"]))
     assert Message.objects.count() == 0
     assert left_behind()[1] == 0
-
-
-def test_a_drain_goes_on_where_its_claims_have_met_others(store, drain, monkeypatch):
-    lock, taken = type(store).lock_channels, iter([True] * 50)
-    monkeypatch.setattr(type(store), "lock_channels", lambda self: None if next(taken, False) else lock(self))
-    tasks.deliver.enqueue("acme")
-    drain()
-    assert Message.objects.count() == 0

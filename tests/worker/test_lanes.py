@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from delayedq.store.channels.claims import TAKEN
 from delayedq.store.protocol import LaneHead
 from delayedq.worker import lanes as lanes_module
 from delayedq.worker.lanes import REMEMBERED, SLACK, Lanes
@@ -235,3 +236,10 @@ def test_a_lane_whose_first_message_is_locked_is_tried_less_and_less_often(monke
     known.advance(known.plan(), [got()], 1)
     known.scanned(locked, 0.0)
     assert known.due_in() <= 0
+
+
+@pytest.mark.parametrize(("due_in", "expected"), [(None, True), (0.0, False), (TAKEN, False), (0.25, True)])
+def test_a_claim_from_channels_that_met_another_one_does_not_know_that_nothing_is_due(due_in, expected):
+    known = Lanes()
+    known.expect_channels(due_in)
+    assert known.nothing_is_due() is expected
