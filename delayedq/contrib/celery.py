@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, cast
 
 from delayedq import clock, tasks
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultDoesNotExist, TaskResultStatus, task_backends
-from delayedq.contrib.celery_names import CALLS, NAMES, RESULTS, RETRIES, refused
+from delayedq.contrib.celery_names import CALLS, NAMES, RESULTS, RETRIES, TASKS, refused
 from delayedq.core.backoff import Constant, Exponential
 from delayedq.core.limiting import Limit, Rate
-from delayedq.core.other_names import OPTIONS, hint, unknown_name
+from delayedq.core.other_names import hint, unknown_name
 from delayedq.exceptions import DelayedQError, Retry
 from delayedq.store.offers import check_time
-from delayedq.tasks import current_message
+from delayedq.tasks import current_attempt, current_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,18 +110,20 @@ def shared_task(function: Callable[..., Any] | None = None, /, **options: Any) -
     """
 
     def make(func: Callable[..., Any]) -> SharedTask:
-        return SharedTask(func=_bound(func) if given.pop("bind", False) else func, **_options(given))
+        given = {name: value for name, value in options.items() if name not in NO_EFFECT}
+        pause = _seconds(given.get("default_retry_delay", DEFAULT_RETRY_DELAY))
+        is_bound, ours = given.pop("bind", False), _options(given)
+        return SharedTask(func=_bound(func, ours["max_attempts"] - 1, pause) if is_bound else func, **ours)
 
-    given = {name: value for name, value in options.items() if name not in NO_EFFECT}
     return make if function is None else make(function)
 
 
-def _bound(function: Callable[..., Any]) -> Callable[..., Any]:
+def _bound(function: Callable[..., Any], retries: int, pause: timedelta | None) -> Callable[..., Any]:
     """The function with its first argument given: to others it has not got it."""
 
     @wraps(function)
     def bound(*args: Any, **kwargs: Any) -> Any:
-        return function(Self(), *args, **kwargs)
+        return function(Self(retries, pause), *args, **kwargs)
 
     given = inspect.signature(function)
     bound.__signature__ = given.replace(parameters=[*given.parameters.values()][1:])  # type: ignore[attr-defined]
@@ -145,7 +147,7 @@ def _options(given: dict[str, Any]) -> dict[str, Any]:
     if rate := given.pop("rate_limit", None):
         ours["limit"] = Limit(rate=_rate(rate))
     if given:
-        raise TypeError(refused("shared_task()", given, OPTIONS))
+        raise TypeError(refused("shared_task()", given, TASKS))
     return ours
 
 
@@ -192,16 +194,16 @@ class Named:
 
 
 class Request(Named):
-    """`self.request`: of the message that runs."""
+    """`self.request`: of the message that runs; without one, where a task is called as a function, as there."""
 
     @property
-    def id(self) -> str:
-        return str(current_message().id)
+    def id(self) -> str | None:
+        return str(running.id) if (running := current_attempt.get()) else None
 
     @property
     def retries(self) -> int:
         """How often it was tried before."""
-        return current_message().attempt - 1
+        return running.attempt - 1 if (running := current_attempt.get()) else 0
 
     @property
     def delivery_info(self) -> dict[str, Any]:
@@ -210,11 +212,14 @@ class Request(Named):
 
 
 class Self(Named):
-    """The `self` of a bound task."""
+    """The `self` of a bound task. `pause`: that before a retry without a time."""
 
     request = Request()
     #: As a function catches it.
     Retry = Retry
+
+    def __init__(self, retries: int = DEFAULT_RETRIES, pause: timedelta | None = None) -> None:
+        self._retries, self._pause = retries, pause
 
     @property
     def name(self) -> str:
@@ -222,7 +227,7 @@ class Self(Named):
 
     @property
     def max_retries(self) -> int:
-        return current_message().max_attempts - 1
+        return running.max_attempts - 1 if (running := current_attempt.get()) else self._retries
 
     def retry(
         self,
@@ -233,7 +238,7 @@ class Self(Named):
         throw: bool = True,
         **others: Never,
     ) -> NoReturn:
-        """Raise Retry; after the last attempt, the error itself. Without a time: after the backoff of the task.
+        """Raise Retry; after the last attempt, or without one, the error itself. No time: default_retry_delay.
 
         exc: the error; None: the one that is being handled, if there is one.
 
@@ -242,12 +247,13 @@ class Self(Named):
         unknown = [*others, *(["args"] if args else []), *([] if throw else ["throw"])]
         if unknown:
             raise TypeError(refused("self.retry()", unknown, RETRIES))
+        delay = self._pause if countdown is None else _seconds(countdown)
         if eta is not None:
             check_time(eta)
+            delay = max(eta - clock.now(), timedelta())
         exc = sys.exception() if exc is None else exc
-        if exc is not None and self.request.retries >= self.max_retries:
+        if exc is not None and (self.request.id is None or self.request.retries >= self.max_retries):
             raise exc
-        delay = _seconds(countdown) if eta is None else max(eta - clock.now(), timedelta())
         raise Retry("" if exc is None else str(exc), delay=delay) from exc
 
 
@@ -263,11 +269,15 @@ class AsyncResult(Named):
     def __repr__(self) -> str:
         return f"<AsyncResult: {self.id}>"
 
+    def __str__(self) -> str:
+        return self.id  # as there: projects store it, and send it to browsers
+
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, AsyncResult) and (self.id, self.backend) == (other.id, other.backend)
+        ours = isinstance(other, AsyncResult) and (self.id, self.backend) == (other.id, other.backend)
+        return ours or other == self.id  # equal to its id, as there
 
     def __hash__(self) -> int:
-        return hash((self.id, self.backend))
+        return hash(self.id)
 
     @property
     def state(self) -> str:

@@ -13,6 +13,19 @@ _DATABASE = "nothing in its place: there is no broker, and a message is a row of
 _JSON = "nothing in its place: arguments are stored as JSON"
 _TIMEOUT = "time_limit= of shared_task, or timeout= of delayedq.task"
 
+#: Options of `shared_task`.
+TASKS = {
+    **dict.fromkeys(["acks_on_failure", "acks_on_failure_or_timeout", "acks_on_timeout"], "autoretry_for="),
+    **dict.fromkeys(["after_return", "before_start"], "DELAYEDQ['AROUND_ATTEMPTS'] in the settings"),
+    **dict.fromkeys(["compression", "serializer"], _JSON),
+    **dict.fromkeys(["exchange", "routing_key"], "queue="),
+    **dict.fromkeys(["on_failure", "on_retry", "on_success"], "delayedq.task, which has this option"),
+    "base": "bind=True, on a function, and DELAYEDQ['AROUND_ATTEMPTS'] for what all tasks do",
+    "pydantic": "nothing in its place: make the model of the arguments in the function",
+    "retry_kwargs": "max_retries= and default_retry_delay=",
+    "retry_on_worker_lost": "nothing in its place: a message whose worker was killed runs again",
+    "throws": "nothing in its place: each error is logged, whatever its class",
+}
 #: Arguments of `apply_async`.
 CALLS = {
     **dict.fromkeys(["link", "link_error"], _ON_END),

@@ -23,6 +23,24 @@ def unstable(error):
     raise {"OSError": OSError, "ValueError": ValueError}[error]("down")
 
 
+@shared_task(bind=True, autoretry_for=(OSError,), retry_backoff=2, default_retry_delay=30)
+def patient(self):
+    """Asks for another attempt itself, without a time."""
+    self.retry(exc=ValueError("not yet"))
+
+
+of_mail = shared_task(bind=True, queue="mail", max_retries=9)
+
+
+@of_mail
+def first_of_mail(self): ...
+
+
+@of_mail
+def second_of_mail(self):
+    return self.max_retries
+
+
 @shared_task(bind=True, max_retries=1)
 def hopeless(self):
     self.retry(exc=OSError("down"), countdown=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from delayedq.contrib.celery import AsyncResult, Self, TaskFailed, shared_task
 from delayedq.exceptions import InvalidTime
 from delayedq.models import Message
 from delayedq.testing import clock, run_due
-from tests.contrib.celery_tasks import add, fetch, handled, hopeless, limited, unstable
+from tests.contrib.celery_tasks import add, fetch, handled, hopeless, limited, patient, second_of_mail, unstable
 
 SECOND = timedelta(seconds=1)
 MOVING = Path(__file__).parents[2] / "docs/moving.md"
@@ -42,7 +43,10 @@ REFUSED_BY_APPLY = [
     *("link", "link_error", "task_id", "serializer", "compression", "routing_key", "exchange", "headers", "retry"),
     *("retry_policy", "soft_time_limit", "time_limit", "shadow", "group_id", "chord", "reply_to", "connection"),
 ]
-REFUSED_BY_TASK = ["serializer", "base", "throws", "compression", "pydantic", "resultrepr_maxsize", "abstract"]
+REFUSED_BY_TASK = [
+    *("serializer", "base", "throws", "compression", "pydantic", "resultrepr_maxsize", "abstract", "retry_kwargs"),
+    *("on_failure", "before_start"),
+]
 
 
 def test_delay_stores_a_message_and_its_result_is_read_by_its_id():
@@ -52,6 +56,8 @@ def test_delay_stores_a_message_and_its_result_is_read_by_its_id():
     assert (result.state, result.ready(), result.successful(), result.failed()) == ("SUCCESS", True, True, False)
     assert AsyncResult(result.id).get(timeout=1) == 5
     assert AsyncResult(result.id) == result
+    assert (str(result), f"{result}", result == result.id, result == "") == (result.id, result.id, True, False)
+    assert {result.id: 7}[result] == 7
     assert add(2, 3) == 5, "it can be called"
 
 
@@ -103,6 +109,12 @@ def test_a_bound_task_retries_by_itself(frozen):
     assert (fetch.max_attempts, fetch.timeout) == (3, 10 * SECOND)
 
 
+def test_a_retry_without_a_time_waits_for_default_retry_delay_whatever_retry_backoff_says():
+    result = patient.delay()
+    run_due(raise_failures=False, follow=False)
+    assert (result.state, due()) == ("RETRY", NOON + 30 * SECOND)
+
+
 def test_the_last_retry_raises_the_error_itself():
     result = hopeless.delay()
     run_due(raise_failures=False)
@@ -110,6 +122,20 @@ def test_the_last_retry_raises_the_error_itself():
     with pytest.raises(TaskFailed, match="OSError: down"):
         result.get()
     assert isinstance(result.get(propagate=False), TaskFailed)
+
+
+def test_a_bound_task_that_is_called_as_a_function_has_no_request_and_raises_the_error_itself():
+    with pytest.raises(OSError, match="down"):
+        hopeless()
+    with pytest.raises(OSError, match=r"https://example\.org"):
+        fetch("https://example.org")
+    assert (Self().request.id, Self().request.retries) == (None, 0)
+
+
+def test_a_decorator_may_be_used_twice():
+    result = second_of_mail.delay()
+    run_due()
+    assert (result.get(), second_of_mail.queue_name) == (9, "mail")
 
 
 def test_a_retry_keeps_the_error_that_is_handled():
@@ -233,6 +259,27 @@ def test_each_argument_of_the_real_apply_async_is_taken_or_refused_with_the_cure
     assert not Message.objects.exists()
 
 
+#: What `shared_task` takes there: class attributes of tasks, and what is read by their names.
+OF_TASK = {
+    name
+    for name, value in vars(celery.Task).items()
+    if not name.startswith("_") and not callable(value) and not isinstance(value, classmethod)
+}
+OF_TASK |= {"base", "bind", "autoretry_for", "dont_autoretry_for", "retry_backoff", "retry_kwargs", "queue", "exchange"}
+OF_TASK |= {"routing_key", "after_return", "before_start", "on_failure", "on_retry", "on_success"}
+INTERNAL_OF_TASK = {
+    *("Request", "Strategy", "abstract", "app", "backend", "from_config", "request", "request_stack", "typing"),
+    *("resultrepr_maxsize", "store_errors_even_if_ignored"),
+}
+
+
+def test_each_option_of_the_real_shared_task_is_taken_or_refused_with_the_cure():
+    taken = {*shim.NO_EFFECT, *re.findall(r'\.(?:pop|get)\("(\w+)"', inspect.getsource(shim))}
+    for name in sorted(OF_TASK - taken - INTERNAL_OF_TASK):
+        with pytest.raises(TypeError, match=rf"shared_task.. knows no {name}; see docs/moving.md. Use "):
+            shared_task(**{name: None})(limited.func)
+
+
 def test_each_argument_of_the_real_retry_is_taken_or_refused_with_the_cure():
     for name in sorted(names_of(celery.Task.retry) - {"exc", "countdown", "eta", "throw"}):
         with pytest.raises(TypeError, match=rf"knows no {name}; see docs/moving.md. Use"):
@@ -259,7 +306,7 @@ def test_what_is_imported_under_a_name_of_celery_is_refused_with_the_cure(name):
     assert not hasattr(shim, name)
 
 
-@pytest.mark.parametrize("names", ["CALLS", "RETRIES", "RESULTS", "NAMES"])
+@pytest.mark.parametrize("names", ["CALLS", "RETRIES", "RESULTS", "NAMES", "TASKS"])
 def test_what_is_refused_is_in_the_table(names):
     rows = [line for line in MOVING.read_text().splitlines() if line.startswith("|")]
     missing = [name for name in getattr(celery_names, names) if not any(f"`{name}`" in row for row in rows)]

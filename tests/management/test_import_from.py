@@ -109,6 +109,22 @@ app.configure_task("tests.app.tasks.mark", allow_unknown=True, queueing_lock="ta
 """
 
 
+ZONE = """
+from django.conf import settings
+settings.Q_CLUSTER["time_zone"] = "Europe/Berlin"
+import django; django.setup()
+from datetime import UTC, datetime
+from django.core.management import call_command
+from django_q.models import Schedule
+at = datetime(2099, 3, 14, 15, 30, tzinfo=UTC)  # 16:30 in Berlin, and 11:30 in TIME_ZONE
+for name, kind, given in [("nine", "C", {"cron": "0 9 * * 1"}), ("daily", "D", {}), ("minutes", "I", {"minutes": 10})]:
+    Schedule.objects.create(
+        name=name, func="tests.app.tasks.mark", args="'x'", schedule_type=kind, next_run=at, **given
+    )
+call_command("delayedq", "import-from", "django-q2")
+"""
+
+
 @pytest.fixture
 def project(alias, environment, tmp_path):
     """Runs Python, or the command, in a project of its own on an empty database."""
@@ -246,6 +262,18 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
     assert "moved" not in again
     held = "from django_q.models import *; print(OrmQ.objects.count())"
     assert project("-c", SETUP + held) == "3\n", "the held one, the hooked one and the spoiled one"
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+def test_local_times_of_django_q_are_in_its_own_time_zone_if_it_has_one(project):
+    told = project("-c", ZONE)
+    assert "30 16 * * * Europe/Berlin" in row(told, "daily ", "imported")
+    times = {name: (one.get("cron"), one.get("timezone")) for name, one in schedules(project).items()}
+    assert times == {
+        "nine": ("0 9 * * 1", "Europe/Berlin"),
+        "daily": ("30 16 * * *", "Europe/Berlin"),
+        "minutes": (None, None),
+    }
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)

@@ -6,7 +6,9 @@ import ast
 from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
+from django.conf import settings
 from django.utils import timezone
 
 from delayedq.operations.imports.schedules import Found, Refused
@@ -42,9 +44,9 @@ def _read(schedule: Any) -> tuple[dict[str, Any], str]:
 
 def _when(schedule: Any) -> tuple[dict[str, Any], str]:
     """The keys that say when it ticks, and the same in words. Raises Refused."""
-    kind, at = schedule.schedule_type, schedule.next_run
+    kind, at, zone = schedule.schedule_type, schedule.next_run, _zone()
     if kind == "C":
-        return {"cron": schedule.cron}, f"{schedule.cron}"
+        return {"cron": schedule.cron, "timezone": zone}, _said(schedule.cron, zone)
     if at is None:
         raise Refused("It has no next run.")
     at = at.replace(microsecond=0)
@@ -53,12 +55,22 @@ def _when(schedule: Any) -> tuple[dict[str, Any], str]:
     periods = {"I": timedelta(minutes=schedule.minutes or 0), "H": timedelta(hours=1), "BW": timedelta(weeks=2)}
     if kind in periods:
         return {"every": periods[kind], "anchor": at, "start": at}, f"every {periods[kind]}, from {at}"
-    cron = _expression(kind, timezone.localtime(at))
-    return {"cron": cron, "start": at}, f"{cron}, from {at}"
+    cron = _expression(kind, timezone.localtime(at, ZoneInfo(zone or settings.TIME_ZONE)))
+    return {"cron": cron, "timezone": zone, "start": at}, f"{_said(cron, zone)}, from {at}"
+
+
+def _zone() -> str | None:
+    """In which it reads local times, if that is not TIME_ZONE."""
+    zone: str | None = getattr(settings, "Q_CLUSTER", {}).get("time_zone")
+    return zone
+
+
+def _said(cron: str, zone: str | None) -> str:
+    return f"{cron} {zone}" if zone else str(cron)
 
 
 def _expression(kind: str, at: datetime) -> str:
-    """The times that follow `at`, as the clocks of TIME_ZONE show them. Raises Refused."""
+    """The times that follow `at`, as the clocks of its zone show them. Raises Refused."""
     if kind == "D":
         return f"{at.minute} {at.hour} * * *"
     if kind == "W":
