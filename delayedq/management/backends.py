@@ -10,7 +10,7 @@ from django.db import Error, connections
 from delayedq.backend import DelayedQBackend
 from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.store import default_store
-from delayedq.store.unmigrated import cure
+from delayedq.store.unmigrated import cure, missing_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,11 +65,8 @@ def chosen_store(name: str | None) -> tuple[Store, list[DelayedQBackend]]:
 
 def check_tables(store: Store) -> None:
     """Raises CommandError if the database has not all tables of the queue. One that does not answer is not judged."""
-    from django.apps import apps
-
-    wanted = {model._meta.db_table for model in apps.get_app_config("delayedq").get_models()}  # noqa: SLF001
     try:
-        missing = wanted - set(connections[store.alias].introspection.table_names())
+        missing = missing_tables(store.alias)
     except Error:
         connections[store.alias].close()
         return

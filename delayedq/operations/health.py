@@ -8,7 +8,7 @@ from datetime import timedelta
 from threading import Thread
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import Error, connections, transaction
+from django.db import Error, ProgrammingError, connections, transaction
 from django.utils import translation
 from django.utils.translation import gettext as _
 
@@ -17,6 +17,7 @@ from delayedq.operations.limited_waits import waits
 from delayedq.operations.wording import span
 from delayedq.operations.workers import live_workers
 from delayedq.store.protocol import BARE
+from delayedq.store.unmigrated import cure, missing_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +72,8 @@ def health_within(
 
 
 def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -> Iterator[Check]:
+    if missing := missing_tables(store.alias):
+        raise ProgrammingError(f"it has no table {min(missing)}; {cure(store.alias)}")
     try_claim(store)
     yield Check(True, _("A worker could claim from the database %(alias)s.") % {"alias": repr(store.alias)})
     if workers_here:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from django.db import DEFAULT_DB_ALIAS
+from django.apps import apps
+from django.db import DEFAULT_DB_ALIAS, connections
 
 if TYPE_CHECKING:
     from django.db import DatabaseError
@@ -25,6 +26,12 @@ def is_unmigrated(error: DatabaseError) -> bool:
     cause = error.__cause__
     is_missing = getattr(cause, "sqlstate", None) in CODES or error.args[:1] in [(n,) for n in NUMBERS]
     return (is_missing or bool(WORDS.search(said))) and (bool(OURS.search(said)) or not NO_TABLE.search(said))
+
+
+def missing_tables(alias: str) -> set[str]:
+    """The tables of the queue that the database has not got. Raises django.db.Error."""
+    wanted = {model._meta.db_table for model in apps.get_app_config("delayedq").get_models()}  # noqa: SLF001
+    return wanted - set(connections[alias].introspection.table_names())
 
 
 def cure(alias: str) -> str:

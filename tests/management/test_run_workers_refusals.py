@@ -39,6 +39,13 @@ def test_a_backend_that_cannot_be_imported_is_named(settings, alias):
         call_command("run_workers", "--drain", skip_checks=True)
 
 
+@pytest.mark.parametrize("verb", ["doctor", "health", "check-pending", "explain 7", "metrics"])
+def test_other_commands_name_it_too(settings, alias, verb):
+    settings.TASKS = {"default": {"BACKEND": "delayedq.backends.Nothing"}}
+    with pytest.raises(CommandError, match=r"TASKS\['default'\].*delayedq.backends.Nothing"):
+        call_command("delayedq", *verb.split(), skip_checks=True)
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

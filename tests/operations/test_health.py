@@ -71,6 +71,18 @@ def test_a_table_that_is_missing(store):
             cursor.execute("ALTER TABLE elsewhere RENAME TO delayedq_message")
 
 
+def test_a_table_that_no_claim_needs_is_missing(store):
+    """As after a deploy without its migrations: workers could claim, and not end what they run."""
+    with connections[store.alias].cursor() as cursor:
+        cursor.execute("ALTER TABLE delayedq_finishedmessage RENAME TO elsewhere")
+    try:
+        (sentence,) = failed(store)
+    finally:
+        with connections[store.alias].cursor() as cursor:
+            cursor.execute("ALTER TABLE elsewhere RENAME TO delayedq_finishedmessage")
+    assert "it has no table delayedq_finishedmessage; run manage.py migrate" in sentence
+
+
 def test_a_read_only_database_in_which_nothing_is_due(store):
     """As after a failover to a replica, or where an administrator has stopped all writes."""
     forbid, allow = READ_ONLY[connections[store.alias].vendor]

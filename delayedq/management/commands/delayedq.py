@@ -8,6 +8,7 @@ from django.core.management.base import CommandError
 from django.db import OperationalError, ProgrammingError
 from django.utils.translation import gettext as _
 
+from delayedq.compat import InvalidTaskBackend
 from delayedq.exceptions import InvalidQueue
 from delayedq.management.backends import all_stores, check_answer, check_tables, chosen_store
 from delayedq.management.cron import CronVerbs
@@ -103,8 +104,8 @@ class Command(MigratedCommand):
         }
         try:
             verbs[subject](options)
-        except (OperationalError, ProgrammingError):
-            for store in all_stores():  # forgotten migrations are the likely reason
+        except (InvalidTaskBackend, OperationalError, ProgrammingError):
+            for store in all_stores():  # forgotten migrations are the likely reason; it names a backend of TASKS
                 check_tables(store)
                 check_answer(store)
             raise
