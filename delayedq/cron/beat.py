@@ -17,7 +17,7 @@ from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING, NamedTuple
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, InternalError, OperationalError
 from django.db.models import BooleanField, ExpressionWrapper, Q
 
 from delayedq.core.serialization import loads
@@ -42,8 +42,8 @@ CHUNK = 500
 #: Names read in one statement.
 NAMES = 5_000
 
-#: What a lost database raises.
-LOST = (OperationalError, InterfaceError)
+#: What a lost database raises, and one that is read-only for a while, as after a failover (PostgreSQL: InternalError).
+LOST = (OperationalError, InterfaceError, InternalError)
 
 #: Schedules of the settings and of the database have no owner.
 SETTINGS = ""

@@ -9,7 +9,7 @@ import signal
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from django.db import OperationalError
+from django.db import OperationalError, connections
 
 from delayedq.cron.beat import Beats, beat
 from delayedq.cron.definitions import read
@@ -20,6 +20,7 @@ from delayedq.worker.outage import Outage
 from tests.app.chores import note
 from tests.app.models import Mark
 from tests.cron.given import nominal, placed
+from tests.operations.test_health import READ_ONLY
 from tests.worker.conftest import eventually
 
 TASK = "tests.app.chores.note_tick"
@@ -125,6 +126,21 @@ def test_a_beat_that_loses_the_database_tries_again(store, caplog, monkeypatch):
         eventually(Message.objects.exists)
     one.stop()
     assert "the connection was lost" in caplog.text
+
+
+def test_a_beat_that_may_not_write_tries_again_soon_and_is_one_line(store, caplog, monkeypatch):
+    """The address leads to a standby for a while, as after a failover."""
+    monkeypatch.setattr("delayedq.worker.cron_beat.RETRY", 0.01)
+    one = CronBeat(store, {"own": read("own", MINUTELY)}, Outage("test"))
+    connection = connections[store.alias]
+    with connection.cursor() as cursor:
+        cursor.execute(READ_ONLY[connection.vendor][0])
+    with caplog.at_level(logging.WARNING, "delayedq"):
+        one.begin(wait=True)
+        eventually(Message.objects.exists)
+    one.stop()
+    assert "the database has not answered" in caplog.text
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_a_beat_that_fails_is_told_and_the_next_one_tries_again(store, caplog, monkeypatch, settings):
