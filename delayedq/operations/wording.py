@@ -22,15 +22,24 @@ def units() -> list[tuple[int, str]]:
 
 
 def span(duration: timedelta) -> str:
-    """The absolute duration in its largest unit, below 10 also in the next one: 2 h 5 min, 45 s, 12 d."""
-    left = round(abs(duration).total_seconds())
+    """The absolute duration, rounded, in its largest unit, below 10 also in the next one: 2 h 5 min, 45 s, 12 d."""
     known = units()
+    left = _rounded(round(abs(duration).total_seconds()), [unit for unit, _name in known])
     for (unit, name), (part, part_name) in pairwise(known):
         if left >= unit:
             number, rest = divmod(left, unit)
             more = f" {rest // part} {part_name}" if number < 10 and rest >= part else ""  # noqa: PLR2004
             return f"{grouped(number)} {name}{more}"
     return f"{left} {known[-1][1]}"
+
+
+def _rounded(seconds: int, known: list[int]) -> int:
+    """To the smallest unit that is shown, which may make a whole one of the next larger: 23 h 50 min is a day."""
+    for unit, part in pairwise(known):
+        if seconds >= unit:
+            shown = part if seconds < 10 * unit else unit
+            return (seconds + shown // 2) // shown * shown
+    return seconds
 
 
 def relative(moment: datetime, now: datetime) -> str:

@@ -59,7 +59,7 @@ def test_the_list_shows_when_each_schedule_ticks(now, operator):
         "active",
     )
     assert report.last is None
-    assert "in 15 h" in report.following
+    assert "in 16 h" in report.following, "in 15 h 40 min"
     assert "in 10 min" in found["sweep"].following
 
 

@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.utils import timezone
 
-from delayedq.operations.wording import exact
+from delayedq.operations.wording import exact, span
 from tests.admin.given import HISTORY, MESSAGES, dead, live, offer, text_of, tick
 
 DUE = datetime(2126, 7, 1, 7, 30, tzinfo=UTC)
@@ -40,6 +40,25 @@ def test_the_hour_that_comes_twice_names_its_zone():
             "Sun 2026-11-01 01:30:00 EDT",
             "Sun 2026-11-01 01:30:00 EST",
         ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.4, "0 s"),
+        (59.6, "1 min"),
+        (90, "1 min 30 s"),
+        (10 * 60 + 29, "10 min"),
+        (59 * 60 + 31, "1 h"),
+        (2 * 3600 + 4 * 60 + 45, "2 h 5 min"),
+        (22 * 3600 + 59 * 60, "23 h"),
+        (23 * 3600 + 45 * 60, "1 d"),
+        (9 * 86_400 + 23 * 3600, "9 d 23 h"),
+        (12 * 86_400 + 13 * 3600, "13 d"),
+    ],
+)
+def test_a_duration_is_rounded_to_the_unit_that_is_shown(seconds, said):
+    assert span(timedelta(seconds=seconds)) == said
 
 
 @pytest.mark.parametrize(

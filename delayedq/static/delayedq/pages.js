@@ -38,7 +38,16 @@
 
     // How far away is what was typed?
 
-    function span(seconds) {
+    // To the smallest unit that is shown, as `wording.span` does.
+    function rounded(seconds) {
+        const sizes = words.units.map(([unit]) => unit);
+        const first = sizes.findIndex((unit) => seconds >= unit);
+        const shown = sizes[seconds >= 10 * sizes[first] ? first : first + 1] ?? 1;
+        return Math.floor((seconds + Math.floor(shown / 2)) / shown) * shown;
+    }
+
+    function span(exact) {
+        const seconds = rounded(exact);
         const [first, second] = words.units.flatMap(([unit, name], number) => {
             const left = number ? seconds % words.units[number - 1][0] : seconds;
             return left >= unit ? [[Math.floor(left / unit), name, number]] : [];
