@@ -97,6 +97,15 @@ def test_events_count_that_came_with_their_counter(promtool, tmp_path, alert, va
     assert (alert in found.stdout + found.stderr) == fires, found.stdout + found.stderr
 
 
+def test_messages_of_a_bare_queue_need_no_worker(promtool, tmp_path):
+    series = [
+        {"series": 'delayedq_workers{database="d"}', "values": "0x90"},
+        {"series": 'delayedq_due{database="d",queue="contacts|json",task=""}', "values": "3x90"},
+    ]
+
+    assert promtool("test", "rules", _trial(tmp_path, "DelayedqNoWorker", series)).returncode == 0
+
+
 def test_a_history_that_is_pruned_is_no_alert(promtool, tmp_path):
     """Prunes run once a minute, so its age goes a little beyond RETENTION."""
     pruned = Settings().RETENTION + timedelta(hours=12)
