@@ -191,3 +191,8 @@ def test_the_shell_has_short_names(store, capsys):
     assert shell.work() == 2
     assert [one.pk for one in shell.dead()] == [second.pk]
     assert {one.pk for one in shell.last()} == {first.pk, second.pk}
+    shell.explain(first.pk)
+    shell.explain("misspelt")
+    ended, nothing = capsys.readouterr().out.splitlines()[1:]
+    assert ended.startswith("  It succeeded ")
+    assert nothing == "There is no live message with the id or key 'misspelt', and no ended one with that id."
