@@ -222,6 +222,25 @@ def test_the_reference_names_every_setting(reference):
     assert [field.name for field in fields(Settings) if f"`{field.name}" not in reference] == []
 
 
+def test_the_reference_names_every_option_of_tasks(reference):
+    from delayedq.tasks.base import BaseTask
+    from delayedq.tasks.scheduling import Changes
+
+    table = reference.split("| Option of `@task` |")[1].split("\n\n")[0]
+    known = {field.name for field in fields(BaseTask)} - {"func", "run_after", "channel_name"}
+    assert sorted(name for name in known if f"`{name}`" not in table) == []
+    (using,) = (line for line in reference.splitlines() if line.startswith("| `t.using("))
+    assert [name for name in Changes.__annotations__ if f"{name}=" not in using] == []
+
+
+def test_the_reference_names_every_command(reference):
+    from delayedq.management.commands.delayedq import Command
+
+    (subjects,) = Command().create_parser("manage.py", "delayedq")._subparsers._group_actions
+    table = reference.split("\n## Commands\n")[1].split("\n## ")[0]
+    assert [name for name in subjects.choices if not re.search(rf"`(manage.py delayedq )?{name}\b", table)] == []
+
+
 def test_the_reference_names_every_check(reference):
     found = {name for path in FILES for name in re.findall(r"delayedq\.[EW]\d{3}", path.read_text())}
     assert len(found) > 15
