@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 from urllib.request import urlopen
@@ -129,6 +130,15 @@ def test_hadolint_has_nothing_to_say_of_the_dockerfile():
     said = subprocess.run([program, DEPLOY / "Dockerfile"], capture_output=True, text=True, check=False)
 
     assert (said.returncode, said.stdout) == (0, "")
+
+
+def test_the_image_has_no_secrets_of_the_pages():
+    """`COPY . .` takes whatever is there, and kubernetes.md has a file of secrets."""
+    ignored = [line.removeprefix("**/") for line in (DEPLOY / ".dockerignore").read_text().splitlines()]
+    (secrets,) = re.findall(r"--from-env-file=(\S+)", (DEPLOY / "kubernetes.md").read_text())
+
+    assert any(fnmatch(secrets, pattern) for pattern in ignored)
+    assert not any(fnmatch("delayedq-0.1.0-py3-none-any.whl", pattern) for pattern in ignored)
 
 
 def test_kubernetes_takes_the_manifests():
