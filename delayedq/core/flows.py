@@ -111,6 +111,8 @@ def judge(
 ) -> Verdict:
     """What becomes of the steps that wait. `is_true`: whether the result of this step is.
 
+    Raises ValueError for one that comes after itself or a later one, as somebody has written by hand.
+
     >>> judge([Step(0, StepState.SUCCEEDED), Step(1, StepState.WAITING, (0,))], "stop")
     Verdict(released=[1], skipped=[], flow=<FlowState.RUNNING: 'running'>)
     """
@@ -125,6 +127,8 @@ def judge(
         needs_success = step.when not in {When.FAILED, When.ENDED}
         if any(stop) or (needs_success and has_failed and policy == Policy.STOP):
             goes = False
+        elif any(number >= step.number for number in step.after):
+            raise ValueError(f"Step {step.number} would wait for ever: it comes after {list(step.after)}.")
         elif any(states[number] in OPEN for number in step.after):
             continue
         else:

@@ -145,7 +145,7 @@ def get_flow(id_: int | str, backend: str = DEFAULT_TASK_BACKEND_ALIAS) -> FlowR
     """The stored flow with this id, as `on_failure` gets it. Raises InvalidFlow if there is none."""
     try:
         found = FlowResult(int(id_), backend)
-    except ValueError:
+    except (TypeError, ValueError):
         raise InvalidFlow(f"The id of a flow is a number, not {id_!r}.") from None
     found.state  # noqa: B018 - it must be there
     return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import batched
 from typing import TYPE_CHECKING
 
-from delayedq.core.flows import FlowState, StepState, flow_of, numbers, step_id
+from delayedq.core.flows import RESULT, FlowState, StepState, flow_of, numbers, step_id
 from delayedq.core.metadata import STEP_DEADLINE, with_own
-from delayedq.exceptions import InvalidFlow
+from delayedq.exceptions import CannotRun, InvalidFlow
 from delayedq.store import operator_store
 from delayedq.store.flows.ending import advance, lock_flows
+from delayedq.store.flows.results import results_of
 from delayedq.store.operator import Revival
 
 if TYPE_CHECKING:
@@ -29,6 +31,10 @@ _OUTCOMES = ("failed", "expired", "cancelled")
 
 def retry_flow(store: Store, id_: int) -> int:
     """See `FlowResult.retry`."""
+    return store.database.retried(partial(_retry, store, id_))
+
+
+def _retry(store: Store, id_: int) -> int:
     from delayedq.models import Flow, FlowStep  # they are loaded after the tasks
 
     with store.database.atomic():
@@ -51,10 +57,27 @@ def retry_flow(store: Store, id_: int) -> int:
         revived = _revive(store, members, now, flow.deadline_at)
         steps.filter(id__in=bad).update(state=StepState.RUNNING, released_at=now, ended_at=None)
         steps.filter(state=StepState.SKIPPED).update(state=StepState.WAITING)
+        _check_conditions(store, steps)
         flow.ended_at, flow.outcome, flow.stopped_at = None, "", None
         flow.save(using=store.alias, update_fields=["ended_at", "outcome", "stopped_at", "deadline_at"])
         advance(store, [], [id_])
     return revived
+
+
+def _check_conditions(store: Store, steps: QuerySet[FlowStep]) -> None:
+    """Raises InvalidFlow if the result is gone by which a step that waits is run or skipped: it would be skipped."""
+    succeeded = set(steps.filter(state=StepState.SUCCEEDED).values_list("id", flat=True))
+    waiting = steps.filter(state=StepState.WAITING, runs_when__startswith=RESULT)
+    for id_, name, when in waiting.values_list("id", "name", "runs_when"):
+        decides = step_id(flow_of(id_), int(when.removeprefix(RESULT)))
+        try:
+            if decides in succeeded:
+                results_of(decides, store.alias)
+        except CannotRun as error:
+            raise InvalidFlow(
+                f"The condition of the step {name!r} can't be read: {error} So the flow can't be retried as a whole, "
+                "and nothing was changed. If its dead letters are retried one by one, this step is skipped."
+            ) from None
 
 
 def _bad_steps(store: Store, steps: QuerySet[FlowStep]) -> tuple[list[int], list[int]]:

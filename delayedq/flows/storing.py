@@ -82,7 +82,7 @@ class _Storing:
             raise InvalidFlow(f"The flow {flow.name!r} has no calls at all.")
         self._backend = tasks[0].backend
         self._store = store_of(tasks[0])
-        self._checked: set[int] = set()
+        self._checked: set[tuple[Any, ...]] = set()
         for task in tasks:
             self._check_task(task)
         self._now: datetime = self._store.now()
@@ -114,11 +114,17 @@ class _Storing:
     def _check_commits(self, every: int) -> None:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise InvalidFlow(f"commit_every is a number of at least 1, not {every!r}.")
-        if self._store.database.in_transaction:
+        if self._store.database.in_transaction and not self._is_of_a_test():
             raise InvalidFlow("commit_every needs transactions of its own: enqueue the flow outside of any other.")
 
+    def _is_of_a_test(self) -> bool:
+        """Whether the transaction is that of a TestCase: to Django's atomic(durable=True), it is none either."""
+        blocks = self._store.database.connection.atomic_blocks
+        return bool(blocks) and blocks[-1]._from_testcase  # type: ignore[attr-defined]  # noqa: SLF001
+
     def _check_task(self, task: Task[..., Any]) -> None:
-        if id(task) in self._checked:
+        options = task.func, task.backend, task.queue_name, task.priority  # a task itself may be gone after its call
+        if options in self._checked:
             return
         if store_of(task).alias != self._store.alias:
             raise InvalidFlow(
@@ -126,7 +132,7 @@ class _Storing:
                 f"{self._store.alias!r}: a flow is in one database."
             )
         task.get_backend().validate_task(task)
-        self._checked.add(id(task))
+        self._checked.add(options)
 
     def _store_flow(self, begun: StepState) -> int:
         from delayedq.models import Flow, FlowStep
@@ -248,12 +254,13 @@ def _first(node: Node) -> Signature | None:
         first = next(calls, None)
         node.was_read = False
         node.calls = [] if first is None else chain([first], calls)
-    if first is not None and not isinstance(first, Signature):
-        raise InvalidFlow(f"A member of the group {node.name!r} is a call such as task.s(...), not {first!r}.")
+    if first is not None:
+        _task_of(first)
     return first
 
 
 def _task_of(call: object) -> int:
-    if not isinstance(call, Signature):
-        raise InvalidFlow(f"A member of a group is a call such as task.s(...), not {call!r}.")
-    return id(call.task)
+    if isinstance(call, Signature):
+        return id(call.task)
+    cure = " Give the group a list of its chains and groups, not an iterator." if hasattr(call, "put_into") else ""
+    raise InvalidFlow(f"A member of a group is a call such as task.s(...), not {call!r}.{cure}")

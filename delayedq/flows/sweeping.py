@@ -264,6 +264,10 @@ def _end_gone(store: Store, members: Mapping[int, int]) -> None:
 
 def _judge(store: Store, steps: Collection[int], flows: Collection[int]) -> None:
     """Steps that may have ended unseen; and flows of which nothing runs, or that are stopped."""
+    store.database.retried(partial(_judge_once, store, steps, flows))
+
+
+def _judge_once(store: Store, steps: Collection[int], flows: Collection[int]) -> None:
     with store.database.atomic():
         lock_flows(store, {*map(flow_of, steps), *flows})
         advance(store, steps, flows)

@@ -52,6 +52,10 @@ BAD = {
     "not a part": (lambda: chain(tasks.nothing), "is a call such as task.s"),
     "not a call": (lambda: Flow("x").add("a", tasks.nothing), "is a call such as task.s"),
     "in a group": (lambda: group(iter([tasks.nothing.s(), 7])).enqueue(), "is a call such as task.s.*not 7"),
+    "a chain in an iterator": (
+        lambda: group(chain(tasks.nothing.s()) for _ in range(2)).enqueue(),
+        "is a call such as task.s.*Give the group a list of its chains and groups",
+    ),
     "no group": (lambda: group(7), "not of 7"),
     "empty": (chain, "at least one part"),
     "policy": (lambda: Flow("x", policy="wait"), "'stop' or 'continue', not 'wait'"),
@@ -71,6 +75,7 @@ BAD = {
     "many": (lambda: chain(*[tasks.nothing.si()] * (MAX_STEPS + 1)).enqueue(), "at most 1,000 steps"),
     "unstored": (lambda: get_flow(4711), "no flow 4711"),
     "no number": (lambda: get_flow("a"), "is a number, not 'a'"),
+    "None as number": (lambda: get_flow(None), "is a number, not None"),
 }
 
 

@@ -41,6 +41,33 @@ def test_a_graph_runs_in_its_order_with_results_by_reference(alias):
     assert [step.name for step in result.steps()] == ["top", "left", "right", "end"]
 
 
+def test_the_result_of_a_step_that_was_skipped_is_none_and_of_a_group_an_empty_list(alias):
+    flow = Flow("skipped", policy="continue")
+    flow.add("bad", fails("bad"))
+    single = flow.add("single", tasks.nothing.si(), after="bad")
+    some = flow.add("some", group(tasks.nothing.si(), tasks.nothing.si()), after="bad")
+    flow.add("end", tasks.echo.s(single.result, some.result), when="ended")
+    result = flow.enqueue()
+    run()
+    assert states(result) == {"bad": "failed", "single": "skipped", "some": "skipped", "end": "succeeded"}
+    assert result.result("end")["args"] == [None, []]
+    assert [result.result("single"), result.result("some")] == [None, []]
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_the_result_of_a_step_that_was_deleted_is_gone(alias, members):
+    flow = Flow("deleted")
+    call_of = group([tasks.nothing.si()] * 2) if members == 2 else tasks.nothing.si()
+    first = flow.add("first", call_of)
+    flow.add("end", tasks.echo.s(first.result))
+    flow.enqueue()
+    assert run(limit=members) == ["succeeded"] * members
+    FlowMember.objects.filter(message_id__in=FinishedMessage.objects.values("id")).delete()
+    FlowStep.objects.filter(name="first").delete()
+    run()
+    assert "is no longer in the database" in FinishedMessage.objects.failed().get().errors
+
+
 def test_a_group_waits_for_the_results_that_its_calls_get(alias):
     flow = Flow("group of results")
     first = flow.add("first", call("first", lambda: 1))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import OperationalError
 
 from delayedq import Flow, chain, current_message, get_flow, group
 from delayedq.exceptions import InvalidFlow
+from delayedq.flows import retrying, sweeping
 from delayedq.flows.sweeping import SILENCE, stop_flow, sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
 from delayedq.store import operator_store
+from delayedq.store.flows.ending import advance
 from delayedq.store.operator import Revival
 from delayedq.testing import clock
 from tests.app import lifecycle, tasks
@@ -266,3 +269,59 @@ def test_a_step_that_is_retried_begins_anew(alias):
         result.retry()
 
     assert [one.released_at for one in FlowStep.objects.all()] == [START + HOUR]
+
+
+def condition_that_was_pruned(store):
+    """A flow that has failed, of which a condition was true, and is in the history no more."""
+    flow = Flow("condition")
+    decides = flow.add("decides", tasks.echo.s(True))
+    flow.add("bad", fails("bad"))
+    flow.add("last", tasks.nothing.si(), after="bad", when=decides.result)
+    result = flow.enqueue()
+    run()
+    assert states(result) == {"decides": "succeeded", "bad": "failed", "last": "skipped"}
+    assert store.prune(timedelta(days=-1), 100) == 1
+    tasks.bodies["bad"] = list
+    return result
+
+
+def test_a_flow_whose_condition_was_pruned_is_not_retried(alias, store):
+    """It would succeed, and nobody would know that a step was left out."""
+    result = condition_that_was_pruned(store)
+    with pytest.raises(InvalidFlow, match=r"The condition of the step 'last' can't be read: .* nothing was changed"):
+        result.retry()
+    assert states(result) == {"decides": "succeeded", "bad": "failed", "last": "skipped"}
+    assert not Message.objects.exists()
+
+
+def test_a_step_that_is_skipped_as_its_condition_was_pruned_is_logged(alias, store, caplog):
+    result = condition_that_was_pruned(store)
+    operator_store(alias).revive([Revival(FinishedMessage.objects.failed().get().id, store.now())], "failed")
+    assert run() == ["succeeded"]
+    assert states(result) == {"decides": "succeeded", "bad": "succeeded", "last": "skipped"}
+    said = f"A step of flow {result.id} is skipped, as its condition can't be read: The results of 1 messages"
+    assert len([one for one in caplog.records if one.getMessage().startswith(said)]) == 1
+
+
+@pytest.mark.parametrize("what", ["retry", "sweep"])
+def test_what_a_database_has_undone_to_end_a_deadlock_is_done_again(alias, store, monkeypatch, what):
+    result = chain(fails("bad")).enqueue()
+    if what == "retry":
+        run()
+    else:
+        result.cancel()
+        result.retry()
+        Message.objects.all().delete()
+    undone = []
+
+    def advance_at_last(*given):
+        if not undone:
+            undone.append(1)
+            raise OperationalError("undone")
+        return advance(*given)
+
+    monkeypatch.setattr(type(store.database), "is_deadlock", lambda *_: True)
+    monkeypatch.setattr(retrying if what == "retry" else sweeping, "advance", advance_at_last)
+    sweep(store) if what == "sweep" else result.retry()
+    assert undone
+    assert result.state == ("running" if what == "retry" else "cancelled")

@@ -20,6 +20,7 @@ SPOILED = {
     "an object": {"after": '{"a":1}'},
     "an unknown step": {"after": "[77]"},
     "a name": {"after": '["a"]'},
+    "itself": {"after": "[0,1]"},
     "an unknown state": {"state": "asleep"},
     "a condition without a number": {"runs_when": "result:x"},
     "calls that are no JSON": {"calls": "[[1"},
@@ -100,3 +101,12 @@ def test_a_flow_whose_row_was_mended_goes_on(store):
     FlowStep.objects.filter(name="b").update(after="[0]")
     sweep(store)
     assert states(flow) == {"a": "succeeded", "b": "running"}
+
+
+def test_a_flow_with_a_step_that_comes_after_itself_can_be_cancelled(store):
+    flow = two_steps()
+    FlowStep.objects.filter(name="b").update(after="[0,1]")
+    end_all(store)
+    assert flow.state == "running"
+    assert flow.cancel()
+    assert flow.state == "cancelled"

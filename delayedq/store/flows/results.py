@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from contextvars import ContextVar
@@ -9,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.core import serialization
 from delayedq.core.atoms import NoAtom, text_of_call
+from delayedq.core.flows import flow_of
 from delayedq.core.serialization import dump_call, loads
 from delayedq.exceptions import CannotRun, NotStorable, ReferenceGone
 from delayedq.store import served_store, store_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+logger = logging.getLogger("delayedq")
 
 #: The tag of an argument that is the result of a step.
 TAG = "step"
@@ -50,23 +54,22 @@ def _load(reference: list[Any]) -> Any:
     if type(step) is not int:
         raise TypeError("the id of a step is an integer")
     values = results_of(step, alias)
-    if is_group:
-        return values
-    if len(values) != 1:
-        raise ReferenceGone(f"Step {step} is no longer in the database.")
-    return values[0]
+    return values if is_group else next(iter(values), None)
 
 
 def results_of(step: int, alias: str | None = None) -> list[Any]:
     """The return values of the members of a step (by its id), in their order; None for those that did not succeed.
 
-    Raises ReferenceGone if the history of a member that succeeded was deleted or archived.
+    A step that was skipped has no members. Raises ReferenceGone if the step was deleted, or if the history of a member
+    that succeeded was deleted or archived.
     """
-    from delayedq.models import FlowMember  # stores are imported before the models are loaded
+    from delayedq.models import FlowMember, FlowStep  # stores are imported before the models are loaded
 
     alias = (store_for(alias) if alias else served_store()).alias
     members = FlowMember.objects.using(alias).filter(step_id=step).order_by("message_id")
     outcomes = dict(members.values_list("message_id", "outcome"))
+    if not outcomes and not FlowStep.objects.using(alias).filter(id=step).exists():
+        raise ReferenceGone(f"Step {step} is no longer in the database.")
     succeeded = [id_ for id_, outcome in outcomes.items() if outcome == "succeeded"]
     texts = _texts(alias, succeeded)
     if missing := len(succeeded) - len(texts):
@@ -85,11 +88,16 @@ def _texts(alias: str, ids: Sequence[int]) -> dict[int, str | None]:
 
 
 def is_true(step: int, alias: str) -> bool:
-    """Whether the result of a step of one member is; one that can't be read is not."""
+    """Whether the result of a step of one member is; one that can't be read is not, and that is logged."""
     try:
         (value,) = results_of(step, alias)
         return bool(value)
-    except (CannotRun, ValueError):
+    except CannotRun as error:
+        logger.error(  # noqa: TRY400 - the text says it all
+            "A step of flow %s is skipped, as its condition can't be read: %s", flow_of(step), error
+        )
+        return False
+    except ValueError:
         return False
 
 
