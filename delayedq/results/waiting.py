@@ -119,6 +119,8 @@ class _Waiting:
         self._ask_at = 0.0
         self._pipe: WakeUpPipe | None = None
         self._listener: Listener | None = None
+        #: Those that have lost their connection: they are closed at the end, by the thread that has made them.
+        self._deaf: list[Listener] = []
 
     def __enter__(self) -> Self:
         return self
@@ -127,8 +129,8 @@ class _Waiting:
         self.close()
 
     def close(self) -> None:
-        if self._listener is not None:
-            self._listener.close()
+        for listener in (*self._deaf, *([] if self._listener is None else [self._listener])):
+            listener.close()
         if self._pipe is not None:
             self._pipe.close()
 
@@ -187,8 +189,18 @@ class _Waiting:
                 return
 
     def _heard(self) -> bool:
-        """After a notification, others may have been left out for a moment: see `tell_ends`."""
-        if self._listener is None or not self._listener.heard():
+        """After a notification, others may have been left out for a moment: see `tell_ends`.
+
+        If the connection of the listener is lost, ends are found by asking, until `prepare` makes another one.
+        """
+        if self._listener is None:
+            return False
+        try:
+            if not self._listener.heard():
+                return False
+        except Error:
+            self._deaf.append(self._listener)
+            self._listener = None
             return False
         self._pause = NOTIFY_WAIT
         return True

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 from asgiref.sync import sync_to_async
-from django.db import connections, transaction
+from django.db import Error, connections, transaction
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -18,6 +18,8 @@ from delayedq import as_completed, as_completed_async, await_all, wait_all
 from delayedq.compat import TaskResultDoesNotExist, TaskResultStatus, default_task_backend
 from delayedq.models import FinishedMessage, Message
 from delayedq.results import dropped, waiting
+from delayedq.store.postgresql.ends import EndListener
+from delayedq.store.postgresql.sql import LISTEN_TO_ENDS
 from delayedq.testing import run_due
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import Options
@@ -249,3 +251,38 @@ def test_what_was_dropped_is_not_waited_for(alias):
     run_due()
     assert wait_all([lost, done], timedelta(0)) == [lost, done]
     assert lost.wait(timedelta(0)).status is TaskResultStatus.FAILED
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_who_waits_goes_on_if_the_connection_of_its_listener_is_lost(store, alias, monkeypatch, way):
+    if alias != "postgresql":
+        return
+    killed, lost, heard = [], threading.Event(), EndListener.heard
+
+    def watched(listener):
+        try:
+            return heard(listener)
+        except Error:
+            lost.set()
+            raise
+
+    def body():
+        with connections[alias].cursor() as cursor:
+            while not killed:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND query = %s",
+                    [LISTEN_TO_ENDS],
+                )
+                killed.extend(cursor.fetchall())
+        assert lost.wait(PATIENCE)
+
+    async def main():
+        await result.await_(LONG)
+        await sync_to_async(connections.close_all)()
+
+    monkeypatch.setattr(EndListener, "heard", watched)
+    with worker_of(store):
+        result = play("kills", body)
+        result.wait(LONG) if way == "sync" else asyncio.run(main())
+    assert result.outcome == "succeeded"
