@@ -116,7 +116,16 @@ def decide(outcome: Outcome, attempt: int, max_attempts: int, backoff: Callable[
         case Raised(False, delay) | AskedRetry(delay) if attempt < max_attempts:
             return Decision(None, delay=_seconds(backoff(attempt) if delay is None else delay))
         case _:
-            return Decision(_ENDS.get(type(outcome), FinalOutcome.FAILED))
+            return Decision(final_outcome(outcome))
+
+
+def final_outcome(outcome: Outcome) -> FinalOutcome:
+    """How a message has ended whose last attempt ended so.
+
+    >>> final_outcome(Impossible())
+    <FinalOutcome.FAILED: 'failed'>
+    """
+    return FinalOutcome.SUCCEEDED if isinstance(outcome, Returned) else _ENDS.get(type(outcome), FinalOutcome.FAILED)
 
 
 def is_final(outcome: Outcome, attempt: int, max_attempts: int) -> bool:

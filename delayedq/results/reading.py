@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from delayedq import clock
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultStatus
 from delayedq.core.error_records import known_errors
-from delayedq.core.lifecycle import Outcome, Returned
+from delayedq.core.lifecycle import FinalOutcome, Outcome, final_outcome
 from delayedq.core.serialization import load_call, loads
 from delayedq.exceptions import CannotRun, QueueFull, UnknownTask
 from delayedq.masking import error_text
@@ -57,12 +57,14 @@ def end(
     result: AnyResult, outcome: Outcome, error: BaseException | None, value: object, claimed: Claimed | None = None
 ) -> None:
     """Set how the message ended. `claimed`: the message, whose secrets are masked in the error."""
-    succeeded = isinstance(outcome, Returned)
+    ended = final_outcome(outcome)
+    succeeded = ended is FinalOutcome.SUCCEEDED
     if error is not None:
         mask = str if claimed is None else error_text(claimed.kind, claimed.payload)
         result.errors.append(task_error(error, mask))
     object.__setattr__(result, "finished_at", clock.now())
     object.__setattr__(result, "_return_value", value)
+    object.__setattr__(result, "outcome", str(ended))
     object.__setattr__(result, "status", TaskResultStatus.SUCCESSFUL if succeeded else TaskResultStatus.FAILED)
 
 

@@ -101,6 +101,7 @@ class DummyBackend(OfferingBackend):
             if (kept.offer.kind, kept.offer.key) == (task.module_path, key):
                 del self._waiting[id_]
                 object.__setattr__(kept.result, "status", TaskResultStatus.FAILED)
+                object.__setattr__(kept.result, "outcome", "cancelled")
                 return True
         return False
 
@@ -174,8 +175,8 @@ class ImmediateBackend(DummyBackend):
         return many
 
     def _run_if_due(self, id_: str) -> None:
-        kept = self._waiting[id_]
-        if kept.at > clock.now():
+        kept = self._waiting.get(id_)  # None: an earlier call of the batch had its key, or has unscheduled it
+        if kept is None or kept.at > clock.now():
             return
         del self._waiting[id_]
         for attempt in range(1, kept.offer.max_attempts + 1):

@@ -252,6 +252,7 @@ class _Runner:
         try:
             with as_committed():
                 ended = _executed(attempt)
+            attempt.written = None  # a step that failed may have rolled it back
             flush(attempt)
         except Exception as error:
             if ended is None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delayedq import Retry, Snooze
+from delayedq import Call, Cancel, Retry, Snooze
 from delayedq.compat import InvalidTask, TaskResultDoesNotExist, default_task_backend, task_enqueued, task_finished
 from delayedq.compat import task as django_task
 from delayedq.exceptions import InvalidKey, InvalidTime, NotStorable, PayloadTooLarge
@@ -134,6 +134,26 @@ def test_immediate_runs_what_is_due(immediate):
     assert tasks.aecho.enqueue(START).return_value == {"args": [START], "kwargs": {}}
     assert tasks.count_attempts.enqueue().return_value == 1
     assert scheduled(tasks.remind) == []
+
+
+def test_a_result_says_how_its_message_ended(immediate):
+    assert tasks.remind.enqueue(7).outcome == "succeeded"
+    assert play(raising(ValueError("no fuel")), max_attempts=1).outcome == "failed"
+    assert play(raising(Cancel("enough"))).outcome == "cancelled"
+    waits = play(raising(Snooze(HOUR)))
+    assert waits.outcome is None
+    waits = immediate.get_result(tasks.remind.schedule_at(LATER, 7, key="a").id)
+    tasks.remind.unschedule(key="a")
+    assert waits.outcome == "cancelled"
+
+
+def test_what_a_batch_has_replaced_or_unscheduled_itself_does_not_run(immediate):
+    ran = []
+    tasks.bodies["a"], tasks.bodies["b"] = lambda: ran.append("a"), lambda: ran.append("b")
+    tasks.bodies["c"] = lambda: tasks.play.unschedule(key="2")
+    tasks.play.enqueue_many([Call(("a",), key="1"), Call(("b",), key="1")])
+    tasks.play.enqueue_many([Call(("c",), key="1"), Call(("b",), key="2")])
+    assert ran == ["b"]
 
 
 def test_ctrl_c_stops_the_test(immediate):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from asgiref.sync import sync_to_async
 from django.core.management import CommandError, call_command
 from django.db import transaction
 from django.test import TestCase
 
-from delayedq import current_message
+from delayedq import chain, current_message, map_
+from delayedq.exceptions import InvalidFlow
 from delayedq.models import FinishedMessage, Message, RecordedStep
 from delayedq.testing import run_due
 from tests.app import tasks
@@ -39,6 +42,33 @@ class InTestCase(TestCase):
         tasks.play.enqueue("steps")
         assert [attempt.outcome for attempt in run_due()] == ["succeeded"]
         assert (Mark.objects.count(), RecordedStep.objects.count()) == (1, 1)
+
+    def test_the_last_report_stands_also_if_its_step_was_rolled_back(self):
+        def fails():
+            current_message().progress(5, 10)
+            raise ValueError
+
+        def body():
+            with suppress(ValueError):
+                current_message().step("fails", fails)
+
+        tasks.bodies["reports"] = body
+        result = tasks.play.enqueue("reports")
+        run_due()
+        assert result.progress.done == 5
+
+    def test_a_group_is_stored_in_parts_within_the_transaction_of_the_test(self):
+        flow = map_(tasks.echo, range(5), chunk=1).then(tasks.echo.si("end")).enqueue(commit_every=2)
+        assert [attempt.outcome for attempt in run_due()] == ["succeeded"] * 6
+        assert flow.state == "succeeded"
+        with transaction.atomic(), self.assertRaisesMessage(InvalidFlow, "outside of any other"):
+            chain(tasks.nothing.s()).enqueue(commit_every=2)
+
+    def test_a_flow_is_cancelled_by_the_next_run(self):
+        flow = chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
+        assert flow.cancel()
+        assert run_due() == []
+        assert flow.state == "cancelled"
 
     def test_run_workers_refuses_and_the_test_goes_on(self):
         with self.assertRaisesMessage(CommandError, "delayedq.testing.run_due()"):
