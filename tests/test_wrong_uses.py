@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import copy
 import inspect
+import pkgutil
+import re
 from datetime import timedelta
 
 import pytest
@@ -16,6 +18,7 @@ from django.utils.translation import gettext_lazy
 import delayedq
 from delayedq import Call, Cancel, DelayedQueue, Fail, Limit, Rate, Retry, Snooze, chain, group, map_, schedules, task
 from delayedq.compat import BUILT_IN, InvalidTask, InvalidTaskBackend, TaskResultDoesNotExist, task_backends
+from delayedq.core import other_names
 from delayedq.exceptions import InvalidFlow, InvalidKey, InvalidSchedule, InvalidTime, NotStorable
 from delayedq.models import Message
 from tests.app import tasks
@@ -315,3 +318,11 @@ def test_without_tasks_in_the_settings_nothing_is_run_in_silence(settings):
         asyncio.run(remind.aenqueue(7))
     with pytest.raises(InvalidTask, match=r"Use delayedq.backend.DelayedQBackend"):
         remind.schedule_in(HOUR, 7)
+
+
+def test_what_a_hint_names_is_there():
+    hints = [one for given in vars(other_names).values() if isinstance(given, dict) for one in given.values()]
+    named = {name for one in hints if isinstance(one, str) for name in re.findall(r"delayedq(?:\.\w+)+", one)}
+    assert len(named) > 3
+    for name in named:
+        pkgutil.resolve_name(name)

@@ -56,4 +56,7 @@ class Progress(NamedTuple):
         """How long the rest will take if it goes on as it went so far; None if nothing tells."""
         if not self.share:
             return None
-        return (self.written_at - self.began_at) * ((1 - self.share) / self.share)
+        try:
+            return (self.written_at - self.began_at) * ((1 - self.share) / self.share)
+        except OverflowError:  # longer than a timedelta can be
+            return None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from django.core import signing
 
-from delayedq.compat import TaskResult, task_backends
+from delayedq.compat import TaskResult, TaskResultDoesNotExist, task_backends
 from delayedq.core.other_names import RESULTS, no_attribute
 from delayedq.exceptions import CannotRun
 from delayedq.results.cancelling import Cancellation, cancel
@@ -108,8 +109,8 @@ _REFRESHED = (
 def cancel_all(results: Iterable[AnyResult]) -> list[Cancellation]:
     """Cancel the messages of these results, and refresh them. Returns what happened to each, in the same order.
 
-    What has no id was refused by a limit, and has ended. Raises TypeError, and cancels nothing, for what is no result,
-    and if the backend of one keeps its messages elsewhere.
+    What has no id was refused by a limit, and has ended. So has what was deleted, whose result stays as it is. Raises
+    TypeError, and cancels nothing, for what is no result, and if the backend of one keeps its messages elsewhere.
 
         cancel_all([resize.enqueue(photo) for photo in photos])
     """
@@ -122,7 +123,8 @@ def cancel_all(results: Iterable[AnyResult]) -> list[Cancellation]:
     for backend, store in stores.items():
         answers[backend] = cancel(store, [int(one.id) for one in stored if one.backend == backend])
     for one in stored:
-        one.refresh()
+        with suppress(TaskResultDoesNotExist):  # it has ended, and was deleted
+            one.refresh()
     return [answers[one.backend][int(one.id)] if one.id else Cancellation.ENDED for one in given]
 
 

@@ -61,6 +61,13 @@ def test_what_was_dropped_has_ended_and_hinders_no_other(alias):
     assert cancel_all([lost, due]) == ["ended", "cancelled"]
 
 
+def test_what_was_deleted_has_ended_and_the_answers_for_the_others_are_not_lost(alias):
+    deleted, due = tasks.remind.enqueue(1), tasks.remind.enqueue(2)
+    Message.objects.filter(id=int(deleted.id)).delete()
+    assert cancel_all([deleted, due]) == ["ended", "cancelled"]
+    assert [deleted.outcome, due.outcome] == [None, "cancelled"]
+
+
 def test_what_is_no_result_is_refused_and_nothing_is_cancelled(alias):
     due, scheduled = tasks.remind.enqueue(7), tasks.remind.enqueue_many([((7,), {})])
     with pytest.raises(TypeError, match=r"Results are cancelled, as `enqueue` and .* return them, not Scheduled"):

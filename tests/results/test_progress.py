@@ -277,6 +277,7 @@ def test_the_rest_is_estimated_from_what_is_done():
     assert Progress(2, 1, "", NOW, NOW + SECOND).share == 1.0
     assert Progress(2, None, "", NOW, NOW + SECOND).left is None
     assert Progress(0, 10, "", NOW, NOW + SECOND).left is None
+    assert Progress(1, 1e300, "", NOW, NOW + SECOND).left is None
 
 
 # The view, and the admin
