@@ -66,7 +66,7 @@ def test_the_message_that_the_evidence_names_is_one_click_away(operator, member,
 
 
 def test_three_pages_agree_that_a_queue_is_late(operator, store, working):
-    id_ = offer(store, seconds=-12.5 * HOUR, kind=tasks.remind.module_path)
+    id_ = offer(store, seconds=-12 * HOUR, kind=tasks.remind.module_path)
     assert "The queue mail is late" in text_of(operator.get(DASHBOARD))
     (row,) = operator.get(QUEUES).context["rows"]
     assert row.state == "late"
