@@ -8,7 +8,7 @@ All of delayedq imports it from here. Code of your own may too, where it must ru
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -40,10 +40,6 @@ if TYPE_CHECKING or BUILT_IN:
     #: Where the tasks framework logs.
     TASKS_LOGGER = "django.tasks"
 else:
-    from dataclasses import dataclass, fields
-
-    from django.utils.module_loading import import_string
-
     if find_spec("django_tasks") is None:
         raise ImproperlyConfigured(
             "Django 5.2 has no django.tasks. Install its backport, django-tasks: pip install 'delayedq[django52]'."
@@ -52,6 +48,7 @@ else:
     from django_tasks import (
         DEFAULT_TASK_BACKEND_ALIAS,
         DEFAULT_TASK_QUEUE_NAME,
+        Task,
         TaskContext,
         TaskResult,
         TaskResultStatus,
@@ -61,7 +58,6 @@ else:
     )
     from django_tasks.backends.base import BaseTaskBackend
     from django_tasks.base import DEFAULT_TASK_PRIORITY, TaskError
-    from django_tasks.base import Task as _Task
     from django_tasks.exceptions import (
         InvalidTaskBackendError as InvalidTaskBackend,
     )
@@ -75,23 +71,6 @@ else:
     from django_tasks.signals import task_enqueued, task_finished, task_started
 
     TASKS_LOGGER = "django_tasks"
-
-    @dataclass(frozen=True, slots=True, kw_only=True)
-    class Task(_Task):
-        """A Task that can be pickled, as that of Django 6.1: by the path of its function, whose name the Task has."""
-
-        @classmethod
-        def _reconstruct(cls, values: dict[str, Any]) -> Task:
-            path = values["func"]
-            try:
-                func = import_string(path).func
-            except (ImportError, AttributeError) as error:
-                raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
-            return cls(**values | {"func": func})
-
-        def __reduce__(self) -> tuple[Any, ...]:
-            values = {each.name: getattr(self, each.name) for each in fields(self)}
-            return self._reconstruct, (values | {"func": self.module_path},)
 
 
 __all__ = [

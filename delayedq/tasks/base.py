@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields, make_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from django.utils.module_loading import import_string
+
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME
 from delayedq.compat import Task as DjangoTask
 from delayedq.core.other_names import VERBS, no_attribute
 from delayedq.tasks.signature import Signature
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-    from datetime import timedelta
+    from collections.abc import Callable, Collection, Mapping, Sequence
+    from datetime import datetime, timedelta
 
     from delayedq.core.backoff import Backoff
     from delayedq.core.error_choice import ErrorChoice
@@ -20,7 +23,23 @@ if TYPE_CHECKING:
 
     AnyTask = DjangoTask[..., Any]
 else:
-    AnyTask = DjangoTask
+    #: The fields of a `django.tasks.Task` that `BaseTask` declares again, with defaults of its own: those of Django 6.0
+    #: have none, those of 6.1 do.
+    KNOWN = {"func", "priority", "backend", "queue_name", "run_after", "takes_context"}
+
+    def with_later_fields(framework: type) -> type:
+        """Return the Task class of a version of Django to derive from: a field that it adds and needs is None."""
+        needed = [
+            each.name
+            for each in fields(framework)
+            if each.init and each.name not in KNOWN and each.default is each.default_factory is MISSING
+        ]
+        if not needed:
+            return framework
+        later = [(name, Any, field(default=None)) for name in needed]
+        return make_dataclass("Task", later, bases=(framework,), frozen=True, slots=True, kw_only=True)
+
+    AnyTask = with_later_fields(DjangoTask)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +92,13 @@ class BaseTask(AnyTask):
     #: for a task that then does what is left to do, and calls nothing again that may have killed the worker.
     spare_attempts: ClassVar[int] = 0
 
+    func: Callable[..., Any]
+    priority: int = DEFAULT_TASK_PRIORITY
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME
+    run_after: datetime | None = None
+    takes_context: bool = False
+
     max_attempts: int = None  # type: ignore[assignment]  # that of the backend
     backoff: Backoff | timedelta | Sequence[timedelta] = None  # type: ignore[assignment]  # likewise
     retry_on: ErrorChoice | None = None
@@ -93,6 +119,20 @@ class BaseTask(AnyTask):
     limit: Limit | Sequence[Limit] | None = None
     channel_name: str | None = None
     aliases: Collection[str] = ()
+
+    @classmethod
+    def _reconstruct(cls, values: dict[str, Any]) -> BaseTask:
+        path = values["func"]
+        try:
+            function = import_string(path).func
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"Expected {path!r} to point to a Task instance.") from error
+        return cls(**values | {"func": function})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle it by the path of its function, whose name the Task has. Django does so since 6.1."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return self._reconstruct, (values | {"func": self.module_path},)
 
     if not TYPE_CHECKING:  # to a type checker, it would make all of them attributes
 
