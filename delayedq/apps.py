@@ -4,6 +4,8 @@ from django.apps import AppConfig
 from django.utils.module_loading import autodiscover_modules
 from django.utils.translation import gettext_lazy as _
 
+import delayedq.store.connecting  # noqa: F401  it sees what other apps open when they are ready
+
 
 class DelayedQConfig(AppConfig):
     name = "delayedq"

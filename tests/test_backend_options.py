@@ -13,6 +13,7 @@ import pytest
 from django.core.checks import run_checks
 from django.db import connections
 
+from delayedq import task as our_task
 from delayedq.backend import somewhere
 from delayedq.compat import TASKS_LOGGER, default_task_backend, task_backends
 from delayedq.compat import task as django_task
@@ -65,7 +66,7 @@ def test_options_are_the_defaults_of_tasks_that_do_not_say(settings):
     try:
         made = django_task(add)
         assert (made.max_attempts, made.backoff, made.timeout) == (2, minute, 2 * minute)
-        made = django_task(max_attempts=7, backoff=2 * minute, timeout=minute)(add)
+        made = our_task(max_attempts=7, backoff=2 * minute, timeout=minute)(add)
         assert (made.max_attempts, made.backoff, made.timeout) == (7, 2 * minute, minute)
     finally:
         registered.pop("tests.test_backend_options.add", None)

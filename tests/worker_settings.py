@@ -15,6 +15,8 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 if "POOLER" in os.environ:  # the directory of the socket of a PgBouncer
     DATABASES["default"] |= {"HOST": os.environ["POOLER"], "PORT": "6432"}
     DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = "CURSORS" not in os.environ
+if pool := json.loads(os.environ.get("POOL", "null")):
+    DATABASES["default"]["OPTIONS"]["pool"] = pool
 if "SECOND_DATABASE_URL" in os.environ:  # that of a second backend
     DATABASES["second"] = environ.Env().db_url("SECOND_DATABASE_URL")
     TASKS |= {"second": {**TASKS["default"], "OPTIONS": {"DATABASE": "second"}}}  # noqa: F405

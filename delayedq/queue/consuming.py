@@ -15,6 +15,7 @@ from delayedq.core.backoff import as_backoff
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.queue.leases import Acknowledgement, check_duration
 from delayedq.queue.watch import ring
+from delayedq.store.connecting import pool_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ class Consumers[P]:
 
     def run(self) -> None:
         """Until the queue is closed. Raises what interrupts this thread or ends another, once what runs has ended."""
+        self._check_pool()
         try:
             for _ in range(self._terms.fewest):
                 self._start()
@@ -82,6 +84,16 @@ class Consumers[P]:
             raise
         if self._error is not None:
             raise self._error
+
+    def _check_pool(self) -> None:
+        alias, most = self._queue.leases.alias, self._terms.most
+        size = pool_size(alias)
+        if size is not None and size < most:
+            logger.warning(
+                "%r is consumed by up to %s threads, each with a connection of its own, and the pool of %r has %s: the "
+                "others wait for one, and fail. Set max_size in DATABASES[%r]['OPTIONS']['pool'] to at least %s.",
+                self._queue, most, alias, size, alias, most + 1,
+            )  # fmt: skip
 
     def _start(self) -> None:
         """One more, unless there are as many as there may be."""

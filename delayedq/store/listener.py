@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from django.db import connections
+from delayedq.store.connecting import separate
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -35,7 +35,7 @@ class Listener(ABC):
         self._connection.ensure_connection()
 
     def _connect(self) -> BaseDatabaseWrapper:
-        return connections[self._alias].copy()
+        return separate(self._alias)
 
     def begin_proof(self) -> None:  # noqa: B027  what polls by itself has nothing to prove
         """Send it a notification of its own, on the calling thread's connection, if it depends on notifications.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from delayedq.compat import TASKS_LOGGER
 from delayedq.records import leave_failures_to_us
 from delayedq.store import serve, served_store
+from delayedq.store.connecting import use_worker_connections
 from delayedq.store.registry import Request
 from delayedq.worker.lease_keeper import WorkerExit
 from delayedq.worker.logs import is_full
@@ -141,6 +142,7 @@ def signals_held_back() -> Iterator[None]:
 
 def work(alias: str, options: Options, leases: SharedLeases, parent: int) -> None:
     """The body of a worker process."""
+    use_worker_connections()
     serve(alias)
     signal.set_wakeup_fd(-1)
     logging.getLogger(TASKS_LOGGER).addFilter(leave_failures_to_us)

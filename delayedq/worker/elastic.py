@@ -17,6 +17,7 @@ from django.db import Error, connections
 from delayedq.core.scaling import Scale, scaled
 from delayedq.operations.scaling import demand
 from delayedq.store import serve, served_store
+from delayedq.store.connecting import use_worker_connections
 from delayedq.worker.child import STOP_SIGNALS, fork, leave, reason_of, signals_held_back
 from delayedq.worker.restarts import Restarts
 from delayedq.worker.sessions import keep_no_query_log
@@ -97,6 +98,7 @@ class Elastic:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # it ends with its supervisor
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        use_worker_connections()
         serve(self._alias)
         keep_no_query_log(self._alias)
         while os.getppid() == supervisor:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import connections
 
+from delayedq.store.connecting import use_worker_connections
 from delayedq.worker.child import STOP_SIGNALS, fork, leave, reason_of, signals_held_back
 from delayedq.worker.restarts import Restarts
 
@@ -82,6 +83,7 @@ class Endpoints:
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # it ends with its supervisor
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
+        use_worker_connections()
         try:
             for endpoint in self._endpoints:
                 server = _server(endpoint)

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from delayedq.store import serve, served_store
+from delayedq.store.connecting import use_worker_connections
 from delayedq.worker.child import STOP_SIGNALS, Child, fork, leave, reason_of, signals_held_back
 from delayedq.worker.lease_keeper import LeaseKeeper, WorkerExit
 from delayedq.worker.restarts import Restarts
@@ -123,6 +124,7 @@ class Fleet:
             self._keeper_pipe.close()
             for number in STOP_SIGNALS:
                 signal.signal(number, signal.SIG_IGN)  # it ends when the supervisor says so, or all workers have ended
+            use_worker_connections()
             serve(self._alias)
             store, releases = served_store(), self._shared_releases
             LeaseKeeper(store, self._all_leases, self._options, far_end, self._processes, releases).run()

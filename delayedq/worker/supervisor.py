@@ -12,8 +12,7 @@ from math import inf
 from multiprocessing import connection as waiting
 from typing import TYPE_CHECKING
 
-from django.db import connections
-
+from delayedq.store.connecting import close_for_fork
 from delayedq.store.wakeup import WakeUpPipe
 from delayedq.worker.child import STOP_SIGNALS, leave
 from delayedq.worker.endpoints import Endpoints
@@ -70,7 +69,7 @@ class Supervisor:
             leave(1)
 
     def _supervise(self) -> int:
-        connections.close_all()  # the children must not share what was opened before
+        close_for_fork()
         never_block()
         for fleet in self._fleets:
             fleet.start_keeper()

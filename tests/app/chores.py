@@ -4,8 +4,11 @@ import ctypes
 import multiprocessing
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+
+from django.db import connection
 
 from delayedq import Cancel, Retry, Snooze, current_message, task
 from tests.app.models import Mark
@@ -18,6 +21,20 @@ PATIENCE = 20
 @task
 def note(name, value=""):
     Mark.objects.create(name=name, value=value)
+
+
+@task
+def mark_in_threads(name, threads):
+    """Each thread has a connection of its own."""
+
+    def mark(number):
+        try:
+            note.func(f"{name} {number}")
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(threads) as running:
+        list(running.map(mark, range(threads)))
 
 
 @task

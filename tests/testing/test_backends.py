@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import Call, Cancel, Retry, Snooze
+from delayedq import task as our_task
 from delayedq.compat import InvalidTask, TaskResultDoesNotExist, default_task_backend, task_enqueued, task_finished
-from delayedq.compat import task as django_task
 from delayedq.exceptions import InvalidKey, InvalidTime, NotStorable, PayloadTooLarge
 from delayedq.tasks import registered
 from delayedq.testing import clock, scheduled
@@ -57,9 +57,9 @@ def raising(error):
 
 def test_all_options_are_accepted(backend):
     try:
-        made = django_task(
-            max_attempts=3, backoff=HOUR, timeout=HOUR, metadata={"a": 1}, exactly_once=True, priority=7
-        )(add)
+        made = our_task(max_attempts=3, backoff=HOUR, timeout=HOUR, metadata={"a": 1}, exactly_once=True, priority=7)(
+            add
+        )
         assert (made.max_attempts, made.backoff) == (3, HOUR)
     finally:
         registered.pop("tests.testing.test_backends.add", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING, NamedTuple
 
+from delayedq.store.connecting import separate
 from delayedq.store.postgresql import inspection_sql as sql
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Inspection:
 
     def shares_sessions(self) -> bool:
         """Whether a second connection gets the session of this one while both are open: a pooler gives it out."""
-        mine, other = self._database.rows(sql.PID), self._database.connection.copy()
+        mine, other = self._database.rows(sql.PID), separate(self._database.alias)
         try:
             with other.cursor() as cursor:
                 cursor.execute(sql.PID)

@@ -1,0 +1,125 @@
+"""The connections of a process: none of them crosses a fork, and those of workers come from no pool.
+
+A socket that two processes share mixes up the answers of both. So a process of ours closes its connections and pools
+before it forks, and every process that is forked, by whomever, leaves behind what it inherits all the same: a site
+under `gunicorn --preload`, a task that uses `multiprocessing`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
+
+from django.db import connections
+from django.db.backends.signals import connection_created
+from django.dispatch import receiver
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+#: That of psycopg_pool, if OPTIONS name none.
+POOL_SIZE = 4
+
+#: The connections of all threads of this process that were opened, and not yet collected.
+_opened: WeakSet[BaseDatabaseWrapper] = WeakSet()
+#: Also held during a fork, so that no child inherits it locked.
+_lock = threading.Lock()
+#: The same while a fork lasts: the threads of a child end at once, and their connections must not be closed by that.
+_kept: list[BaseDatabaseWrapper] = []
+#: What this process has inherited. A driver that collects it would tell the server that the session of the other
+#: process is over.
+_inherited: list[Any] = []
+
+
+def close_for_fork() -> None:
+    """Close the connections of the calling thread, and the pools of this process, before it forks."""
+    connections.close_all()
+    for connection in connections.all(initialized_only=True):
+        if connection.alias in _pools(connection):
+            connection.close_pool()  # type: ignore[attr-defined]  # of PostgreSQL's
+
+
+def use_worker_connections() -> None:
+    """For a process of workers: from now on each of its threads opens connections of its own.
+
+    A thread of a worker keeps its connection while it has work, so a pool has nothing to lend, and one that is smaller
+    than the number of threads would have them wait for each other.
+    """
+    for alias in connections:
+        _take_no_pool(connections.settings[alias])
+
+
+def separate(alias: str) -> BaseDatabaseWrapper:
+    """A connection beside that of the thread, of no pool: one that listens would go on to do so for whom it is lent."""
+    connection = connections[alias].copy()
+    _take_no_pool(connection.settings_dict)
+    return connection
+
+
+def pool_size(alias: str) -> int | None:
+    """How many connections Django's pool has at most for this database. None: it has no pool."""
+    pool = connections.settings[alias].get("OPTIONS", {}).get("pool")
+    if not pool:
+        return None
+    sizes = pool if isinstance(pool, dict) else {}
+    size: int = sizes.get("max_size") or sizes.get("min_size", POOL_SIZE)
+    return size
+
+
+def _take_no_pool(settings: dict[str, Any]) -> None:
+    settings["OPTIONS"] = {name: value for name, value in settings.get("OPTIONS", {}).items() if name != "pool"}
+
+
+@receiver(connection_created)
+def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
+    with _lock:
+        _opened.add(connection)
+
+
+def _keep() -> None:
+    _lock.acquire()
+    _kept[:] = {*_opened, *connections.all(initialized_only=True)}
+
+
+def _let_go() -> None:
+    _kept.clear()
+    _lock.release()
+
+
+def _leave_behind() -> None:
+    """The body of a child begins: what it has inherited stays the parent's."""
+    for connection in _kept:
+        if connection.connection is not None and not _is_copied(connection):
+            _close_here(connection.connection)
+            _inherited.append(connection.connection)
+            connection.connection = None
+            # A transaction that was open goes on in the parent alone: Django refuses its statements here.
+            connection.closed_in_transaction = connection.needs_rollback = connection.in_atomic_block
+        if pools := _pools(connection):
+            _inherited.extend(pools.values())
+            pools.clear()
+    _let_go()
+
+
+def _is_copied(connection: BaseDatabaseWrapper) -> bool:
+    """A database in memory is a copy of the parent's, which tests in several processes rely on."""
+    return connection.vendor == "sqlite" and connection.is_in_memory_db()  # type: ignore[attr-defined]  # of SQLite's
+
+
+def _close_here(raw: Any) -> None:
+    """Have its descriptor lead nowhere: the server would take a parent that was killed for alive."""
+    with suppress(Exception):  # SQLite has none, and a connection that was lost has none any more
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, raw.fileno(), inheritable=False)
+        os.close(nowhere)
+
+
+def _pools(connection: BaseDatabaseWrapper) -> dict[str, Any]:
+    """Those of Django, by alias; all connections to PostgreSQL share them."""
+    return getattr(connection, "_connection_pools", {})
+
+
+os.register_at_fork(before=_keep, after_in_parent=_let_go, after_in_child=_leave_behind)
