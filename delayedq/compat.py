@@ -48,7 +48,6 @@ else:
     from django_tasks import (
         DEFAULT_TASK_BACKEND_ALIAS,
         DEFAULT_TASK_QUEUE_NAME,
-        Task,
         TaskContext,
         TaskResult,
         TaskResultStatus,
@@ -57,7 +56,7 @@ else:
         task_backends,
     )
     from django_tasks.backends.base import BaseTaskBackend
-    from django_tasks.base import DEFAULT_TASK_PRIORITY, TaskError
+    from django_tasks.base import DEFAULT_TASK_PRIORITY, Task, TaskError
     from django_tasks.exceptions import (
         InvalidTaskBackendError as InvalidTaskBackend,
     )
