@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
+from datetime import UTC
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.exceptions import LakeUnusable
@@ -66,7 +67,19 @@ def _replaced(lake: Lake, files: list[DataFile]) -> Compacted:
             f"The compaction of {len(files)} files wrote {written.checksums.row_count:,} rows that differ from the "
             f"{before.row_count:,} that it read: nothing was replaced. `run_pipeline check` tells which are wrong."
         )
+    _check_days(written)
     return _committed(lake, files, written)
+
+
+def _check_days(written: Measured) -> None:
+    """Raises LakeUnusable if rows were in the directory of another day than that on which they ended."""
+    for file in written.files:
+        ends = [bound["finished_at"].astimezone(UTC).date() for bound in (file.least, file.most)]
+        if ends != [file.day, file.day]:
+            raise LakeUnusable(
+                f"Files of {file.day} hold messages that ended on {min(ends)} to {max(ends)} (UTC): nothing was "
+                "replaced. Restore these files from a backup; `run_pipeline check` tells which they are."
+            )
 
 
 def _committed(lake: Lake, files: list[DataFile], written: Measured) -> Compacted:

@@ -18,18 +18,20 @@ from delayedq.pipeline.lake.staging import Staging
 from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by
 from delayedq.pipeline.spark.schema import LAKE, MESSAGES
+from delayedq.pipeline.spark.session import semantics
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
     from datetime import date
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
 
 #: What is in the files themselves.
 _IN_FILES = StructType([field for field in LAKE if field.name != PARTITIONED_BY])
 _DAY = rf"/{PARTITIONED_BY}=(\d{{4}}-\d\d-\d\d)/"
+_MICROS_OF_A_DAY = 86_400_000_000
 #: Rows that become one file at most: some hundred megabytes.
 _FILE_ROWS = 5_000_000
 
@@ -87,11 +89,11 @@ class Lake:
         """The rows of these files (LAKE)."""
         if not files:
             return self._spark.createDataFrame([], LAKE)
-        return self._read(*(file.path for file in files)).withColumn("day", F.to_date("finished_at")).select(LAKE.names)
+        return self.files(*(file.path for file in files)).select(LAKE.names)
 
     def former(self, directory: str, source: str, batch: int) -> DataFrame:
         """What a delayedq without a table wrote into a directory, as if this batch had (LAKE)."""
-        own = {"source": F.lit(source), "batch": F.lit(batch).cast("long"), "day": F.to_date("finished_at")}
+        own = {"source": F.lit(source), "batch": F.lit(batch).cast("long"), "day": utc_day()}
         return self._read(f"{DIRECTORY}/{directory}").withColumns(own).select(LAKE.names)
 
     def sums(self, files: Sequence[DataFile]) -> dict[tuple[Any, ...], Checksums]:
@@ -137,9 +139,15 @@ class Lake:
         writer = sorted_.write.partitionBy(PARTITIONED_BY).option("maxRecordsPerFile", _FILE_ROWS)
         # A file that says that the others are complete: the table does.
         writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
-        writer.parquet(f"{self._root}/{DIRECTORY}/{directory}", mode="error")
+        with semantics(self._spark):
+            writer.parquet(f"{self._root}/{DIRECTORY}/{directory}", mode="error")
         if self._staging is not None:
             self._staging.bring(self.table, f"{DIRECTORY}/{directory}")
+
+
+def utc_day() -> Column:
+    """The day on which a message ended, in UTC, whatever the zone of the session is."""
+    return F.date_from_unix_date(F.floor(F.unix_micros("finished_at") / _MICROS_OF_A_DAY).cast("int"))
 
 
 def _called(path: str) -> str:
@@ -156,5 +164,5 @@ def as_in_lake(messages: DataFrame, source: str | None = None, batch: int | None
         F.lit(VERSION).alias("schema_version"),
         F.lit(source).cast("string").alias("source"),
         F.lit(batch).cast("long").alias("batch"),
-        F.to_date("finished_at").alias("day"),
+        utc_day().alias("day"),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from threading import Thread
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
+from delayedq.pipeline.spark.failures import SPARK_ERRORS
 from delayedq.pipeline.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -63,18 +64,39 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session on `master` (default: all cores of this machine) or on the Spark Connect server at `remote`.
 
-    A session that this process already has is used as it stands, and stays; one that was started here is stopped at
-    the end. Raises JavaMissing if Spark has to start here and can't.
+    A session that this process already has is used, and stays with the settings that it has; one that was started here
+    is stopped at the end. Raises JavaMissing if Spark has to start here and can't.
     """
-    before = SparkSession.getActiveSession()
-    spark = before or start(master, remote, conf)
-    for name, value in SEMANTICS.items():
-        spark.conf.set(name, value)
+    if before := SparkSession.getActiveSession():
+        with semantics(before):
+            yield before
+        return
+    spark = start(master, remote, conf)
     try:
         yield spark
     finally:
-        if before is None:
-            spark.stop()
+        spark.stop()
+
+
+@contextmanager
+def semantics(spark: SparkSession) -> Iterator[None]:
+    """Within the block the session has SEMANTICS; then it has again what it had."""
+    before = {name: spark.conf.get(name, None) for name in SEMANTICS}
+    for name, value in SEMANTICS.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, former in before.items():
+            with suppress(*SPARK_ERRORS):  # the session has ended meanwhile
+                _put_back(spark, name, former)
+
+
+def _put_back(spark: SparkSession, name: str, former: str | None) -> None:
+    if former is None:
+        spark.conf.unset(name)
+    else:
+        spark.conf.set(name, former)
 
 
 def start(master: str | None = None, remote: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
