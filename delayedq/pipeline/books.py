@@ -7,8 +7,9 @@ database, and none was restored since. Readers of both look for the rows of all 
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.db.models import F, Max, Q
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     Settled = dict[int, datetime | None]
 
 #: Batches that readers of the lake see.
-PUBLISHED = (ArchiveState.VERIFIED, ArchiveState.DELETED)
+PUBLISHED = (ArchiveState.VERIFIED, ArchiveState.DELETING, ArchiveState.DELETED)
 #: So long a transaction that ends a flow may take.
 LATE = timedelta(days=1)
 #: How many rows tell whether the lake is of this database.
@@ -60,6 +61,15 @@ def in_both(snapshot: Snapshot, source: str, settled: set[int]) -> list[int]:
     """The published batches of this database whose rows may be in it, too; none if no file has rows of them."""
     numbers = others(snapshot.last(source), settled)
     return numbers if numbers and snapshot.chosen(source=[source], batch=numbers) else []
+
+
+def replaced(last: int) -> dict[int, list[dict[str, Any]]]:
+    """By the number of a batch: the checksums of what later batches, up to the number `last`, have replaced of it."""
+    found: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    for checksums in ArchiveBatch.objects.filter(number__lte=last).values_list("checksums", flat=True):
+        for number, sums in (checksums or {}).get("replaced", {}).items():
+            found[int(number)].append(sums)
+    return found
 
 
 def restored(numbers: Collection[int]) -> Settled:

@@ -61,13 +61,15 @@ class LoadStaging(models.Model):
 
 
 class ArchiveState(models.TextChoices):
-    """How far a batch is. Its rows are in the table until it is deleted."""
+    """How far a batch is. Its rows are in the table until it is deleting, and in the lake from then on."""
 
     PLANNED = "planned"
     #: The files are written and not yet read back.
     WRITTEN = "written"
     #: The files were read back and hold what the table holds. The lake shows them.
     VERIFIED = "verified"
+    #: Some of its rows may be gone from the table: from now on the files are kept, and it can only be completed.
+    DELETING = "deleting"
     DELETED = "deleted"
     #: It was given up: its rows are in the table, and go with the next batch.
     ABANDONED = "abandoned"
@@ -122,6 +124,18 @@ class ArchiveBatch(models.Model):
     def moved(cls, lake: str) -> QuerySet[ArchiveBatch]:
         """The batches whose rows are in this lake and no longer in the table."""
         return cls.objects.filter(lake=lake, state=ArchiveState.DELETED, row_count__gt=0)
+
+
+class LakeCheck(models.Model):
+    """What the last `check` of a lake has found."""
+
+    lake = models.TextField()
+    checked_at = models.DateTimeField()
+    faults = models.IntegerField()
+    first = models.TextField(blank=True, default="", help_text="The first fault, if there is one.")
+
+    def __str__(self) -> str:
+        return f"{self.lake} {self.faults}"
 
 
 class ReplayedMessage(models.Model):

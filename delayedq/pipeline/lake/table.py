@@ -120,6 +120,11 @@ class LakeTable:
             found = self.files().get_file_info(FileSelector(directory, allow_not_found=True, recursive=True))
         return [info for info in found if info.type == FileType.File]
 
+    def bytes_of(self, path: str) -> pa.Buffer:
+        """The whole of one file, whether it counts or not. Raises LakeUnusable."""
+        with self._named_errors(), self.files().open_input_file(path) as file:
+            return file.read_buffer()
+
     def files(self) -> PyFileSystem:
         """The directory of the lake as pyarrow's file system: it opens the `path` of a DataFile."""
         return PyFileSystem(DeltaStorageHandler(self.path, self._options))
@@ -157,20 +162,32 @@ class LakeTable:
                 if not self.exists():  # else the other one was first
                     raise
 
-    def publish(self, snapshot: Snapshot, source: str, number: int, files: list[DataFile], **about: object) -> bool:
+    def publish(
+        self,
+        snapshot: Snapshot,
+        source: str,
+        number: int,
+        files: list[DataFile],
+        replaced: tuple[list[DataFile], list[DataFile]] = ([], []),
+        **about: object,
+    ) -> bool:
         """Let the files count, as the batch of this number of this database.
 
         False, and nothing is changed, if the database has published this number or a later one, or has published any
         batch since the snapshot: then what is written no longer says what is missing in the lake.
-        about: kept with the commit.
+        replaced: files that stop to count with it, and those that do in their place; then it is also False if anything
+        else was committed since the snapshot. about: kept with the commit.
         """
         if snapshot.last(source) >= number:
             return False
+        former, others = replaced
         commit = CommitProperties(
             custom_metadata={"delayedq": {"source": source, "batch": number, **about}},
             app_transactions=[Transaction(application(source), number)],
+            **({"max_commit_retries": 0} if former else {}),
         )
-        return self._commit(snapshot, [_added(file, changes=True) for file in files], commit)
+        added = [_added(file, changes=True) for file in [*files, *others]]
+        return self._commit(snapshot, [*(_removed(file, changes=True) for file in former), *added], commit)
 
     def replace(self, snapshot: Snapshot, removed: list[DataFile], added: list[DataFile], **about: object) -> bool:
         """Let files count in place of others that hold the same rows.
@@ -178,11 +195,9 @@ class LakeTable:
         False, and nothing is changed, if there is a newer version than the snapshot: two at once that replace the same
         files would both be taken by delta-rs 1.6, and double the rows.
         """
-        now = round(time.time() * 1000)
-        removals = [RemoveAction(file.path, False, now, file.size, _partition(file)) for file in removed]
         additions = [_added(file, changes=False) for file in added]
         commit = CommitProperties(custom_metadata={"delayedq": about}, max_commit_retries=0)
-        return self._commit(snapshot, [*removals, *additions], commit)
+        return self._commit(snapshot, [*(_removed(file, changes=False) for file in removed), *additions], commit)
 
     def put(self, path: str, source: BinaryIO) -> None:
         """Write a file, which counts when it is published. Raises LakeUnusable."""
@@ -261,6 +276,10 @@ def _added(file: DataFile, *, changes: bool) -> AddAction:
     }
     now = round(time.time() * 1000)
     return AddAction(file.path, file.size, _partition(file), now, changes, json.dumps(statistics, ensure_ascii=False))
+
+
+def _removed(file: DataFile, *, changes: bool) -> RemoveAction:
+    return RemoveAction(file.path, changes, round(time.time() * 1000), file.size, _partition(file))
 
 
 def _shown(value: object) -> object:

@@ -13,6 +13,7 @@ TABLES = (
     "delayedq_pipeline_load",
     "delayedq_pipeline_loadstaging",
     "delayedq_pipeline_archivebatch",
+    "delayedq_pipeline_lakecheck",
     "delayedq_pipeline_replayedmessage",
 )
 
@@ -51,6 +52,7 @@ class Migration(migrations.Migration):
                             ("planned", "Planned"),
                             ("written", "Written"),
                             ("verified", "Verified"),
+                            ("deleting", "Deleting"),
                             ("deleted", "Deleted"),
                             ("abandoned", "Abandoned"),
                         ],
@@ -133,6 +135,16 @@ class Migration(migrations.Migration):
                 ("key", models.CharField(blank=True, max_length=200, null=True)),
                 ("payload", models.TextField()),
                 ("metadata", models.TextField(blank=True, null=True)),
+            ],
+        ),
+        migrations.CreateModel(
+            name="LakeCheck",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("lake", models.TextField()),
+                ("checked_at", models.DateTimeField()),
+                ("faults", models.IntegerField()),
+                ("first", models.TextField(blank=True, default="", help_text="The first fault, if there is one.")),
             ],
         ),
         migrations.CreateModel(

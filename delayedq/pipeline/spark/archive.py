@@ -2,15 +2,18 @@
 
 Each step may be run again at any time. `delayedq.pipeline.steps.archive` keeps their order, and who may take them.
 
-Only rows whose ids were read back from the lake are deleted, never "all before the cutoff": a transaction that commits
-late may have ended a message before the cutoff and after the copy.
+Only rows that were read back from the lake are deleted, never "all before the cutoff": a transaction that commits late
+may have ended a message before the cutoff and after the copy. The statement that deletes a row proves that all its
+columns are still those that were read back; what was changed meanwhile stays, and goes with the next batch.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import secrets
 from dataclasses import dataclass
+from functools import reduce
 from itertools import batched
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,21 +22,25 @@ from pyspark.sql import functions as F
 
 from delayedq.core.instants import instant
 from delayedq.core.masking import MASKED
+from delayedq.exceptions import LakeUnusable
 from delayedq.pipeline.lake.columns import VERSION
+from delayedq.pipeline.lake.damage import is_damaged
+from delayedq.pipeline.lake.snapshot import MESSAGES as DIRECTORY
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.spark.archive_sql import DELETE
+from delayedq.pipeline.spark.archive_sql import DELETE, LEFT
 from delayedq.pipeline.spark.connecting import Address, connect
+from delayedq.pipeline.spark.digests import SECRET, digest, masks
 from delayedq.pipeline.spark.failures import READ_ERRORS, first_line
 from delayedq.pipeline.spark.lake import Lake, Place, as_in_lake
-from delayedq.pipeline.spark.measuring import Checksums, checksums_of, measured
+from delayedq.pipeline.spark.measuring import Checksums, checksums_by, checksums_of, measured
 from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
 from delayedq.pipeline.spark.schema import FINAL_STATES, LAKE, MESSAGES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
 
@@ -41,10 +48,12 @@ logger = logging.getLogger("delayedq")
 
 #: Rows that one DELETE takes: few enough not to hold up others, enough to be worth the round trip.
 DELETED_AT_ONCE = 10_000
-#: Two rows with the same values in these are one.
+#: Two rows with the same values in these are one end of one message. If others of their values differ, they are two
+#: versions of it, and the table has the newer one.
 _SAME = ("id", "finished_at")
-#: What is masked of the messages of sensitive tasks. (In the texts of errors, secrets are masked already.)
-_SECRET = ("payload", "result")
+_KEYS = ("source", "batch", *_SAME)
+#: Ids that are named of those that something is said of.
+_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,9 @@ class Copying:
     """One attempt at a batch: what finished before the cutoff goes to its place in the lake.
 
     snapshot: the lake as it was when the step began. known: the batches of this database that it has published and
-    whose rows the table may hold nevertheless, as after one of them was restored. A row that is there, of the same id
-    and end, is not written a second time. here: the database, as this process reaches it, to read what is little.
+    whose rows the table may hold nevertheless, as after one of them was restored, or if a row was changed while it was
+    archived. A row that is there with the same values is not written a second time; one with other values is, and
+    replaces the older version. here: the database, as this process reaches it, to read what is little.
     masked: the tasks whose arguments and results are masked in the copy.
     """
 
@@ -81,21 +91,64 @@ class Copying:
 
     def copied_before(self) -> DataFrame:
         """Of `before` the rows that are copies of what is stored, as if they were of this batch (LAKE)."""
-        own = {
+        same = _told(self.before()).join(_told(self.stored()).select("id", "__digest"), ["id", "__digest"], "left_semi")
+        return same.withColumns(self._own()).select(LAKE.names)
+
+    def own(self) -> DataFrame:
+        """What the lake has published of the batch (LAKE)."""
+        return self.lake.history(snapshot=self.snapshot, source=self.place.source, batches=[self.place.number])
+
+    def own_of(self, files: Sequence[DataFile]) -> DataFrame:
+        """The part of it that these files hold (LAKE)."""
+        of_batch = (F.col("source") == self.place.source) & (F.col("batch") == self.place.number)
+        return self.lake.of(files).where(of_batch)
+
+    def written(self) -> DataFrame:
+        """What the place holds, published or not; the columns of `Lake.files`."""
+        return self.lake.read(self.place)
+
+    def replaced(self) -> DataFrame:
+        """Of `before` the rows that are older versions of what is written (LAKE)."""
+        return self.before().join(self.written().select(*_SAME), [*_SAME], "left_semi").select(LAKE.names)
+
+    def _own(self) -> dict[str, Column]:
+        return {
             "schema_version": F.lit(VERSION),
             "source": F.lit(self.place.source),
             "batch": F.lit(self.place.number).cast("long"),
         }
-        same = self.before().join(self.stored().select(*_SAME), [*_SAME], "left_semi")
-        return same.withColumns(own).select(LAKE.names)
 
 
 class Verified(NamedTuple):
-    """A copy that holds what the table holds: its own files, and what they and those of other batches add up to."""
+    """A copy that holds what the table holds: its own files, and what they and those of other batches add up to.
+
+    replaced: by the number of their batch, what the older versions of rows add up to.
+    """
 
     files: list[DataFile]
     own: Checksums
     row_count: int
+    replaced: dict[int, Checksums]
+
+
+class Rest(NamedTuple):
+    """Files that have rows of which there are newer versions, and files with their other rows."""
+
+    former: list[DataFile]
+    files: list[DataFile]
+
+
+class Deleted(NamedTuple):
+    """How many rows were deleted, how many were changed since they were verified and stay, and ids of some of these."""
+
+    rows: int = 0
+    changed: int = 0
+    some: tuple[int, ...] = ()
+
+    def with_(self, other: Deleted) -> Deleted:
+        """Those of both together."""
+        some = (self.some + other.some)[:_NAMED]
+        return Deleted(self.rows + other.rows, self.changed + other.changed, some)
 
 
 def write(copying: Copying) -> None:
@@ -103,8 +156,14 @@ def write(copying: Copying) -> None:
     table = _read_here(copying)
     stored = copying.stored_as(table)
     if copying.known:
-        stored = without(stored, copying.before())
+        same = _told(copying.before()).select("id", "__digest")
+        stored = _told(stored).join(same, ["id", "__digest"], "left_anti").select(LAKE.names)
     copying.lake.write(copying.place.directory, _in_one_task(stored, table), spread=table is None)
+
+
+def _told(messages: DataFrame) -> DataFrame:
+    """With the digest of each row."""
+    return messages.withColumn("__digest", digest())
 
 
 def _in_one_task(rows: DataFrame, table: pa.Table | None) -> DataFrame:
@@ -137,7 +196,7 @@ def _masked(messages: DataFrame, kinds: Sequence[str]) -> DataFrame:
     if not kinds:
         return messages
     is_masked = F.col("kind").isin(*kinds)
-    texts = {name: F.when(is_masked & F.col(name).isNotNull(), MASKED).otherwise(F.col(name)) for name in _SECRET}
+    texts = {name: F.when(is_masked & F.col(name).isNotNull(), MASKED).otherwise(F.col(name)) for name in SECRET}
     return messages.withColumns(texts)
 
 
@@ -151,27 +210,53 @@ def _read_here(copying: Copying) -> pa.Table | None:
 def verify(copying: Copying) -> Verified | None:
     """Read the copy back; None unless each row holds what the table holds before the cutoff.
 
-    Both sides are read whole and digested by Spark, so it is the same comparison on every store. Files that can't be
-    read are no copy either.
+    Both sides are read whole and digested by Spark, so it is the same comparison on every store. Files that are damaged
+    are no copy either. Raises what Spark raises if the files can't be read for another cause.
     """
     table = _read_here(copying)
     try:
-        files, own = measured(_in_one_task(copying.lake.read(copying.place), table))
+        files, own = measured(_in_one_task(copying.written(), table))
         whole = own.with_(checksums_of(copying.copied_before())) if copying.known else own
     except READ_ERRORS as error:
+        if not is_damaged(copying.lake.table, copying.place.directory):
+            raise
         logger.warning("The copy at %s can't be read back: %s", copying.place.directory, first_line(error))
         return None
     stored = checksums_of(_in_one_task(copying.stored_as(table), table))
-    return Verified(files, own, whole.row_count) if whole == stored else None
+    if whole != stored:
+        return None
+    replaced = checksums_by(copying.replaced(), "batch") if copying.known and own.row_count else {}
+    return Verified(files, own, whole.row_count, {number: sums for (number,), sums in replaced.items()})
 
 
-def is_intact(lake: Lake, place: Place) -> bool:
-    """Can all of its files be read?"""
-    try:
-        checksums_of(lake.read(place))
-    except READ_ERRORS:
-        return False
-    return True
+def rest(copying: Copying, replaced: Collection[int]) -> Rest:
+    """Write the files anew that hold older versions of rows of these batches, without them. Raises LakeUnusable.
+
+    What is written is read back, and compared with what was to be written.
+    """
+    paths = copying.snapshot.chosen(source=[copying.place.source], batch=replaced)
+    older = copying.replaced()
+    with_older = {
+        row[0]
+        for row in _of_files(copying, paths).join(older, [*_KEYS], "left_semi").select("__file").distinct().collect()
+    }
+    former = [file for file in paths if file.path in with_older]
+    others = _of_files(copying, former).join(older, [*_KEYS], "left_anti").select(LAKE.names)
+    directory = f"{copying.place.directory}-rest-{secrets.token_hex(4)}"
+    if (expected := checksums_of(others)).row_count == 0:
+        return Rest(former, [])
+    copying.lake.write(directory, others)
+    written = measured(copying.lake.files(f"{DIRECTORY}/{directory}"))
+    if written.checksums != expected:
+        raise LakeUnusable(
+            f"The rows beside {sum(file.rows for file in former) - expected.row_count:,} older versions could not be "
+            "read back as they were written: nothing was published. Run it again."
+        )
+    return Rest(former, written.files)
+
+
+def _of_files(copying: Copying, files: Sequence[DataFile]) -> DataFrame:
+    return copying.lake.files(*(file.path for file in files))
 
 
 def ends(copying: Copying) -> dict[int, tuple[int, datetime]]:
@@ -180,41 +265,56 @@ def ends(copying: Copying) -> dict[int, tuple[int, datetime]]:
     return {number: (count, instant(last)) for number, count, last in grouped.collect()}
 
 
-def delete(copying: Copying, row_count: int) -> int:
-    """Delete the rows that the lake has copies of, which are so many; returns how many were still there."""
-    own = copying.lake.history(snapshot=copying.snapshot, source=copying.place.source, batches=[copying.place.number])
-    ids = own.select("id")
+def count_within(messages: DataFrame, sums: Checksums) -> int:
+    """How many messages ended when those did that add up to this."""
+    return messages.where(F.unix_micros("finished_at").between(sums.first, sums.last)).count()
+
+
+def delete(copying: Copying, row_count: int, files: Sequence[DataFile] | None = None) -> Deleted:
+    """Delete the rows that the lake has copies of, which are so many, and that are as they were read back.
+
+    files: only the rows of the batch that these hold. Raises what Spark raises if a file can't be read.
+    """
+    own = copying.own() if files is None else copying.own_of(files)
     if copying.known:
-        ids = ids.union(copying.copied_before().select("id"))
+        own = own.unionByName(copying.copied_before())
+    rows = own.select("id", digest().alias("digest"), masks().alias("masks"))
     if copying.here is not None and row_count <= SMALL_ROWS:
         deletion = _Deletion(copying.here, copying.cutoff)
-        return sum(deletion.of(row.id for row in ids.collect()))
+        return _sum(deletion.of((row.id, row.digest, row.masks) for row in rows.collect()))
     # SQLite has one writer at a time.
-    ids = ids.coalesce(1) if copying.address.vendor == "sqlite" else ids
+    rows = rows.coalesce(1) if copying.address.vendor == "sqlite" else rows
     deletion = _Deletion(copying.address, copying.cutoff)
-    deleted = ids.mapInArrow(deletion, "deleted long").groupBy().sum("deleted").first()
-    return (deleted and deleted[0]) or 0
+    done = rows.mapInArrow(deletion, "rows long, changed long, some array<long>").collect()
+    return _sum(Deleted(row.rows, row.changed, tuple(row.some)) for row in done)
+
+
+def _sum(parts: Iterable[Deleted]) -> Deleted:
+    return reduce(Deleted.with_, parts, Deleted())
 
 
 @dataclass(frozen=True, slots=True)
 class _Deletion:
-    """Deletes ids as they come; runs in executors. A task that runs again finds less to do."""
+    """Deletes rows as they come; runs in executors. A task that runs again finds less to do."""
 
     address: Address
     cutoff: datetime
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for count in self.of(_ids(batches)):
-            yield pa.RecordBatch.from_pydict({"deleted": pa.array([count], pa.int64())})
+        types = [("rows", pa.int64()), ("changed", pa.int64()), ("some", pa.list_(pa.int64()))]
+        for part in self.of(_rows(batches)):
+            yield pa.RecordBatch.from_pylist([part._asdict()], pa.schema(types))
 
-    def of(self, given: Iterable[int]) -> Iterator[int]:
-        """How many rows each statement has deleted."""
+    def of(self, given: Iterable[tuple[int, str, int]]) -> Iterator[Deleted]:
+        """What each statement has deleted and left."""
         with connect(self.address) as connection:
-            statement = DELETE[connection.vendor]
-            for ids in batched(given, DELETED_AT_ONCE):
-                yield connection.execute(statement, {"ids": json.dumps(ids), "cutoff": self.cutoff})
+            for rows in batched(given, DELETED_AT_ONCE):
+                told = {"rows": json.dumps(rows), "cutoff": self.cutoff}
+                count = connection.execute(DELETE[connection.vendor], told)
+                left = sorted(id_ for (id_,) in connection.rows(LEFT[connection.vendor], told))
+                yield Deleted(count, len(left), tuple(left[:_NAMED]))
 
 
-def _ids(batches: Iterator[pa.RecordBatch]) -> Iterator[int]:
+def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, str, int]]:
     for batch in batches:
-        yield from batch.column(0).to_pylist()
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

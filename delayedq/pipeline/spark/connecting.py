@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -34,6 +35,8 @@ _VENDORS = {
 }
 _KINDS = "env:NAME, file:PATH, service:NAME or sqlite:PATH"
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
+#: The function that SQLite is given, as it has none for SHA-256.
+SQLITE_FUNCTION = "delayedq_sha256"
 #: Seconds for which SQLite waits for its write lock.
 _SQLITE_TIMEOUT = 60
 
@@ -268,4 +271,11 @@ _MYSQL_ZONE = "SET time_zone = '+00:00', sql_mode = concat(@@sql_mode, ',STRICT_
 def _sqlite(url: str) -> sqlite3.Connection:
     """A file that is not there is an error, not an empty database."""
     file = Path(unquote(urlsplit(url).path[1:])).absolute().as_uri()
-    return sqlite3.connect(f"{file}?mode=rw", uri=True, timeout=_SQLITE_TIMEOUT, isolation_level=None)
+    raw = sqlite3.connect(f"{file}?mode=rw", uri=True, timeout=_SQLITE_TIMEOUT, isolation_level=None)
+    raw.create_function(SQLITE_FUNCTION, 1, _sha256, deterministic=True)
+    return raw
+
+
+def _sha256(text: str | None) -> str | None:
+    """The body of SQLITE_FUNCTION."""
+    return None if text is None else sha256(text.encode("utf-8", "surrogatepass")).hexdigest()

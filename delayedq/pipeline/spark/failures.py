@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
 from delayedq.exceptions import PipelineError
@@ -31,6 +31,11 @@ _TEXT = 300
 
 def explained(error: BaseException, step: str, safe: str) -> PipelineError:
     """The error of a step as one of ours. safe: what has become of the messages, a sentence."""
+    if isinstance(error, Py4JNetworkError | ConnectionError):
+        return PipelineError(
+            f"The {step} failed: Java, in which Spark runs, has ended. It was killed, or ran out of memory: look at "
+            f"the log of the system, and run it again. {safe}"
+        )
     text = _whole(error)
     cure = next((cure for sign, cure in _CURES.items() if re.search(sign, text)), "Mend what it says")
     return PipelineError(f"The {step} failed: {_reason(text)}{_file(text)}. {cure}, and run it again. {safe}")

@@ -5,6 +5,12 @@ stopped. Each state is recorded under the lease's token, so a driver that lost i
 it may still write goes to a place that is never published, and what it may still delete was verified before. The flows
 that have ended, and the steps that messages have recorded, are copied and read back before messages are deleted.
 
+A batch that has begun to delete is never withdrawn. If some of its files are damaged by then, the rows of the others
+are deleted, and `archive --abandon` gives up the damaged ones alone, and says how many rows are lost with them.
+
+A row that was changed while it was archived stays in the table. The next batch writes it once more; in the lake the
+newer version takes the place of the older one, which is in none but former versions of the table.
+
 Pruning keeps what finished before the cutoff of the open batch. A pruning that began before the batch was opened may
 still delete such rows: then the copy and the table differ, and the copy is made again; or the copy is verified already,
 and holds them.
@@ -27,20 +33,23 @@ from delayedq.conf import get_settings
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
+from delayedq.pipeline.lake.damage import damaged
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
-from delayedq.pipeline.spark.archive import Copying
+from delayedq.pipeline.spark.archive import Copying, Deleted
+from delayedq.pipeline.spark.failures import READ_ERRORS
 from delayedq.pipeline.spark.lake import Lake, Place
+from delayedq.pipeline.spark.measuring import checksums_of
 from delayedq.pipeline.steps.side_rows import SideRows
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from pyspark.sql import SparkSession
 
-    from delayedq.pipeline.lake.snapshot import Snapshot
+    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
     from delayedq.pipeline.opening import Options, Pipeline
     from delayedq.pipeline.spark.connecting import Address
     from delayedq.store.base import Store
@@ -54,11 +63,30 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """A batch that is done. `deleted` is less than `row_count` if others deleted some meanwhile."""
+    """A batch that is done. `deleted` is less than `row_count` if others deleted or changed some meanwhile.
+
+    changed: how many were changed since they were verified, and stay for the next batch; some: ids of these. added: how
+    many the lake did not have before; replaced: how many older versions of these it had, and no longer has.
+    """
 
     name: str
     row_count: int
     deleted: int
+    changed: int = 0
+    some: tuple[int, ...] = ()
+    added: int = 0
+    replaced: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A batch that was given up. damaged: the files that were withdrawn from the lake, of a batch that had begun to
+    delete; lost: how many rows these held that are not in the table either.
+    """
+
+    batch: ArchiveBatch
+    damaged: tuple[str, ...] = ()
+    lost: int = 0
 
 
 class Archiving:
@@ -105,32 +133,84 @@ class Archiving:
                 if not there:
                     self._lake.table.create()
                     there = True
-                yield self._finish(batch)
+                done = self._finish(batch)
+                if done.changed and not done.deleted and not done.added:
+                    raise ArchiveFailed(_immovable(done))
+                yield done
 
-    def abandon(self) -> ArchiveBatch | None:
+    def abandon(self) -> GivenUp | None:
         """Give up the open batch; None if there is none. Its rows stay in the table, and the next batch takes them.
 
-        Raises ArchiveBusy; ArchiveFailed if the batch only has to be deleted, since readers of the lake see it.
+        Of a batch that has begun to delete only the damaged files are given up. Raises ArchiveBusy; LakeUnusable if the
+        lake does not answer; ArchiveFailed if nothing is damaged and the batch only has to be deleted.
         """
         if not ArchiveBatch.objects.filter(is_open=True).exists():
             return None
         with self._held() as batch:
-            self._withdraw(batch, Lake(self._spark, batch.lake, self._staging))
+            lake = Lake(self._spark, batch.lake, self._staging)
+            if self._has_deleted(batch):
+                return self._give_up_files(batch, lake)
+            self._withdraw(batch, lake)
             self._record(batch, state=ArchiveState.ABANDONED, is_open=None)
-        return batch
+            return GivenUp(batch)
+
+    def _has_deleted(self, batch: ArchiveBatch) -> bool:
+        """May rows of it be gone from the table? A former delayedq did not record that it had begun to delete."""
+        if batch.state != ArchiveState.VERIFIED:
+            return batch.state == ArchiveState.DELETING
+        return FinishedMessage.objects.filter(finished_at__lt=batch.cutoff).count() < (batch.row_count or 0)
 
     def _withdraw(self, batch: ArchiveBatch, lake: Lake) -> None:
-        """Files that are published and can be read stay; the others are withdrawn, or no reader could read the lake."""
+        """All rows are in the table. Files that are published and can be read stay; the others are withdrawn, or no
+        reader could read the lake.
+        """
         while lake.table.exists():
             snapshot = lake.table.snapshot()
             published = snapshot.of(batch.directory)
-            if published and not archive.is_intact(lake, self._place(batch)):
+            if published and damaged(lake.table, published):
                 if lake.table.replace(snapshot, published, [], withdrawn=batch.number):
                     return
                 continue  # there is a newer version
             if batch.state == ArchiveState.VERIFIED and snapshot.last(self._source) >= batch.number:
                 raise ArchiveFailed(f"Batch {batch.name} is verified and published: run `archive` to delete its rows.")
             return
+
+    def _give_up_files(self, batch: ArchiveBatch, lake: Lake) -> GivenUp:
+        """Complete the deletion with the intact files, and withdraw those that are damaged."""
+        spoiled = damaged(lake.table, self._files(batch, lake))
+        if not spoiled:
+            raise ArchiveFailed(
+                f"Batch {batch.name} has begun to delete its rows, and its files are intact: run `archive` to complete "
+                "it."
+            )
+        shared = [file.path for file in spoiled if not file.holds_only("batch", batch.number)]
+        if shared:
+            raise ArchiveFailed(
+                f"{', '.join(shared)} of {lake.path} is damaged, and holds rows of other batches, too. Restore it from "
+                "a backup, and run `archive`."
+            )
+        deleted = self._delete_from(batch, lake, spoiled)
+        lost = max(0, sum(file.rows for file in spoiled) - self._in_table(batch, spoiled, deleted.some))
+        paths = tuple(file.path for file in spoiled)
+        while not lake.table.replace(lake.table.snapshot(), spoiled, [], withdrawn=batch.number):
+            pass  # there is a newer version
+        sums = checksums_of(self._copying(batch, lake.table.snapshot(), ()).own())
+        checksums = {**(batch.checksums or {}), **sums._asdict(), "lost": lost, "damaged": list(paths)}
+        self._record(batch, state=ArchiveState.DELETED, is_open=None, checksums=checksums, **self._ended(deleted))
+        return GivenUp(batch, paths, lost)
+
+    @staticmethod
+    def _in_table(batch: ArchiveBatch, files: Sequence[DataFile], but: Sequence[int]) -> int:
+        """How many rows of the table these files may have held. but: ids of rows of other files that stay, too."""
+        bounds = Q()
+        for file in files:
+            ids, ends = (file.least["id"], file.most["id"]), (file.least["finished_at"], file.most["finished_at"])
+            bounds |= Q(id__range=ids, finished_at__range=ends)
+        return FinishedMessage.objects.filter(bounds, finished_at__lt=batch.cutoff).exclude(id__in=but).count()
+
+    def _files(self, batch: ArchiveBatch, lake: Lake) -> list[DataFile]:
+        """The published files that hold rows of the batch."""
+        return lake.table.snapshot().chosen(source=[self._source], batch=[batch.number])
 
     # Who archives
 
@@ -180,7 +260,7 @@ class Archiving:
     # The steps
 
     def _finish(self, batch: ArchiveBatch) -> Archived:
-        while batch.state != ArchiveState.VERIFIED:
+        while batch.state not in {ArchiveState.VERIFIED, ArchiveState.DELETING}:
             self._tell(batch)
             if batch.state == ArchiveState.PLANNED:
                 self._write(batch)
@@ -208,27 +288,35 @@ class Archiving:
         numbers = books.in_both(snapshot, self._source, set(books.settled()))
         return [number for number in numbers if number != batch.number or not snapshot.of(batch.directory)]
 
-    def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: list[int]) -> Copying:
+    def _copying(self, batch: ArchiveBatch, snapshot: Snapshot, known: Sequence[int]) -> Copying:
         place, masked = self._place(batch), _masked_tasks()
         return Copying(self._spark, self._address, self._lake, place, batch.cutoff, snapshot, known, self._here, masked)
 
     def _verify(self, batch: ArchiveBatch) -> None:
         snapshot = self._lake.table.snapshot()
         known = self._known(batch, snapshot)
-        verified = archive.verify(self._copying(batch, snapshot, known))
-        if verified is None or not self._publish(batch, snapshot, verified):
+        copying = self._copying(batch, snapshot, known)
+        verified = archive.verify(copying)
+        if verified is None or not self._publish(batch, copying, verified):
             self._again(batch)
             return
-        checksums = verified.own._asdict() | {"known": known}
+        checksums = verified.own._asdict() | {"known": known, "replaced": (batch.checksums or {}).get("replaced", {})}
         counted = {"row_count": verified.row_count, "checksums": checksums}
         self._record(batch, state=ArchiveState.VERIFIED, verified_at=self._store.now(), **counted)
 
-    def _publish(self, batch: ArchiveBatch, snapshot: Snapshot, verified: archive.Verified) -> bool:
-        """False if another process has published meanwhile: the copy no longer says what is missing in the lake."""
+    def _publish(self, batch: ArchiveBatch, copying: Copying, verified: archive.Verified) -> bool:
+        """False if another process has published meanwhile: the copy no longer says what is missing in the lake.
+
+        What is replaced is written down first: when the files count, the books of the older batches already say so.
+        """
+        snapshot = copying.snapshot
         if not verified.own.row_count or snapshot.of(batch.directory):
             return True
+        replaced = {number: sums._asdict() for number, sums in verified.replaced.items()}
+        self._record(batch, checksums={"replaced": replaced})
+        others = archive.rest(copying, verified.replaced) if replaced else archive.Rest([], [])
         about = {"rows": verified.own.row_count, "digest": verified.own.digest, "directory": batch.directory}
-        return self._lake.table.publish(snapshot, self._source, batch.number, verified.files, **about)
+        return self._lake.table.publish(snapshot, self._source, batch.number, verified.files, others, **about)
 
     def _again(self, batch: ArchiveBatch) -> None:
         """A row that was committed late, or deleted meanwhile, makes the copy wrong. So does a broken disk."""
@@ -240,15 +328,46 @@ class Archiving:
 
     def _delete(self, batch: ArchiveBatch) -> Archived:
         assert batch.checksums is not None  # it is verified
-        copying = self._copying(batch, self._lake.table.snapshot(), batch.checksums["known"])
-        restored = books.restored(copying.known)
+        known = batch.checksums["known"]
+        restored = books.restored(known)
+        try:
+            deleted = self._delete_from(batch, self._lake)
+        except READ_ERRORS as error:
+            spoiled = damaged(self._lake.table, self._files(batch, self._lake))
+            if not spoiled:
+                raise  # an outage
+            self._delete_from(batch, self._lake, spoiled)
+            raise self._damaged(batch, spoiled) from error
+        ended = self._ended(deleted)
+        self._record(batch, state=ArchiveState.DELETED, is_open=None, **ended)
+        if known and not deleted.changed:
+            copying = self._copying(batch, self._lake.table.snapshot(), known)
+            books.settle(archive.ends(copying), restored, batch)
+        replaced = sum(sums["row_count"] for sums in batch.checksums.get("replaced", {}).values())
+        return Archived(batch.name, batch.row_count or 0, *deleted, batch.checksums["row_count"], replaced)
+
+    def _delete_from(self, batch: ArchiveBatch, lake: Lake, without: Sequence[DataFile] = ()) -> Deleted:
+        """Delete the rows that the files of the batch hold, without those that are damaged."""
+        copying = self._copying(batch, lake.table.snapshot(), (batch.checksums or {})["known"])
         sides = SideRows(self._store, batch.lake, self._source, copying.masked)
         sides.copy(batch.number, batch.cutoff, books.copied_until(batch.lake))
-        deleted = archive.delete(copying, batch.row_count or 0)
-        self._record(batch, state=ArchiveState.DELETED, is_open=None, deleted_at=self._store.now())
-        if copying.known:
-            books.settle(archive.ends(copying), restored, batch)
-        return Archived(batch.name, batch.row_count or 0, deleted)
+        self._record(batch, state=ArchiveState.DELETING)
+        intact = [file for file in self._files(batch, lake) if file not in without] if without else None
+        return archive.delete(copying, batch.row_count or 0, intact)
+
+    def _ended(self, deleted: Deleted) -> dict[str, datetime]:
+        """When the deletion ended. Rows that were changed are in the table, too, as if they had been restored."""
+        now = self._store.now()
+        return {"deleted_at": now, "restored_at": now} if deleted.changed else {"deleted_at": now}
+
+    @staticmethod
+    def _damaged(batch: ArchiveBatch, files: Sequence[DataFile]) -> ArchiveFailed:
+        paths = ", ".join(file.path for file in files)
+        return ArchiveFailed(
+            f"Batch {batch.name} has begun to delete its rows, and {len(files):,} of its files are damaged, with "
+            f"{sum(file.rows for file in files):,} rows: {paths}. The rows of the other files are deleted. "
+            "Restore these files from a backup and run `archive` again, or give them up with `archive --abandon`."
+        )
 
 
 def _cutoff(cutoff: datetime, batch_rows: int) -> datetime | None:
@@ -289,8 +408,7 @@ def run_archive(pipeline: Pipeline, options: Options) -> None:
     path, places = pipeline.lake.path, (pipeline.here, pipeline.staging)
     archiving = Archiving(pipeline.spark, pipeline.store, pipeline.address, path, partial(_tell, pipeline), *places)
     if options["abandon"]:
-        batch = archiving.abandon()
-        pipeline.tell(f"Batch {batch.name} is given up; its rows are in the table." if batch else "No batch is open.")
+        pipeline.tell(_given_up(archiving.abandon()))
         return
     older_than = options["older_than"]
     cutoff = pipeline.store.now() - (get_settings().ARCHIVE_AFTER if older_than is None else older_than)
@@ -298,14 +416,41 @@ def run_archive(pipeline: Pipeline, options: Options) -> None:
     for done in archiving.run(cutoff, options["batch_rows"] or BATCH_ROWS):
         moved += done.row_count
         pipeline.tell(f"Batch {done.name}: {done.row_count:,} messages are in the lake, {done.deleted:,} rows deleted.")
+        if done.replaced:
+            pipeline.tell(f"  {done.replaced:,} of them replace older versions that the lake had, with other values.")
+        if done.changed:
+            named = ", ".join(map(str, done.some))
+            pipeline.tell(f"  {done.changed:,} were changed meanwhile and stay for the next batch (ids: {named}).")
     if not moved:
         pipeline.tell(f"Nothing ended before {cutoff:%Y-%m-%d %H:%M:%S} UTC.")
+
+
+def _immovable(done: Archived) -> str:
+    """Rows that the lake has as they are, and that no statement finds as they are: they would be tried for ever."""
+    named = ", ".join(map(str, done.some))
+    return (
+        f"Batch {done.name}: {done.changed:,} rows are changed again and again, or hold what their database reads in "
+        f"another way than it was written. They stay in the table (ids: {named}). Look at them, and run it again."
+    )
+
+
+def _given_up(done: GivenUp | None) -> str:
+    if done is None:
+        return "No batch is open."
+    if not done.damaged:
+        return f"Batch {done.batch.name} is given up; its rows are in the table."
+    return (
+        f"Of batch {done.batch.name} these damaged files are given up: {', '.join(done.damaged)}. {done.lost:,} of "
+        "their rows are in neither the table nor the lake; the rest is in the table, and the rows of the other files "
+        "are in the lake."
+    )
 
 
 _NEXT = {
     ArchiveState.PLANNED: "writing what ended before",
     ArchiveState.WRITTEN: "reading back what ended before",
     ArchiveState.VERIFIED: "deleting what ended before",
+    ArchiveState.DELETING: "completing the deletion of what ended before",
 }
 
 

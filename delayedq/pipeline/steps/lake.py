@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from django.db.models import F
 
+from delayedq.conf import get_settings
+from delayedq.core.instants import instant
 from delayedq.exceptions import InvalidOption, LakeDamaged
+from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
 from delayedq.pipeline.lake.side_table import SIDES
 from delayedq.pipeline.lake.snapshot import MESSAGES
 from delayedq.pipeline.lake.table import RETENTION
-from delayedq.pipeline.models import ArchiveBatch
-from delayedq.pipeline.spark import compacting
+from delayedq.pipeline.models import ArchiveBatch, ArchiveState, LakeCheck
+from delayedq.pipeline.spark import archive, compacting
 from delayedq.pipeline.spark.measuring import Checksums
 
 if TYPE_CHECKING:
@@ -95,14 +99,16 @@ def run_status(pipeline: WithoutSpark, _: Options) -> None:
 
 def run_check(pipeline: Pipeline, _: Options) -> None:
     """Compare the lake with its statistics and with the books. Raises LakeDamaged, which says how many faults."""
-    snapshot, faults = pipeline.lake.table.snapshot(), 0
+    snapshot, faults = pipeline.lake.table.snapshot(), []
     for fault in _faults(pipeline, snapshot):
-        faults += 1
+        faults.append(fault)
         pipeline.tell(f"  {fault}")
+    found = {"checked_at": pipeline.store.now(), "faults": len(faults), "first": faults[0] if faults else ""}
+    LakeCheck.objects.update_or_create(lake=pipeline.lake.path, defaults=found)
     if faults:
         raise LakeDamaged(
-            f"{faults:,} faults in the lake at {pipeline.lake.path}: they are listed above. Restore these files from a "
-            "backup; while the database has the rows, `archive --abandon` withdraws an open batch."
+            f"{len(faults):,} faults in the lake at {pipeline.lake.path}: they are listed above. Restore these files "
+            "from a backup; while the database has the rows, `archive --abandon` withdraws an open batch."
         )
     pipeline.tell(f"{snapshot.row_count:,} messages in {len(snapshot.files):,} files are as the books say.")
 
@@ -128,6 +134,7 @@ def _faults(pipeline: Pipeline, snapshot: Snapshot) -> Iterator[str]:
     source = books.source_of(pipeline.store.alias)
     found = {number: sums for (of, number), sums in batches.items() if of == source}
     yield from _against_books(pipeline.lake.path, found, snapshot.last(source))
+    yield from _in_neither(pipeline, snapshot, source)
     for side in SIDES:
         yield from side(pipeline.lake.path).faults()
 
@@ -137,9 +144,11 @@ def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterato
 
     found: by the number of the batch. last: the last number that the lake has.
     """
+    replaced = books.replaced(last)
     for batch in ArchiveBatch.objects.filter(state__in=books.PUBLISHED, checksums__isnull=False).order_by("number"):
-        expected = Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
-        sums = found.get(batch.number, Checksums())
+        expected = _booked(batch)
+        newer = (Checksums(**sums) for sums in replaced.get(batch.number, ()))
+        sums = reduce(Checksums.with_, newer, found.get(batch.number, Checksums()))
         if sums == expected or (batch.lake != path and not sums.row_count):
             continue
         if batch.number > last:
@@ -148,3 +157,35 @@ def _against_books(path: str, found: dict[int, Checksums], last: int) -> Iterato
             yield f"batch {batch.number} has {sums.row_count:,} rows, and the books say {expected.row_count:,}"
         else:
             yield f"batch {batch.number} has other values than the books say"
+
+
+def _booked(batch: ArchiveBatch) -> Checksums:
+    """What its files held when they were verified."""
+    return Checksums(**{name: (batch.checksums or {})[name] for name in Checksums._fields})
+
+
+def _in_neither(pipeline: Pipeline, snapshot: Snapshot, source: str) -> Iterator[str]:
+    """Rows that were in the table when their batch was verified, and are in neither the table nor the lake.
+
+    Of a batch that was given up these are its rows in the table, and those that a later batch took. Pruning may have
+    taken others, if the batch is older than RETENTION.
+    """
+    for batch in ArchiveBatch.objects.filter(checksums__isnull=False, lake=pipeline.lake.path).order_by("number"):
+        if lost := (batch.checksums or {}).get("lost"):
+            yield f"batch {batch.number}: {lost:,} rows of damaged files are in neither the table nor the lake"
+        if batch.state != ArchiveState.ABANDONED or not batch.row_count or _may_be_pruned(pipeline, batch):
+            continue
+        booked = _booked(batch)
+        first, last = instant(booked.first), instant(booked.last)
+        table = FinishedMessage.objects.filter(finished_at__range=(first, last)).count()
+        lake = archive.count_within(pipeline.lake.history(snapshot=snapshot, source=source), booked)
+        if table + lake < batch.row_count:
+            yield (
+                f"batch {batch.number} was given up, and {batch.row_count - table - lake:,} of its {batch.row_count:,} "
+                "rows are in neither the table nor the lake"
+            )
+
+
+def _may_be_pruned(pipeline: Pipeline, batch: ArchiveBatch) -> bool:
+    retention = get_settings().RETENTION
+    return retention is not None and batch.cutoff < pipeline.store.now() - retention

@@ -10,7 +10,7 @@ messages stay until `vacuum`, which deletes them as any that no version has.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.exceptions import LakeUnusable
 from delayedq.pipeline import books
@@ -56,7 +56,7 @@ def _converted(pipeline: Pipeline, former: Former) -> int:
     lake.write(directory, rows)
     written = measured(lake.files(f"{MESSAGES}/{directory}"))
     _compare(former, rows, written.checksums.digest)
-    about = {"former": former.batch, "rows": written.checksums.row_count}
+    about: dict[str, Any] = {"former": former.batch, "rows": written.checksums.row_count}
     if not lake.table.publish(snapshot, source, number, written.files, **about):
         raise LakeUnusable("Another process writes to this lake: run it again when that has ended.")
     return written.checksums.row_count

@@ -48,7 +48,7 @@ def test_an_open_batch_can_be_given_up_and_its_rows_go_with_the_next(archiving, 
     with pytest.raises(ArchiveFailed, match="archive --abandon"):
         list(archiving().run(NOW))
 
-    assert archiving().abandon().state == ArchiveState.ABANDONED
+    assert archiving().abandon().batch.state == ArchiveState.ABANDONED
 
     assert ids() == {1, 2, 3, 4}
     [done] = archiving().run(NOW)
