@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     OpenSince = Callable[[str], datetime | None]
     #: Raises DelayedQError if what was archived from the database of this alias can't be read.
     Look = Callable[[str], None]
+    #: What is wrong with the archive of the database of this alias, by what the database alone says of it.
+    Troubles = Callable[[str], list["Trouble"]]
 
 
 class Found(NamedTuple):
@@ -36,12 +38,24 @@ class Found(NamedTuple):
     complete: bool = True
 
 
+class Trouble(NamedTuple):
+    """What is wrong with an archive. `condition`: a word for programs. `cure`: a command, or what to do. `since`: None
+    if it is not known.
+    """
+
+    condition: str
+    sentence: str
+    since: datetime | None
+    cure: str
+
+
 _FINDERS: list[Finder] = []
 _OPEN_SINCE: list[OpenSince] = []
 _LOOKS: list[Look] = []
+_TROUBLES: list[Troubles] = []
 
 
-def register_archive(finder: Finder, open_since: OpenSince, look: Look) -> None:
+def register_archive(finder: Finder, open_since: OpenSince, look: Look, troubles: Troubles) -> None:
     """Let messages be found in an archive, and monitoring see for how long a batch has been open, and what is amiss.
 
     Call it in `AppConfig.ready`; to register one again changes nothing.
@@ -50,11 +64,17 @@ def register_archive(finder: Finder, open_since: OpenSince, look: Look) -> None:
         _FINDERS.append(finder)
         _OPEN_SINCE.append(open_since)
         _LOOKS.append(look)
+        _TROUBLES.append(troubles)
 
 
 def archive_open_since(store: Store) -> datetime | None:
     """Since when a batch has been open, which an archive has to finish; None if none is. Raises django.db.Error."""
     return min(filter(None, (open_since(store.alias) for open_since in _OPEN_SINCE)), default=None)
+
+
+def archive_troubles(store: Store) -> list[Trouble]:
+    """What is wrong with archives, as the database has it: a few rows are read. Raises django.db.Error."""
+    return [trouble for troubles in _TROUBLES for trouble in troubles(store.alias)]
 
 
 def look_into_archives(store: Store) -> list[str]:

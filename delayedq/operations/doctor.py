@@ -154,6 +154,8 @@ def findings(store: Store) -> Iterator[Diagnosis]:
     for finding in verdict(store):
         if finding.rule is Rule.DATABASE:
             raise Error("; ".join(finding.evidence))
+        if finding.rule is Rule.ARCHIVE:
+            continue  # `archives` tells of it, each by a condition of its own
         cure = finding.action.command or finding.action.label if finding.action else ""
         yield Diagnosis(str(finding.rule), " ".join([finding.sentence, *finding.evidence]), cure)
 

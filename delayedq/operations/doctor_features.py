@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from django.apps import apps
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -15,7 +13,7 @@ from delayedq.conf import get_settings
 from delayedq.cron.deployed import PRESENCE
 from delayedq.exceptions import CannotRun
 from delayedq.models import CronSettings, Message
-from delayedq.operations.archived import look_into_archives
+from delayedq.operations.archived import archive_troubles, look_into_archives
 from delayedq.operations.diagnosis import Diagnosis
 from delayedq.store.protocol import BARE
 from delayedq.tasks import task_at
@@ -25,8 +23,6 @@ if TYPE_CHECKING:
 
     from delayedq.store.base import Store
 
-#: An archive batch that was planned so long ago, and that nobody works on, is left over.
-LEFT_OVER = timedelta(hours=6)
 #: Workers write that they have their settings at least this many times in a grace period.
 BEATS = 10
 #: Of the live messages, so many of the oldest are looked at, and as many of the newest.
@@ -77,23 +73,8 @@ def schedules(store: Store) -> Iterator[Diagnosis]:
 
 
 def archives(store: Store) -> Iterator[Diagnosis]:
-    if not apps.is_installed("delayedq.pipeline"):
-        return
-    batches = apps.get_model("delayedq_pipeline", "ArchiveBatch")._default_manager.using(store.alias)  # noqa: SLF001
-    now = store.now()
-    for batch in batches.filter(is_open=True, planned_at__lt=now - LEFT_OVER):
-        if batch.leased_until is None or batch.leased_until <= now:
-            about = {
-                "name": batch.name,
-                "since": f"{batch.planned_at:%Y-%m-%d %H:%M}",
-                "state": batch.state,
-                "lake": batch.lake,
-            }
-            said = _(
-                "The archive batch %(name)s is open since %(since)s (%(state)s), and nobody works on it: its rows stay"
-                " in the history. The lake is %(lake)s."
-            )
-            yield Diagnosis("open archive batch", said % about, "manage.py run_pipeline archive")
+    for trouble in archive_troubles(store):
+        yield Diagnosis(trouble.condition, trouble.sentence, trouble.cure)
 
 
 def lake(store: Store) -> Iterator[Diagnosis]:

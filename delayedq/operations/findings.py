@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.models import PausedQueue, PausedTask, Worker
+    from delayedq.operations.archived import Trouble
     from delayedq.operations.limited_waits import Wait
     from delayedq.store.error_groups import Extent, Newest
     from delayedq.store.protocol import LaneHead
@@ -28,6 +29,7 @@ class Rule(StrEnum):
     LOST = "lost leases"
     PAUSED = "paused queue or task"
     SCHEDULE = "schedule"
+    ARCHIVE = "archive"
     WORKER = "worker"
 
 
@@ -115,3 +117,4 @@ class Symptoms:
     unknown: Sequence[Spike] = ()
     overdue: Sequence[Overdue] = ()
     lost: Sequence[Lost] = ()
+    archive: Sequence[Trouble] = ()

@@ -251,6 +251,12 @@ def not_ticking(symptoms: Symptoms) -> Iterator[Finding]:
         )
 
 
+def archive(symptoms: Symptoms) -> Iterator[Finding]:
+    """A batch does not end, or rows of history are not where the books say."""
+    for trouble in symptoms.archive:
+        yield Finding(Rule.ARCHIVE, trouble.sentence, trouble.since, trouble.condition, [trouble.cure])
+
+
 def ailing(symptoms: Symptoms) -> Iterator[Finding]:
     """A worker says that something is wrong with it, or says nothing any more."""
     for worker in symptoms.workers:
@@ -269,5 +275,5 @@ def ailing(symptoms: Symptoms) -> Iterator[Finding]:
 RULES: tuple[Callable[[Symptoms], Iterator[Finding]], ...] = (
     *(no_worker, unserved, late, paused, paused_task),
     *(spiking, unknown_task),
-    *(lost, not_ticking, ailing),
+    *(lost, not_ticking, archive, ailing),
 )

@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out, is_free
+from delayedq.operations.archived import archive_troubles
 from delayedq.operations.browsing import scan_live
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
@@ -85,6 +86,7 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
         unknown=[spike for spike in spikes if spike.newest.error.startswith(UNKNOWN_TASK)],
         overdue=_overdue(store, now),
         lost=_lost(store, workers, now),
+        archive=archive_troubles(store),
     )
 
 

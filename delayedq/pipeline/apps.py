@@ -12,9 +12,9 @@ class PipelineConfig(AppConfig):
     def ready(self) -> None:
         from delayedq.operations.archived import register_archive
         from delayedq.pipeline import checks  # noqa: F401  they register what they define
-        from delayedq.pipeline.archived import find_in_lake, look, open_since
+        from delayedq.pipeline.archived import find_in_lake, look, open_since, troubles
         from delayedq.pipeline.models import ArchiveBatch
         from delayedq.store.retention import keep_history
 
         keep_history(ArchiveBatch.open_cutoff)
-        register_archive(find_in_lake, open_since, look)
+        register_archive(find_in_lake, open_since, look, troubles)

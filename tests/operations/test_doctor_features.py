@@ -9,7 +9,9 @@ import pytest
 from delayedq.cron.definitions import definitions
 from delayedq.cron.deployed import Deployed
 from delayedq.operations.doctor import diagnose
-from delayedq.pipeline.models import ArchiveBatch
+from delayedq.operations.findings import Rule
+from delayedq.operations.verdict import verdict
+from delayedq.pipeline.models import ArchiveBatch, LakeCheck
 from tests.app import tasks
 
 pytestmark = pytest.mark.usefixtures("no_statistics_of_other_tests")
@@ -53,3 +55,41 @@ def test_a_lake_that_is_set_and_can_not_be_read(store, settings, tmp_path):
 
     assert (found.condition, found.sentence.startswith("The lake can't be read: ")) == ("lake", True)
     assert "LAKE" in found.cure
+
+
+def batch_of(store, **given):
+    now = store.now()
+    about = {"name": "b1", "number": 1, "lake": "/lake", "cutoff": now, "planned_at": now, "is_open": None}
+    return ArchiveBatch.objects.using(store.alias).create(**about | given)
+
+
+def test_rows_that_an_archive_has_lost_are_told_by_the_doctor_and_the_verdict(store):
+    batch_of(store, state="deleted", deleted_at=store.now(), checksums={"lost": 7})
+
+    (found,) = diagnose(store)
+    (finding,) = verdict(store)
+
+    assert found.condition == finding.subject == "lost rows"
+    assert found.sentence == finding.sentence == "7 rows of the archive batch b1 are in neither the table nor the lake."
+    assert finding.rule is Rule.ARCHIVE
+
+
+def test_what_the_last_check_of_a_lake_found_is_told_until_one_finds_nothing(store):
+    check = LakeCheck.objects.using(store.alias).create(
+        lake="/lake", checked_at=store.now(), faults=2, first="part.parquet is missing, with 3 rows"
+    )
+    (found,) = diagnose(store)
+    assert (found.condition, "part.parquet is missing" in found.sentence) == ("lake faults", True)
+    assert [one.subject for one in verdict(store)] == ["lake faults"]
+
+    check.faults = 0
+    check.save(using=store.alias)
+    assert (diagnose(store), verdict(store)) == ([], [])
+
+
+@pytest.mark.parametrize(("lake", "found"), [("/other", ["moved lake"]), ("/lake", []), (None, [])])
+def test_history_in_another_lake_than_the_one_that_is_set(store, settings, lake, found):
+    settings.DELAYEDQ = {"LAKE": lake}
+    batch_of(store, state="deleted", deleted_at=store.now(), row_count=5)
+
+    assert [one.subject for one in verdict(store)] == found
