@@ -8,21 +8,24 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from contextvars import Context
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from asgiref.sync import sync_to_async
-from django.db import InterfaceError, OperationalError, close_old_connections, connections
+from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
 
 from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.worker.deadlines import Deadlines
 from delayedq.worker.executor import AttemptResult, aexecute, execute, not_begun
 from delayedq.worker.reporting import ProgressWriter
-from delayedq.worker.sessions import observe, observed, restore
+from delayedq.worker.sessions import check, may_be_dead, observe, observed, opened, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
 
     from delayedq.worker.attempt import Attempt
 
@@ -164,7 +167,8 @@ class Pool:
     def _work(self) -> None:
         observe()
         while (attempt := self._next()) is not None:
-            result = self._run(attempt)
+            # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
+            result = Context().run(self._run, attempt)
             try:
                 restore(failed=isinstance(result.outcome, Raised))
             except Exception:
@@ -174,6 +178,10 @@ class Pool:
         connections.close_all()
 
     def _run(self, attempt: Attempt) -> AttemptResult:
+        try:
+            check()
+        except Error as error:
+            return not_begun(attempt, error)
         if not attempt.start():
             return _not_started(attempt)
         if attempt.task.exactly_once:
@@ -218,11 +226,13 @@ class Coroutines:
         self._tasks: dict[asyncio.Task[None], Attempt] = {}
         self._is_watching = False
         self._checked = 0.0
+        #: The connections of the thread in which async tasks ask the ORM.
+        self._opened: Mapping[BaseDatabaseWrapper, object] = {}
         self._thread = threading.Thread(target=self._run, name="delayedq-async", daemon=True)
         self._thread.start()
 
     def submit(self, attempt: Attempt) -> None:
-        self._loop.call_soon_threadsafe(self._begin, attempt)
+        self._loop.call_soon_threadsafe(self._begin, attempt, context=Context())
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -260,17 +270,19 @@ class Coroutines:
         self._watch_over(attempt)
         # The ORM's calls of all async tasks share one thread, and so one connection.
         try:
-            if time.monotonic() - self._checked > CHECK_CONNECTIONS:
+            if time.monotonic() - self._checked > CHECK_CONNECTIONS or may_be_dead(self._opened):
                 self._checked = time.monotonic()
-                await sync_to_async(_check_connections)()
+                self._opened = await sync_to_async(_check_connections)()
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
             self._end(_failed(attempt, error))
         else:
             self._end(await aexecute(attempt) if attempt.start() else _not_started(attempt))
 
 
-def _check_connections() -> None:
+def _check_connections() -> Mapping[BaseDatabaseWrapper, object]:
     if not observed():
         observe()
     restore()
+    check()
     close_old_connections()
+    return opened()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import select
 import threading
 from collections import deque
 from contextlib import suppress
@@ -14,7 +15,7 @@ from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -117,6 +118,49 @@ def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
         sessions[connection] = _Session(connection)
 
 
+def opened() -> Mapping[BaseDatabaseWrapper, object]:
+    """The connections of the calling thread, which is observed; another thread may pass them to `may_be_dead`."""
+    assert _opened.sessions is not None
+    return _opened.sessions
+
+
+def may_be_dead(connections: Mapping[BaseDatabaseWrapper, object]) -> bool:
+    """Whether a server has ended one of these sessions, or has said something, while nothing was asked of it.
+
+    A look at the socket, without a round trip: 1 or 2 µs for each connection.
+    """
+    return any(is_open(each) and _is_readable(each.connection) for each in [*connections])
+
+
+def check() -> None:
+    """Before a task: what the server has ended while it was idle is not the task's to find out.
+
+    Raises django.db.Error.
+    """
+    if not (sessions := _opened.sessions):
+        return
+    for connection in [*sessions]:
+        if is_open(connection) and _is_readable(connection.connection):
+            connection.errors_occurred = True
+            connection.close_if_unusable_or_obsolete()
+
+
+def is_open(connection: BaseDatabaseWrapper) -> bool:
+    return connection.connection is not None
+
+
+def _is_readable(raw: Any) -> bool:
+    """An idle connection has nothing to read but its end. One that was closed by hand is as good as ended."""
+    try:
+        look = select.poll()
+        look.register(raw.fileno(), select.POLLIN)
+        return bool(look.poll(0))
+    except AttributeError:  # SQLite has no socket
+        return False
+    except Exception:  # noqa: BLE001  each driver has an error of its own for a connection that is closed
+        return True
+
+
 def restore(*, failed: bool = False) -> None:
     """After a task: close what it left broken, in a transaction, or with another session than it found.
 
@@ -125,7 +169,7 @@ def restore(*, failed: bool = False) -> None:
     After one that has `failed`, the connections that it used are checked. Raises django.db.Error.
     """
     for connection, session in [*(_opened.sessions or {}).items()]:
-        if connection.in_atomic_block or not connection.autocommit or session.is_changed():
+        if connection.in_atomic_block or not connection.autocommit or session.is_changed() or _is_closed(session):
             _drop(connection)
             continue
         if connection.queries_log:
@@ -135,6 +179,20 @@ def restore(*, failed: bool = False) -> None:
         session.used = False
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
+
+
+def _is_closed(session: _Session) -> bool:
+    """Whether the task has closed it below Django, which would go on to use it."""
+    raw, vendor = session.connection.connection, session.connection.vendor
+    if raw is None or not session.used:
+        return False
+    if vendor == "sqlite":
+        try:
+            raw.total_changes  # noqa: B018
+        except Exception:  # noqa: BLE001
+            return True
+        return False
+    return bool(raw.closed) if vendor == "postgresql" else not raw.open
 
 
 def _drop(connection: BaseDatabaseWrapper) -> None:

@@ -1,0 +1,96 @@
+"""What one task leaves behind is not there for the next one in its thread; a lost connection is not charged to it."""
+
+from __future__ import annotations
+
+import decimal
+from contextvars import ContextVar
+
+import pytest
+from django.db import connections
+from django.utils import timezone, translation
+
+from delayedq.core.lifecycle import Returned
+from tests.app import tasks
+from tests.app.models import Mark
+from tests.worker.attempts import attempt_of, playing
+from tests.worker.test_pool import working
+
+VARIABLE = ContextVar("variable", default="unset")
+LEAKS = {
+    "language": (lambda: translation.activate("he"), translation.get_language),
+    "no translation": (translation.deactivate_all, translation.get_language),
+    "time zone": (lambda: timezone.activate("Asia/Tokyo"), timezone.get_current_timezone_name),
+    "context variable": (lambda: VARIABLE.set("set"), VARIABLE.get),
+    "decimals": (lambda: setattr(decimal.getcontext(), "prec", 3), lambda: decimal.getcontext().prec),
+}
+each_leak = pytest.mark.parametrize(("leave", "look"), LEAKS.values(), ids=LEAKS)
+on_sqlite = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+on_servers = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+
+
+@on_sqlite
+@each_leak
+def test_the_next_task_of_the_thread_begins_as_the_first(alias, leave, look):
+    seen = []
+    with working(1) as worker:
+        worker.run(*(playing(body) for body in (lambda: seen.append(look()), leave, lambda: seen.append(look()))))
+    assert seen[0] == seen[1]
+
+
+@on_sqlite
+@each_leak
+def test_an_async_task_begins_as_the_first(alias, leave, look):
+    seen = []
+
+    async def leave_it():
+        leave()
+
+    async def see():
+        seen.append(look())
+
+    with working(1) as worker:
+        for body in (see, leave_it, see):
+            worker.run(playing(body))
+    assert seen[0] == seen[1]
+
+
+def close_below_django(alias):
+    Mark.objects.exists()
+    connections[alias].connection.close()
+
+
+def test_a_connection_that_a_task_closed_by_hand_is_not_met_by_the_next(alias, monkeypatch):
+    monkeypatch.setitem(connections.settings[alias], "CONN_MAX_AGE", None)
+    with working(1) as worker:
+        ended = worker.run(playing(close_below_django, alias), attempt_of(tasks.mark, "next"))
+    assert [one.outcome for one in ended] == [Returned()] * 2
+
+
+END_OTHERS = {
+    "postgresql": "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity"
+    " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'",
+    "mysql": "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()",
+}
+
+
+def end_other_sessions(alias):
+    """As a failover, a restart, or a time-out for idle sessions does."""
+    vendor = connections[alias].vendor
+    with connections[alias].cursor() as cursor:
+        cursor.execute(END_OTHERS[vendor])
+        for (id_,) in cursor.fetchall() if vendor == "mysql" else ():
+            cursor.execute("KILL %s", [id_])
+
+
+@on_servers
+@pytest.mark.parametrize("health_checks", [False, True], ids=["", "health checks"])
+@pytest.mark.parametrize("task", [tasks.mark, tasks.amark], ids=["sync", "async"])
+def test_a_session_that_ended_while_nothing_ran_fails_no_task(alias, task, health_checks, monkeypatch):
+    for name, value in (("CONN_MAX_AGE", None), ("CONN_HEALTH_CHECKS", health_checks)):
+        monkeypatch.setitem(connections.settings[alias], name, value)
+    with working(2) as worker:
+        for number in range(3):
+            ended = worker.run(*(attempt_of(task, f"{number} {each}") for each in range(4)))
+            assert [one.outcome for one in ended] == [Returned()] * 4
+            end_other_sessions(alias)
+    assert Mark.objects.count() == 12
