@@ -34,6 +34,9 @@ class Settings:
     #: A worker process is ended and replaced when its loop is silent for this long, as a task holds the interpreter. A
     #: thread is lost when its task runs on for this long after its timeout; half of the threads lost end it too.
     HUNG_AFTER: timedelta = timedelta(seconds=60)
+    #: A worker gives up a connection on which the database has not answered for this long, and opens a new one: the
+    #: lease keeper after this time, claims after twice and scans after four times of it. None: a quarter of the lease.
+    ANSWER_WITHIN: timedelta | None = None
     #: PostgreSQL: where the listener of a worker connects (a URL or libpq's keywords), if the alias leads to a pooler
     #: that gives a session to each transaction, as PgBouncer does: LISTEN gets nothing there. None: as the alias does.
     LISTENER_DSN: str | None = None
@@ -86,8 +89,9 @@ class Settings:
             _positive_duration(name, getattr(self, name))
         if not isinstance(self.DEPLOY_GRACE, timedelta) or timedelta() > self.DEPLOY_GRACE:
             raise ImproperlyConfigured(_problem("DEPLOY_GRACE", "a timedelta, not below zero", self.DEPLOY_GRACE))
-        if self.RETENTION is not None:
-            _positive_duration("RETENTION", self.RETENTION)
+        for name in ("RETENTION", "ANSWER_WITHIN"):
+            if getattr(self, name) is not None:
+                _positive_duration(name, getattr(self, name))
         if type(self.MAX_PAYLOAD_BYTES) is not int or self.MAX_PAYLOAD_BYTES <= 0:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)

@@ -65,6 +65,7 @@ COUNTERS = (
     ("claims", "claims", "Claims.", ("database",)),
     ("empty_claims", "empty_claims", "Claims that found nothing.", ("database",)),
     ("claimed_messages", "claimed_messages", "Messages that were claimed.", ("database",)),
+    ("connections_given_up", "connections_given_up", "Connections on which nothing was answered.", ("database",)),
 )
 HISTOGRAMS = (
     ("latency_seconds", "From when a message was due until it was first claimed; without those in channels.", _QUEUE),

@@ -15,6 +15,12 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
 if "POOLER" in os.environ:  # the directory of the socket of a PgBouncer
     DATABASES["default"] |= {"HOST": os.environ["POOLER"], "PORT": "6432"}
     DATABASES["default"]["DISABLE_SERVER_SIDE_CURSORS"] = "CURSORS" not in os.environ
+if "PROXY" in os.environ:  # host and port of a proxy, or its socket
+    if "unix_socket" in DATABASES["default"]["OPTIONS"]:
+        DATABASES["default"]["OPTIONS"]["unix_socket"] = os.environ["PROXY"]
+    else:
+        DATABASES["default"]["OPTIONS"].pop("host")
+        DATABASES["default"]["HOST"], DATABASES["default"]["PORT"] = os.environ["PROXY"].split(":")
 if pool := json.loads(os.environ.get("POOL", "null")):
     DATABASES["default"]["OPTIONS"]["pool"] = pool
 if "SECOND_DATABASE_URL" in os.environ:  # that of a second backend
@@ -25,6 +31,7 @@ DELAYEDQ = {
     "POLL_INTERVAL": timedelta(seconds=float(os.environ.get("POLL_INTERVAL", "2"))),
     "HUNG_AFTER": timedelta(seconds=float(os.environ.get("HUNG_AFTER", "60"))),
     "DEPLOY_GRACE": timedelta(seconds=float(os.environ.get("DEPLOY_GRACE", "600"))),
+    "ANSWER_WITHIN": timedelta(seconds=float(os.environ["ANSWER_WITHIN"])) if "ANSWER_WITHIN" in os.environ else None,
     "LISTENER_DSN": os.environ.get("LISTENER_DSN"),
     "CRON": json.loads(os.environ.get("CRON", "{}")),
     "LIMITS": json.loads(os.environ.get("LIMITS", "{}")),

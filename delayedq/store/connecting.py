@@ -11,7 +11,7 @@ import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from django.db import connections
 from django.db.backends.signals import connection_created
@@ -20,11 +20,26 @@ from django.dispatch import receiver
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+#: By the last part of the engine's name, options of the driver by which a connection that leads nowhere is noticed
+#: (seconds; milliseconds), for whom OPTIONS say nothing of them: to a host that is gone, Linux would send for 15 min.
+_POSTGRESQL = {
+    "connect_timeout": 10,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+_PATIENCE: dict[str, dict[str, Any]] = {
+    "postgresql": _POSTGRESQL,
+    "postgis": _POSTGRESQL,
+    "mysql": {"connect_timeout": 10},
+}
 #: That of psycopg_pool, if OPTIONS name none.
 POOL_SIZE = 4
 
-#: The connections of all threads of this process that were opened, and not yet collected.
-_opened: WeakSet[BaseDatabaseWrapper] = WeakSet()
+#: The connections of all threads of this process that were opened, and not yet collected, with the descriptors of
+#: their sockets: mysqlclient tells it to no other thread while a statement runs. -1: there is none.
+_opened: WeakKeyDictionary[BaseDatabaseWrapper, int] = WeakKeyDictionary()
 #: Also held during a fork, so that no child inherits it locked.
 _lock = threading.Lock()
 #: The same while a fork lasts: the threads of a child end at once, and their connections must not be closed by that.
@@ -43,13 +58,16 @@ def close_for_fork() -> None:
 
 
 def use_worker_connections() -> None:
-    """For a process of workers: from now on each of its threads opens connections of its own.
+    """For a process of workers: from now on each of its threads opens connections of its own, and none waits for ever
+    for a host that is gone.
 
     A thread of a worker keeps its connection while it has work, so a pool has nothing to lend, and one that is smaller
     than the number of threads would have them wait for each other.
     """
     for alias in connections:
-        _take_no_pool(connections.settings[alias])
+        settings = connections.settings[alias]
+        _take_no_pool(settings)
+        settings["OPTIONS"] = _PATIENCE.get(settings["ENGINE"].rpartition(".")[2], {}) | settings["OPTIONS"]
 
 
 def separate(alias: str) -> BaseDatabaseWrapper:
@@ -57,6 +75,14 @@ def separate(alias: str) -> BaseDatabaseWrapper:
     connection = connections[alias].copy()
     _take_no_pool(connection.settings_dict)
     return connection
+
+
+def opened_by(thread: int) -> list[tuple[BaseDatabaseWrapper, int]]:
+    """The connections of the thread with this identifier, also those beside the one that Django gives it, and the
+    descriptors of their sockets.
+    """
+    with _lock:
+        return [each for each in _opened.items() if each[0]._thread_ident == thread]  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def pool_size(alias: str) -> int | None:
@@ -76,7 +102,14 @@ def _take_no_pool(settings: dict[str, Any]) -> None:
 @receiver(connection_created)
 def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
     with _lock:
-        _opened.add(connection)
+        _opened[connection] = _descriptor(connection.connection)
+
+
+def _descriptor(raw: Any) -> int:
+    try:
+        return int(raw.fileno())
+    except Exception:  # noqa: BLE001  SQLite has none, and each driver an error of its own
+        return -1
 
 
 def _keep() -> None:

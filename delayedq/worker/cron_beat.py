@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from django.db import connections
@@ -15,6 +16,7 @@ from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
     from delayedq.cron.definitions import Definition
     from delayedq.store.base import Store
@@ -32,11 +34,18 @@ RETRY = 5.0
 class CronBeat(threading.Thread):
     """`begin` judges missed ticks before anything is claimed; then the thread beats about once a minute."""
 
-    def __init__(self, store: Store, definitions: Mapping[str, Definition], outage: Outage) -> None:
+    def __init__(
+        self,
+        store: Store,
+        definitions: Mapping[str, Definition],
+        outage: Outage,
+        wait: AbstractContextManager[None] | None = None,
+    ) -> None:
         super().__init__(name="delayedq-beat", daemon=True)
         self._store = store
         self._beats = Beats(store, definitions)
         self._outage = outage
+        self._wait = wait or nullcontext()
         self._stopped = threading.Event()
         self._pause = 0.0
 
@@ -63,7 +72,8 @@ class CronBeat(threading.Thread):
 
     def _beat(self) -> None:
         try:
-            self._beats.beat(going=lambda: not self._stopped.is_set())
+            with self._wait:
+                self._beats.beat(going=lambda: not self._stopped.is_set())
         except LOST as error:
             self._outage.begin(error, "cron")
             connections[self._store.alias].close()

@@ -28,6 +28,7 @@ from delayedq.worker.registration import Registration
 from delayedq.worker.releases import Releases
 from delayedq.worker.sessions import keep_no_query_log
 from delayedq.worker.shared_releases import SharedReleases
+from delayedq.worker.silence import Silence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,8 @@ class LeaseKeeper:
         self._releases = Releases(store, options.lease, shared_releases or SharedReleases())
         # Other keepers wait for a part of the lease until they take what has expired: try again sooner than that.
         self._outage = Outage("The lease keeper", longest_pause=options.lease.total_seconds() / 10)
+        self._silence = Silence("The lease keeper", store.alias, options.lease.total_seconds())
+        self._wait = self._silence.wait("a renewal of leases")
         self._renew_at = 0.0
         self._renewed_at = float("-inf")
         self._worker_exits: list[WorkerExit] = []
@@ -101,10 +104,13 @@ class LeaseKeeper:
         self._sweep_at = 0.0
         self._forgetting = Forgetting(store)
         self._sweeping = Sweeping(store, patience=0.0)
+        #: Each may take as long as ANSWER_WITHIN says.
+        self._steps = (self._keep_if_due, self._release, self._registration.update, self._prune, self._sweep)
 
     def run(self) -> None:
         """Serve until the supervisor says farewell; without one, until all workers have ended."""
         keep_no_query_log(self._store.alias)
+        self._silence.start()
         while not self._ended:
             self._hung.end()
             if not self._outage.lasts():
@@ -112,6 +118,7 @@ class LeaseKeeper:
             self._listen(self._patience())
         with suppress(Error):  # if the database is away now, the leases will expire
             self._release_rest()
+        self._silence.stop()
         connections.close_all()
 
     def _release_rest(self) -> None:
@@ -129,19 +136,23 @@ class LeaseKeeper:
 
     def _work(self) -> None:
         try:
-            if time.monotonic() >= self._renew_at:
-                self._keep()
-            self._release_exited()
-            self._releases.expect([token for leases in self._all_leases for token in leases.take_given_up()])
-            self._releases.go_on()
-            self._registration.update()
-            self._prune()
-            self._sweep()
+            for step in self._steps:
+                with self._wait:
+                    step()
         except Error as error:
             self._outage.begin(error)
             connections[self._store.alias].close()
         else:
             self._outage.end()
+
+    def _keep_if_due(self) -> None:
+        if time.monotonic() >= self._renew_at:
+            self._keep()
+
+    def _release(self) -> None:
+        self._release_exited()
+        self._releases.expect([token for leases in self._all_leases for token in leases.take_given_up()])
+        self._releases.go_on()
 
     def _patience(self) -> float:
         """Seconds until there is something to do if no worker ends."""

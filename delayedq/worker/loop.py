@@ -31,6 +31,7 @@ from delayedq.worker.poller import Poller
 from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
 from delayedq.worker.prefetch import BATCH, Prefetch
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.silence import Silence
 from delayedq.worker.store_thread import RoundTrip, StoreThread
 from delayedq.worker.tally import Tally
 from delayedq.worker.transitions import send_signals
@@ -48,6 +49,8 @@ logger = logging.getLogger("delayedq")
 
 #: Seconds between two heartbeats of the loop for the lease keeper, at most.
 HEARTBEAT = 3.0
+#: Seconds between two tries, at most, while the database is away.
+LONGEST_PAUSE = 3.0
 #: What was claimed ahead is given back if nothing was started or ended for 1 s.
 STALL = 1.0
 #: Wait at most 5 ms for the store thread to send its statement before unpacking holds the GIL (+20 % throughput).
@@ -70,13 +73,23 @@ class Loop:
         self._deploy_grace = DeployGrace(get_settings().DEPLOY_GRACE, self._lanes)
         self._leases = leases or SharedLeases()
         self._in_flight = InFlight(self._pool, self._leases, name)
-        self._outage = Outage(f"Worker {name}")
+        self._outage = Outage(f"Worker {name}", longest_pause=LONGEST_PAUSE)
+        self._silence = Silence(f"Worker {name}", store.alias, options.lease.total_seconds())
         where = store, self._lanes, options.queues, options.poll_interval.total_seconds()
-        self._poller = Poller(*where, self._waiter.wake, self._outage, self._leases)
-        self._beat = CronBeat(store, definitions_in(store), self._outage) if options.cron else None
+        self._poller = Poller(
+            *where, self._waiter.wake, self._outage, self._leases, self._silence.wait("a scan", times=4)
+        )
+        beat = definitions_in(store), self._outage, self._silence.wait("a beat of cron", times=4)
+        self._beat = CronBeat(store, *beat) if options.cron else None
         self._unsettled: list[AttemptResult] = []
         self._store_thread = StoreThread(
-            store, options.lease, name, self._waiter.wake, self._leases.remember_claim, self._serves
+            store,
+            options.lease,
+            name,
+            self._waiter.wake,
+            self._leases.remember_claim,
+            self._serves,
+            self._silence.wait("a claim", times=2),
         )
         self._round_trip: RoundTrip | None = None  #: The one in progress.
         self._busy_until, self._claimed, self._progress = 0.0, 0, time.monotonic()
@@ -99,6 +112,7 @@ class Loop:
         Unless it returns DONE or RECYCLE, tasks are still running, and the process must end at once.
         """
         signals.worker_started.send_robust(self.name, worker=self.name)
+        self._silence.start()
         if self._beat:
             self._beat.begin(wait=self._options.drain)
             connections[self._store.alias].close()
@@ -118,6 +132,7 @@ class Loop:
         self._poller.stop(max(0.0, give_up_at - time.monotonic()))
         if self._beat:
             self._beat.stop(max(0.0, give_up_at - time.monotonic()))
+        self._silence.stop()
         finished = not self._in_flight.held and self._round_trip is None
         self._tally.write()
         if finished:
@@ -144,7 +159,7 @@ class Loop:
             self.stop()
         lost = self._pool.find_lost(get_settings().HUNG_AFTER.total_seconds())
         self._leases.report(lost_threads=len(lost), deaf=self._poller.deaf, away=self._outage.is_on)
-        self._tally.state(self._pool, self._in_flight.held)
+        self._tally.state(self._pool, self._in_flight.held, self._silence.abandoned)
         if not self._stopping and (2 * len(lost) >= self._pool.size or self._in_flight.is_alone(lost)) and lost:
             logger.error(
                 "Worker %s is replaced: %s of its %s threads are lost.", self.name, len(lost), self._pool.size,

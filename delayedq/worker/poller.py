@@ -13,6 +13,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections
@@ -22,6 +23,7 @@ from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+    from contextlib import AbstractContextManager
 
     from delayedq.store.base import Store
     from delayedq.store.listener import Listener
@@ -56,6 +58,7 @@ class Poller(threading.Thread):
         wake: Callable[[], None],
         outage: Outage,
         leases: SharedLeases | None = None,
+        wait: AbstractContextManager[None] | None = None,
     ) -> None:
         super().__init__(name="delayedq-poller", daemon=True)
         self._store = store
@@ -65,6 +68,7 @@ class Poller(threading.Thread):
         self._wake = wake
         self._outage = outage
         self._leases = leases
+        self._wait = wait or nullcontext()
         self._pipe = WakeUpPipe()
         self._stopping = False
         #: True if the listener did not hear its own notification within PROOF_TIMEOUT.
@@ -112,9 +116,11 @@ class Poller(threading.Thread):
         connections[self._store.alias].close()
 
     def _watch(self) -> None:
-        listener = self._store.listener()
+        with self._wait:
+            listener = self._store.listener()
         try:
-            listener.begin_proof()
+            with self._wait:
+                listener.begin_proof()
             self._proof_ends_at = time.monotonic() + PROOF_TIMEOUT
             self._next_scan_at = 0.0  # offers until now were not heard
             while not self._stopping:
@@ -127,14 +133,16 @@ class Poller(threading.Thread):
                     self._store.somebody_waits()
                 if listener.heard_stopped:
                     listener.heard_stopped = False
-                    self._find_stopped()
+                    with self._wait:
+                        self._find_stopped()
                 if heard:
                     moment = time.monotonic()
                     self._rescan_before = moment + NOTIFY_WAIT
                     wait = YIELD if self._lanes.hint() else 0.0
                     self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, moment + wait))
                     self._wake()
-                self._scan_or_peek()
+                with self._wait:
+                    self._scan_or_peek()
         finally:
             listener.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -29,6 +29,7 @@ from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
+    from contextlib import AbstractContextManager
     from datetime import timedelta
 
     from delayedq.core.lifecycle import Decision
@@ -107,9 +108,11 @@ class StoreThread(threading.Thread):
         wake: Callable[[], None],
         remember_claim: Callable[[int], None] = lambda _: None,
         serves: Callable[[str], bool] = lambda _: True,
+        wait: AbstractContextManager[None] | None = None,
     ) -> None:
         super().__init__(name="delayedq-store", daemon=True)
         self._store = store
+        self._wait = wait or nullcontext()
         self._lease = lease
         self._remember_claim = remember_claim
         self._rules = rules_for(serves)
@@ -132,7 +135,8 @@ class StoreThread(threading.Thread):
         keep_no_query_log(self._store.alias)
         while (round_trip := self._round_trips.get()) is not None:
             try:
-                self._make(round_trip)
+                with self._wait:
+                    self._make(round_trip)
             except BaseException as error:  # noqa: BLE001  the loop raises it, or tries again
                 self._fail(round_trip, error, [one.attempt.id for one in round_trip.results])
             round_trip.ended_at = time.monotonic()

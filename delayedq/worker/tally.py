@@ -131,10 +131,14 @@ class Tally:
             counters["started", *names] += 1
             self._counts.observe(("run_seconds", *names), result.finished - result.started)
 
-    def state(self, pool: Pool, held: int) -> None:
-        """Set what the process has now, and write the file if that is due. `held`: messages that are not settled."""
+    def state(self, pool: Pool, held: int, given_up: int = 0) -> None:
+        """Set what the process has now, and write the file if that is due. `held`: messages that are not settled;
+        `given_up`: connections, since the process began.
+        """
         if self._directory is None or time.monotonic() < self._write_at:
             return
+        if given_up:
+            self._counts.counters["connections_given_up", self._database] = given_up
         running = min(pool.occupying(), pool.size) + pool.in_event_loop
         for name, value in (
             ("threads", pool.size),

@@ -1,0 +1,119 @@
+"""A database that stops answering while its sockets stay open: a failover behind a proxy, a dropped NAT entry, a server
+process that was stopped. Nothing else ends the wait for it.
+
+A thread says when it begins to wait for the database, and when it ends. If it waits for too long, one WARNING says what
+for, and its connections are closed from outside: its statement fails, as if the server had closed them, and it opens
+new ones. What the server does with the statement later is as after any lost connection: claims that nobody heard of are
+released by the lease keeper, and all other writes are fenced.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from contextlib import suppress
+from math import inf
+from typing import TYPE_CHECKING
+
+from delayedq.conf import get_settings
+from delayedq.store.connecting import opened_by
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+logger = logging.getLogger("delayedq")
+
+#: Seconds between two looks.
+EVERY = 0.5
+
+
+class Wait:
+    """What one thread waits for: `with wait:` around its statements. It takes two assignments, and no lock.
+
+    `seconds`: how long it may take; None: for ever.
+    """
+
+    __slots__ = ("seconds", "since", "thread", "what")
+
+    def __init__(self, what: str, seconds: float | None) -> None:
+        self.what = what
+        self.seconds = inf if seconds is None else seconds
+        self.since = inf
+        self.thread = 0
+
+    def __enter__(self) -> None:
+        self.thread = threading.get_ident()
+        self.since = time.monotonic()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.since = inf
+
+
+class Silence(threading.Thread):
+    """Watches the waits of a process for one database. `lease`: in seconds; `name`: of the process, for the log."""
+
+    def __init__(self, name: str, alias: str, lease: float) -> None:
+        super().__init__(name="delayedq-silence", daemon=True)
+        self._process = name
+        self._alias = alias
+        given = get_settings().ANSWER_WITHIN
+        self._seconds = lease / 4 if given is None else given.total_seconds()
+        self._waits: list[Wait] = []
+        self._ended = threading.Event()
+        #: How many waits were ended.
+        self.abandoned = 0
+
+    def wait(self, what: str, *, times: int = 1) -> Wait:
+        """A wait that is watched from now on: so many times ANSWER_WITHIN are not too long for it."""
+        one = Wait(what, times * self._seconds)
+        self._waits.append(one)
+        return one
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def run(self) -> None:
+        while not self._ended.wait(min(EVERY, self._seconds / 4)):
+            for one in self._waits:
+                if time.monotonic() - one.since > one.seconds:
+                    self._abandon(one)
+
+    def _abandon(self, wait: Wait) -> None:
+        """Close its sockets, unless it goes on meanwhile: then they may be those of another wait."""
+        since = wait.since
+        opened = (each for each in opened_by(wait.thread) if each[0].alias == self._alias)
+        found = [one for each in opened if (one := _copy_of(*each)) is not None]
+        if found and wait.since == since != inf:
+            wait.since = inf
+            self.abandoned += 1
+            logger.warning(
+                "%s: the database has not answered %s for %.1f s: the connection is given up, and a new one is opened.",
+                self._process, wait.what, time.monotonic() - since, extra={"pid": os.getpid()},
+            )  # fmt: skip
+            for one in found:
+                with suppress(OSError):  # it is closed
+                    one.shutdown(socket.SHUT_RDWR)
+        for one in found:
+            one.close()
+
+
+def _copy_of(connection: BaseDatabaseWrapper, descriptor: int) -> socket.socket | None:
+    """The same socket by another descriptor: that of the driver may be closed, and be another's, at any moment."""
+    raw = connection.connection
+    if raw is None or descriptor < 0:
+        return None
+    try:
+        copied = socket.socket(fileno=os.dup(descriptor))
+    except OSError:  # it was closed just now
+        return None
+    if connection.connection is raw:
+        return copied
+    copied.close()
+    return None

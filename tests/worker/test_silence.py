@@ -1,0 +1,130 @@
+"""A database that stops answering while its sockets stay open."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+from django.db import connections
+
+from delayedq.models import FinishedMessage, Message
+from delayedq.store.connecting import opened_by
+from delayedq.worker.silence import Silence
+from tests.app import chores
+from tests.app.models import Mark
+from tests.proxy import Proxy
+from tests.worker.conftest import eventually, marked
+
+on_servers = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
+on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+SLEEP = {"postgresql": "SELECT pg_sleep(30)", "mysql": "SELECT SLEEP(30)"}
+QUICK = {"ANSWER_WITHIN": "0.5"}
+
+
+@pytest.fixture
+def proxy(alias, tmp_path_factory):
+    """In front of PostgreSQL at a port; of MariaDB, whose user comes from this host alone, at a socket."""
+    host = connections[alias].settings_dict["HOST"]
+    if alias == "postgresql":
+        one = Proxy(f"{host}/.s.PGSQL.5432")
+    else:
+        one = Proxy(host, str(tmp_path_factory.mktemp("proxy") / "socket"))
+    yield one
+    one.close()
+
+
+@pytest.fixture
+def through(proxy, workers):
+    """Start workers whose way to the database is the proxy."""
+    return lambda *flags, **more: workers(*flags, PROXY=proxy.address, **QUICK | more)
+
+
+@on_servers
+@pytest.mark.parametrize("directions", [(), ("up",), ("down",)], ids=["both", "to the server", "to the client"])
+def test_workers_give_up_connections_that_are_silent_and_open_new_ones(through, proxy, directions):
+    one = through("--processes", "2", "--lease", "4", poll=0.3)
+    one.ready()
+    chores.note.enqueue("before")
+    eventually(lambda: marked("before"))
+    proxy.hold(*directions)
+    for number in range(20):
+        chores.note.enqueue(f"meanwhile {number}")
+    time.sleep(4)  # the keeper renews three times in it
+    proxy.go_on()
+    eventually(lambda: Mark.objects.filter(name__startswith="meanwhile").count() == 20)
+    eventually(lambda: not Message.objects.exists())
+    assert set(FinishedMessage.objects.values_list("outcome", flat=True)) == {"succeeded"}
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert code == 0
+    assert "the connection is given up, and a new one is opened" in output
+    assert "Traceback" not in output
+
+
+@on_servers
+def test_a_database_that_is_slow_and_alive_is_no_silence(through, proxy):
+    proxy.delay = 0.02
+    one = through(ANSWER_WITHIN="3")
+    one.ready()
+    chores.note.enqueue_many(((str(number),), {}) for number in range(20))
+    eventually(lambda: FinishedMessage.objects.count() == 20)
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert (code, "given up" in output) == (0, False)
+
+
+@on_postgresql
+def test_a_frozen_backend_is_given_up_and_what_it_did_not_answer_runs_once(workers):
+    """Stopped for longer than three leases, and thawed: what it does then is fenced."""
+    one = workers("--lease", "2", **QUICK)
+    one.ready()
+    chores.nap.enqueue("long", 8)
+    eventually(lambda: marked("long began"))
+    with connections["postgresql"].cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        frozen = [pid for (pid,) in cursor.fetchall()]
+    for pid in frozen:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        chores.note.enqueue("meanwhile")
+        eventually(lambda: marked("meanwhile"))  # over new connections, while the old ones are frozen
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGCONT)
+    eventually(lambda: not Message.objects.exists())
+    assert Mark.objects.filter(name="long began").count() == 1
+    assert Mark.objects.filter(name="meanwhile").count() == 1
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+
+
+@on_servers
+def test_only_who_waits_too_long_is_interrupted(alias, caplog):
+    vendor = connections[alias].vendor
+    silence = Silence("The test", alias, lease=2.0)
+    short, long = silence.wait("a nap"), silence.wait("a sleep", times=200)
+    silence.start()
+    try:
+        with connections[alias].cursor() as cursor:
+            with long:
+                cursor.execute(SLEEP[vendor].replace("30", "1"))
+            assert silence.abandoned == 0
+            with pytest.raises(Exception, match=r"(?i)lost|closed|terminat|gone"), short:
+                cursor.execute(SLEEP[vendor])
+    finally:
+        silence.stop()
+        silence.join()
+        connections[alias].close()
+    assert silence.abandoned == 1
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("The test: the database has not answered a nap for ")
+
+
+def test_the_connections_of_another_thread_are_not_found(alias, connection):
+    connection.ensure_connection()
+    assert connection in dict(opened_by(connection._thread_ident))
+    assert connection not in dict(opened_by(connection._thread_ident + 1))
