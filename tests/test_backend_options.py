@@ -17,7 +17,7 @@ from delayedq import task as our_task
 from delayedq.backend import somewhere
 from delayedq.compat import TASKS_LOGGER, default_task_backend, task_backends
 from delayedq.compat import task as django_task
-from delayedq.models import Message
+from delayedq.models import FinishedMessage, Message
 from delayedq.store import store_for
 from delayedq.tasks import registered
 from tests.app import tasks
@@ -37,6 +37,7 @@ def backends(settings, postgresql, django_db_setup, django_db_blocker):
         yield
         for alias in ("default", "postgresql"):
             Message.objects.using(alias).all().delete()
+            FinishedMessage.objects.using(alias).all().delete()
 
 
 def test_two_backends_have_two_databases(backends):

@@ -43,7 +43,9 @@ class TaskLines:
     def tell(self, concluded: Iterable[tuple[AttemptResult, Decision | None]]) -> None:
         """None instead of a decision: the message has succeeded."""
         if self._wanted and not is_full(sys.stdout.fileno()):
-            sys.stdout.write("".join(self._line(*one) for one in concluded if one[0].started is not None))
+            lines = "".join(self._line(*one) for one in concluded if one[0].started is not None)
+            # A key may have letters that the terminal lacks, say where PYTHONIOENCODING is ascii.
+            sys.stdout.write(lines.encode(sys.stdout.encoding, "backslashreplace").decode(sys.stdout.encoding))
             sys.stdout.flush()
 
     def _line(self, result: AttemptResult, decided: Decision | None) -> str:

@@ -153,6 +153,18 @@ def test_a_key_does_not_reach_the_terminal_as_it_is(capfd, monkeypatch):
     assert capfd.readouterr().out[9:] == "succeeded a.task \\x1b[2Jred\\n\\u202e 3 ms\n"
 
 
+def test_a_key_that_the_terminal_can_not_show_is_escaped(tmp_path, monkeypatch):
+    """It ended the process: `PYTHONIOENCODING=ascii`, or the locale C without the UTF-8 mode of Python."""
+    message = SimpleNamespace(kind="a.task", key="Ærø", id=7, attempt=1, max_attempts=8)
+    lines = TaskLines(wanted=False)
+    lines._wanted = True
+    with (tmp_path / "terminal").open("w+", encoding="ascii") as terminal:
+        monkeypatch.setattr(sys, "stdout", terminal)
+        lines.tell([(SimpleNamespace(attempt=message, started=1.0, finished=1.003, error=None), None)])
+        terminal.seek(0)
+        assert terminal.read()[9:] == "succeeded a.task \\xc6r\\xf8 3 ms\n"
+
+
 @pytest.mark.parametrize(
     ("debug", "own", "wanted"), [(True, {}, True), (False, {}, False), (True, {"version": 1}, False)]
 )

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
 
 import pytest
 from django.db import connections
@@ -20,51 +16,20 @@ from delayedq.models import FinishedMessage, Worker
 from tests.app import chores, tasks
 from tests.app.models import Mark
 from tests.missing import missing
+from tests.server import NoServer, pgbouncer_socket
 from tests.worker.conftest import eventually
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
-
-INI = Path(__file__).parents[2] / "docs" / "deploy" / "pgbouncer.ini"
-#: What the file has for other machines, and what a test has for it.
-HERE = {
-    "site = host=db.internal port=5432 dbname=site": "* = host={postgresql}",
-    "listen_addr = 127.0.0.1": "unix_socket_dir = {directory}",
-    "auth_type = scram-sha-256": "auth_type = trust",
-    "/etc/pgbouncer/userlist.txt": "{directory}/users",
-    "default_pool_size = 20": "default_pool_size = 5",
-}
-
-
-def configuration(**places):
-    text = INI.read_text()
-    for there, here in HERE.items():
-        assert there in text
-        text = text.replace(there, here.format(**places))
-    return text
 
 
 @pytest.fixture
 def pooler(connection):
     """The directory of the socket of a PgBouncer as docs/deploy has it, with 5 server connections."""
-    program = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
-    if not Path(program).exists():
-        missing("pgbouncer")
-    settings = connection.settings_dict
-    with tempfile.TemporaryDirectory(prefix="pgb-", ignore_cleanup_errors=True) as directory:
-        Path(directory).chmod(0o777)
-        Path(directory, "users").write_text(f'"{settings["USER"]}" ""')
-        Path(directory, "ini").write_text(configuration(postgresql=settings["HOST"], directory=directory))
-        # It does not run as root: take the user who may reach the socket of the server.
-        user = ["-u", Path(settings["HOST"]).owner()] if os.getuid() == 0 else []
-        arguments = [program, "-q", *user, f"{directory}/ini"]
-        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        try:
-            eventually(lambda: Path(directory, ".s.PGSQL.6432").exists() or process.poll() is not None)
-            assert process.poll() is None, process.stdout.read()
+    try:
+        with pgbouncer_socket(connection.settings_dict["HOST"]) as directory:
             yield directory
-        finally:
-            process.kill()
-            sys.stdout.write(process.communicate()[0].decode())
+    except NoServer as reason:
+        missing("pgbouncer", reason)
 
 
 def test_a_deaf_listener_is_reported_and_messages_do_not_wait_for_long(workers, pooler):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from delayedq.core.channels import BOUNDARY
 from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
-from delayedq.store.mysql.sql import BY_ID, HISTORY, IDS, KEY, LONGTEXT, NOW, VARCHAR, unleased
+from delayedq.store.mysql.sql import BY_ID, HISTORY, IDS, KEY, LOCKED_IDS, LONGTEXT, NOW, VARCHAR, unleased
 
 # Those that no claim holds, locked; as they are seen now, and whether they have a lease in a channel.
 _SEEN = f"""
 SELECT message.id, generation, attempt, scheduled_at, queue, {given_priority()},
     message.lease_token IS NOT NULL AND message.priority < {BOUNDARY}
-FROM {IDS} {BY_ID}
+FROM {LOCKED_IDS} {BY_ID}
 WHERE {{which}}
 FOR UPDATE SKIP LOCKED
 """
@@ -46,7 +46,8 @@ FROM {IDS} {BY_ID}
 
 ENDED = f"""
 SELECT finished.id
-FROM {IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+FROM {LOCKED_IDS}
+STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
 WHERE outcome = %(outcome)s
 FOR UPDATE SKIP LOCKED
 """
