@@ -7,7 +7,10 @@
 - delayedq.E005  a backend in TASKS has an unknown key or a wrong value in its OPTIONS (see `delayedq.backend`)
 - delayedq.E006  a backend in TASKS uses delayedq, which is not in INSTALLED_APPS (see `delayedq.backend`)
 - delayedq.E007  MySQL at another isolation level than READ COMMITTED
-- delayedq.E008  DELAYEDQ["REDACT"] names what can't be imported
+- delayedq.E008  DELAYEDQ["REDACT"], ["METADATA_FROM"] or ["AROUND_ATTEMPTS"] names what can't be imported
+- delayedq.E009  a library that the settings or the URLs use is missing, or too old: a driver, or that of metrics or
+  traces; it names the extra
+- delayedq.E010  the version of the database is not supported (but for SQLite, it needs `check --database`)
 - delayedq.W001  SQLite without transaction_mode IMMEDIATE
 - delayedq.W002  SQLite without WAL (needs `check --database`)
 - delayedq.W003  PostgreSQL at another isolation level than READ COMMITTED
@@ -29,14 +32,17 @@ from django.apps import apps
 from django.conf import settings
 from django.core.checks import Error, Warning, register  # noqa: A004
 from django.core.exceptions import ImproperlyConfigured
-from django.db import router
+from django.db import connections, router
+from django.urls import get_resolver
 
 from delayedq.compat import InvalidTaskBackend, task_backends
-from delayedq.conf import get_settings
+from delayedq.conf import ExtraMissing, get_settings, missing_extras
 from delayedq.cron.definitions import read
+from delayedq.hooks import attempt_hooks, enqueue_hooks
 from delayedq.masking import redact
 from delayedq.models import Message
 from delayedq.store import store_for
+from delayedq.store.requirements import too_old
 from delayedq.tasks import registered
 from delayedq.tasks.channels import limits_in
 from delayedq.tasks.registry import doubled
@@ -59,14 +65,34 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     try:
         get_settings()
-        redact()
     except ImproperlyConfigured as error:
         found.append(Error(str(error), id="delayedq.E001"))
-    except ImportError as error:
-        found.append(Error(f"DELAYEDQ['REDACT'] can't be imported: {error}", id="delayedq.E008"))
+    else:
+        found += _named_in_settings()
     if not settings.USE_TZ:
         found.append(Error("delayedq needs USE_TZ = True: it schedules instants.", id="delayedq.E002"))
     return found
+
+
+def _named_in_settings() -> list[CheckMessage]:
+    """What the settings name by a path, and can't be imported."""
+    found: list[CheckMessage] = []
+    for name, load in (("REDACT", redact), ("METADATA_FROM", enqueue_hooks), ("AROUND_ATTEMPTS", attempt_hooks)):
+        try:
+            load()
+        except ExtraMissing as error:
+            found.append(Error(f"DELAYEDQ[{name!r}]: {error}", id="delayedq.E009"))
+        except ImportError as error:
+            found.append(Error(f"DELAYEDQ[{name!r}] can't be imported: {error}", id="delayedq.E008"))
+    return found
+
+
+@register
+def check_urls(**_: Any) -> list[CheckMessage]:
+    """What modules lack that the URLs import."""
+    with suppress(Exception):  # Django's own check of the URLs tells what it is
+        get_resolver().url_patterns  # noqa: B018 - it imports them
+    return [Error(problem, id="delayedq.E009") for problem in missing_extras]
 
 
 @register
@@ -74,9 +100,13 @@ def check_cron(**_: Any) -> list[CheckMessage]:
     """The first error of each schedule."""
     found: list[CheckMessage] = []
     with suppress(ImproperlyConfigured):  # check_settings reports it
+        if _named_in_settings():  # likewise
+            return found
         for name, given in get_settings().CRON.items():
             try:
                 definition = read(name, given)
+            except ExtraMissing:  # check_store reports it
+                return found
             except ImproperlyConfigured as error:
                 found.append(Error(str(error), id="delayedq.E004"))
             else:
@@ -201,10 +231,20 @@ def _flaws(*, connect: bool, among: Collection[str] | None = None) -> list[Check
         if among is not None and alias not in among:
             continue
         try:
-            found += [_message(flaw) for flaw in store_for(alias).flaws(connect=connect)]
+            found += _flaws_of(alias, connect=connect)
+        except ExtraMissing as error:
+            found.append(Error(str(error), id="delayedq.E009"))
         except ImproperlyConfigured as error:
             found.append(Error(str(error), id="delayedq.E003"))
     return found
+
+
+def _flaws_of(alias: str, *, connect: bool) -> list[CheckMessage]:
+    store = store_for(alias)
+    knows_version = connect or connections[alias].vendor == "sqlite"
+    if knows_version and (problem := too_old(alias)):
+        return [Error(problem, hint="Upgrade the database.", id="delayedq.E010")]
+    return [_message(flaw) for flaw in store.flaws(connect=connect)]
 
 
 def _aliases() -> list[str]:

@@ -114,6 +114,19 @@ class Settings:
 _TEXTS = ("LAKE", "LAKE_STAGING", "LAKE_SOURCE", "LISTENER_DSN", "SPARK_MASTER", "SPARK_REMOTE", "SPARK_ADDRESS")
 
 
+class ExtraMissing(ImproperlyConfigured):
+    """The settings or the URLs use an optional library that is missing, or too old; the message names its extra."""
+
+
+#: What modules lack that the URLs import, a sentence each.
+missing_extras: list[str] = []
+
+
+def note_missing(problem: str) -> None:
+    """Have a system check tell it (E009), for a module whose import must not fail."""
+    missing_extras.append(problem)
+
+
 @cache
 def get_settings() -> Settings:
     """Return the validated settings of the project; read once, and again after `override_settings`.

@@ -25,7 +25,7 @@
     │   ├── DeadlineExceeded (TimeoutError)   a message had not ended at its deadline
     │   ├── Expired                           a message was not started while it was worth it
     │   └── PipelineError                     a step of the pipeline on Spark failed; the message says why
-    │       ├── JavaMissing                   Spark has to start on this machine, which has no Java
+    │       ├── JavaMissing                   Spark has to start on this machine, which has no Java 17 or newer
     │       ├── InvalidOption (ValueError)    a wrong option, column or address for Spark; the error names it
     │       ├── DatabaseUnreachable           no connection to the database; the error names its address
     │       ├── SnapshotGone                  the transaction that a DataFrame reads from has ended: load it again
@@ -150,7 +150,7 @@ class PipelineError(DelayedQError):
 
 
 class JavaMissing(PipelineError):
-    """Spark has to start on this machine, and there is no Java; the message names the package."""
+    """Spark has to start on this machine, and there is no Java, or too old a one; the message names the package."""
 
 
 class InvalidOption(PipelineError, ValueError):

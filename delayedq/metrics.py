@@ -13,10 +13,11 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, connections
 from django.http import HttpResponse
 
+from delayedq.conf import ExtraMissing, note_missing
+from delayedq.extras import told
 from delayedq.operations.backlogs import Backlog, backlog
 from delayedq.operations.databases import all_databases
 from delayedq.store import store_for
@@ -26,8 +27,11 @@ try:
     from prometheus_client import CollectorRegistry, Metric
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
     from prometheus_client.exposition import choose_encoder
-except ImportError as error:
-    raise ImproperlyConfigured("Metrics need prometheus-client: pip install 'delayedq[prometheus]'.") from error
+except ImportError as error:  # the URLs import this module: a system check tells it (E009), without a traceback
+    _missing = f"Metrics need prometheus-client. {told(error, 'prometheus')}"
+    note_missing(_missing)
+else:
+    _missing = ""
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,6 +85,12 @@ GAUGES = (
 )
 
 
+def require_library() -> None:
+    """Raises ExtraMissing without prometheus-client."""
+    if _missing:
+        raise ExtraMissing(_missing)
+
+
 class Collector:
     """Of all databases of the project; with `tallies`, of these worker processes too."""
 
@@ -88,13 +98,19 @@ class Collector:
         self._tallies = tallies
 
     def collect(self) -> Iterator[Metric]:
+        """Raises ExtraMissing without prometheus-client."""
+        require_library()
         yield from _of_databases({store.alias: _cache.read(store.alias) for store in all_databases()})
         if self._tallies is not None:
             yield from of_workers(self._tallies.total())
 
 
 def exposed(accept: str = "", tallies: Tallies | None = None) -> tuple[bytes, str]:
-    """The text of the metrics, and its content type, which `accept` (an HTTP header) may choose."""
+    """The text of the metrics, and its content type, which `accept` (an HTTP header) may choose.
+
+    Raises ExtraMissing without prometheus-client.
+    """
+    require_library()
     registry = CollectorRegistry(auto_describe=False)
     registry.register(Collector(tallies))
     encoder, content_type = choose_encoder(accept)

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.dispatch import receiver
 
+from delayedq.conf import ExtraMissing
 from delayedq.exceptions import Fail, Steering
+from delayedq.extras import told
 from delayedq.results import masked_trace
 from delayedq.signals import worker_stopped
 from delayedq.tasks import current_attempt
@@ -24,7 +25,7 @@ try:
     from opentelemetry import propagate, trace
     from opentelemetry.trace import Link, NonRecordingSpan, SpanKind, Status, StatusCode
 except ImportError as error:
-    raise ImproperlyConfigured("Traces need opentelemetry-api: pip install 'delayedq[otel]'.") from error
+    raise ExtraMissing(f"Traces need opentelemetry-api. {told(error, 'otel')}") from error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

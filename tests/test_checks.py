@@ -58,6 +58,13 @@ def test_wrong_settings_are_e001(settings, wrong):
         call_command("check")
 
 
+@pytest.mark.parametrize("name", ["REDACT", "METADATA_FROM", "AROUND_ATTEMPTS"])
+def test_what_can_not_be_imported_is_e008_also_where_schedules_need_it(settings, name):
+    cron = {"each": {"task": "tests.app.tasks.mark", "every": timedelta(1)}}
+    settings.DELAYEDQ = {name: "nowhere.at_all" if name == "REDACT" else ["nowhere.at_all"], "CRON": cron}
+    assert found() == ["delayedq.E008"]
+
+
 def test_naive_times_are_e002(settings):
     settings.USE_TZ = False
     assert found() == ["delayedq.E002"]

@@ -48,5 +48,5 @@ def known_errors(stored: str | None) -> list[dict[str, Any]]:
     try:
         known = json.loads(stored) if stored else []
         return [record for record in known if isinstance(record["attempt"], int)]
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, RecursionError, TypeError, LookupError):
         return []

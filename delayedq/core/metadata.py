@@ -55,7 +55,7 @@ def step_of(metadata: str | None) -> tuple[int, int] | None:
     try:
         loaded = json.loads(metadata)
         place = loaded[FLOW], loaded[STEP]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, RecursionError, TypeError, KeyError):
         return None
     return place if are_of_a_step(*place) else None
 

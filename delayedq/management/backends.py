@@ -10,6 +10,7 @@ from django.db import Error, connections
 from delayedq.backend import DelayedQBackend
 from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.store import default_store
+from delayedq.store.requirements import too_old
 from delayedq.store.unmigrated import cure, missing_tables
 
 if TYPE_CHECKING:
@@ -64,8 +65,13 @@ def chosen_store(name: str | None) -> tuple[Store, list[DelayedQBackend]]:
 
 
 def check_tables(store: Store) -> None:
-    """Raises CommandError if the database has not all tables of the queue. One that does not answer is not judged."""
+    """Raises CommandError if the database is too old, or has not all tables of the queue.
+
+    One that does not answer is not judged.
+    """
     try:
+        if problem := too_old(store.alias):
+            raise CommandError(problem)
         missing = missing_tables(store.alias)
     except Error:
         connections[store.alias].close()

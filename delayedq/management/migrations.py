@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from django.core.management.base import BaseCommand
 from django.db import Error
 
+from delayedq.management.configured import ConfiguredCommand
 
-class MigratedCommand(BaseCommand):
+
+class MigratedCommand(ConfiguredCommand):
     """The notice goes to stderr: what programs read on stdout, as of --json and `metrics`, stays as it is."""
 
     requires_migrations_checks = True

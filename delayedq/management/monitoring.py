@@ -11,10 +11,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandError
 from django.utils.translation import gettext as _
 
+from delayedq.conf import ExtraMissing
 from delayedq.management.arguments import age
 from delayedq.operations.databases import all_databases
 from delayedq.operations.health import health_within
@@ -132,9 +132,11 @@ def _metrics(address: str, port: int, directory: Path) -> Endpoint:
 
 
 def _library() -> None:
+    from delayedq import metrics
+
     try:
-        import delayedq.metrics  # noqa: F401  the library may be missing
-    except ImproperlyConfigured as error:
+        metrics.require_library()
+    except ExtraMissing as error:
         raise CommandError(str(error)) from None
 
 

@@ -124,7 +124,7 @@ def _last_error(ended: FinishedMessage) -> str:
         last = json.loads(masking.errors(ended.errors, ended.payload) if masking else ended.errors)[-1]
         name = str(last["exception"]).rpartition(".")[2]
         return f"{name}: {last['message']}"[:ERROR_LENGTH].rstrip(" .:")
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, RecursionError, TypeError, LookupError):
         return ""
 
 

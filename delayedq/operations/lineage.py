@@ -47,6 +47,6 @@ def made(store: Store, message: Message | FinishedMessage, limit: int = 100) -> 
 def _id(message: Message | FinishedMessage, name: str) -> int | None:
     try:
         id_ = own(message.metadata, name)
-    except (ValueError, AttributeError):  # other code has written something else into the column
+    except (ValueError, RecursionError, AttributeError):  # other code has written something else into the column
         return None
     return id_ if isinstance(id_, int) else None

@@ -15,6 +15,7 @@ from delayedq.conf import get_settings
 from delayedq.core.fingerprints import last_error
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LakeUnusable
+from delayedq.extras import is_about_an_extra, told
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found, Trouble
 from delayedq.store import default_store, store_for
@@ -61,12 +62,13 @@ def _has_lake(alias: str) -> bool:
 
 @contextmanager
 def _libraries() -> Iterator[None]:
-    """Raises LakeUnusable if what the block imports is missing."""
+    """Raises LakeUnusable if what the block imports is missing, or too old."""
     try:
         yield
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        raise LakeUnusable(f"{missing} is missing here: pip install 'delayedq[lake]'.") from None
+    except ImportError as error:
+        if not is_about_an_extra(error):
+            raise
+        raise LakeUnusable(told(error, "lake")) from None
 
 
 def open_since(alias: str) -> datetime | None:

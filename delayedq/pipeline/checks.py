@@ -71,7 +71,7 @@ def check_open_batch(databases: Sequence[str] | None = None, **_: Any) -> list[C
     alias = router.db_for_read(ArchiveBatch)
     if alias not in (databases or ()):
         return []
-    with suppress(DatabaseError):  # not migrated yet
+    with suppress(DatabaseError, ImproperlyConfigured):  # not migrated yet, or what check_store tells
         for batch in ArchiveBatch.objects.filter(is_open=True, planned_at__lt=store_for(alias).now() - _LONG):
             return [
                 Warning(

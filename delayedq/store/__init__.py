@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, router
 
+from delayedq.store.requirements import usable_vendor
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -58,9 +60,9 @@ def served_store() -> Store:
 def store_for(alias: str) -> Store:
     """The store of one database.
 
-    Raises ImproperlyConfigured for an engine that delayedq does not support.
+    Raises ImproperlyConfigured for an engine that delayedq does not support, and ExtraMissing without its driver.
     """
-    match connections[alias].vendor:
+    match usable_vendor(alias):
         case "postgresql":
             from delayedq.store.postgresql.database import PostgreSQLDatabase
             from delayedq.store.postgresql.store import PostgreSQLStore

@@ -40,7 +40,11 @@ def test_only_the_last_records_are_kept():
     assert [record["attempt"] for record in known_errors(stored)] == list(range(3, ERRORS_KEPT + 3))
 
 
-@pytest.mark.parametrize("stored", ["", "{", "7", '["x"]', '[{"attempt": "1"}]', '{"attempt": 1}', "[{}]", "null"])
+@pytest.mark.parametrize(
+    "stored",
+    ["", "{", "7", '["x"]', '[{"attempt": "1"}]', '{"attempt": 1}', "[{}]", "null", "[" * 100_000 + "]" * 100_000],
+    ids=range(9),
+)
 def test_other_contents_of_the_column_count_as_no_records(stored):
     assert known_errors(stored) == []
     assert [record["attempt"] for record in known_errors(failed(stored, 5))] == [5]

@@ -1,6 +1,6 @@
 """Tasks of other frameworks, as a project has them before it moves."""
 
-from django.tasks import task
+from delayedq.compat import task
 
 
 @task(backend="tasks_db")

@@ -7,13 +7,14 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import connections
 
 from delayedq.conf import get_settings
 from delayedq.core.scaling import Scaling
 from delayedq.management.arguments import named, positive, processes, queue_names, scale_on, seconds, worker_name
 from delayedq.management.backends import backends, by_database, check_tables
+from delayedq.management.configured import ConfiguredCommand
 from delayedq.management.development import add_reload, run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
 
 
-class Command(BaseCommand):
+class Command(ConfiguredCommand):
     help = "Runs the messages of the queue until it is stopped (SIGTERM or Ctrl-C; a second signal kills it)."
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from delayedq.exceptions import DatabaseUnreachable, InvalidOption
+from delayedq.extras import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -33,6 +34,8 @@ _VENDORS = {
     "mariadb": "mysql",
     "sqlite": "sqlite",
 }
+#: The extra of a driver, by its module; all others are of "spark".
+_EXTRAS = {"psycopg": "postgres", "MySQLdb": "mysql"}
 _KINDS = "env:NAME, file:PATH, service:NAME or sqlite:PATH"
 _PLACEHOLDER = re.compile(r"%\((\w+)\)s")
 #: The function that SQLite is given, as it has none for SHA-256.
@@ -223,7 +226,8 @@ def _reached[T](address: Address, opener: Callable[[], T]) -> T:
     try:
         return opener()
     except ImportError as error:
-        raise DatabaseUnreachable(f"The driver of {address.vendor} is not installed here: {error.name}.") from None
+        extra = _EXTRAS.get(str(error.name), "spark")
+        raise DatabaseUnreachable(f"No driver of {address.vendor} here: {told(error, extra)}") from None
     except Exception as error:  # noqa: BLE001 - each driver has errors of its own
         reason = _without_password(str(error), address.resolve())
         raise DatabaseUnreachable(f"No connection to the database of {address.reference}: {reason}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
@@ -30,10 +31,18 @@ def run_report(pipeline: Pipeline, options: Options) -> None:
         _report(pipeline, view.messages, options)
 
 
+def _check_libraries() -> None:
+    """Raises ModuleNotFoundError for what draws and writes the page, before anything is measured."""
+    for name in ("jinja2", "matplotlib"):
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(name=name)
+
+
 def _report(pipeline: Pipeline, messages: DataFrame, options: Options) -> None:
     from delayedq.pipeline.report import figures
     from delayedq.pipeline.report.capacity import Target
 
+    _check_libraries()
     Thread(target=import_module, args=("delayedq.pipeline.report.page",)).start()  # it takes as long as a query
     since, until = options["since"], options["until"]
     if since is None or until is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from django.core.management.base import CommandError, CommandParser
 
 from delayedq.exceptions import PipelineError
+from delayedq.extras import is_about_an_extra, told
 from delayedq.management.arguments import positive
 from delayedq.management.migrations import MigratedCommand
 from delayedq.pipeline.management import lake_arguments
@@ -41,13 +42,14 @@ class Command(MigratedCommand):
     def handle(self, *, step: str, **options: Any) -> None:
         try:
             from delayedq.pipeline import steps  # what they need is an extra
-        except ModuleNotFoundError as error:
-            missing = str(error.name).partition(".")[0]
-            raise CommandError(f"{missing} is missing: pip install 'delayedq[spark]'.") from None
-        try:
+
             steps.run(step, options, self._tell)
         except PipelineError as error:
             raise CommandError(str(error)) from error
+        except ImportError as error:
+            if not is_about_an_extra(error):
+                raise
+            raise CommandError(told(error, "spark")) from error
 
     def _tell(self, line: str) -> None:
         self.stdout.write(line)
