@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from django.db import router
@@ -18,6 +18,7 @@ from delayedq.exceptions import LakeUnusable
 from delayedq.extras import is_about_an_extra, told
 from delayedq.models import FinishedMessage
 from delayedq.operations.archived import Found, Trouble
+from delayedq.pipeline.lake.paths import absolute
 from delayedq.store import default_store, store_for
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 #: An archive takes minutes, and one that was killed is continued by the next.
 LEFT_OVER = timedelta(hours=6)
+#: One that a process still works on after this long does not end by itself.
+HANGING = timedelta(days=1)
 #: Of each kind, so many are told.
 MOST = 5
 #: What the lake knows of a row, and the history table does not.
@@ -89,24 +92,34 @@ def troubles(alias: str) -> list[Trouble]:
     now = store_for(alias).now()
     old = Q(is_open__in=[True], planned_at__lt=now - LEFT_OVER)
     batches = list(ArchiveBatch.objects.filter(old | Q(checksums__lost__gt=0)).order_by("number")[: 2 * MOST])
-    return [*_left_over(batches, now), *_lost_rows(batches), *_found_by_check(), *_elsewhere()]
+    lake = absolute(set_) if (set_ := get_settings().LAKE) else None
+    return [*_left_over(batches, now), *_lost_rows(batches), *_found_by_check(lake), *_elsewhere(lake)]
 
 
 def _left_over(batches: Sequence[ArchiveBatch], now: datetime) -> Iterator[Trouble]:
-    """A batch that an archive has begun, and that none continues."""
+    """A batch that an archive has begun, and that none continues, or that never ends."""
     for batch in batches:
-        if batch.is_open and (batch.leased_until is None or batch.leased_until <= now):
-            about = {
-                "name": batch.name,
-                "since": f"{batch.planned_at:%Y-%m-%d %H:%M}",
-                "state": batch.state,
-                "lake": batch.lake,
-            }
+        if not batch.is_open:
+            continue
+        about = {
+            "name": batch.name,
+            "since": f"{batch.planned_at:%Y-%m-%d %H:%M}",
+            "state": batch.state,
+            "lake": batch.lake,
+        }
+        if batch.leased_until is None or batch.leased_until <= now:
             said = _(
                 "The archive batch %(name)s is open since %(since)s (%(state)s), and nobody works on it: its rows stay"
                 " in the history. The lake is %(lake)s."
             )
             yield Trouble("open archive batch", said % about, batch.planned_at, "manage.py run_pipeline archive")
+        elif batch.planned_at < now - HANGING:
+            said = _(
+                "The archive batch %(name)s is open since %(since)s (%(state)s), and a process works on it, which may"
+                " hang: its rows stay in the history. The lake is %(lake)s."
+            )
+            cure = _("See what that process and Spark wait for; if it hangs, end it and run `run_pipeline archive`.")
+            yield Trouble("open archive batch", said % about, batch.planned_at, cure)
 
 
 def _lost_rows(batches: Sequence[ArchiveBatch]) -> Iterator[Trouble]:
@@ -118,29 +131,33 @@ def _lost_rows(batches: Sequence[ArchiveBatch]) -> Iterator[Trouble]:
             yield Trouble("lost rows", said % {"rows": lost, "name": batch.name}, batch.deleted_at, cure)
 
 
-def _found_by_check() -> Iterator[Trouble]:
-    """What the last `check` of each lake has found."""
-    from delayedq.pipeline.models import LakeCheck
+def _found_by_check(lake: str | None) -> Iterator[Trouble]:
+    """What the last `check` has found in the lake that is set; if none is, in those that have history."""
+    from delayedq.pipeline.models import ArchiveBatch, LakeCheck
 
-    for check in LakeCheck.objects.filter(faults__gt=0).order_by("checked_at")[:MOST]:
+    used = [lake] if lake else ArchiveBatch.objects.values("lake")
+    for check in LakeCheck.objects.filter(faults__gt=0, lake__in=used).order_by("checked_at")[:MOST]:
         about = {"lake": check.lake, "faults": check.faults, "first": check.first}
         said = _("The last check of the lake %(lake)s found %(faults)s faults: %(first)s") % about
-        yield Trouble("lake faults", said, check.checked_at, "manage.py run_pipeline check")
+        cure = f"manage.py run_pipeline check --lake {shlex.quote(check.lake)}"
+        yield Trouble("lake faults", said, check.checked_at, cure)
 
 
-def _elsewhere() -> Iterator[Trouble]:
-    """History that is in another lake than the one that is set."""
-    from delayedq.pipeline.models import ArchiveBatch
+def _elsewhere(lake: str | None) -> Iterator[Trouble]:
+    """History that is in another lake than the one that is set, which has no batch, or had not when it was checked."""
+    from delayedq.pipeline.models import ArchiveBatch, LakeCheck
 
-    if (lake := get_settings().LAKE) is None:
+    if lake is None:
         return
-    path = lake if "://" in lake else str(Path(lake).absolute())
     moved = ArchiveBatch.objects.filter(state="deleted", row_count__gt=0)
-    there = list(moved.exclude(lake=path).order_by("lake").values_list("lake", flat=True).distinct()[:MOST])
-    if there and not moved.filter(lake=path).exists():
-        about = {"lakes": ", ".join(there), "lake": path}
+    seen = LakeCheck.objects.filter(lake=lake).values_list("last", flat=True).first() or 0
+    elsewhere = moved.exclude(lake=lake).filter(number__gt=seen)
+    there = list(elsewhere.order_by("lake").values_list("lake", flat=True).distinct()[:MOST])
+    if there and not moved.filter(lake=lake).exists():
+        about = {"lakes": ", ".join(there), "lake": lake}
         said = _("History is in the lake %(lakes)s, and DELAYEDQ['LAKE'] is %(lake)s: it is not found there.") % about
-        yield Trouble("moved lake", said, None, _("Set DELAYEDQ['LAKE'] to where the lake is now."))
+        cure = _("Set DELAYEDQ['LAKE'] to where the lake is now. If it is there, run `run_pipeline check`.")
+        yield Trouble("moved lake", said, None, cure)
 
 
 def as_ended(row: dict[str, Any]) -> FinishedMessage:

@@ -133,6 +133,7 @@ class LakeCheck(models.Model):
     checked_at = models.DateTimeField()
     faults = models.IntegerField()
     first = models.TextField(blank=True, default="", help_text="The first fault, if there is one.")
+    last = models.BigIntegerField(default=0, help_text="The last batch of this database that the lake had.")
 
     def __str__(self) -> str:
         return f"{self.lake} {self.faults}"

@@ -36,9 +36,9 @@ def test_schedules_that_differ_between_workers_are_named(store, settings):
 
 
 @pytest.mark.parametrize(
-    ("hours", "leased", "found"), [(7, -1, True), (7, None, True), (7, 1, False), (1, None, False)]
+    ("hours", "leased", "found"), [(7, -1, True), (7, None, True), (7, 1, False), (1, None, False), (25, 1, True)]
 )
-def test_an_archive_batch_that_nobody_works_on_is_left_over(store, hours, leased, found):
+def test_an_archive_batch_that_nobody_works_on_or_that_does_not_end_is_told(store, hours, leased, found):
     now = store.now()
     until = None if leased is None else now + timedelta(hours=leased)
     ArchiveBatch.objects.using(store.alias).create(
@@ -74,7 +74,8 @@ def test_rows_that_an_archive_has_lost_are_told_by_the_doctor_and_the_verdict(st
     assert finding.rule is Rule.ARCHIVE
 
 
-def test_what_the_last_check_of_a_lake_found_is_told_until_one_finds_nothing(store):
+def test_what_the_last_check_of_a_lake_found_is_told_until_one_finds_nothing(store, settings):
+    settings.DELAYEDQ = {"LAKE": "/lake"}
     check = LakeCheck.objects.using(store.alias).create(
         lake="/lake", checked_at=store.now(), faults=2, first="part.parquet is missing, with 3 rows"
     )

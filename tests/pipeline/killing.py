@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 #: By what they are: a part of the command line.
-EXECUTOR, PYTHON_WORKER = "CoarseGrainedExecutorBackend", "pyspark.daemon"
+EXECUTOR, PYTHON_WORKER, JAVA = "CoarseGrainedExecutorBackend", "pyspark.daemon", "org.apache.spark.deploy.SparkSubmit"
 
 
 def below(pid):

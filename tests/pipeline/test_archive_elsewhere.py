@@ -88,7 +88,7 @@ def is_at(step):
 
 
 def deletes():
-    return is_at(ArchiveState.VERIFIED) and FinishedMessage.objects.count() < ROWS
+    return is_at(ArchiveState.DELETING) and FinishedMessage.objects.count() < ROWS
 
 
 def test_executors_and_python_workers_that_are_killed_in_each_step_change_no_count(archive):
@@ -105,7 +105,7 @@ def test_a_driver_and_its_connect_server_that_are_killed_while_they_delete_chang
     archive.start(*CONNECT)
     archive.wait_for(deletes)
     archive.kill()
-    assert ArchiveBatch.objects.get().state == ArchiveState.VERIFIED
+    assert ArchiveBatch.objects.get().state == ArchiveState.DELETING
 
     archive.start(*CONNECT)
     archive.finish(*CONNECT)

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -29,6 +28,7 @@ from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from delayedq.exceptions import InvalidOption, LakeUnusable
 from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION, delta_schema
+from delayedq.pipeline.lake.paths import absolute
 from delayedq.pipeline.lake.snapshot import MESSAGES, DataFile, Snapshot, application
 
 if TYPE_CHECKING:
@@ -58,9 +58,7 @@ class LakeTable:
     partitions: ClassVar[list[str]] = [PARTITIONED_BY]
 
     def __init__(self, path: str, options: Mapping[str, str] | None = None) -> None:
-        if path.startswith("file:"):
-            path = unquote(urlsplit(path).path)
-        self.path = path.rstrip("/") if "://" in path else str(Path(path).absolute())
+        self.path = absolute(path)
         if not self.path.strip("/"):
             raise InvalidOption("A lake needs a directory of its own.")
         self._options = dict(options or {}) or None

@@ -31,7 +31,7 @@ _TEXT = 300
 
 def explained(error: BaseException, step: str, safe: str) -> PipelineError:
     """The error of a step as one of ours. safe: what has become of the messages, a sentence."""
-    if isinstance(error, Py4JNetworkError | ConnectionError):
+    if _java_has_ended(error):
         return PipelineError(
             f"The {step} failed: Java, in which Spark runs, has ended. It was killed, or ran out of memory: look at "
             f"the log of the system, and run it again. {safe}"
@@ -39,6 +39,14 @@ def explained(error: BaseException, step: str, safe: str) -> PipelineError:
     text = _whole(error)
     cure = next((cure for sign, cure in _CURES.items() if re.search(sign, text)), "Mend what it says")
     return PipelineError(f"The {step} failed: {_reason(text)}{_file(text)}. {cure}, and run it again. {safe}")
+
+
+def _java_has_ended(error: BaseException) -> bool:
+    """Did the connection to Java break? If it breaks while an answer comes, Py4J tells of a call, and of no error."""
+    text = str(error)
+    broke = isinstance(error, Py4JError) and text.startswith("An error occurred while calling") and "Trace:" not in text
+    cut = isinstance(error, EOFError) and not text
+    return broke or cut or isinstance(error, Py4JNetworkError | ConnectionError) or "CANNOT_OPEN_SOCKET" in text
 
 
 def first_line(error: BaseException) -> str:

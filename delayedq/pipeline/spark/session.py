@@ -11,6 +11,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from delayedq.pipeline.spark.failures import SPARK_ERRORS
@@ -64,10 +65,10 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """A session on `master` (default: all cores of this machine) or on the Spark Connect server at `remote`.
 
-    A session that this process already has is used, and stays with the settings that it has; one that was started here
-    is stopped at the end. Raises JavaMissing if Spark has to start here and can't.
+    A session that this process already has, in any thread, is used, and stays with the settings that it has; one that
+    was started here is stopped at the end. Raises JavaMissing if Spark has to start here and can't.
     """
-    if before := SparkSession.getActiveSession():
+    if before := _existing():
         with semantics(before):
             yield before
         return
@@ -76,6 +77,14 @@ def spark_session(
         yield spark
     finally:
         spark.stop()
+
+
+def _existing() -> SparkSession | None:
+    """That of this thread, or else of this process: to start one would give it, too, and we would stop it."""
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
 
 
 @contextmanager

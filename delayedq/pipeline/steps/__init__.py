@@ -28,7 +28,7 @@ def run(step: str, options: Options, tell: Callable[[str], object]) -> None:
         _run(step, options, tell)
     except LakeUnusable as error:
         raise LakeUnusable(f"{error} {SAFE[step]}") from error
-    except READ_ERRORS as error:
+    except (*READ_ERRORS, EOFError) as error:
         raise explained(error, step, SAFE[step]) from error
 
 

@@ -104,6 +104,7 @@ def run_check(pipeline: Pipeline, _: Options) -> None:
         faults.append(fault)
         pipeline.tell(f"  {fault}")
     found = {"checked_at": pipeline.store.now(), "faults": len(faults), "first": faults[0] if faults else ""}
+    found["last"] = snapshot.last(books.source_of(pipeline.store.alias))
     LakeCheck.objects.update_or_create(lake=pipeline.lake.path, defaults=found)
     if faults:
         raise LakeDamaged(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -35,6 +36,19 @@ def test_the_session_of_this_process_is_used_and_stays(spark):
         assert other.conf.get("spark.sql.session.timeZone") == "UTC"
 
     assert spark.range(3).count() == 3
+
+
+def test_the_session_of_another_thread_is_used_and_stays(spark):
+    """It is active in the thread that made it alone."""
+    with ThreadPoolExecutor() as threads:
+        assert threads.submit(borrowed).result() is spark
+
+    assert spark.range(3).count() == 3
+
+
+def borrowed():
+    with spark_session() as session:
+        return session
 
 
 def test_a_borrowed_session_gets_the_semantics_of_the_pipeline(spark):
