@@ -43,6 +43,8 @@ def explained(error: BaseException, step: str, safe: str) -> PipelineError:
 
 def _java_has_ended(error: BaseException) -> bool:
     """Did the connection to Java break? If it breaks while an answer comes, Py4J tells of a call, and of no error."""
+    if isinstance(error, Py4JJavaError):  # Java itself has answered
+        return False
     text = str(error)
     broke = isinstance(error, Py4JError) and text.startswith("An error occurred while calling") and "Trace:" not in text
     cut = isinstance(error, EOFError) and not text
