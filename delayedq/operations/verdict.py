@@ -9,16 +9,17 @@ registry, and the messages that silent workers held.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING
 
-from django.db import Error
+from django.db import Error, connections, transaction
 from django.utils.translation import gettext as _
 
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out, is_free
-from delayedq.operations.archived import archive_troubles
+from delayedq.operations.archived import Trouble, archive_troubles
 from delayedq.operations.browsing import scan_live
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
@@ -86,8 +87,21 @@ def symptoms(store: Store, now: datetime) -> Symptoms:
         unknown=[spike for spike in spikes if spike.newest.error.startswith(UNKNOWN_TASK)],
         overdue=_overdue(store, now),
         lost=_lost(store, workers, now),
-        archive=archive_troubles(store),
+        archive=_archive(store),
     )
+
+
+def _archive(store: Store) -> list[Trouble]:
+    """What is wrong with archives; of books that this user may not read, that alone: queues are judged all the same."""
+    connection = connections[store.alias]
+    try:
+        with transaction.atomic(using=store.alias) if connection.in_atomic_block else nullcontext():
+            return archive_troubles(store)
+    except Error as error:
+        if not connection.is_usable():
+            raise
+        sentence = _("The books of the archive can't be read: %(error)s") % {"error": str(error).strip()}
+        return [Trouble("unread archive", sentence, None, _("Look at the rights of the user that DATABASES names."))]
 
 
 def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dict[str, datetime]:

@@ -79,13 +79,13 @@ def test_what_the_last_check_of_a_lake_found_is_told_until_one_finds_nothing(sto
     check = LakeCheck.objects.using(store.alias).create(
         lake="/lake", checked_at=store.now(), faults=2, first="part.parquet is missing, with 3 rows"
     )
-    (found,) = diagnose(store)
+    (found,) = (one for one in diagnose(store) if one.condition != "lake")  # which is that deltalake is not installed
     assert (found.condition, "part.parquet is missing" in found.sentence) == ("lake faults", True)
     assert [one.subject for one in verdict(store)] == ["lake faults"]
 
     check.faults = 0
     check.save(using=store.alias)
-    assert (diagnose(store), verdict(store)) == ([], [])
+    assert ({one.condition for one in diagnose(store)} - {"lake"}, verdict(store)) == (set(), [])
 
 
 @pytest.mark.parametrize(("lake", "found"), [("/other", ["moved lake"]), ("/lake", []), (None, [])])

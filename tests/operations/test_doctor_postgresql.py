@@ -12,6 +12,7 @@ from django.db import connections
 
 from delayedq.operations import doctor, doctor_postgresql
 from delayedq.operations.doctor import diagnose
+from delayedq.operations.verdict import verdict
 from tests.app import tasks
 from tests.operations.test_doctor import conditions, execute, said
 from tests.server import standby_socket
@@ -189,6 +190,7 @@ def test_what_a_user_may_not_see_could_not_be_checked(store):
         other.ensure_connection()
         with plain_user(store, "delayedq_pipeline_archivebatch"):
             hidden, refused = diagnose(store)
+            (unread,) = verdict(store)
         with plain_user(store):
             alone = said("doctor")
     finally:
@@ -198,6 +200,7 @@ def test_what_a_user_may_not_see_could_not_be_checked(store):
     assert alone == (0, f"{store.alias}: {hidden.sentence}\n  Cure: {hidden.cure}\n")
     assert (refused.condition, "permission denied" in refused.sentence) == ("unchecked", True)
     assert "archives" in refused.sentence
+    assert (unread.subject, "permission denied" in unread.sentence) == ("unread archive", True)
 
 
 @pytest.mark.parametrize("measured", [False, True], ids=["without", "with pgstattuple"])

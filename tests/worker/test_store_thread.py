@@ -132,7 +132,7 @@ def test_a_claim_from_channels_is_told_whether_it_may_give_expired_leases_away(e
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 def test_after_its_connection_was_killed_it_has_a_new_one(errands, connection):
     first = claimed(errands, 1)
-    assert kill_others(connection) == 1
+    assert kill_others(connection) >= 1  # the server may not have ended that of the test before
 
     assert isinstance(errands.make(map(ended, first)).error, Exception)
     assert errands.make(map(ended, first)).error is None
