@@ -101,7 +101,14 @@ def _archive(store: Store) -> list[Trouble]:
         if not connection.is_usable():
             raise
         sentence = _("The books of the archive can't be read: %(error)s") % {"error": str(error).strip()}
-        return [Trouble("unread archive", sentence, None, _("Look at the rights of the user that DATABASES names."))]
+        return [
+            Trouble(
+                "unread archive",
+                sentence,
+                None,
+                _("Look at the rights of the user that DATABASES names; then ask again."),
+            )
+        ]
 
 
 def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dict[str, datetime]:
