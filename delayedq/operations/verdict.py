@@ -100,15 +100,9 @@ def _archive(store: Store) -> list[Trouble]:
     except Error as error:
         if not connection.is_usable():
             raise
-        sentence = _("The books of the archive can't be read: %(error)s") % {"error": str(error).strip()}
-        return [
-            Trouble(
-                "unread archive",
-                sentence,
-                None,
-                _("Look at the rights of the user that DATABASES names; then ask again."),
-            )
-        ]
+        said = _("The books of the archive can't be read: %(error)s") % {"error": str(error).strip()}
+        cure = _("Look at the rights of the user that DATABASES names; then ask again.")
+        return [Trouble("unread archive", said, None, cure)]
 
 
 def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dict[str, datetime]:
