@@ -21,6 +21,7 @@
 - delayedq.W011  two tasks have the same path
 - delayedq.W012  the return values of a task shall be kept for longer than history is
 - delayedq.W013  a shared limit has the name of a queue or a task
+- delayedq.W014  a module of an app defines tasks, and nothing imports it
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from delayedq.store.requirements import too_old
 from delayedq.tasks import registered
 from delayedq.tasks.channels import limits_in
 from delayedq.tasks.registry import doubled
+from delayedq.tasks.unimported import unimported_modules
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -90,9 +92,27 @@ def _named_in_settings() -> list[CheckMessage]:
 @register
 def check_urls(**_: Any) -> list[CheckMessage]:
     """What modules lack that the URLs import."""
+    _import_urls()
+    return [Error(problem, id="delayedq.E009") for problem in missing_extras]
+
+
+def _import_urls() -> None:
     with suppress(Exception):  # Django's own check of the URLs tells what it is
         get_resolver().url_patterns  # noqa: B018 - it imports them
-    return [Error(problem, id="delayedq.E009") for problem in missing_extras]
+
+
+@register
+def check_modules(**_: Any) -> list[CheckMessage]:
+    """Tasks that sites may enqueue and no worker knows: it imports the tasks.py of each app, and what that imports."""
+    _import_urls()
+    return [
+        Warning(
+            f"{name} defines tasks, and nothing imports it: workers do not know them.",
+            hint="Move them into the tasks.py of their app, or import the module in its AppConfig.ready().",
+            id="delayedq.W014",
+        )
+        for name in unimported_modules()
+    ]
 
 
 @register

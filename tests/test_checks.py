@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from datetime import timedelta
 
 import pytest
@@ -12,6 +14,7 @@ from django.db import connections
 
 from delayedq.compat import TASKS_LOGGER
 from delayedq.store import store_for
+from delayedq.tasks import registered
 from tests.router import ChosenDatabase
 
 WAL = "PRAGMA journal_mode=WAL"
@@ -160,3 +163,35 @@ def test_a_project_whose_tasks_go_elsewhere_is_w010(settings, tasks, ids):
     """Where TASKS is missing, the framework has its immediate backend."""
     settings.TASKS = tasks
     assert [message.id for message in messages() if message.id == "delayedq.W010"] == ids
+
+
+def test_a_module_with_tasks_that_nothing_imports_is_w014(settings, tmp_path, monkeypatch):
+    sources = {
+        "__init__.py": "",
+        "tasks.py": "from delayedq import task\n\n\n@task\ndef known(): ...\n",
+        "services.py": "from delayedq import task\n\n\n@task(priority=5)\ndef unknown(): ...\n",
+        "other.py": "from celery import task\n\n\n@task\ndef of_celery(): ...\n",
+        "tests/__init__.py": "",
+        "tests/given.py": "from delayedq import task\n\n\n@task\ndef of_a_test(): ...\n",
+        "deep/__init__.py": "",
+        "deep/jobs.py": "import delayedq\n\n\n@delayedq.task\ndef unknown_too(): ...\n",
+    }
+    for name, text in sources.items():
+        path = tmp_path / "w014_shop" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "w014_shop"]
+    try:
+        told = messages()
+        assert [(one.id, one.msg.partition(" ")[0]) for one in told] == [
+            ("delayedq.W014", "w014_shop.deep.jobs"),
+            ("delayedq.W014", "w014_shop.services"),
+        ]
+        importlib.import_module("w014_shop.services")  # as an AppConfig.ready() may do
+        assert [one.msg.partition(" ")[0] for one in messages()] == ["w014_shop.deep.jobs"]
+    finally:
+        for path in [path for path in registered if path.startswith("w014_shop")]:
+            del registered[path]
+        for name in [name for name in sys.modules if name.startswith("w014_shop")]:
+            del sys.modules[name]

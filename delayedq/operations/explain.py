@@ -163,11 +163,15 @@ def _holder(worker: Worker | None, leased_until: datetime, now: datetime) -> str
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message without a valid lease at the moment `now`."""
+    """A message without a valid lease at the moment `now`.
+
+    is_left: workers have served its queue, started what they could, and ended: it is not for want of them.
+    """
 
     store: Store
     message: Message
     now: datetime
+    is_left: bool = False
 
     def answers(self) -> list[Answer]:
         obstacles = [*self._time(), *self._task(), *self._queue()]
@@ -223,7 +227,7 @@ class Waiting:
             words = by if paused.paused_by else _("Its queue, %(queue)s, was paused %(time)s.")
             given = {"queue": queue, "name": paused.paused_by, "time": both(paused.paused_at, self.now)}
             yield Answer(Reason.PAUSED, words % given)
-        if BARE not in queue and not self._workers():
+        if BARE not in queue and not self.is_left and not self._workers():
             yield Answer(Reason.UNSERVED, _("No live worker serves its queue, %(queue)s.") % {"queue": queue})
 
     def _workers(self) -> list[Worker]:
@@ -235,8 +239,12 @@ class Waiting:
         """Reasons for a message that is due and whose queue is served."""
         workers = self._workers()
         yield from self._expired()
-        yield from self._limited() if channel_of(self.message.metadata) is not None else self._behind(workers)
-        yield from self._busy(workers)
+        if channel_of(self.message.metadata) is not None:
+            yield from self._limited()
+        elif not self.is_left:
+            yield from self._behind(workers)
+        if not self.is_left:
+            yield from self._busy(workers)
         if workers and all("deaf" in worker.problems for worker in workers):
             yield Answer(
                 Reason.DEAF,

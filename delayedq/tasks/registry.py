@@ -40,7 +40,12 @@ def task_at(path: str) -> Task[..., Any]:
     try:
         return registered[path]
     except KeyError:
-        raise UnknownTask(
-            f"No task is registered as {path!r}. Tasks are found in the tasks.py of each installed app; "
-            "import other modules that define tasks in AppConfig.ready()."
-        ) from None
+        raise unknown_task(path) from None
+
+
+def unknown_task(path: str) -> UnknownTask:
+    """The error that says where tasks are found."""
+    return UnknownTask(
+        f"No task is registered as {path!r}. Tasks are found in the tasks.py of each installed app; "
+        "import other modules that define tasks in AppConfig.ready()."
+    )

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import Impossible, NotStarted
 from delayedq.exceptions import ArgumentsMismatch, UnknownTask
+from delayedq.tasks.registry import unknown_task
 
 if TYPE_CHECKING:
     from delayedq.worker.executor import AttemptResult
@@ -39,6 +40,7 @@ class DeployGrace:
         self._forget = max(self._grace, 2 * LONGEST_PAUSE)
         self._lanes = lanes
         self._kinds: dict[str, _Refused] = {}
+        self._left_alone: set[str] = set()
 
     def judge(self, result: AttemptResult) -> AttemptResult:
         """The result, or within the grace period one that gives the message back, uncharged and after a pause."""
@@ -57,6 +59,17 @@ class DeployGrace:
         pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, min(refused_for, due_for)))
         self._lanes.yield_to_others(attempt.queue, attempt.claimed.priority, pause)
         return result._replace(outcome=NotStarted(timedelta(seconds=pause)), started=None)
+
+    def leave_alone(self, queue: str, kind: str) -> None:
+        """Say once of a task with a channel or a limit that it is not known here: its messages are not claimed."""
+        if kind in self._left_alone:
+            return
+        self._left_alone.add(kind)
+        logger.warning(
+            "This worker leaves messages of %s alone, which are due and have a channel or a limit. %s",
+            kind, unknown_task(kind),
+            extra={"pid": os.getpid(), "queue": queue},
+        )  # fmt: skip
 
     def _refused_for(self, kind: str) -> float:
         """Seconds since the first refusal of this deploy."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from delayedq.core.lifecycle import Returned
     from delayedq.models import MessageQuerySet
-    from delayedq.store.protocol import Settled
+    from delayedq.store.protocol import Claimed, Settled
     from delayedq.worker.attempt import Attempt
 
 logger = logging.getLogger("delayedq")
@@ -41,11 +41,28 @@ def exactly_once(attempt: Attempt) -> Iterator[ExactlyOnceCommit]:
         with transaction.atomic(using=commit.alias):
             transaction.on_commit(commit.confirm, using=commit.alias)
             yield commit
-    except BaseException:
+    except BaseException as error:
         if not commit.committed():
             attempt.written = None  # that was rolled back
+            if isinstance(error, LeaseLost):
+                refuse_own_end(attempt.claimed, commit.alias)
             raise
         logger.exception("%r has succeeded, but what followed its commit failed.", attempt)
+
+
+def refuse_own_end(claimed: Claimed, alias: str) -> None:
+    """Raise a LeaseLost that names the cure if the lease holds again, since the transaction that ended was rolled back.
+
+    Then it was this transaction that had cancelled or deleted the message, and nobody else.
+    """
+    held = False
+    with suppress(Error):
+        held = Message.objects.using(alias).filter(id=claimed.id, lease_token=claimed.token).leased().exists()
+    if held:
+        raise LeaseLost(
+            f"What {claimed.kind} did has ended its own message {claimed.id} in the transaction that shall end it, so "
+            "all of that was rolled back. A task ends its own message by raising delayedq.Cancel()."
+        ) from None
 
 
 class ExactlyOnceCommit:

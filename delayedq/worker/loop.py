@@ -124,7 +124,8 @@ class Loop:
             else:
                 self._leases.turn()
             self._step()
-            self._waiter.wait(self._patience())
+            if not self._done():  # also before the poller sees once more what no claim takes
+                self._waiter.wait(self._patience())
             self._check(supervisor)
         give_up_at = time.monotonic() + LAST_ROUND_TRIP  # what waits for a silent database is left behind
         if self._round_trip is not None:
@@ -239,6 +240,9 @@ class Loop:
             self._claimed += len(round_trip.answer.claimed)
             self._progress = time.monotonic()
             self._scans_when_quiet = None
+        for queue, kind in round_trip.unknown:
+            if self._serves(queue):
+                self._deploy_grace.leave_alone(queue, kind)
         if round_trip.channels or round_trip.channels_due_in is not None:
             self._lanes.expect_channels(round_trip.channels_due_in)
         if round_trip.planned and self._lanes.advance(round_trip.planned, round_trip.answer.claimed, round_trip.room):

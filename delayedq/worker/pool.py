@@ -170,7 +170,7 @@ class Pool:
             # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
             result = Context().run(self._run, attempt)
             try:
-                restore(failed=isinstance(result.outcome, Raised))
+                restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
             except Exception:
                 logger.exception("The connections could not be restored after %r.", attempt)
                 connections.close_all()

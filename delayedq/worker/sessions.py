@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
+logger = logging.getLogger("delayedq")
+
 #: Statements that change the session for longer than a transaction, and functions that do.
 _STATEMENT = re.compile(
     r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|LISTEN|BEGIN|START|PREPARE|DECLARE|USE"
@@ -161,14 +163,20 @@ def _is_readable(raw: Any) -> bool:
         return True
 
 
-def restore(*, failed: bool = False) -> None:
+def restore(*, failed: bool = False, task: str = "a task") -> None:
     """After a task: close what it left broken, in a transaction, or with another session than it found.
 
     With DEBUG, its statements are forgotten, as Django does after a request.
 
-    After one that has `failed`, the connections that it used are checked. Raises django.db.Error.
+    After one that has `failed`, the connections that it used are checked. task: as a warning names it. Raises
+    django.db.Error.
     """
     for connection, session in [*(_opened.sessions or {}).items()]:
+        if session.used and not failed and (connection.in_atomic_block or not connection.autocommit):
+            logger.warning(
+                "%s has left a transaction open on %r: what it wrote there is rolled back. It should commit, call "
+                "set_autocommit(True), or use transaction.atomic().", task, connection.alias,
+            )  # fmt: skip
         if connection.in_atomic_block or not connection.autocommit or session.is_changed() or _is_closed(session):
             _drop(connection)
             continue

@@ -17,9 +17,10 @@ from delayedq import clock
 from delayedq.conf import get_settings
 from delayedq.core.serialization import dumps, loads
 from delayedq.core.steps import SLEEP, StepNames, check_name
-from delayedq.exceptions import PayloadTooLarge, Snooze
+from delayedq.exceptions import LeaseLost, PayloadTooLarge, Snooze
 from delayedq.store import served_store
 from delayedq.store.steps import read_steps, record_step
+from delayedq.worker.exactly_once import refuse_own_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,15 +61,19 @@ class StoredRecords:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         alias = self._store.alias
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(transaction.atomic(using=alias, durable=True))
-            except RuntimeError as error:
-                raise RuntimeError(
-                    f"A step commits its own transaction on {alias!r}, so it can't be called within another one: "
-                    "open transaction.atomic() in the function of the step."
-                ) from error
-            yield
+        try:
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(transaction.atomic(using=alias, durable=True))
+                except RuntimeError as error:
+                    raise RuntimeError(
+                        f"A step commits its own transaction on {alias!r}, so it can't be called within another one: "
+                        "open transaction.atomic() in the function of the step."
+                    ) from error
+                yield
+        except LeaseLost:
+            refuse_own_end(self._claimed, alias)
+            raise
 
     def write(self, name: str, result: str) -> None:
         record_step(self._store, self._claimed, name, result)

@@ -72,6 +72,8 @@ class RoundTrip:
     unstorable: set[int] = field(default_factory=set)
     #: Has it offered messages that follow others?
     followed: bool = False
+    #: The queues and kinds whose channels have something to start, and whose tasks this process does not know.
+    unknown: Collection[tuple[str, str]] = ()
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
     error: BaseException | None = None
@@ -184,6 +186,7 @@ class StoreThread(threading.Thread):
             request = ChannelRequest(self._rules, *where, expired=round_trip.expired)
             settled, claim = self._store.settle_and_claim_channels(transitions, self._worker, request)
             round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
+            round_trip.unknown = claim.unknown
         else:
             round_trip.answer = self._store.settle_and_claim(
                 transitions, round_trip.planned, *where, expired=round_trip.expired

@@ -136,6 +136,11 @@ class Supervisor:
         for fleet in self._fleets:
             fleet.stop()
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether a signal has ended it, or its parent, before all workers were done."""
+        return self._stop_by is not None
+
     def _end_by(self) -> float:
         """When the lease keepers, too, must have ended."""
         return inf if self._stop_by is None else self._stop_by + FAREWELL

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
+from datetime import timedelta
 
+import pytest
+
+from delayedq import limits
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
+from delayedq.operations.leftovers import leftovers, tell_what_is_left
 from delayedq.store.channels.verbs import Channels
+from delayedq.tasks import registered
+from delayedq.worker.loop import Loop
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
 from tests.store.channels import left_behind
@@ -85,3 +93,32 @@ def test_a_worker_of_another_queue_leaves_them_alone(drain, options):
     drain(replace(options, queues=["webhooks"]))
     assert Message.objects.count() == 0
     assert left_behind()[1] == 0
+
+
+@pytest.mark.parametrize("obstacle", ["an unknown task", "a pause"])
+def test_a_drain_ends_and_says_what_it_left(store, options, caplog, monkeypatch, obstacle):
+    for number in range(3):
+        tasks.deliver.enqueue(number)
+    tasks.echo.enqueue(1)
+    if obstacle == "a pause":
+        limits.pause("webhooks", store=store)
+    else:
+        monkeypatch.delitem(registered, tasks.deliver.module_path)
+
+    loop = Loop(store, replace(options, drain=True, poll_interval=timedelta(seconds=5)), "test")
+    too_late = threading.Timer(60, loop.stop)
+    too_late.start()
+    loop.run()
+    assert too_late.is_alive()
+    too_late.cancel()
+    assert FinishedMessage.objects.count() == 1
+
+    said = [one.message for one in caplog.records if "leaves messages of" in one.message]
+    assert len(said) == (obstacle == "an unknown task")
+    assert all(tasks.deliver.module_path in text and "AppConfig.ready()" in text for text in said)
+    caplog.clear()
+    tell_what_is_left(store, lambda queue: True)
+    (told,) = (one.message for one in caplog.records)
+    assert told.startswith(f"The drain has left 3 due message(s) of {tasks.deliver.module_path} in queue webhooks. ")
+    assert ("not registered" if obstacle == "an unknown task" else "paused") in told
+    assert leftovers(store, lambda queue: queue != "webhooks") == []

@@ -9,6 +9,7 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
+from delayedq import current_message
 from delayedq.models import FinishedMessage, Message
 from delayedq.signals import lease_lost
 from delayedq.worker import executor
@@ -183,6 +184,30 @@ def test_cancelled_while_it_runs_it_has_written_nothing_and_that_is_told(drain, 
         lease_lost.disconnect(hear)
     assert lost == ["a"]
     assert (FinishedMessage.objects.get().outcome, marks()) == ("cancelled", [])
+
+
+def cancel_it():
+    once.play.unschedule(key="a")
+
+
+def delete_it():
+    Message.objects.all().delete()
+
+
+@pytest.mark.parametrize("body", [cancel_it, delete_it])
+def test_a_task_that_ends_its_own_message_is_told_to_raise_cancel(drain, body):
+    tasks.bodies["end"] = body
+    once.play.schedule_at(timezone.now(), "end", key="a")
+    drain()
+    row = Message.objects.get()
+    assert ("delayedq.Cancel()" in row.errors, row.attempt) == (True, 1)
+
+
+def test_a_step_that_cancels_its_own_message_is_told_to_raise_cancel(drain):
+    tasks.bodies["end"] = lambda: current_message().step("end", tasks.play.unschedule, key="a")
+    tasks.play.schedule_at(timezone.now(), "end", key="a")
+    drain()
+    assert "delayedq.Cancel()" in Message.objects.get().errors
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)

@@ -6,7 +6,7 @@ import decimal
 from contextvars import ContextVar
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.utils import timezone, translation
 
 from delayedq.core.lifecycle import Returned
@@ -94,3 +94,22 @@ def test_a_session_that_ended_while_nothing_ran_fails_no_task(alias, task, healt
             assert [one.outcome for one in ended] == [Returned()] * 4
             end_other_sessions(alias)
     assert Mark.objects.count() == 12
+
+
+def leave_autocommit_off(alias):
+    connections[alias].set_autocommit(False)
+    Mark.objects.create(name="lost")
+
+
+def leave_a_transaction_open(alias):
+    transaction.atomic(using=alias).__enter__()
+    Mark.objects.create(name="lost")
+
+
+@pytest.mark.parametrize("leave", [leave_autocommit_off, leave_a_transaction_open])
+def test_a_transaction_that_a_task_leaves_open_is_told(alias, leave, caplog):
+    with working(1) as worker:
+        worker.run(playing(leave, alias), playing(lambda: Mark.objects.create(name="kept")))
+    (told,) = (one.message for one in caplog.records)
+    assert told.startswith(f"{tasks.play.module_path} has left a transaction open on {alias!r}: ")
+    assert list(Mark.objects.values_list("name", flat=True)) == ["kept"]

@@ -18,6 +18,7 @@ from delayedq.management.configured import ConfiguredCommand
 from delayedq.management.development import add_reload, run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
+from delayedq.operations.leftovers import tell_what_is_left
 from delayedq.store import store_for
 from delayedq.worker.elastic import Elastic
 from delayedq.worker.fleet import Fleet
@@ -105,9 +106,13 @@ class Command(ConfiguredCommand):
             chosen = replace(chosen, tallies=monitoring.tallies)
             fleets = [_fleet(alias, chosen, options["processes"][1], scaling) for alias in by_alias]
             reporting, endpoints = monitoring.of(fleets)
-            code = Supervisor(fleets, chosen.shutdown_timeout, endpoints, reporting, options["parent"]).run()
+            supervisor = Supervisor(fleets, chosen.shutdown_timeout, endpoints, reporting, options["parent"])
+            code = supervisor.run()
         if code:
             sys.exit(code)
+        if chosen.drain and not supervisor.was_stopped:
+            for alias in by_alias:
+                tell_what_is_left(store_for(alias), chosen.serves)
 
 
 def _options(given: dict[str, Any]) -> Options:

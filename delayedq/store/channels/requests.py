@@ -54,10 +54,14 @@ class ChannelRequest(NamedTuple):
 
 
 class ChannelClaim(NamedTuple):
-    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended."""
+    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended.
+
+    unknown: the queues and kinds that are in turn, and for which there were no rules.
+    """
 
     claimed: list[Claimed]
     due_in: float | None = None
+    unknown: Collection[tuple[str, str]] = ()
 
 
 # What the store reads and writes of channels. These are rows of the models of the same names, without Django's cost.
