@@ -16,8 +16,13 @@ from delayedq.store.unmigrated import cure, missing_tables
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from django.core.management.base import OutputWrapper
+
     from delayedq.store.base import Store
 
+#: Connections of a fleet: of its lease keeper; of each process for claims, scans, LISTEN and cron; and beside those of
+#: its threads, also for progress and all async tasks together.
+KEEPER, LEAST, BESIDE_THREADS = 1, 4, 6
 SETTING = 'TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}'
 
 
@@ -80,6 +85,26 @@ def check_tables(store: Store) -> None:
         raise CommandError(
             f"The database {store.alias!r} has no table {min(missing)}. Create the tables: {cure(store.alias)}"
         )
+
+
+def tell_of_connections(store: Store, processes: int, threads: int, stderr: OutputWrapper) -> None:
+    """Warn if the database has no room for all connections that so many processes may open.
+
+    It says how many are needed, and how many may be had. One that does not answer is not judged.
+    """
+    least, most = KEEPER + processes * LEAST, KEEPER + processes * (threads + BESIDE_THREADS)
+    try:
+        left = store.database.connections_left()
+    except Error:
+        connections[store.alias].close()
+        return
+    if left is None or (left := left + 1) >= most:  # that which has asked is closed before others are opened
+        return
+    stderr.write(
+        f"Warning: the database {store.alias!r} has room for {left} connection(s) of this user. These workers need "
+        f"{least} to work without delay, and open up to {most} if their tasks use the database. Raise its "
+        "max_connections or the limit of the role, or use fewer --processes or --threads."
+    )
 
 
 def check_answer(store: Store) -> None:

@@ -54,6 +54,10 @@ class Database(ABC):
     def now(self) -> datetime:
         return self.moment or self._clock()
 
+    def connections_left(self) -> int | None:
+        """How many more connections this user may open; None: as many as it likes. Raises django.db.Error."""
+        return None
+
     @abstractmethod
     def _clock(self) -> datetime:
         """What the database's own clock shows."""

@@ -144,6 +144,8 @@ class LeaseKeeper:
             connections[self._store.alias].close()
         else:
             self._outage.end()
+        for leases in self._all_leases:
+            leases.tell_keeper_away(self._outage.is_on)
 
     def _keep_if_due(self) -> None:
         if time.monotonic() >= self._renew_at:

@@ -77,6 +77,10 @@ class Outage:
         """True from the first failure of any part until all that failed have had an answer."""
         return bool(self._failures)
 
+    def is_on_beside(self, part: str) -> bool:
+        """True while another part has had no answer."""
+        return any(failed != part for failed in [*self._failures])
+
     def lasts(self, part: str = "loop") -> bool:
         """True until the next try of this part."""
         return self.rest(part) > 0.0

@@ -42,6 +42,11 @@ ROUTINE_REST, WANTED_REST = 20, 5
 YIELD = 0.005
 #: Seconds that a listener has to hear its own notification, and the poll interval of a worker whose listener is deaf.
 PROOF_TIMEOUT, DEAF_INTERVAL = 5.0, 0.5
+#: Seconds until it listens again after it got no connection for that, or has spared it for others.
+LISTEN_AGAIN = 30.0
+#: The connection of LISTEN is spared if others have none for 1 s. If they have none yet, it looks again after 0.1 s.
+SPARE_AFTER, LOOK_AGAIN = 1.0, 0.1
+OTHERS_LACK = "other parts of this worker have no connection to the database"
 #: Seconds before the next try after an error that is not the database's.
 UNEXPECTED_PAUSE = 1.0
 
@@ -71,11 +76,15 @@ class Poller(threading.Thread):
         self._wait = wait or nullcontext()
         self._pipe = WakeUpPipe()
         self._stopping = False
-        #: True if the listener did not hear its own notification within PROOF_TIMEOUT.
+        #: True if the listener did not hear its own notification within PROOF_TIMEOUT, or has no connection.
         self.deaf = False
+        self._listener: Listener | None = None
         # Moments of `time.monotonic()`. By this one the listener must have heard itself; infinity: it is not asked.
         self._proof_ends_at = float("inf")
         self._next_peek_at = float("inf")
+        #: When to listen again, and since when other parts of this worker have no connection.
+        self._listen_at, self._others_lack_since = float("inf"), float("inf")
+        self._scanned_at = 0.0
         #: The next scan that is planned; no scan may begin before `_may_scan_at`, when the last one has rested enough.
         self._next_scan_at = 0.0
         self._may_scan_at = 0.0
@@ -117,34 +126,83 @@ class Poller(threading.Thread):
 
     def _watch(self) -> None:
         with self._wait:
-            listener = self._store.listener()
+            connections[self._store.alias].ensure_connection()  # before LISTEN, which is dispensable
+        self._next_scan_at = self._listen_at = 0.0  # offers until now were not heard
         try:
-            with self._wait:
-                listener.begin_proof()
-            self._proof_ends_at = time.monotonic() + PROOF_TIMEOUT
-            self._next_scan_at = 0.0  # offers until now were not heard
             while not self._stopping:
-                wake_at = min(self._next_scan_at, self._next_peek_at, self._proof_ends_at)
-                self._pipe.wait(max(0.0, wake_at - time.monotonic()), listener)
-                heard = listener.heard()
-                self._judge(listener)
-                if listener.heard_waiting:
-                    listener.heard_waiting = False
-                    self._store.somebody_waits()
-                if listener.heard_stopped:
-                    listener.heard_stopped = False
-                    with self._wait:
-                        self._find_stopped()
-                if heard:
-                    moment = time.monotonic()
-                    self._rescan_before = moment + NOTIFY_WAIT
-                    wait = YIELD if self._lanes.hint() else 0.0
-                    self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, moment + wait))
-                    self._wake()
+                self._listen_or_spare()
+                wake_at = min(self._next_scan_at, self._next_peek_at, self._proof_ends_at, self._listen_at)
+                self._pipe.wait(max(0.0, wake_at - time.monotonic()), self._listener)
+                if self._listener is not None:
+                    self._hear(self._listener)
                 with self._wait:
                     self._scan_or_peek()
         finally:
-            listener.close()
+            self._stop_listening()
+
+    def _listen_or_spare(self) -> None:
+        """Listen, unless the loop, cron or the keeper has no connection: then that of LISTEN is spared for them.
+
+        Not during an outage, when this thread has none either: then it would be deaf for longer than that.
+        """
+        moment = time.monotonic()
+        if not (self._outage.is_on_beside("poller") or (self._leases is not None and self._leases.keeper_is_away)):
+            self._others_lack_since = float("inf")
+        elif self._others_lack_since == float("inf"):
+            self._others_lack_since = moment
+        lack_for = moment - self._others_lack_since
+        if self._listener is not None:
+            if lack_for > SPARE_AFTER and self._scanned_at > self._others_lack_since:
+                self._stop_listening()
+                self._listen_at = moment + LISTEN_AGAIN
+                self._go_without(OTHERS_LACK)
+        elif moment >= self._listen_at:
+            if lack_for < 0:
+                self._listen()
+                return
+            self._listen_at = moment + LOOK_AGAIN
+            if lack_for > PROOF_TIMEOUT:
+                self._go_without(OTHERS_LACK)
+
+    def _listen(self) -> None:
+        self._listen_at = float("inf")
+        try:
+            with self._wait:
+                self._listener = self._store.listener()
+        except Error as error:
+            self._listen_at = time.monotonic() + LISTEN_AGAIN
+            self._go_without(f"it has no connection of its own for LISTEN ({str(error).strip()})")
+            return
+        with self._wait:
+            self._listener.begin_proof()
+        self._proof_ends_at = time.monotonic() + PROOF_TIMEOUT
+        self._next_scan_at = 0.0  # offers until now were not heard
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+            self._listener, self._proof_ends_at = None, float("inf")
+
+    def _go_without(self, reason: str) -> None:
+        if not self.deaf:
+            self._become_deaf(f"The listener is deaf: {reason}.")
+
+    def _hear(self, listener: Listener) -> None:
+        heard = listener.heard()
+        self._judge(listener)
+        if listener.heard_waiting:
+            listener.heard_waiting = False
+            self._store.somebody_waits()
+        if listener.heard_stopped:
+            listener.heard_stopped = False
+            with self._wait:
+                self._find_stopped()
+        if heard:
+            moment = time.monotonic()
+            self._rescan_before = moment + NOTIFY_WAIT
+            wait = YIELD if self._lanes.hint() else 0.0
+            self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, moment + wait))
+            self._wake()
 
     def _find_stopped(self) -> None:
         """Tell the attempts whose messages have ended; the lease keeper would find it out by their next renewal."""
@@ -162,20 +220,24 @@ class Poller(threading.Thread):
             self._proof_ends_at = float("inf")
         if deaf is self.deaf or not (deaf or listener.proved):
             return
-        self.deaf = deaf
         if deaf:
-            self._next_scan_at = min(self._next_scan_at, self._may_scan_at)
-            logger.warning(
+            self._become_deaf(
                 "The listener is deaf: it did not hear its own notification, as behind a pooler in transaction mode. "
-                "Messages wait up to %.1f s for a scan. Set DELAYEDQ['LISTENER_DSN'] to the address of PostgreSQL.",
-                self._interval(), extra={"pid": os.getpid()},
-            )  # fmt: skip
+                "Set DELAYEDQ['LISTENER_DSN'] to the address of PostgreSQL."
+            )
         else:
+            self.deaf = False
             logger.warning("The listener hears notifications again.", extra={"pid": os.getpid()})
+
+    def _become_deaf(self, why: str) -> None:
+        self.deaf = True
+        self._next_scan_at = min(self._next_scan_at, self._may_scan_at)
+        logger.warning("%s Messages wait up to %.1f s for a scan.", why, self._interval(), extra={"pid": os.getpid()})
 
     def _interval(self) -> float:
         """Seconds between two periodic scans of an idle worker."""
-        return min(self._poll_interval, DEAF_INTERVAL) if self.deaf else self._poll_interval
+        listens = self._listener is not None and not self.deaf
+        return self._poll_interval if listens else min(self._poll_interval, DEAF_INTERVAL)
 
     def _scan_or_peek(self) -> None:
         moment = time.monotonic()
@@ -190,7 +252,7 @@ class Poller(threading.Thread):
     def _scan(self, moment: float) -> None:
         self._next_peek_at = self._next_scan_at = float("inf")
         heads = [head for head in self._store.scan(self._queues) if self._lanes.serves(head.queue)]
-        seen = time.monotonic()
+        seen = self._scanned_at = time.monotonic()
         took = seen - moment
         is_first = not self._lanes.scans
         self._lanes.scanned(heads, seen)

@@ -21,8 +21,8 @@ _FREE, _HELD, _STARTED = 0, 1, 2
 #: The words about the process, behind the columns.
 (
     _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _AWAY, _CLAIM_EXPIRED_UNTIL, _ASKED,
-    _CLAIMS,
-) = range(11)  # fmt: skip
+    _KEEPER_AWAY, _CLAIMS,
+) = range(12)  # fmt: skip
 #: What an operator may ask of the process, as the word of it; 0: nothing.
 _REQUESTS: tuple[Request | None, ...] = (None, *Request)
 #: How many claims are remembered: one is under way, and the one before may not be entered yet.
@@ -43,9 +43,9 @@ class SharedLeases:
 
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
     started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
-    is deaf, whether its database is away, until when it may claim expired leases and what an operator asks of it (the
-    keeper writes these two), the tokens of claims of which not all that they leased is entered, and of claims that were
-    given up, as their answer was lost.
+    is deaf, whether its database is away, until when it may claim expired leases, what an operator asks of it and
+    whether the database does not answer the keeper (the keeper writes these three), the tokens of claims of which not
+    all that they leased is entered, and of claims that were given up, as their answer was lost.
     """
 
     def __init__(self, capacity: int = CAPACITY) -> None:
@@ -128,6 +128,11 @@ class SharedLeases:
         """What an operator asks of the process."""
         return _REQUESTS[self._process[_ASKED]]
 
+    @property
+    def keeper_is_away(self) -> bool:
+        """Whether the keeper has no connection to the database, or not yet."""
+        return bool(self._process[_KEEPER_AWAY])
+
     def may_claim_expired(self) -> bool:
         """Have renewals gone through lately? Otherwise the leases of other workers may have expired unrenewed."""
         return _milliseconds() < self._process[_CLAIM_EXPIRED_UNTIL]
@@ -207,6 +212,10 @@ class SharedLeases:
     def let_claim_expired(self, seconds: float) -> None:
         """Allow it for this many seconds from now; 0 forbids it."""
         self._process[_CLAIM_EXPIRED_UNTIL] = _milliseconds() + int(seconds * 1000)
+
+    def tell_keeper_away(self, away: bool) -> None:
+        """Tell the process whether the database does not answer the keeper: it may lack a connection."""
+        self._process[_KEEPER_AWAY] = away
 
     def ask(self, request: Request | None) -> None:
         """Tell the process what an operator asks of it."""

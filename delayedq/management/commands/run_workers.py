@@ -13,7 +13,7 @@ from django.db import connections
 from delayedq.conf import get_settings
 from delayedq.core.scaling import Scaling
 from delayedq.management.arguments import named, positive, processes, queue_names, scale_on, seconds, worker_name
-from delayedq.management.backends import backends, by_database, check_tables
+from delayedq.management.backends import backends, by_database, check_tables, tell_of_connections
 from delayedq.management.configured import ConfiguredCommand
 from delayedq.management.development import add_reload, run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
@@ -97,6 +97,8 @@ class Command(ConfiguredCommand):
         check_queues([*(chosen.queues or ()), *chosen.excluded], served, self.stderr)
         chosen = _without_excluded(chosen)
         scaling = _scaling(options)
+        for alias in by_alias:
+            tell_of_connections(store_for(alias), options["processes"][1], chosen.threads, self.stderr)
         for alias, ours in by_alias.items():
             where = f" of {', '.join(one.alias for one in ours)} in {alias!r}" if len(by_alias) > 1 else ""
             said = f"{_processes(options)} process(es) of {chosen.threads} thread(s) serve {_queues(chosen)}{where}."

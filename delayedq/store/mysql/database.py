@@ -46,6 +46,15 @@ class MySQLDatabase(Database):
     def _clock(self) -> datetime:
         return instant(self.rows(sql.CLOCK)[0][0])
 
+    def connections_left(self) -> int | None:
+        most, most_of_user, user = self.rows(sql.MOST_CONNECTIONS)[0]
+        taken = int(self.rows(sql.CONNECTIONS)[0][1])
+        left = int(most) - taken
+        if not int(most_of_user):
+            return left
+        own = sum(1 for row in self.rows(sql.SESSIONS) if row[1] == user)
+        return min(left, int(most_of_user) - own)
+
     def is_deadlock(self, error: OperationalError) -> bool:
         return error.args[0] in UNDONE
 

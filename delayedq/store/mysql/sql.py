@@ -347,3 +347,10 @@ FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
 ON DUPLICATE KEY UPDATE asked = IF(%(first)s AND VALUES(started_at) > seen_at, '', asked),
     {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
 """
+
+# How many connections there may be, and are.
+
+MOST_CONNECTIONS = "SELECT @@max_connections, @@max_user_connections, SUBSTRING_INDEX(CURRENT_USER(), '@', 1)"
+CONNECTIONS = "SHOW GLOBAL STATUS LIKE 'Threads_connected'"
+#: Of all users, if this one may see them; its own in any case.
+SESSIONS = "SHOW PROCESSLIST"

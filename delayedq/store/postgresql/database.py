@@ -66,6 +66,9 @@ class PostgreSQLDatabase(Database):
         prepare="SET LOCAL jit = off",
     )
 
+    def connections_left(self) -> int | None:
+        return int(self.rows(sql.CONNECTIONS_LEFT)[0][0])
+
     def _clock(self) -> datetime:
         moment: datetime = self.rows(sql.CLOCK)[0][0]
         return moment

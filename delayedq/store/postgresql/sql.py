@@ -307,3 +307,19 @@ WHERE id = ANY(ARRAY(
 ))
 RETURNING id
 """
+
+#: The room under the limits of the server, of the role and of the database. A superuser is under the first alone.
+CONNECTIONS_LEFT = """
+SELECT least(
+    current_setting('max_connections')::int - CASE WHEN role.rolsuper THEN 0 ELSE
+        current_setting('superuser_reserved_connections')::int
+        + coalesce(current_setting('reserved_connections', true)::int, 0) END - count(*),
+    CASE WHEN role.rolconnlimit >= 0 AND NOT role.rolsuper
+        THEN role.rolconnlimit - count(*) FILTER (WHERE session.usesysid = role.oid) END,
+    CASE WHEN db.datconnlimit >= 0 AND NOT role.rolsuper
+        THEN db.datconnlimit - count(*) FILTER (WHERE session.datid = db.oid) END
+)
+FROM pg_catalog.pg_roles AS role, pg_catalog.pg_database AS db, pg_catalog.pg_stat_activity AS session
+WHERE role.rolname = session_user AND db.datname = current_database() AND session.datid IS NOT NULL
+GROUP BY role.rolsuper, role.rolconnlimit, role.oid, db.datconnlimit, db.oid
+"""
