@@ -30,6 +30,7 @@ from tests.missing import missing, summary
 from tests.router import ChosenDatabase
 from tests.server import NoServer, mariadb_socket, postgresql_socket
 from tests.settings import SERVED
+from tests.template import TEMPLATES
 
 ALIASES = {"sqlite": "default", "postgresql": "postgresql", "mariadb": "mariadb"}
 #: Filled by `migrate`, and read by all tests.
@@ -207,7 +208,7 @@ def _threads():
 def _children():
     """The ids of child processes, where the system lists them (Linux)."""
     lists = Path("/proc/self/task").glob("*/children")
-    return {pid for children in lists for pid in _text(children).split()} - SERVERS
+    return {pid for children in lists for pid in _text(children).split()} - SERVERS - TEMPLATES.pids()
 
 
 def _text(path):
@@ -250,6 +251,10 @@ def pytest_configure(config):
         sys.dont_write_bytecode = False
         os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(config.rootpath / ".cache" / "bytecode")
+
+
+def pytest_unconfigure():
+    TEMPLATES.stop()
 
 
 def pytest_xdist_auto_num_workers(config):

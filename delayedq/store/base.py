@@ -187,7 +187,9 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
     ) -> tuple[Settled, ChannelClaim]:
         """`settle`, then `claim_channels`, in one transaction: it hears at once what the settlement tells."""
         if not (limited := with_channels(transitions)):
-            return self.settle(transitions, worker), self.claim_channels(*request[:5], expired=request.expired)
+            return self.settle(transitions, worker), self.claim_channels(
+                *request[:5], expired=request.expired, tell_unknown=request.tell_unknown
+            )
         with self.database.atomic():
             settled, moment, told = self._settle_and_lock(transitions, limited, request)
             return settled, self._claim_channels(request, moment, told)

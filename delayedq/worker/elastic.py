@@ -21,6 +21,7 @@ from delayedq.store.connecting import use_worker_connections
 from delayedq.worker.child import STOP_SIGNALS, fork, leave, reason_of, signals_held_back
 from delayedq.worker.restarts import Restarts
 from delayedq.worker.sessions import keep_no_query_log
+from delayedq.worker.silence import Silence
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -101,9 +102,14 @@ class Elastic:
         use_worker_connections()
         serve(self._alias)
         keep_no_query_log(self._alias)
+        silence = Silence(f"The scaling of {self._alias!r}", self._alias, self._options.lease.total_seconds())
+        wait = silence.wait("what it asks", times=4)
+        silence.start()
         while os.getppid() == supervisor:
             try:
-                pipe.send(demand(served_store(), self._options.serves))
+                with wait:
+                    asked = demand(served_store(), self._options.serves)
+                pipe.send(asked)
             except Error:
                 connections[self._alias].close()
             except OSError:

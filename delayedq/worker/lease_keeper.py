@@ -126,13 +126,14 @@ class LeaseKeeper:
         known = {one.leases_number for one in self._worker_exits}
         others = [number for number in range(len(self._all_leases)) if number not in known]
         self._worker_exits += [WorkerExit(number, all_of_it=False) for number in others]
-        self._release_exited()
+        with self._wait:
+            self._release_exited()
         while self._worker_exits or not self._releases.is_over(late=self._orphaned):
             time.sleep(max(0.0, min(TURN, self._releases.due_in())))
-            if time.monotonic() >= self._renew_at:
-                self._keep()
-            self._release_exited()
-            self._releases.go_on()
+            with self._wait:
+                self._keep_if_due()
+                self._release_exited()
+                self._releases.go_on()
 
     def _work(self) -> None:
         try:

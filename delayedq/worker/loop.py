@@ -68,13 +68,14 @@ class Loop:
         self._options = options
         self._waiter = Waiter()
         self._lanes = Lanes(options.excluded)
-        self._pool = Pool(options.threads, self._waiter.wake, flush=1 if options.acknowledge_each else FLUSH)
+        self._silence = Silence(f"Worker {name}", store.alias, options.lease.total_seconds())
+        flush, write = 1 if options.acknowledge_each else FLUSH, self._silence.wait("a report of progress", times=2)
+        self._pool = Pool(options.threads, self._waiter.wake, flush, write)
         self._prefetch = Prefetch(options.threads)
         self._deploy_grace = DeployGrace(get_settings().DEPLOY_GRACE, self._lanes)
         self._leases = leases or SharedLeases()
         self._in_flight = InFlight(self._pool, self._leases, name)
         self._outage = Outage(f"Worker {name}", longest_pause=LONGEST_PAUSE)
-        self._silence = Silence(f"Worker {name}", store.alias, options.lease.total_seconds())
         where = store, self._lanes, options.queues, options.poll_interval.total_seconds()
         self._poller = Poller(
             *where, self._waiter.wake, self._outage, self._leases, self._silence.wait("a scan", times=4)
@@ -133,13 +134,13 @@ class Loop:
         self._poller.stop(max(0.0, give_up_at - time.monotonic()))
         if self._beat:
             self._beat.stop(max(0.0, give_up_at - time.monotonic()))
-        self._silence.stop()
         finished = not self._in_flight.held and self._round_trip is None
         self._tally.write()
         if finished:
             self._leases.farewell()
             self._store_thread.stop()
             self._pool.stop()
+        self._silence.stop()
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
         if finished:

@@ -24,6 +24,7 @@ from delayedq.worker.sessions import check, may_be_dead, observe, observed, open
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from contextlib import AbstractContextManager
 
     from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -51,10 +52,17 @@ ASYNC_LIMIT = 4096
 class Pool:
     """Takes attempts, and hands back their results. `wake` is called when the loop has a reason to take them.
 
-    `flush`: this many results are worth a round trip to the database at once.
+    `flush`: this many results are worth a round trip to the database at once. `write` is entered around the writes of
+    progress.
     """
 
-    def __init__(self, threads: int, wake: Callable[[], None], flush: int = FLUSH) -> None:
+    def __init__(
+        self,
+        threads: int,
+        wake: Callable[[], None],
+        flush: int = FLUSH,
+        write: AbstractContextManager[None] | None = None,
+    ) -> None:
         self._wake = wake
         self._flush = flush
         self._waiting: SimpleQueue[Attempt | None] = SimpleQueue()
@@ -65,7 +73,7 @@ class Pool:
         ]
         self._coroutines: Coroutines | None = None
         self._deadlines = Deadlines(wake)
-        self._progress = ProgressWriter()
+        self._progress = ProgressWriter(write)
         self._report = self._progress.report
         self.size = threads
         #: Attempts that were submitted and not yet taken back, for threads and for the event loop.

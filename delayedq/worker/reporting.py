@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING
 
 from django.db import Error, connections
@@ -22,6 +22,7 @@ from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from contextlib import AbstractContextManager
 
     from delayedq.worker.attempt import Attempt
 
@@ -47,9 +48,13 @@ def progress_of(attempt: Attempt) -> Progress:
 
 
 class ProgressWriter:
-    """Belongs to a worker process. Its thread starts with the first report, and sleeps while there is none."""
+    """Belongs to a worker process. Its thread starts with the first report, and sleeps while there is none.
 
-    def __init__(self) -> None:
+    `wait` is entered around its statements.
+    """
+
+    def __init__(self, wait: AbstractContextManager[None] | None = None) -> None:
+        self._wait = wait or nullcontext()
         #: What has reported, by message.
         self._attempts: dict[int, Attempt] = {}
         #: Did the last write fail? Only the first one of several is logged.
@@ -106,7 +111,8 @@ class ProgressWriter:
 
     def _store(self, attempts: list[Attempt]) -> None:
         try:
-            _write(attempts)
+            with self._wait:
+                _write(attempts)
         except Error:  # it is tried again
             if not self._is_failing:
                 logger.warning("The progress of %s messages was not written.", len(attempts), exc_info=True)

@@ -73,7 +73,7 @@ class RoundTrip:
     #: Has it offered messages that follow others?
     followed: bool = False
     #: The queues and kinds whose channels have something to start, and whose tasks this process does not know.
-    unknown: Collection[tuple[str, str]] = ()
+    unknown: set[tuple[str, str]] = field(default_factory=set)
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
     error: BaseException | None = None
@@ -183,10 +183,12 @@ class StoreThread(threading.Thread):
     def _settle_and_claim(self, round_trip: RoundTrip, transitions: Sequence[Transition]) -> None:
         where = (round_trip.room, self._lease, self._worker, round_trip.token)
         if round_trip.channels:
-            request = ChannelRequest(self._rules, *where, expired=round_trip.expired)
+            unknown = round_trip.unknown
+            request = ChannelRequest(
+                self._rules, *where, round_trip.expired, lambda queue, kind: unknown.add((queue, kind))
+            )
             settled, claim = self._store.settle_and_claim_channels(transitions, self._worker, request)
             round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
-            round_trip.unknown = claim.unknown
         else:
             round_trip.answer = self._store.settle_and_claim(
                 transitions, round_trip.planned, *where, expired=round_trip.expired

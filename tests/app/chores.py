@@ -103,6 +103,15 @@ def cancel_itself():
 
 
 @task
+def report(name, times):
+    """Reports its progress every 0.1 s."""
+    for done in range(times):
+        current_message().progress(done, times)
+        time.sleep(0.1)
+    Mark.objects.create(name=name)
+
+
+@task
 async def note_async(name):
     await Mark.objects.acreate(name=name, value=str(current_message().attempt))
 

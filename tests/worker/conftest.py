@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from datetime import timedelta
@@ -19,6 +18,7 @@ from delayedq.worker.loop import Loop
 from delayedq.worker.options import ExitCode, Options
 from tests.app.models import Mark
 from tests.store.given import LANE, message
+from tests.template import TEMPLATES
 from tests.worker.exactly_once_tasks import claim_playing
 
 ROOT = Path(__file__).parents[2]
@@ -68,15 +68,7 @@ class Workers:
     """One `run_workers` with all its processes."""
 
     def __init__(self, environment, *flags):
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "django", "run_workers", *flags],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        self.process = TEMPLATES.start(["run_workers", *flags], environment)
 
     def send(self, number):
         """To the supervisor, as a process manager does."""

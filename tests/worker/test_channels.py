@@ -67,9 +67,9 @@ def test_leases_that_ran_out_are_left_to_their_keepers_while_renewals_do_not_go_
     told = set()
     claim_channels = Channels.claim_channels
 
-    def watched(*arguments, expired):
+    def watched(*arguments, expired, **options):
         told.add(expired)
-        return claim_channels(*arguments, expired=expired)
+        return claim_channels(*arguments, expired=expired, **options)
 
     monkeypatch.setattr(Channels, "claim_channels", watched)
     monkeypatch.setattr(SharedLeases, "may_claim_expired", lambda self: False)

@@ -9,7 +9,7 @@ import time
 import pytest
 from django.db import connections
 
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage, Message, MessageProgress
 from delayedq.store.connecting import opened_by
 from delayedq.worker.silence import Silence
 from tests.app import chores
@@ -61,6 +61,22 @@ def test_workers_give_up_connections_that_are_silent_and_open_new_ones(through, 
     assert code == 0
     assert "the connection is given up, and a new one is opened" in output
     assert "Traceback" not in output
+
+
+@on_postgresql
+def test_a_report_of_progress_that_is_not_answered_stops_nobody(through, proxy):
+    one = through("--lease", "8", "--threads", "1")
+    one.ready()
+    chores.report.enqueue("reported", 40)
+    eventually(MessageProgress.objects.exists)
+    proxy.hold()
+    time.sleep(3)
+    proxy.go_on()
+    eventually(lambda: not Message.objects.exists())
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert (code, "has not answered a report of progress" in output) == (0, True)
+    assert FinishedMessage.objects.get().outcome == "succeeded"
 
 
 @on_servers

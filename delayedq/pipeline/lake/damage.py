@@ -1,16 +1,21 @@
 """Which files of the lake are damaged. An outage is no damage: it is proven from the bytes themselves, without Spark.
 
-A file is damaged if the store, which answers, has none of its name, or if it has other bytes than were published, or
-bytes that are no Parquet file. A store that does not answer raises LakeUnusable.
+A file is damaged if the store, which answers, has none of its name, or one of another size, or bytes that contradict
+the checksums that were written with them: one of each page of a Parquet file and, on a file system, those of Hadoop
+beside it. Spark reads no such file either. A store that does not answer raises LakeUnusable.
 """
 
 from __future__ import annotations
 
+from struct import iter_unpack, unpack
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.lake.columns import ARROW
 from delayedq.pipeline.lake.snapshot import MESSAGES
 
 if TYPE_CHECKING:
@@ -18,6 +23,9 @@ if TYPE_CHECKING:
 
     from delayedq.pipeline.lake.snapshot import DataFile
     from delayedq.pipeline.lake.table import LakeTable
+
+#: Bytes before the first checksum.
+HEADER = 8
 
 
 def damaged(table: LakeTable, files: Iterable[DataFile]) -> list[DataFile]:
@@ -35,12 +43,33 @@ def is_damaged(table: LakeTable, directory: str) -> bool:
 
 
 def is_readable(table: LakeTable, path: str) -> bool:
-    """Are the bytes of this file a whole Parquet file? Raises LakeUnusable if the store does not give them."""
-    held = pa.BufferReader(table.bytes_of(path))
+    """Are the bytes of this file a whole Parquet file, as it was written? Raises LakeUnusable."""
+    held = table.bytes_of(path)
+    if not _fits_checksums(table, path, memoryview(held)):
+        return False
     try:
-        parquet = pq.ParquetFile(held)
+        parquet = pq.ParquetFile(pa.BufferReader(held), page_checksum_verification=True)
         for group in range(parquet.num_row_groups):
             parquet.read_row_group(group)
-    except (pa.ArrowException, OSError, ValueError):  # there is no store between: these bytes are wrong
+        # No checksum covers the names and the types of the columns.
+        return all(field.type == ARROW.field(field.name).type for field in parquet.schema_arrow)
+    except (pa.ArrowException, OSError, ValueError, KeyError):  # there is no store between: these bytes are wrong
         return False
-    return True
+
+
+def _fits_checksums(table: LakeTable, path: str, content: memoryview) -> bool:
+    """Do the checksums fit that Hadoop writes beside a file, in `.name.crc`? True if there are none, as in S3.
+
+    Their form is that of Hadoop's ChecksumFileSystem: "crc", a zero byte, the number of bytes for each checksum, and
+    for each so many bytes a CRC-32; the integers have four bytes, the first one the highest.
+    """
+    folder, _, name = path.rpartition("/")
+    try:
+        sums = table.bytes_of(f"{folder}/.{name}.crc").to_pybytes()
+    except LakeUnusable:
+        return True
+    if sums[:4] != b"crc\0" or len(sums) < HEADER:
+        return False
+    (width,) = unpack(">I", sums[4:HEADER])
+    told = [one for (one,) in iter_unpack(">I", sums[HEADER : HEADER + (len(sums) - HEADER) // 4 * 4])]
+    return width > 0 and told == [crc32(content[start : start + width]) for start in range(0, len(content), width)]

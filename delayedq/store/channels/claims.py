@@ -81,7 +81,6 @@ class ChannelTurn:
         self._named: set[int] = set()
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
-        self._unknown: Collection[tuple[str, str]] = ()
         #: Seconds after which it is worth to ask again.
         self._again: list[float] = []
 
@@ -97,13 +96,14 @@ class ChannelTurn:
         for group, rules in served:
             if group.is_ready:
                 self._serve(group, rules)
-        return ChannelClaim(self._claimed, self._due_in(), self._unknown)
+        return ChannelClaim(self._claimed, self._due_in())
 
     def _served(self, around: Surroundings) -> list[tuple[Group, Rules]]:
         self._groups = around.groups
         groups = [g for g in around.groups if g.queue not in around.queues_paused and g.kind not in around.kinds_paused]
         given = [(group, self._request.rules(group.queue, group.kind)) for group in groups]
-        self._unknown = [(group.queue, group.kind) for group, rules in given if rules is None and group.is_ready]
+        for group in (group for group, rules in given if rules is None and group.is_ready):
+            self._request.tell_unknown(group.queue, group.kind)
         return [(group, rules) for group, rules in given if rules is not None and not isinstance(rules, Elsewhere)]
 
     def _due_in(self) -> float | None:

@@ -39,10 +39,15 @@ class Held(NamedTuple):
     until: datetime | None
 
 
+def nobody(queue: str, kind: str) -> None:
+    """Nobody wants to know."""
+
+
 class ChannelRequest(NamedTuple):
     """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for those Elsewhere.
 
-    expired: whether places of leases that ran out may be given away; else what carries a lease runs.
+    expired: whether places of leases that ran out may be given away; else what carries a lease runs. tell_unknown: is
+    called with the queue and the kind of each group that is in turn, and that has no rules.
     """
 
     rules: Callable[[str, str], Rules | None]
@@ -51,17 +56,14 @@ class ChannelRequest(NamedTuple):
     worker: str
     token: int
     expired: bool = True
+    tell_unknown: Callable[[str, str], object] = nobody
 
 
 class ChannelClaim(NamedTuple):
-    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended.
-
-    unknown: the queues and kinds that are in turn, and for which there were no rules.
-    """
+    """What was claimed, and in how many seconds to ask again; None: when something was offered or ended."""
 
     claimed: list[Claimed]
     due_in: float | None = None
-    unknown: Collection[tuple[str, str]] = ()
 
 
 # What the store reads and writes of channels. These are rows of the models of the same names, without Django's cost.

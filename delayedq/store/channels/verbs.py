@@ -20,6 +20,7 @@ from delayedq.store.channels.requests import (
     ScopeState,
     Surroundings,
     Told,
+    nobody,
 )
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
@@ -60,11 +61,12 @@ class Channels(ABC):
         token: int | None = None,
         *,
         expired: bool = True,
+        tell_unknown: Callable[[str, str], object] = nobody,
     ) -> ChannelClaim:
         """Lease up to `limit` messages that are due in channels, as far as their limits have room, in fair turn.
 
         `rules` tells the limits of a queue and a kind; None: its messages are not claimed. Without anything to do it
-        only reads. expired: see `ChannelRequest`.
+        only reads. expired, tell_unknown: see `ChannelRequest`.
         """
         coming = self.coming()
         if not coming.is_now:
@@ -72,7 +74,7 @@ class Channels(ABC):
             due_in = None if until is None else max(0.0, (until - self.now()).total_seconds())
             if due_in is None or due_in > 0:
                 return ChannelClaim([], due_in)
-        request = ChannelRequest(rules, limit, lease, worker, token or new_token(), expired)
+        request = ChannelRequest(rules, limit, lease, worker, token or new_token(), expired, tell_unknown)
         with self.database.atomic(savepoint=False):
             return self._claim_channels(request, self.lock_channels(), NOTHING)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JNetworkError
 
@@ -285,3 +286,23 @@ def test_what_is_damaged_is_proven_from_its_bytes(archiving, lake):
     gone.unlink()
 
     assert {file.path for file in damaged(lake.table, files)} == {files[0].path, files[1].path}
+
+
+@ONE_STORE
+@pytest.mark.parametrize("beside", [True, False], ids=["with Hadoop's checksums", "without, as in S3"])
+def test_a_single_wrong_bit_is_damage_wherever_it_is(archiving, lake, beside):
+    """Spark refuses such a file; if nothing else did, its batch could be neither completed nor given up."""
+    history(40, days=1)
+    list(archiving().run(NOW))
+    file = next(iter(lake.table.snapshot().files))
+    path = Path(lake.path, file.path)
+    content = path.read_bytes()
+    if not beside:
+        path.with_name(f".{path.name}.crc").unlink()
+    right = pq.read_table(path)
+    missed = []
+    for place in range(0, len(content), 7):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1 << place % 8]) + content[place + 1 :])
+        if not damaged(lake.table, [file]) and (beside or pq.read_table(path) != right):
+            missed.append(place)
+    assert missed == []
