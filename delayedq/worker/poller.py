@@ -42,8 +42,9 @@ ROUTINE_REST, WANTED_REST = 20, 5
 YIELD = 0.005
 #: Seconds that a listener has to hear its own notification, and the poll interval of a worker whose listener is deaf.
 PROOF_TIMEOUT, DEAF_INTERVAL = 5.0, 0.5
-#: Seconds until it listens again after it got no connection for that, or has spared it for others.
-LISTEN_AGAIN = 30.0
+#: Seconds until it listens again after it got no connection for that, or has spared it for others; twice as many after
+#: each failure, as a connection to an address that does not answer takes long, and nothing is scanned meanwhile.
+LISTEN_AGAIN, LISTEN_AGAIN_AT_LAST = 30.0, 600.0
 #: The connection of LISTEN is spared if others have none for 1 s. If they have none yet, it looks again after 0.1 s.
 SPARE_AFTER, LOOK_AGAIN = 1.0, 0.1
 OTHERS_LACK = "other parts of this worker have no connection to the database"
@@ -85,6 +86,7 @@ class Poller(threading.Thread):
         #: When to listen again, and since when other parts of this worker have no connection.
         self._listen_at, self._others_lack_since = float("inf"), float("inf")
         self._scanned_at = 0.0
+        self._listen_pause = LISTEN_AGAIN
         #: The next scan that is planned; no scan may begin before `_may_scan_at`, when the last one has rested enough.
         self._next_scan_at = 0.0
         self._may_scan_at = 0.0
@@ -170,11 +172,13 @@ class Poller(threading.Thread):
             with self._wait:
                 self._listener = self._store.listener()
         except Error as error:
-            self._listen_at = time.monotonic() + LISTEN_AGAIN
+            self._listen_at = time.monotonic() + self._listen_pause
+            self._listen_pause = min(2 * self._listen_pause, LISTEN_AGAIN_AT_LAST)
             self._go_without(f"it has no connection of its own for LISTEN ({str(error).strip()})")
             return
         with self._wait:
             self._listener.begin_proof()
+        self._listen_pause = LISTEN_AGAIN
         self._proof_ends_at = time.monotonic() + PROOF_TIMEOUT
         self._next_scan_at = 0.0  # offers until now were not heard
 
