@@ -37,24 +37,30 @@ class Templates:
         self._templates: dict[frozenset[tuple[str, str]], Template] = {}
 
     def start(self, words: list[str], environment: dict[str, str]) -> subprocess.Popen[str] | Forked:
-        """`python -m django`, with its output and its errors in one pipe, in a session of its own."""
+        """`python -m django`, with its output and its errors in one pipe, in a session of its own.
+
+        With --reload it starts cold: it starts itself again, in the way in which it was started.
+        """
         environment = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
+        if "--reload" not in words and (template := self._template(environment)):
+            return template.fork(words)
+        return subprocess.Popen(
+            [sys.executable, "-m", "django", *words],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def _template(self, environment: dict[str, str]) -> Template | None:
+        """The one of this environment; None if there is none yet."""
         key = frozenset(environment.items())
-        template = self._templates.get(key)
-        if template is None and key in self._seen and len(self._templates) < MOST:
-            template = self._templates[key] = Template(environment)
+        if key not in self._templates and key in self._seen and len(self._templates) < MOST:
+            self._templates[key] = Template(environment)
         self._seen.add(key)
-        if template is None:
-            return subprocess.Popen(
-                [sys.executable, "-m", "django", *words],
-                cwd=ROOT,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-        return template.fork(words)
+        return self._templates.get(key)
 
     def pids(self) -> set[str]:
         return {str(one.process.pid) for one in self._templates.values()}
