@@ -143,7 +143,7 @@ class Poller(threading.Thread):
             self._stop_listening()
 
     def _listen_or_spare(self) -> None:
-        """Listen, unless the loop, cron or the keeper has no connection: then that of LISTEN is spared for them.
+        """Listen, unless the loop, cron or the keeper has had no connection for a while: then that of LISTEN is spared.
 
         Not during an outage, when this thread has none either: then it would be deaf for longer than that.
         """
@@ -159,7 +159,7 @@ class Poller(threading.Thread):
                 self._listen_at = moment + LISTEN_AGAIN
                 self._go_without(OTHERS_LACK)
         elif moment >= self._listen_at:
-            if lack_for < 0:
+            if lack_for < SPARE_AFTER:
                 self._listen()
                 return
             self._listen_at = moment + LOOK_AGAIN
