@@ -75,7 +75,8 @@ class CronBeat(threading.Thread):
             with self._wait:
                 self._beats.beat(going=lambda: not self._stopped.is_set())
         except LOST as error:
-            self._outage.begin(error, "cron")
+            lacks_connection = connections[self._store.alias].connection is None
+            self._outage.begin(error, "cron", lacks_connection=lacks_connection)
             connections[self._store.alias].close()
             self._pause = RETRY
             return

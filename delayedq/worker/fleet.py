@@ -119,7 +119,6 @@ class Fleet:
         self._keeper_pipe, far_end = fork.Pipe()
         for leases in self._all_leases:
             leases.let_claim_expired(0)  # until the keeper has renewed
-            leases.tell_keeper_away(True)
 
         def keep() -> None:
             self._keeper_pipe.close()

@@ -136,17 +136,19 @@ class LeaseKeeper:
                 self._releases.go_on()
 
     def _work(self) -> None:
+        lacks_connection = False
         try:
             for step in self._steps:
                 with self._wait:
                     step()
         except Error as error:
+            lacks_connection = connections[self._store.alias].connection is None
             self._outage.begin(error)
             connections[self._store.alias].close()
         else:
             self._outage.end()
         for leases in self._all_leases:
-            leases.tell_keeper_away(self._outage.is_on)
+            leases.tell_keeper_lacks_connection(lacks_connection)
 
     def _keep_if_due(self) -> None:
         if time.monotonic() >= self._renew_at:

@@ -233,7 +233,7 @@ class Loop:
         if round_trip.error is not None:
             if not isinstance(round_trip.error, Error):
                 raise round_trip.error
-            self._outage.begin(round_trip.error)
+            self._outage.begin(round_trip.error, lacks_connection=round_trip.lacks_connection)
             return
         self._outage.end()
         self._pool.round_trip_took(round_trip.ended_at - round_trip.began_at)

@@ -23,6 +23,7 @@ REMIND_EVERY = 60.0
 class _Failures(NamedTuple):
     number: int
     retry_at: float
+    lacks_connection: bool
 
 
 class Outage:
@@ -39,15 +40,18 @@ class Outage:
         self._failures: dict[str, _Failures] = {}
         self._began = self._told = 0.0
 
-    def begin(self, error: Error, part: str = "loop") -> float:
-        """The part has failed: returns the seconds until its next try, longer after each failure, with jitter."""
+    def begin(self, error: Error, part: str = "loop", *, lacks_connection: bool = False) -> float:
+        """The part has failed: returns the seconds until its next try, longer after each failure, with jitter.
+
+        lacks_connection: it got no connection at all.
+        """
         moment = time.monotonic()
         with self._lock:
             if not self._failures:
                 self._began, self._told = moment, float("-inf")
             count = self._failures[part].number + 1 if part in self._failures else 1
             pause = min(RECONNECTING(count).total_seconds(), self._longest_pause)
-            self._failures[part] = _Failures(count, moment + pause)
+            self._failures[part] = _Failures(count, moment + pause, lacks_connection)
             silent = moment - self._told < REMIND_EVERY
             if not silent:
                 self._told = moment
@@ -77,9 +81,9 @@ class Outage:
         """True from the first failure of any part until all that failed have had an answer."""
         return bool(self._failures)
 
-    def is_on_beside(self, part: str) -> bool:
-        """True while another part has had no answer."""
-        return any(failed != part for failed in [*self._failures])
+    def another_lacks_connection(self, part: str) -> bool:
+        """True while another part than this one gets no connection."""
+        return any(failed.lacks_connection for other, failed in [*self._failures.items()] if other != part)
 
     def lasts(self, part: str = "loop") -> bool:
         """True until the next try of this part."""

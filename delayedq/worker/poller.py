@@ -148,7 +148,10 @@ class Poller(threading.Thread):
         Not during an outage, when this thread has none either: then it would be deaf for longer than that.
         """
         moment = time.monotonic()
-        if not (self._outage.is_on_beside("poller") or (self._leases is not None and self._leases.keeper_is_away)):
+        if not (
+            self._outage.another_lacks_connection("poller")
+            or (self._leases is not None and self._leases.keeper_lacks_connection)
+        ):
             self._others_lack_since = float("inf")
         elif self._others_lack_since == float("inf"):
             self._others_lack_since = moment

@@ -21,7 +21,7 @@ _FREE, _HELD, _STARTED = 0, 1, 2
 #: The words about the process, behind the columns.
 (
     _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _AWAY, _CLAIM_EXPIRED_UNTIL, _ASKED,
-    _KEEPER_AWAY, _CLAIMS,
+    _KEEPER_LACKS, _CLAIMS,
 ) = range(12)  # fmt: skip
 #: What an operator may ask of the process, as the word of it; 0: nothing.
 _REQUESTS: tuple[Request | None, ...] = (None, *Request)
@@ -44,7 +44,7 @@ class SharedLeases:
     And words about the process: when its loop last gave out work and last turned, its id (0: there is none), when it
     started (as /proc has it, and as `time.monotonic()` has it), how many of its threads are lost, whether its listener
     is deaf, whether its database is away, until when it may claim expired leases, what an operator asks of it and
-    whether the database does not answer the keeper (the keeper writes these three), the tokens of claims of which not
+    whether the keeper gets no connection (the keeper writes these three), the tokens of claims of which not
     all that they leased is entered, and of claims that were given up, as their answer was lost.
     """
 
@@ -129,9 +129,9 @@ class SharedLeases:
         return _REQUESTS[self._process[_ASKED]]
 
     @property
-    def keeper_is_away(self) -> bool:
-        """Whether the keeper has no connection to the database, or not yet."""
-        return bool(self._process[_KEEPER_AWAY])
+    def keeper_lacks_connection(self) -> bool:
+        """Whether the keeper gets no connection to the database."""
+        return bool(self._process[_KEEPER_LACKS])
 
     def may_claim_expired(self) -> bool:
         """Have renewals gone through lately? Otherwise the leases of other workers may have expired unrenewed."""
@@ -213,9 +213,9 @@ class SharedLeases:
         """Allow it for this many seconds from now; 0 forbids it."""
         self._process[_CLAIM_EXPIRED_UNTIL] = _milliseconds() + int(seconds * 1000)
 
-    def tell_keeper_away(self, away: bool) -> None:
-        """Tell the process whether the database does not answer the keeper: it may lack a connection."""
-        self._process[_KEEPER_AWAY] = away
+    def tell_keeper_lacks_connection(self, lacks: bool) -> None:
+        """Tell the process whether the keeper gets no connection to the database."""
+        self._process[_KEEPER_LACKS] = lacks
 
     def ask(self, request: Request | None) -> None:
         """Tell the process what an operator asks of it."""

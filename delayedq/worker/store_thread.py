@@ -77,6 +77,8 @@ class RoundTrip:
     #: In how many seconds to claim from channels; None: nobody knows of anything to claim.
     channels_due_in: float | None = None
     error: BaseException | None = None
+    #: Has it failed since there was no connection?
+    lacks_connection: bool = False
 
     @property
     def claims(self) -> bool:
@@ -148,6 +150,7 @@ class StoreThread(threading.Thread):
 
     def _fail(self, round_trip: RoundTrip, error: BaseException, unsure: Collection[int]) -> None:
         round_trip.error = error
+        round_trip.lacks_connection = connections[self._store.alias].connection is None
         self._unsure.update(unsure)
         settled = round_trip.answer.settled
         round_trip.answer = SettledAndClaimed([], settled._replace(busy=settled.busy.union(unsure)))
