@@ -150,11 +150,11 @@ class StoreThread(threading.Thread):
 
     def _fail(self, round_trip: RoundTrip, error: BaseException, unsure: Collection[int]) -> None:
         round_trip.error = error
-        round_trip.lacks_connection = connections[self._store.alias].connection is None
         self._unsure.update(unsure)
         settled = round_trip.answer.settled
         round_trip.answer = SettledAndClaimed([], settled._replace(busy=settled.busy.union(unsure)))
         with suppress(Exception):
+            round_trip.lacks_connection = connections[self._store.alias].connection is None
             connections[self._store.alias].close()
 
     def _make(self, round_trip: RoundTrip) -> None:
