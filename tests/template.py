@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from io import TextIOWrapper
 
 ROOT = Path(__file__).parents[1]
-
-
 #: At most so many templates of one process of pytest; each takes 60 MB.
 MOST = 8
 
@@ -82,6 +80,7 @@ class Template:
         )
         far_end.close()
         self._lock = Lock()
+        self._forked = 0
         self._ended: dict[int, int] = {}
 
     def fork(self, words: list[str]) -> Forked:
@@ -91,24 +90,25 @@ class Template:
         finally:
             os.close(write_end)
         with self._lock:
-            while (told := self._receive(None)) is not None and told >= 0:
-                pass
-        assert told is not None
-        return Forked(self, -told, read_end)
+            self._forked = 0
+            while not self._forked:
+                self._receive(None)
+            return Forked(self, self._forked, read_end)
 
-    def _receive(self, seconds: float | None) -> int | None:
-        """The pid of a new process, negative; that of one that has ended; None: nothing came."""
+    def _receive(self, seconds: float | None) -> bool:
+        """Hear of a process that was forked, or that has ended; False: of none in so many seconds."""
         self._socket.settimeout(seconds)
         try:
             data = self._socket.recv(64)
         except (TimeoutError, BlockingIOError):
-            return None
+            return False
         assert data, "The template has ended."
-        numbers = array.array("q", data)
-        if len(numbers) == 1:
-            return -numbers[0]
-        self._ended[numbers[0]] = os.waitstatus_to_exitcode(numbers[1])
-        return numbers[0]
+        pid, *status = array.array("q", data)
+        if status:
+            self._ended[pid] = os.waitstatus_to_exitcode(status[0])
+        else:
+            self._forked = pid
+        return True
 
     def ended(self, pid: int, seconds: float) -> int | None:
         """The exit code of a process that has ended, or does within so many seconds."""
@@ -116,7 +116,7 @@ class Template:
         with self._lock:
             while pid not in self._ended:
                 left = max(0.0, give_up_at - time.monotonic())
-                if self._receive(left) is None and left <= 0:
+                if not self._receive(left) and left <= 0:
                     return None
         return self._ended[pid]
 
@@ -133,7 +133,7 @@ class Forked:
         self.pid = pid
         self.stdout: TextIOWrapper = os.fdopen(read_end, "r", encoding="utf-8", errors="replace")
         self.returncode: int | None = None
-        self._before = b""
+        self._written = b""
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -149,21 +149,17 @@ class Forked:
 
     def communicate(self, timeout: float = 600.0) -> tuple[str, None]:
         """Read what it and its children write, until all have closed the pipe, and wait for its end."""
-        give_up_at, written = time.monotonic() + timeout, b""
-        if not self.stdout.closed:
-            while chunk := self._read(give_up_at - time.monotonic(), written, timeout):
-                written += chunk
-            self.stdout.close()
+        give_up_at = time.monotonic() + timeout
+        while not self.stdout.closed:
+            descriptor = self.stdout.fileno()
+            if not select.select([descriptor], [], [], max(0.0, give_up_at - time.monotonic()))[0]:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout, self._written)
+            chunk = os.read(descriptor, 65_536)
+            self._written += chunk
+            if not chunk:
+                self.stdout.close()
         self.wait(max(0.0, give_up_at - time.monotonic()))
-        return (self._before + written).decode(errors="replace"), None
-
-    def _read(self, seconds: float, written: bytes, timeout: float) -> bytes:
-        """Raises TimeoutExpired; what was read by then is read again by the next call."""
-        descriptor = self.stdout.fileno()
-        if not select.select([descriptor], [], [], max(0.0, seconds))[0]:
-            self._before += written
-            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout, self._before)
-        return os.read(descriptor, 65_536)
+        return self._written.decode(errors="replace"), None
 
     def send_signal(self, number: int) -> None:
         if self.poll() is None:

@@ -40,6 +40,12 @@ MOST_AHEAD = 5_000
 ERROR_LENGTH = 200
 
 
+def due_in(store: Store, lane: Lane, now: datetime) -> QuerySet[Message]:
+    """The messages of this lane that are due, and that nobody holds."""
+    messages = Message.objects.using(store.alias).filter(queue=lane.queue, priority=lane.priority)
+    return messages.filter(is_free(now), scheduled_at__lte=now)
+
+
 class Reason(StrEnum):
     """The kind of an answer."""
 
@@ -287,8 +293,7 @@ class Waiting:
         return [lane for lane in lanes if all(serves(worker, lane.queue) for worker in workers)]
 
     def _due(self, lane: Lane) -> QuerySet[Message]:
-        messages = Message.objects.using(self.store.alias).filter(queue=lane.queue, priority=lane.priority)
-        return messages.filter(is_free(self.now), scheduled_at__lte=self.now)
+        return due_in(self.store, lane, self.now)
 
     def _busy(self, workers: list[Worker]) -> Iterator[Answer]:
         threads, running = sum(w.threads for w in workers), sum(len(running_ids(w)) for w in workers)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error
 
-from delayedq.models import Message, is_free
-from delayedq.operations.explain import Waiting
+from delayedq.models import Message
+from delayedq.operations.explain import Waiting, due_in
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Lane
 
 logger = logging.getLogger("delayedq")
 
@@ -47,7 +46,7 @@ def leftovers(store: Store, serves: Callable[[str], bool]) -> list[Leftover]:
     for lane in store.lanes():
         if BARE in lane.queue or not serves(lane.queue):
             continue
-        rows = _due(store, lane, now)
+        rows = due_in(store, lane, now).order_by("scheduled_at").values_list("id", "kind")[:LOOK]
         is_cut = is_cut or len(rows) == LOOK
         for id_, kind in rows:
             found[lane.queue, kind] += 1
@@ -56,12 +55,6 @@ def leftovers(store: Store, serves: Callable[[str], bool]) -> list[Leftover]:
         Leftover(queue, kind, number, is_cut, _why(store, first[queue, kind], now))
         for (queue, kind), number in found.most_common(MOST)
     ]
-
-
-def _due(store: Store, lane: Lane, now: datetime) -> list[tuple[int, str]]:
-    waiting = Message.objects.using(store.alias).filter(queue=lane.queue, priority=lane.priority)
-    due = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at")
-    return list(due.values_list("id", "kind")[:LOOK])
 
 
 def _why(store: Store, id_: int, now: datetime) -> str:

@@ -18,10 +18,11 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext as _
 
 from delayedq.cron.beat import SETTINGS
-from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out, is_free
+from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out
 from delayedq.operations.archived import Trouble, archive_troubles
 from delayedq.operations.browsing import scan_live
 from delayedq.operations.error_groups import KNOWN
+from delayedq.operations.explain import due_in
 from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
 from delayedq.operations.limited_waits import waits
 from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged
@@ -111,8 +112,7 @@ def _backlogs(store: Store, paused: Sequence[PausedQueue], now: datetime) -> dic
     lanes = [lane for lane in store.lanes() if lane.queue in names] if names else []
     found: dict[str, datetime] = {}
     for lane in lanes[: 2 * MOST]:
-        waiting = Message.objects.using(store.alias).filter(queue=lane.queue, priority=lane.priority)
-        due = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at")
+        due = due_in(store, lane, now).order_by("scheduled_at")
         for since in due.values_list("scheduled_at", flat=True)[:1]:
             found[lane.queue] = min(since, found.get(lane.queue, since))
     return found

@@ -57,12 +57,17 @@ def refuse_own_end(claimed: Claimed, alias: str) -> None:
     """
     held = False
     with suppress(Error):
-        held = Message.objects.using(alias).filter(id=claimed.id, lease_token=claimed.token).leased().exists()
+        held = _under_lease(claimed, alias).leased().exists()
     if held:
         raise LeaseLost(
             f"What {claimed.kind} did has ended its own message {claimed.id} in the transaction that shall end it, so "
             "all of that was rolled back. A task ends its own message by raising delayedq.Cancel()."
         ) from None
+
+
+def _under_lease(claimed: Claimed, alias: str) -> MessageQuerySet:
+    """The message, unless another attempt holds it, or it has ended."""
+    return Message.objects.using(alias).filter(id=claimed.id, lease_token=claimed.token)
 
 
 class ExactlyOnceCommit:
@@ -98,8 +103,7 @@ class ExactlyOnceCommit:
                 write_last([self._attempt], patience=0.0)
 
     def _held(self) -> MessageQuerySet:
-        claimed = self._attempt.claimed
-        return Message.objects.using(self.alias).filter(id=claimed.id, lease_token=claimed.token)
+        return _under_lease(self._attempt.claimed, self.alias)
 
     def _given_back(self) -> bool:
         """True if a message that was replaced has been given back: it has no history row, but its lease is gone."""

@@ -172,12 +172,13 @@ def restore(*, failed: bool = False, task: str = "a task") -> None:
     django.db.Error.
     """
     for connection, session in [*(_opened.sessions or {}).items()]:
-        if session.used and not failed and (connection.in_atomic_block or not connection.autocommit):
+        in_transaction = connection.in_atomic_block or not connection.autocommit
+        if in_transaction and session.used and not failed:
             logger.warning(
                 "%s has left a transaction open on %r: what it wrote there is rolled back. It should commit, call "
                 "set_autocommit(True), or use transaction.atomic().", task, connection.alias,
             )  # fmt: skip
-        if connection.in_atomic_block or not connection.autocommit or session.is_changed() or _is_closed(session):
+        if in_transaction or session.is_changed() or _is_closed(session):
             _drop(connection)
             continue
         if connection.queries_log:
