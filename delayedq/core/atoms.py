@@ -6,7 +6,7 @@ The texts are identical to those of the general path in `serialization`.
 
 from __future__ import annotations
 
-from json import dumps
+import json
 from math import isfinite
 from types import NoneType
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ def _float(value: float) -> str:
 def _str(value: str) -> str:
     if is_torn(value):
         raise NoAtom
-    return dumps(value)
+    return json.dumps(value)
 
 
 _TEXTS: dict[type, Callable[[Any], str]] = {

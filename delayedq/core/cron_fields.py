@@ -31,7 +31,8 @@ from delayedq.exceptions import InvalidSchedule
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
+DAY = timedelta(days=1)
+MINUTE = timedelta(minutes=1)
 
 ALIASES = {
     "@annually": "0 0 1 1 *",

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from delayedq.core.cron_fields import LocalTimes
 
-DAY, SECOND = timedelta(days=1), timedelta(seconds=1)
+DAY = timedelta(days=1)
+SECOND = timedelta(seconds=1)
 
 #: The first and the last year are left out: there a local time may be outside the range of a datetime.
 EARLIEST, LATEST = datetime(2, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Permission, PermissionsMixin
 from django.db.models import Q
 from django.forms.fields import InvalidJSONInput
 from django.utils import timezone
-from django.utils.translation import gettext_lazy as _
+from django.utils.translation import gettext_lazy
 
 from delayedq.desk.models import Comment, DeskQueue
 from delayedq.desk.rules import active_users
@@ -44,7 +44,7 @@ class ResultField(forms.JSONField):
 class ResultForm(forms.Form):
     """The decision of a task that has no form of its own."""
 
-    value = ResultField(label=_("Result"), help_text=_("As JSON."), required=False)
+    value = ResultField(label=gettext_lazy("Result"), help_text=gettext_lazy("As JSON."), required=False)
 
     def result(self) -> Any:
         return self.cleaned_data["value"]
@@ -70,9 +70,9 @@ def initial_of(form: Any, result: Any) -> dict[str, Any] | None:
 
 class PostponeForm(forms.Form):
     until = forms.DateTimeField(
-        label=_("Follow-up date"), widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
+        label=gettext_lazy("Follow-up date"), widget=forms.DateTimeInput(attrs={"type": "datetime-local"}, format="%Y-%m-%dT%H:%M")
     )
-    why = forms.CharField(label=_("Why"), max_length=2_000, required=False)
+    why = forms.CharField(label=gettext_lazy("Why"), max_length=2_000, required=False)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -80,13 +80,13 @@ class PostponeForm(forms.Form):
 
 
 class SendBackForm(forms.Form):
-    why = forms.CharField(label=_("What is wrong"), max_length=2_000)
+    why = forms.CharField(label=gettext_lazy("What is wrong"), max_length=2_000)
 
 
 class AssignForm(forms.Form):
     """Offers who may work on the queue; anybody who is active may be entered, and is refused with the reason."""
 
-    user: Any = forms.ModelChoiceField(queryset=None, label=_("Assign to"))
+    user: Any = forms.ModelChoiceField(queryset=None, label=gettext_lazy("Assign to"))
 
     def __init__(self, *args: Any, queue: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,11 +113,11 @@ class CommentForm(forms.ModelForm):  # type: ignore[type-arg]  # Django does not
     class Meta:
         model = Comment
         fields = ("text", "attachment")
-        labels = {"text": _("Comment"), "attachment": _("File")}  # noqa: RUF012 - as Django writes it
+        labels = {"text": gettext_lazy("Comment"), "attachment": gettext_lazy("File")}  # noqa: RUF012 - as Django writes it
         widgets = {"text": forms.Textarea(attrs={"rows": 3})}  # noqa: RUF012
 
     def clean(self) -> dict[str, Any]:
         given: dict[str, Any] = super().clean() or self.cleaned_data
         if not given.get("text") and not given.get("attachment"):
-            self.add_error("text", forms.ValidationError(_("Write something, or add a file.")))
+            self.add_error("text", forms.ValidationError(gettext_lazy("Write something, or add a file.")))
         return given

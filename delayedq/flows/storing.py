@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, groupby, islice
+import itertools
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.flows import MAX_WAITING, RESULT, StepState, When, flow_of, step_id
@@ -193,7 +194,7 @@ class _Storing:
             calls = iter(run)
             first = next(calls)
             self._check_task(first.task)
-            given = (call.call(node.incoming) for call in chain([first], calls))
+            given = (call.call(node.incoming) for call in itertools.chain([first], calls))
             yield from first.task.offers(given, first.task.run_after, step=own)
 
     def _fill(self, flow: int, chunk_size: int, begun: StepState) -> None:
@@ -253,7 +254,7 @@ def _first(node: Node) -> Signature | None:
         node.was_read = True  # an iterator that raises has ended: read once more, it would be an empty group
         first = next(calls, None)
         node.was_read = False
-        node.calls = [] if first is None else chain([first], calls)
+        node.calls = [] if first is None else itertools.chain([first], calls)
     if first is not None:
         _task_of(first)
     return first
