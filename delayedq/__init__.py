@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
-    from delayedq.core.limiting import Limit, Rate
-    from delayedq.flows.graph import Flow
-    from delayedq.flows.parts import chain, group, map_
+    from delayedq.core.limit import Limit, Rate
+    from delayedq.flows.graph import Flow, chain, group, map_
     from delayedq.flows.result import FlowResult, get_flow
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
     from delayedq.results.cancelling import Cancellation
@@ -18,8 +17,8 @@ if TYPE_CHECKING:
     from delayedq.results.waiting import as_completed, as_completed_async, await_all, wait_all
     from delayedq.store.protocol import OfferOutcome
     from delayedq.tasks import Task, current_message, task
+    from delayedq.tasks.current import track
     from delayedq.tasks.scheduling import Call, Scheduled
-    from delayedq.tasks.tracking import track
 
 __all__ = [
     "Acknowledgement",
@@ -58,16 +57,15 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "delayedq.results.cancelling": {"Cancellation"},
-    "delayedq.flows.graph": {"Flow"},
-    "delayedq.flows.parts": {"chain", "group", "map_"},
+    "delayedq.flows.graph": {"Flow", "chain", "group", "map_"},
     "delayedq.flows.result": {"FlowResult", "get_flow"},
-    "delayedq.core.limiting": {"Limit", "Rate"},
+    "delayedq.core.limit": {"Limit", "Rate"},
     "delayedq.results.message": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
     "delayedq.tasks.scheduling": {"Call", "Scheduled"},
     "delayedq.store.protocol": {"OfferOutcome"},
     "delayedq.tasks": {"Task", "current_message", "task"},
-    "delayedq.tasks.tracking": {"track"},
+    "delayedq.tasks.current": {"track"},
     "delayedq.results.waiting": {"as_completed", "as_completed_async", "await_all", "wait_all"},
 }
 

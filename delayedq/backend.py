@@ -32,7 +32,7 @@ from delayedq.store.channels.offers import unschedule_and_tell
 from delayedq.store.protocol import OfferOutcome
 from delayedq.tasks import Task
 from delayedq.tasks.channels import is_strict
-from delayedq.tasks.defaults import read_options
+from delayedq.tasks.options import read_options
 from delayedq.tasks.scheduling import Scheduled
 
 if TYPE_CHECKING:

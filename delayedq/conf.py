@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
-from delayedq.core.limiting import Limit
-from delayedq.core.limits import MAX_PAYLOAD_BYTES, NAME_LENGTH, is_storable
+from delayedq.core.bounds import MAX_PAYLOAD_BYTES, NAME_LENGTH, is_storable
+from delayedq.core.limit import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -12,13 +12,12 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from delayedq.core.channels import channel_id
-from delayedq.core.limiting import Limit, Rate
-from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.core.bounds import NAME_LENGTH, is_storable
+from delayedq.core.limit import Limit, Rate, channel_id
 from delayedq.exceptions import InvalidLimit
 from delayedq.store import default_store
 from delayedq.store.channels.offers import tell_channel
-from delayedq.store.channels.requests import Elsewhere, Rules
+from delayedq.store.channels.requests import ForeignRules, Rules
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
@@ -223,7 +222,7 @@ def rules_for(serves: Callable[[str], bool]) -> Callable[[str, str], Rules | Non
         task = registered.get(kind)
         if task is None:
             return None
-        return rules_of(task, queue) if serves(queue) else Elsewhere(*rules_of(task, queue))
+        return rules_of(task, queue) if serves(queue) else ForeignRules(*rules_of(task, queue))
 
     return rules
 

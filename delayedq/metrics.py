@@ -19,7 +19,7 @@ from django.http import HttpResponse
 from delayedq.conf import ExtraMissing, note_missing
 from delayedq.extras import told
 from delayedq.operations.backlogs import Backlog, backlog
-from delayedq.operations.databases import all_databases
+from delayedq.operations.queues import all_databases
 from delayedq.store import store_for
 from delayedq.worker.tally import BOUNDS, Counts, Tallies
 

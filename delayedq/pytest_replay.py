@@ -60,7 +60,7 @@ class ReplayFile(pytest.Module):
         return sys.modules[__name__]
 
     def collect(self) -> Iterator[pytest.Item]:
-        from delayedq.testing.history_files import HistoryFileError, open_history
+        from delayedq.testing.replay import HistoryFileError, open_history
 
         if self._plugin.collected:
             return

@@ -21,13 +21,10 @@ from django.core.exceptions import ImproperlyConfigured
 
 from delayedq.conf import get_settings
 from delayedq.core.serialization import dumps, loads
-from delayedq.cron import changing
+from delayedq.cron import visiting
 from delayedq.cron.beat import CHUNK, SETTINGS
-from delayedq.cron.changing import empty
 from delayedq.cron.definitions import read, read_stored
-from delayedq.cron.placing import lock, together
-from delayedq.cron.telling import tell_changed
-from delayedq.cron.visiting import Visited, bring_up_to_date, write
+from delayedq.cron.visiting import ScheduleVisit, bring_up_to_date, empty, lock, tell_changed, together, write
 from delayedq.exceptions import InvalidSchedule, QueueFull
 from delayedq.models import CronSchedule
 from delayedq.store import default_store
@@ -117,7 +114,7 @@ def _create_some(store: Store, some: Sequence[tuple[dict[str, Any], Definition]]
         row.definition = dumps({key: value for key, value in given.items() if key != "enabled"})
         tell_changed(store, row.name, "created", 0)
         if definition.enabled:
-            visited.append(Visited(row, definition))
+            visited.append(ScheduleVisit(row, definition))
     write(store, by_name.values(), "definition")
     bring_up_to_date(store, visited, now)
 
@@ -148,7 +145,7 @@ def update(name: str, **changes: Any) -> datetime | None:
         definition = _read(name, given)
         enabled = given.pop("enabled", None)
         if enabled is False:
-            changing.disable(store, row, now)
+            visiting.disable(store, row, now)
         elif enabled and row.disabled_at is not None:
             row.disabled_at = None
             row.covered_until = now
@@ -185,7 +182,7 @@ def disable(name: str) -> bool:
         now = store.now()
         row = _locked(store, name, now)
         was_enabled = row.disabled_at is None
-        changing.disable(store, row, now)
+        visiting.disable(store, row, now)
         return was_enabled
 
     return together(store, work)
@@ -199,7 +196,7 @@ def enable(name: str) -> bool:
         now = store.now()
         row = _locked(store, name, now)
         was_disabled = row.disabled_at is not None
-        changing.enable(store, row, definition_of(row), now)
+        visiting.enable(store, row, definition_of(row), now)
         return was_disabled
 
     return together(store, work)
@@ -265,7 +262,7 @@ def _save(
     if row.disabled_at is not None:
         write(store, [row])
         return None
-    bring_up_to_date(store, [Visited(row, definition)], now)
+    bring_up_to_date(store, [ScheduleVisit(row, definition)], now)
     return row.next_at
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.browsing import find_ended, find_live
-from delayedq.operations.databases import all_databases
 from delayedq.operations.explain import explain as _explain
+from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import printable
 
 if TYPE_CHECKING:

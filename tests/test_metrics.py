@@ -12,7 +12,7 @@ from django.db import connections
 from django.test import RequestFactory
 
 from delayedq import metrics
-from delayedq.core.labels import OTHERS
+from delayedq.core.bounds import OTHERS
 from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs

@@ -12,9 +12,9 @@ from django.core.management import get_commands, load_command_class
 from django.test import Client
 
 from delayedq import metrics
-from delayedq.operations import doctor, doctor_features, doctor_postgresql
-from delayedq.operations.diagnosis import FINAL, HIDDEN, MIGRATIONS, UNCHECKED
-from delayedq.operations.findings import Rule
+from delayedq.operations import doctor
+from delayedq.operations.doctor import FINAL, HIDDEN, MIGRATIONS, UNCHECKED
+from delayedq.operations.rules import Rule
 from delayedq.pipeline import archived
 from delayedq.worker.tally import Counts
 
@@ -42,7 +42,7 @@ def test_the_view_of_the_guide_answers(store, settings):
 
 def test_the_guide_names_every_condition_of_the_doctor():
     table = GUIDE.split("| Condition |")[1].split("\n\n")[0]
-    source = "".join(Path(one.__file__).read_text() for one in (archived, doctor, doctor_features, doctor_postgresql))
+    source = "".join(Path(one.__file__).read_text() for one in (archived, doctor, doctor, doctor))
     rules = map(str, set(Rule) - {Rule.ARCHIVE})  # the troubles of archives have conditions of their own
     known = {*re.findall(r'(?:Diagnosis|Trouble)\(\s*"(.*?)"', source), *rules, *FINAL, MIGRATIONS, UNCHECKED, HIDDEN}
 

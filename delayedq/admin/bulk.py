@@ -22,14 +22,12 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.filters import position_in, position_text
 from delayedq.admin.moments import when
-from delayedq.admin.outcomes import comparisons
 from delayedq.models import Edit
-from delayedq.operations.browsing import id_in
+from delayedq.operations.browsing import id_in, newest_id
 from delayedq.operations.edits import begin
-from delayedq.operations.selecting import newest_id
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
@@ -38,22 +36,66 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
     from django.utils.functional import _StrOrPromise as StrOrPromise
+    from django.utils.safestring import SafeString
 
-    from delayedq.admin.changes import Action, Nothing
+    from delayedq.admin.changes import Action, ActionForm
     from delayedq.admin.filters import Filter
+    from delayedq.core.edits import Place
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
     from delayedq.operations.edits import Progress
 
+# What a change makes of messages, before it is made: the old values of a sample beside the new ones.
+
+
+#: In place of the random number that spreads messages: the middle of what it can be.
+MIDDLE = 0.5
+
+
+class Comparison(NamedTuple):
+    """The time, queue or priority of one message; `after` is "" if it stays."""
+
+    before: SafeString | str
+    after: SafeString | str
+
+
+def comparisons(form: ActionForm, places: Sequence[Place], now: datetime) -> list[Comparison]:
+    """One for each place; none if the form has no valid values yet, or does not change the place of messages."""
+    tried = form if form.is_bound else type(form)(_shown(form))
+    change = tried.change(now) if tried.is_valid() else None
+    if change is None:
+        return []
+    return [compared(place, change(place, now, rank, MIDDLE), now) for rank, place in enumerate(places)]
+
+
+def _shown(form: ActionForm) -> dict[str, object]:
+    """The values that an unbound form shows, as if it was sent so."""
+    return {name: form[name].value() for name in form.fields}
+
+
+def compared(before: Place, after: Place, now: datetime) -> Comparison:
+    if before.queue != after.queue:
+        return Comparison(visible(before.queue), visible(after.queue))
+    if before.priority != after.priority:
+        return Comparison(str(before.priority), str(after.priority))
+    is_same = before.scheduled_at == after.scheduled_at
+    return Comparison(when(before.scheduled_at, now), "" if is_same else when(after.scheduled_at, now))
+
+
+# Bulk
+
+
 SALT = "delayedq.admin.bulk"
+
 #: At most this many messages can be ticked one by one.
 MOST_TICKED = 1_000
+
 #: A confirmation lists at most this many of the messages.
 SAMPLE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class BulkChoice:
     """What was chosen in a list.
 
     `ids`: the ticked messages; None: all that match `query` and have an id up to `upto`. `as_of`: when the list was
@@ -117,10 +159,10 @@ class BulkAdmin(ReadOnlyAdmin):
         """The filter of the list that an address stands for."""
 
     @abstractmethod
-    def preview(self, action: Action, chosen: Chosen) -> Preview: ...
+    def preview(self, action: Action, chosen: BulkChoice) -> Preview: ...
 
     @abstractmethod
-    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
+    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> Progress:
         """Do one part of the edit, beginning after position `after`."""
 
     def offered_actions(self, request: HttpRequest) -> list[Action]:
@@ -173,14 +215,14 @@ class BulkAdmin(ReadOnlyAdmin):
                 request, _("Nothing was chosen, for the filter is not valid: %s") % " ".join(invalid.messages)
             )
 
-    def _chosen(self, request: HttpRequest) -> Chosen:
+    def _chosen(self, request: HttpRequest) -> BulkChoice:
         if signed := request.POST.get("chosen"):
-            return Chosen.of(signed)
+            return BulkChoice.of(signed)
         everything = "everything" in request.POST
         ids = None if everything else _ids(request.POST.getlist("ids")[:MOST_TICKED])
         query = request.POST.get("query", "")
         upto = newest_id(self.store.alias) if everything else 0
-        return Chosen(ids, query, upto, self.store.now(), back=self._return_to(request))
+        return BulkChoice(ids, query, upto, self.store.now(), back=self._return_to(request))
 
     def _return_to(self, request: HttpRequest) -> str:
         """The page that the form names, if it is one of this site; else the list."""
@@ -192,7 +234,9 @@ class BulkAdmin(ReadOnlyAdmin):
         messages.warning(request, warning)
         return HttpResponseRedirect(self.list_url)
 
-    def _confirm(self, request: HttpRequest, action: Action, form: Nothing | None, chosen: Chosen) -> HttpResponse:
+    def _confirm(
+        self, request: HttpRequest, action: Action, form: ActionForm | None, chosen: BulkChoice
+    ) -> HttpResponse:
         """With what each message of a sample becomes: by what was entered, or by what the form shows at first."""
         preview = self.preview(action, chosen)
         form = form or action.form(initial={**_present(action, preview.rows), **request.POST.dict()})
@@ -212,7 +256,7 @@ class BulkAdmin(ReadOnlyAdmin):
 
     # Carrying it out
 
-    def _do(self, request: HttpRequest, action: Action, form: Nothing, chosen: Chosen) -> HttpResponse:
+    def _do(self, request: HttpRequest, action: Action, form: ActionForm, chosen: BulkChoice) -> HttpResponse:
         try:
             ongoing = self._ongoing(request, action)
             edit = self._edit(request, action, form, ongoing.edit)
@@ -236,7 +280,7 @@ class BulkAdmin(ReadOnlyAdmin):
             return Ongoing()
         return Ongoing.of(given["ongoing"], action.name, given.get("chosen", ""))
 
-    def _edit(self, request: HttpRequest, action: Action, form: Nothing, known: int | None) -> Edit:
+    def _edit(self, request: HttpRequest, action: Action, form: ActionForm, known: int | None) -> Edit:
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
         return begin(self.store, action.does, action.described(form), request.user.get_username())
@@ -249,6 +293,7 @@ def demand_filter(request: HttpRequest, query: QueryDict) -> None:
 
 
 UNREADABLE = gettext_lazy("The selection could not be read. Choose again.")
+
 _OWN_FIELDS = {"csrfmiddlewaretoken", "ongoing"}
 
 

@@ -25,11 +25,9 @@ from delayedq.core.edits import (
     Spread,
 )
 from delayedq.exceptions import InvalidMessage
-from delayedq.operations.arguments import ARGUMENTS
-from delayedq.operations.discarding import DISCARD
-from delayedq.operations.edits import CANCEL, RESCHEDULE, RETRY
-from delayedq.operations.schedule_edits import SCHEDULE
-from delayedq.operations.sending import SEND
+from delayedq.operations.edits import CANCEL, DISCARD, RESCHEDULE, RETRY
+from delayedq.operations.schedules import SCHEDULE
+from delayedq.operations.sending import ARGUMENTS, SEND
 from delayedq.operations.wording import exact, span
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
@@ -42,12 +40,14 @@ if TYPE_CHECKING:
     from delayedq.core.edits import Change, Place
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3_600, "days": 86_400}
+
 UNIT_NAMES = [("seconds", _("seconds")), ("minutes", _("minutes")), ("hours", _("hours")), ("days", _("days"))]
+
 #: The longest shift or spread, in seconds.
 CENTURY = 36_525 * UNITS["days"]
 
 
-class Nothing(forms.Form):
+class ActionForm(forms.Form):
     """The form of an action without parameters; base of the others."""
 
     def change(self, now: datetime) -> Change | None:  # noqa: ARG002
@@ -64,12 +64,12 @@ class Nothing(forms.Form):
         return {}
 
 
-class RunNowForm(Nothing):
+class RunNowForm(ActionForm):
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return RunNow()
 
 
-class RescheduleForm(Nothing):
+class RescheduleForm(ActionForm):
     at = Moment(label=_("New time"))
 
     @classmethod
@@ -83,7 +83,7 @@ class RescheduleForm(Nothing):
         return gettext("to %(value)s") % {"value": exact(self.cleaned_data["at"])}
 
 
-class Period(Nothing):
+class Period(ActionForm):
     amount = forms.FloatField(label=_("Amount"))
     unit = forms.ChoiceField(label=_("Unit"), choices=UNIT_NAMES, initial="minutes")
 
@@ -131,7 +131,7 @@ class SpreadForm(Period):
         return gettext("over %(span)s from %(start)s") % {"span": span(self.cleaned_data["period"]), "start": begin}
 
 
-class PriorityForm(Nothing):
+class PriorityForm(ActionForm):
     priority = forms.IntegerField(
         label=_("Priority"),
         min_value=LOWEST_PRIORITY,
@@ -150,7 +150,7 @@ class PriorityForm(Nothing):
         return gettext("to %(value)s") % {"value": self.cleaned_data["priority"]}
 
 
-class QueueForm(Nothing):
+class QueueForm(ActionForm):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.fields["queue"] = queue_field(_("Queue"))
@@ -185,6 +185,7 @@ class RetryForm(SpreadForm):
 
 
 RUN_NOW = "run_now"
+
 KEEP = _("Leave them as they are")
 
 
@@ -193,7 +194,7 @@ class Action:
     name: str
     label: StrOrPromise
     permission: str
-    form: type[Nothing]
+    form: type[ActionForm]
     #: Which kind of edit it is, as in `Edit.action`.
     does: str = RESCHEDULE
     #: Replaces the label in a description with parameters; empty: the label.
@@ -204,7 +205,7 @@ class Action:
     #: Whether messages do not run any more because of it; its button is red.
     is_destructive: bool = False
 
-    def described(self, form: Nothing) -> str:
+    def described(self, form: ActionForm) -> str:
         """The action with its parameters, such as "Shift 2 h later"."""
         return f"{self.verb or self.label} {form.says()}".strip()
 
@@ -254,7 +255,7 @@ LIVE_ACTIONS = {
             "cancel",
             pgettext_lazy("messages", "Cancel"),
             "cancel_message",
-            Nothing,
+            ActionForm,
             CANCEL,
             submit=_("Cancel messages"),
             keep=_("Keep them"),
@@ -262,13 +263,14 @@ LIVE_ACTIONS = {
         ),
     )
 }
+
 ENDED_ACTIONS = {
     "retry": Action("retry", _("Retry"), "retry_message", RetryForm, RETRY, submit=_("Retry dead letters")),
     "discard": Action(
         "discard",
         _("Discard"),
         "discard_message",
-        Nothing,
+        ActionForm,
         DISCARD,
         submit=_("Discard dead letters"),
         keep=_("Keep them"),

@@ -16,11 +16,10 @@ from delayedq import limits
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.moments import when
 from delayedq.admin.schedule_form import Duration
-from delayedq.core.limiting import Rate
-from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.core.bounds import NAME_LENGTH, is_storable
+from delayedq.core.limit import Rate
 from delayedq.exceptions import InvalidLimit, InvalidMessage
-from delayedq.operations.channel_list import MOST_COUNTED, page_of_channels, scopes_now
-from delayedq.operations.channels import terms_of
+from delayedq.operations.channels import MOST_COUNTED, page_of_channels, scopes_now, terms_of
 from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
@@ -31,8 +30,8 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
-    from delayedq.core.limiting import Limit
-    from delayedq.operations.channel_list import Listed, ScopeNow
+    from delayedq.core.limit import Limit
+    from delayedq.operations.channels import Listed, ScopeNow
 
 
 class ChannelFilter(forms.Form):

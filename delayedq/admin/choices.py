@@ -9,7 +9,7 @@ from django.utils.html import format_html, format_html_join
 
 from delayedq.backend import DelayedQBackend
 from delayedq.compat import task_backends
-from delayedq.core.limits import NAME_LENGTH
+from delayedq.core.bounds import NAME_LENGTH
 from delayedq.store import default_store
 from delayedq.store.protocol import BARE
 

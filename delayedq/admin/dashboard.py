@@ -2,56 +2,350 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+from itertools import batched
+from math import ceil, sqrt
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from django.contrib import admin
 from django.http import Http404
-from django.urls import path
+from django.urls import path, reverse
 from django.utils import timezone
+from django.utils.dateformat import format as formatted
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, may, visible
+from delayedq.admin.base import ReadOnlyAdmin, cut, may, visible
 from delayedq.admin.channels import name_of
 from delayedq.admin.charts import Chart, Series, count, seconds
-from delayedq.admin.durations import tables
-from delayedq.admin.heat import heat_map, hours, query_of
-from delayedq.admin.verdict import verdict_of
-from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.admin.finished import query_of
+from delayedq.admin.moments import when
+from delayedq.core.bounds import NAME_LENGTH, is_storable
+from delayedq.core.errors import class_of
 from delayedq.models import Dashboard
+from delayedq.operations.browsing import Selection
 from delayedq.operations.channels import terms_of
 from delayedq.operations.counting import count_live
-from delayedq.operations.durations import durations
-from delayedq.operations.figures import Figures, Span, figures
-from delayedq.operations.forecast import MINUTE, MOST_TICKS, Ahead, Minute, forecast, stampedes
-from delayedq.operations.selecting import Selection
+from delayedq.operations.figures import (
+    MINUTE,
+    MOST_TICKS,
+    Ahead,
+    Figures,
+    Minute,
+    Span,
+    durations,
+    figures,
+    forecast,
+    stampedes,
+)
+from delayedq.operations.rules import Rule, Verb
+from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import both, exact, grouped
 from delayedq.store.operator import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
+    from django.utils.safestring import SafeString
 
+    from delayedq.operations.channels import HeldBack
     from delayedq.operations.counting import Count
-    from delayedq.operations.limits_ahead import HeldBack
+    from delayedq.operations.figures import DurationFigures
+    from delayedq.operations.rules import Finding, NextAction
     from delayedq.store.base import Store
+    from delayedq.store.figures import Durations
+
+# The durations on the dashboard: how long messages of each task, and in each queue, waited and ran.
+
+
+#: Seconds of a minute.
+MINUTE_IN_SECONDS = 60
+
+
+class DurationRow(NamedTuple):
+    """`figures`: with their names, as texts."""
+
+    name: str
+    url: str
+    figures: list[tuple[str, str]]
+
+
+def tables(found: DurationFigures) -> list[tuple[str, str, list[DurationRow]]]:
+    """Title, header of the first column, and rows of each; the slowest come first."""
+    return [
+        (title, header, [_duration_row(name, one, found.span) for one in sorted(rows, key=_slowness, reverse=True)])
+        for title, header, name, rows in (
+            (_("Tasks, the slowest first"), _("Task"), "kind", found.tasks),
+            (_("Queues, the slowest first"), _("Queue"), "queue", found.queues),
+        )
+    ]
+
+
+def _slowness(one: Durations) -> float:
+    return one.run_p95 or 0.0
+
+
+def _duration_row(name: str, one: Durations, span: timedelta) -> DurationRow:
+    dashboard = reverse("admin:delayedq_dashboard_changelist")
+    rate = one.ended / max(span.total_seconds() / MINUTE_IN_SECONDS, 1)
+    return DurationRow(
+        visible(one.name),
+        f"{dashboard}?{urlencode({'span': 'hour', name: one.name})}",
+        [
+            (_("Ended"), count(one.ended)),
+            (_("Per minute"), f"{rate:,.3g}" if rate < MINUTE_IN_SECONDS else count(rate)),
+            (_("Failed"), count(one.failed)),
+            (_("Wait, p50"), seconds(one.wait_p50)),
+            (_("Wait, p95"), seconds(one.wait_p95)),
+            (_("Run, p50"), seconds(one.run_p50)),
+            (_("Run, p95"), seconds(one.run_p95)),
+            (_("Longest run"), seconds(one.slowest)),
+        ],
+    )
+
+
+# The forecast as a heat map: one row per hour with a cell per minute, or one row per day with a cell per hour.
+
+
+LEVELS = 5
+
+HOURS = range(24)
+
+HOUR, SECOND = timedelta(hours=1), timedelta(seconds=1)
+
+
+class Cell(NamedTuple):
+    """`level`: 0 (nothing due) to LEVELS. `title`: its tooltip. `query`: that of the list of its messages."""
+
+    level: int = 0
+    title: str = ""
+    stampede: bool = False
+    query: str = ""
+
+
+class HeatRow(NamedTuple):
+    label: str
+    cells: Sequence[Cell]
+
+
+class Hour(NamedTuple):
+    """A row of the table that shows the same numbers as text."""
+
+    start: datetime
+    due: int
+    busiest: Minute
+
+    @property
+    def at(self) -> str:
+        return exact(self.start)
+
+    @property
+    def busiest_at(self) -> str:
+        return exact(self.busiest.start)
+
+    @property
+    def query(self) -> str:
+        return query_between(self.start, HOUR)
+
+
+class HeatMap(NamedTuple):
+    columns: list[str]
+    rows: list[HeatRow]
+
+
+def hours(minutes: Iterable[Minute]) -> list[Hour]:
+    return [
+        Hour(part[0].start, sum(minute.due for minute in part), max(part, key=lambda minute: minute.due))
+        for part in batched(minutes, 60)
+    ]
+
+
+def heat_map(ahead: Ahead, minutes: Sequence[Minute], stampeding: Sequence[Minute]) -> HeatMap:
+    most = max(minute.due for minute in minutes)
+    starts = {minute.start for minute in stampeding}
+    return _by_minute(minutes, most, starts) if ahead is Ahead.DAY else _by_hour(minutes, most, starts)
+
+
+def _by_minute(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> HeatMap:
+    columns = [f":{minute:02}" if minute % 10 == 0 else "" for minute in range(60)]
+    rows = [
+        HeatRow(
+            f"{timezone.localtime(part[0].start):%H:%M}",
+            [
+                Cell(level(m.due, most), _of_minute(m), m.start in starts, query_between(m.start, MINUTE))
+                if m.due
+                else Cell()
+                for m in part
+            ],
+        )
+        for part in batched(minutes, 60)
+    ]
+    return HeatMap(columns, rows)
+
+
+def _by_hour(minutes: Sequence[Minute], most: int, starts: set[datetime]) -> HeatMap:
+    """The first and last day are partial. An hour that occurs twice (end of daylight saving) shares one cell."""
+    days: dict[str, list[Cell]] = {}
+    for hour in hours(minutes):
+        local = timezone.localtime(hour.start)
+        cells = days.setdefault(formatted(local, "D d"), [Cell()] * len(HOURS))
+        if hour.due:
+            hot = Cell(level(hour.busiest.due, most), _of_hour(hour), hour.busiest.start in starts, hour.query)
+            cells[local.hour] = max(cells[local.hour], hot)
+    columns = [f"{hour:02}" if hour % 3 == 0 else "" for hour in HOURS]
+    return HeatMap(columns, [HeatRow(day, cells) for day, cells in days.items()])
+
+
+def query_between(start: datetime, length: timedelta) -> str:
+    """The query of the message list that shows what falls due then."""
+    return urlencode({"since": start.isoformat(), "until": (start + length - SECOND).isoformat()})
+
+
+def level(due: int, most: int) -> int:
+    """The square root keeps small counts visible beside large ones."""
+    return ceil(LEVELS * sqrt(due / most)) if due else 0
+
+
+def _of_minute(minute: Minute) -> str:
+    return _("%(time)s: %(count)s due") % {"time": exact(minute.start), "count": grouped(minute.due)}
+
+
+def _of_hour(hour: Hour) -> str:
+    words = _("%(time)s: %(count)s due, at most %(most)s in a minute")
+    return words % {"time": hour.at, "count": grouped(hour.due), "most": grouped(hour.busiest.due)}
+
+
+# The verdict on the pages: findings as rows, and what can be done about each as a link.
+
+
+#: At most this many findings are shown.
+SHOWN = 10
+
+#: At most this many characters of a text are shown.
+LENGTH = 400
+
+#: The rules whose evidence begins with the text of an error.
+_OF_ERRORS = {Rule.SPIKE, Rule.UNKNOWN_TASK}
+
+
+class Step(NamedTuple):
+    """What can be done: a link to a page that shows something, or asks for confirmation."""
+
+    label: str
+    url: str
+    command: str
+
+
+class FindingRow(NamedTuple):
+    rule: str
+    sentence: str
+    since: SafeString | str
+    evidence: list[SafeString | str]
+    step: Step | None
+
+
+class Verdict(NamedTuple):
+    """`worst` None: nothing is wrong. `more`: how many findings are not shown."""
+
+    worst: FindingRow | None
+    others: list[FindingRow]
+    more: int
+
+
+def verdict_of(request: HttpRequest, store: Store, now: datetime) -> Verdict:
+    """What the first screen says."""
+    found = verdict(store, now)
+    rows = [_finding_row(request, finding, now) for finding in found[:SHOWN]]
+    return Verdict(rows[0] if rows else None, rows[1:], len(found) - len(rows))
+
+
+def _finding_row(request: HttpRequest, finding: Finding, now: datetime) -> FindingRow:
+    return FindingRow(
+        finding.rule.name.lower(),
+        cut(finding.sentence, LENGTH),
+        when(finding.since, now) if finding.since else "",
+        [_linked(request, finding, cut(text, LENGTH)) for text in _evidence(request, finding)],
+        None if finding.action is None else _step(request, finding.action),
+    )
+
+
+def _evidence(request: HttpRequest, finding: Finding) -> list[str]:
+    """Of an error, only the class, if the user may not see what errors say."""
+    if finding.rule not in _OF_ERRORS or may(request, "view_payload"):
+        return [*finding.evidence]
+    error, *rest = finding.evidence
+    return [class_of(error), *rest]
+
+
+def _linked(request: HttpRequest, finding: Finding, text: str) -> SafeString | str:
+    """The text; the #id of the message in it is a link to it, if the user may view it."""
+    model = "finishedmessage" if finding.rule in _OF_ERRORS else "message"
+    found = finding.message_id and re.search(rf"#{finding.message_id}\b", text)
+    if not found or not may(request, f"view_{model}"):
+        return text
+    url = reverse(f"admin:delayedq_{model}_change", args=[finding.message_id])
+    return format_html('{}<a href="{}">{}</a>{}', text[: found.start()], url, found[0], text[found.end() :])
+
+
+def _step(request: HttpRequest, action: NextAction) -> Step | None:
+    """None if the user may not do it."""
+    permission, url_of = _STEPS[action.verb]
+    if not may(request, permission):
+        return None
+    return Step(cut(action.label, LENGTH), url_of(action), cut(action.command, LENGTH))
+
+
+def _to(name: str) -> Callable[[NextAction], str]:
+    """A page of the admin, to which what the action is about is passed."""
+
+    def url_of(action: NextAction) -> str:
+        about = urlencode(action.about)
+        return reverse(f"admin:delayedq_{name}") + (f"?{about}" if about else "")
+
+    return url_of
+
+
+def _schedule(action: NextAction) -> str:
+    return f"{reverse('admin:delayedq_cronschedule_schedule')}?{urlencode({'name': action.about['schedule']})}"
+
+
+def _errors(action: NextAction) -> str:
+    query = query_of(int(action.about["fingerprint"]))
+    return f"{reverse('admin:delayedq_finishedmessage_changelist')}?{query}"
+
+
+_STEPS: dict[Verb, tuple[str, Callable[[NextAction], str]]] = {
+    Verb.RESUME: ("pause_queue", _to("pausedqueue_resume")),
+    Verb.RESUME_TASK: ("pause_queue", _to("pausedqueue_resume_task")),
+    Verb.MESSAGES: ("view_message", _to("message_changelist")),
+    Verb.ERRORS: ("view_finishedmessage", _errors),
+    Verb.SCHEDULE: ("view_cronschedule", _schedule),
+    Verb.WORKERS: ("view_pausedqueue", _to("pausedqueue_changelist")),
+}
+
+
+# Dashboard
+
 
 SPANS = {
     Span.HOUR: gettext_lazy("Last hour"),
     Span.DAY: gettext_lazy("Last day"),
     Span.WEEK: gettext_lazy("Last week"),
 }
+
 #: Seconds after which the figures are read again while somebody looks at them.
 REFRESHED = {Span.HOUR: 15, Span.DAY: 60, Span.WEEK: 60}
+
 AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next week")}
+
 #: Rates below it are shown with a digit after the point.
 MOST_PRECISE = 100
-#: At most this many stampedes are listed.
-SHOWN = 10
 
 
 class Choice(NamedTuple):
@@ -136,7 +430,7 @@ class DashboardAdmin(ReadOnlyAdmin):
             heat=heat_map(ahead, found.minutes, stampeding),
             hours=hours(found.minutes),
             stampedes=[
-                (minute, exact(minute.start), query_of(minute.start, MINUTE), _local(minute))
+                (minute, exact(minute.start), query_between(minute.start, MINUTE), _local(minute))
                 for minute in stampeding[:SHOWN]
             ],
             held_back=[_held_back(one, now) for one in found.limited.held_back[:SHOWN]],

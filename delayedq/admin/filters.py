@@ -16,10 +16,10 @@ from delayedq.admin.base import visible
 from delayedq.admin.group_names import fingerprint_of
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
-from delayedq.core.fingerprints import LINE_LENGTH
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
+from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
+from delayedq.core.errors import LINE_LENGTH
 from delayedq.models import Outcome
-from delayedq.operations.selecting import EndedSelection, Selection
+from delayedq.operations.browsing import EndedSelection, Selection
 from delayedq.operations.workers import all_workers
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Position, State

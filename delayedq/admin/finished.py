@@ -3,49 +3,224 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
-from django.contrib import admin
+from django import forms
+from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.urls import reverse
+from django.http import Http404, HttpResponseRedirect
+from django.urls import path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.archived import ArchivedMessages
-from delayedq.admin.base import cut, may, visible
-from delayedq.admin.bulk import SAMPLE, Chosen, Preview, demand_filter
+from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, visible
+from delayedq.admin.bulk import SAMPLE, BulkAdmin, BulkChoice, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.charts import seconds
-from delayedq.admin.errors import ErrorPages, query_of
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
+from delayedq.admin.group_names import name_of
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
+from delayedq.admin.queues import points
 from delayedq.admin.texts import about, pretty, preview_of
+from delayedq.core.bounds import is_storable
 from delayedq.core.edits import Place
-from delayedq.core.fingerprints import class_of
+from delayedq.core.errors import LINE_LENGTH, class_of
+from delayedq.core.masking import MASK
+from delayedq.exceptions import DelayedQError, InvalidMessage
 from delayedq.masking import shown
-from delayedq.models import FinishedMessage, Outcome
-from delayedq.operations.browsing import Page, ended_page, find_ended, id_in, listed
+from delayedq.models import FinishedMessage, Message, Outcome
+from delayedq.operations.archived import Found, find_archived, send_again
+from delayedq.operations.browsing import EndedSelection, Page, ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
-from delayedq.operations.discarding import DISCARD, discard
-from delayedq.operations.redrive import AllDead, redrive, with_taken_keys
-from delayedq.operations.selecting import EndedSelection
+from delayedq.operations.edits import DISCARD, AllDead, discard, redrive, with_taken_keys
+from delayedq.operations.error_groups import BUCKETS, WIDTH, ErrorGroups, error_groups
 from delayedq.operations.timeline import records_in
-from delayedq.operations.wording import grouped
+from delayedq.operations.wording import grouped, span
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse, QueryDict
+    from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
-    from delayedq.admin.changes import Action, Nothing
+    from delayedq.admin.changes import Action, ActionForm
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
     from delayedq.operations.edits import Progress
+    from delayedq.operations.error_groups import ErrorGroup
     from delayedq.store.operator import Position
+
+# The dead letters by error: which errors there are, how many of each, and what can be done to all of one.
+
+
+class ErrorFilter(forms.Form):
+    q = forms.CharField(label=gettext_lazy("Error or task has"), required=False, max_length=LINE_LENGTH)
+    class_name = forms.CharField(label=gettext_lazy("Class"), required=False, max_length=LINE_LENGTH)
+
+    def found_in(self, groups: ErrorGroups) -> None:
+        """Offer the classes of these groups, and the one in the address."""
+        asked = self.data.get("class_name", "")
+        names = sorted({*groups.classes, asked if is_storable(asked) else ""} - {""})
+        choices = [("", gettext_lazy("any")), *((name, visible(name)) for name in names)]
+        self.fields["class_name"].widget = forms.Select(choices=choices)
+
+
+class GroupRow(NamedTuple):
+    """An error group in the list. `query`: the filter of the history that has its dead letters, and no others."""
+
+    name: str
+    pattern: str
+    kind: str
+    size: str
+    first: SafeString | str
+    last: SafeString | str
+    points: str
+    trend: str
+    query: str
+    url: str
+    latest_url: str
+
+
+class ErrorPages(BulkAdmin):
+    """The pages of errors beside the list of ended messages."""
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.errors_view)
+        return [path("errors/", view, name="delayedq_finishedmessage_errors"), *super().get_urls()]
+
+    def errors_view(self, request: HttpRequest) -> HttpResponse:
+        """The first view of the dead letters."""
+        now, asked = self.store.now(), ErrorFilter(request.GET)
+        found = ErrorGroups([], 0, is_cut=False, classes=[])
+        if asked.is_valid():
+            given, reads = asked.cleaned_data, may(request, "view_payload")
+            found = error_groups(self.store, now, text=given["q"], error_class=given["class_name"], search_errors=reads)
+        asked.found_in(found)
+        context = {
+            "filter": asked,
+            "tabs": tabs_of(request, self.store, now, "errors"),
+            "rows": [_group_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
+            "more": found.more,
+            "is_cut": found.is_cut,
+            "actions": self.offered_actions(request),
+        }
+        return self.page(request, "errors.html", _("Dead letters by error"), context)
+
+
+def query_of(fingerprint: int) -> str:
+    """The filter of the history that selects the dead letters of an error group."""
+    return urlencode({"outcome": Outcome.FAILED.value, "group": name_of(fingerprint)})
+
+
+def _group_row(group: ErrorGroup, now: datetime, *, payload: bool) -> GroupRow:
+    query, history = query_of(group.fingerprint), reverse("admin:delayedq_finishedmessage_changelist")
+    name = class_of(group.pattern)
+    return GroupRow(
+        name=visible(name) or _("No error was recorded"),
+        pattern=visible(group.pattern.removeprefix(name).removeprefix(":").strip()) if payload else MASK,
+        kind=visible(group.kind),
+        size=str(group.size),
+        first=when(group.first_at, now),
+        last=when(group.last_at, now),
+        points=points(group.trend, max(group.trend)),
+        trend=_trend(group),
+        query=query,
+        url=f"{history}?{query}",
+        latest_url=reverse("admin:delayedq_finishedmessage_change", args=[group.id]),
+    )
+
+
+def _trend(group: ErrorGroup) -> str:
+    number, window = sum(group.trend), span(timedelta(seconds=BUCKETS * WIDTH))
+    words = ngettext("%(number)s in the last %(span)s", "%(number)s in the last %(span)s", number)
+    return words % {"number": grouped(number), "span": window}
+
+
+# What has left the history for an archive: found by its search, shown as it was, and sent again.
+
+
+#: Who may send an archived message again: who may retry a dead letter.
+PERMISSION = "retry_message"
+
+
+class ArchivedMessages(ReadOnlyAdmin):
+    """A part of the history's admin."""
+
+    def archived(self, request: HttpRequest, *, id: int | None = None, key: str | None = None) -> Found:  # noqa: A002
+        """What is archived of this id or key. An archive that can't be read is a warning on the page."""
+        try:
+            return find_archived(self.store, id=id, key=key)
+        except DelayedQError as error:
+            messages.warning(
+                request, _("Archived messages are not shown: %(reason)s") % {"reason": visible(str(error))}
+            )
+            return Found([])
+
+    def archived_like(self, request: HttpRequest, text: str | None) -> Found:
+        """What is archived of a text that was searched for: of this key and, if it is a number, of this id."""
+        if not text:
+            return Found([])
+        by_key, number = self.archived(request, key=text), id_in(text)
+        by_id = Found([]) if number is None else self.archived(request, id=number)
+        return Found([*by_id.messages, *by_key.messages], by_id.complete and by_key.complete)
+
+    def ended_or_archived(self, request: HttpRequest, object_id: str) -> tuple[FinishedMessage, dict[str, Any]]:
+        """The message of this id, and what its page adds if it is archived. Raises Http404."""
+        id_ = id_in(object_id)
+        if id_ is not None:
+            self.demand_view(request)  # before the lake is asked
+            if ended := FinishedMessage.objects.using(self.store.alias).filter(id=id_).first():
+                return ended, {}
+            if found := self.archived(request, id=id_).messages:
+                again = self._again_url(id_) if may(request, PERMISSION) else None
+                return found[0], {"is_archived": True, "again_url": again, "actions": [], "links": []}
+        raise Http404(_("The history has no message %(id)s.") % {"id": object_id[:20]})
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(self.again_view)
+        return [path("<int:id_>/again/", view, name="delayedq_finishedmessage_again"), *super().get_urls()]
+
+    def again_view(self, request: HttpRequest, id_: int) -> HttpResponse:
+        """Ask, and on POST send it again. Raises PermissionDenied, Http404."""
+        self.demand_view(request)
+        demand(request, PERMISSION)
+        ended, more = self.ended_or_archived(request, str(id_))
+        if not more:  # it is in the history, where dead letters are retried
+            return HttpResponseRedirect(self._page_url(id_))
+        if request.method != "POST":
+            title = _("Send message %(id)s again") % {"id": id_}
+            return self.page(request, "again.html", title, {"message": ended, "page_url": self._page_url(id_)})
+        return self._sent(request, ended)
+
+    def _sent(self, request: HttpRequest, ended: FinishedMessage) -> HttpResponse:
+        try:
+            sent = send_again(self.store, ended)
+        except InvalidMessage as error:
+            messages.error(request, visible(str(error)))
+            return HttpResponseRedirect(self._page_url(ended.pk))
+        if sent is None:
+            messages.warning(request, _("A live message has its key: nothing was sent."))
+            return HttpResponseRedirect(self._page_url(ended.pk))
+        note = _("Sent again: the archived message %(id)s.") % {"id": ended.pk}
+        self.log_addition(request, Message(id=sent, kind=ended.kind, key=ended.key), note)
+        messages.success(request, _("It was sent again, as message %(id)s.") % {"id": sent})
+        return HttpResponseRedirect(reverse("admin:delayedq_message_change", args=[sent]))
+
+    def _page_url(self, id_: int) -> str:
+        return reverse("admin:delayedq_finishedmessage_change", args=[id_])
+
+    def _again_url(self, id_: int) -> str:
+        return reverse("admin:delayedq_finishedmessage_again", args=[id_])
+
+
+# Finished
 
 
 class Row(NamedTuple):
@@ -155,7 +330,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
 
     # Bulk actions
 
-    def preview(self, action: Action, chosen: Chosen) -> Preview:
+    def preview(self, action: Action, chosen: BulkChoice) -> Preview:
         now = self.store.now()
         if chosen.ids is None:
             selection = self._dead(chosen)
@@ -176,14 +351,14 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         ]
         return Preview(Count(len(found) - len(taken), exact=True), skipped, _without_errors(rows(found[:SAMPLE], now)))
 
-    def _dead(self, chosen: Chosen) -> EndedSelection:
+    def _dead(self, chosen: BulkChoice) -> EndedSelection:
         """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
         selection = self.filter_of(chosen.asked).selection()
         if selection.outcome not in {None, Outcome.FAILED}:
             raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
         return replace(selection, outcome=Outcome.FAILED)
 
-    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
+    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> Progress:
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
         if action.does == DISCARD:
             return discard(self.store, edit, which, chosen.as_of, after, chosen.most)

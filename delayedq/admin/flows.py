@@ -11,11 +11,9 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.core.flow_picture import HEIGHT, WIDTH, picture
-from delayedq.core.flows import FlowState
+from delayedq.core.flows import HEIGHT, WIDTH, FlowState, picture
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows.result import cancel_flow
-from delayedq.flows.retrying import retry_flow
+from delayedq.flows.result import cancel_flow, retry_flow
 from delayedq.models import Flow, FlowMember, Message
 from delayedq.operations.browsing import id_in
 from delayedq.operations.flows import explain_step, latest_flows, steps_of

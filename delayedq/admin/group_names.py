@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from django.utils.crypto import salted_hmac
 
-from delayedq.core.fingerprints import as_hex, from_hex
+from delayedq.core.errors import as_hex, from_hex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,9 @@ from django.utils.translation import pgettext
 
 from delayedq.admin.base import may, visible
 from delayedq.models import Outcome
-from delayedq.operations.state_counts import state_counts
-from delayedq.operations.wording import exact
+from delayedq.operations.browsing import DEPTH
+from delayedq.operations.counting import Count, state_counts
+from delayedq.operations.wording import exact, grouped
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from django import forms
     from django.http import HttpRequest, QueryDict
 
+    from delayedq.operations.browsing import Found
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
 
@@ -96,3 +98,35 @@ def _without(query: QueryDict, *names: str) -> str:
     for name in (*names, "after"):
         rest.pop(name, None)
     return f"?{rest.urlencode()}"
+
+
+# What a list says of a search: how many it found, and where it looked.
+
+
+def found_count(found: Found) -> Count:
+    return Count(len(found.messages), exact=None if found.is_cut else True)
+
+
+def searched(text: str, found: Found) -> str:
+    """Where a search for a text looked; "" if it was found by key or id, and all of it is shown."""
+    given = {"text": visible(text), "depth": grouped(DEPTH)}
+    if not found.by_argument:
+        return _("More keys begin with “%(text)s”; these are the first.") % given if found.is_cut else ""
+    if found.messages:
+        return _("No id or key fits “%(text)s”, but these messages have it in their payload.") % given
+    if found.is_cut:
+        return (
+            _(
+                "No live message has the id or a key that begins with “%(text)s”, and none of the first %(depth)s that"
+                " are due has it in its payload."
+            )
+            % given
+        )
+    return _("No live message has “%(text)s” as its id, at the beginning of its key, or in its payload.") % given
+
+
+def where_leases_are() -> str:
+    """How what runs and what was lost is found."""
+    return _(
+        "What workers ran at their last heartbeat, and what is leased among the first %(depth)s messages that are due."
+    ) % {"depth": grouped(DEPTH)}

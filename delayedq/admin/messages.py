@@ -13,24 +13,20 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import may, visible
-from delayedq.admin.bulk import SAMPLE, Chosen, Preview, reasons
+from delayedq.admin.bulk import SAMPLE, BulkChoice, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import LiveFilter, position_in
-from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.lists import chips_of, found_count, searched, tabs_of, where_leases_are
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
-from delayedq.admin.searches import found_count, searched, where_leases_are
 from delayedq.admin.texts import about, preview_of
 from delayedq.core.edits import Place
 from delayedq.models import FinishedMessage, Message, with_renewals
-from delayedq.operations.browsing import Page, id_in, listed, live_page
-from delayedq.operations.counting import Count, count_live, counted_live
+from delayedq.operations.browsing import AllOf, Page, Ticked, find, id_in, listed, live_page
+from delayedq.operations.counting import LEASED, Count, count_live, counted_live, leased_page
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
-from delayedq.operations.finding import find
-from delayedq.operations.leases import LEASED, leased_page
 from delayedq.operations.pauses import paused_now
-from delayedq.operations.selecting import AllOf, Ticked
 from delayedq.operations.wording import span
 from delayedq.store.operator import State
 
@@ -41,7 +37,7 @@ if TYPE_CHECKING:
     from django.http import HttpRequest, HttpResponse, QueryDict
     from django.utils.safestring import SafeString
 
-    from delayedq.admin.changes import Action, Nothing
+    from delayedq.admin.changes import Action, ActionForm
     from delayedq.models import Edit
     from delayedq.operations.edits import Progress
     from delayedq.operations.pauses import Paused
@@ -155,7 +151,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     # Bulk actions
 
-    def preview(self, action: Action, chosen: Chosen) -> Preview:  # noqa: ARG002
+    def preview(self, action: Action, chosen: BulkChoice) -> Preview:  # noqa: ARG002
         now = self.store.now()
         if chosen.ids is None:
             return self._preview_of_all(chosen, now)
@@ -167,7 +163,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
         shown = rows(self.store, found[:SAMPLE], now)
         return Preview(Count(len(waiting), exact=True), reasons(skipped.items()), shown)
 
-    def _preview_of_all(self, chosen: Chosen, now: datetime) -> Preview:
+    def _preview_of_all(self, chosen: BulkChoice, now: datetime) -> Preview:
         selection = self.filter_of(chosen.asked).selection(chosen.as_of)
         count, skipped = count_live(self.store, selection), []
         if selection.state in {None, State.RUNNING}:
@@ -177,7 +173,7 @@ class MessageAdmin(OneMessagePages, ExportPages):
         shown = live_page(self.store, selection).rows[:SAMPLE]
         return Preview(count, skipped, rows(self.store, shown, now))
 
-    def carry_out(self, action: Action, form: Nothing, chosen: Chosen, edit: Edit, after: int) -> Progress:
+    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> Progress:
         which: Ticked | AllOf
         if chosen.ids is None:
             which = AllOf(self.filter_of(chosen.asked).selection(chosen.as_of), chosen.upto)

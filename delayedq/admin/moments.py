@@ -13,8 +13,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from delayedq.core.bounds import EARLIEST
 from delayedq.core.edits import LATEST
-from delayedq.core.limits import EARLIEST
 from delayedq.operations.wording import exact, relative, units
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from delayedq.tasks import parameters_of, registered
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.core.progress import Progress
+    from delayedq.core.steps import Progress
     from delayedq.models import FinishedMessage, Message
     from delayedq.store.base import Store
 

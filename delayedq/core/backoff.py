@@ -106,3 +106,40 @@ def as_backoff(value: object) -> Backoff:
 def _require_timedelta(name: str, value: object) -> None:
     if not isinstance(value, timedelta):
         raise TypeError(f"A backoff's {name} is a timedelta, such as timedelta(seconds=5), not {value!r}.")
+
+
+# How long to wait before the next try, from the number of failures (1 is the first).
+
+
+#: To reach a database that is away.
+RECONNECTING = Exponential(initial=timedelta(seconds=0.1), factor=2, maximum=timedelta(seconds=10))
+
+#: To start a process again that died soon after its start.
+RESTARTING = Exponential(initial=timedelta(seconds=0.5), factor=2, maximum=timedelta(seconds=10))
+
+#: To release messages that somebody's transaction has locked.
+RELEASING = Exponential(initial=timedelta(seconds=0.05), factor=2, maximum=timedelta(seconds=1))
+
+#: To find what a claim has leased that commits after its worker died: each search reads the whole table.
+SEARCHING = Exponential(initial=timedelta(seconds=1), factor=2, maximum=timedelta(hours=1), jitter=0.0)
+
+
+# Retries of work that a database has undone to end a deadlock.
+
+
+#: How often a piece of work is tried in all.
+TRIES = 5
+
+
+def retry[R](work: Callable[[], R], is_deadlock: Callable[[Exception], bool]) -> R:
+    """Do the work at most TRIES times, again only after an error of which `is_deadlock` says so.
+
+    Raises what the last try raised, and at once any other error.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return work()
+        except Exception as error:
+            if not is_deadlock(error):
+                raise
+    return work()

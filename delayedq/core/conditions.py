@@ -12,7 +12,7 @@ import sys
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from delayedq.core.limits import KEY_LENGTH
+from delayedq.core.bounds import KEY_LENGTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from delayedq.core.limits import EARLIEST
+from delayedq.core.bounds import EARLIEST
 
 #: The latest time that an edit moves a message to; all databases can store it.
 LATEST = datetime(9999, 12, 30, tzinfo=UTC)

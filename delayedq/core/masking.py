@@ -8,7 +8,7 @@ from base64 import b64decode
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from delayedq.core.atoms import TAG
+from delayedq.core.serialization import TAG
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

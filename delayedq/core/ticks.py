@@ -10,8 +10,7 @@ from enum import StrEnum
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from delayedq.core.cron_fields import LocalTimes
-from delayedq.core.local_time import LATEST, as_utc, check_zone, instants
+from delayedq.core.cron import LATEST, LocalTimes, as_utc, check_zone, instants
 from delayedq.exceptions import InvalidSchedule
 
 if TYPE_CHECKING:

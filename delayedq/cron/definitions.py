@@ -6,22 +6,22 @@ import json
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.dispatch import receiver
 
+from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
 from delayedq.core.cron import Cron, Every, Within, as_zone
 from delayedq.core.instants import EPOCH
+from delayedq.core.limit import OnFull
 from delayedq.core.serialization import dumps
-from delayedq.core.sizes import OnFull
 from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jittered, later, tick_key
-from delayedq.cron.checking import Path, checked_choice, checked_duration, checked_number
-from delayedq.cron.placing import Tick
-from delayedq.exceptions import InvalidSchedule
+from delayedq.cron.visiting import Tick
+from delayedq.exceptions import DelayedQError, InvalidSchedule
 from delayedq.store import default_store
 from delayedq.store.offers import check_key
 from delayedq.tasks import registered, task_at
@@ -29,15 +29,66 @@ from delayedq.tasks.scheduling import Scheduled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from enum import StrEnum
 
     from delayedq.store.base import Store
     from delayedq.store.protocol import Offer
     from delayedq.tasks import Task
 
+# Checks of single values of a definition, and the path that an error names.
+
+
+class Path(NamedTuple):
+    """Where a definition, or one of its keys, stands, such as `DELAYEDQ['CRON']['report']`."""
+
+    text: str
+    key: str | None = None
+
+    def at(self, key: str | None = None) -> Path:
+        """Raise ImproperlyConfigured with the path for what is found wrong in a `with` block."""
+        return Path(self.text, key)
+
+    def __enter__(self) -> None:
+        """No generator, which would take a quarter of the time to read a schedule."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, DelayedQError | InvalidTask | TypeError | ValueError):
+            where = self.text if self.key is None else f"{self.text}[{self.key!r}]"
+            raise ImproperlyConfigured(f"{where}: {error}") from error
+
+
+def checked_choice[Choice: StrEnum](choices: type[Choice], given: object) -> Choice:
+    """Raises InvalidSchedule with the valid choices, and the nearest one."""
+    if isinstance(given, str) and given in list(choices):
+        return choices(given)
+    known = [choice.value for choice in choices]
+    close = get_close_matches(str(given), known, 1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    raise InvalidSchedule(f"It is one of {', '.join(map(repr, known))}, not {given!r}.{hint}")
+
+
+def checked_number(given: object, lowest: int, highest: int) -> int:
+    """Raises InvalidSchedule. True is no number here, nor is 1.0."""
+    if type(given) is not int or not lowest <= given <= highest:
+        raise InvalidSchedule(f"It is a whole number from {lowest} to {highest}, not {given!r}.")
+    return given
+
+
+def checked_duration(given: object) -> timedelta | None:
+    """Raises InvalidSchedule."""
+    if given is not None and (not isinstance(given, timedelta) or given <= timedelta()):
+        raise InvalidSchedule(f"It is a timedelta over zero, or None, not {given!r}.")
+    return given
+
+
+# Definitions
+
+
 KEYS = (
     "task", "cron", "every", "anchor", "args", "kwargs", "queue_name", "priority", "timezone", "misfire",
     "starting_deadline", "overlap", "jitter", "start", "end", "max_runs", "enabled",
 )  # fmt: skip
+
 #: The limits of django.tasks.
 LOWEST, HIGHEST = -100, 100
 

@@ -17,7 +17,7 @@ from django.db.models import Exists, OuterRef, Q
 from delayedq import clock
 from delayedq.core.ticks import Overlap
 from delayedq.cron.beat import SETTINGS
-from delayedq.cron.telling import tell_missed
+from delayedq.cron.visiting import tell_missed
 from delayedq.exceptions import Cancel, Snooze
 from delayedq.models import CronSchedule, CronTick, Message
 from delayedq.store import served_store

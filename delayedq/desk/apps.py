@@ -14,9 +14,9 @@ class DeskConfig(AppConfig):
         from delayedq.desk.models import Item
         from delayedq.desk.rounds import close_unopened, close_withdrawn, forget_closed, let_wait
         from delayedq.desk.verbs import VERBS
-        from delayedq.store.pages import look_too
+        from delayedq.store.sweeps import register_sweep
 
         for verb in VERBS:
             setattr(Item, verb.__name__, verb)
         for look in (let_wait, close_withdrawn, close_unopened, forget_closed):
-            look_too(look)
+            register_sweep(look)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.utils.translation import gettext as _
 
 from delayedq.core.serialization import load_call
-from delayedq.desk.deadlines import deadline_of
+from delayedq.desk.ends import deadline_of
 from delayedq.desk.models import ENDING, State
 from delayedq.exceptions import CannotRun
 from delayedq.masking import shown

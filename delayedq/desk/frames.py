@@ -8,7 +8,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 
-from delayedq.core.limits import is_storable
+from delayedq.core.bounds import is_storable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.utils.text import get_valid_filename
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH
 from delayedq.desk.options import Mode
 from delayedq.models.message import Now
 

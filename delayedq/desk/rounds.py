@@ -16,7 +16,7 @@ from delayedq.desk.agreement import WINDOW
 from delayedq.desk.models import ENDING, Item, State
 from delayedq.desk.open_items import ended, queues_of
 from delayedq.models import Message
-from delayedq.store.pages import PAGE, Page
+from delayedq.store.sweeps import PAGE, Page
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

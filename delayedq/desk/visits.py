@@ -11,21 +11,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import models, transaction
 
-from delayedq.core.channels import shown_priority
+from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.lifecycle import AskedRetry, Raised
-from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.core.limit import shown_priority
 from delayedq.core.serialization import dumps, loads
 from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
-from delayedq.desk.deadlines import deadline_of, next_visit
+from delayedq.desk.ends import deadline_of, next_visit
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.desk.options import Mode, NeedsPerson, Proposal
 from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
 from delayedq.masking import error_text
 from delayedq.store import served_store
-from delayedq.worker.retrying import retried
-from delayedq.worker.transitions import is_spent, vanished_error
+from delayedq.worker.executor import is_spent, retried, vanished_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

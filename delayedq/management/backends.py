@@ -10,8 +10,8 @@ from django.db import Error, connections
 from delayedq.backend import DelayedQBackend
 from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.store import default_store
+from delayedq.store.database import cure, missing_tables
 from delayedq.store.requirements import too_old
-from delayedq.store.unmigrated import cure, missing_tables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

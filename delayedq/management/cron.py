@@ -16,8 +16,7 @@ from delayedq.cron.definitions import definitions
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
 from delayedq.management.arguments import positive
-from delayedq.operations import schedule_edits
-from delayedq.operations.known_schedules import all_schedules, named_schedule
+from delayedq.operations.schedules import all_schedules, named_schedule, recorded
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -83,19 +82,19 @@ class CronVerbs:
 
     def _enable(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        enabled = schedule_edits.recorded(name, "Enable", lambda: schedules.enable(name))
+        enabled = recorded(name, "Enable", lambda: schedules.enable(name))
         said = _("%(name)s is enabled.") if enabled else _("%(name)s was already enabled.")
         self._out.write(said % {"name": name})
 
     def _disable(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        disabled = schedule_edits.recorded(name, "Disable", lambda: schedules.disable(name))
+        disabled = recorded(name, "Disable", lambda: schedules.disable(name))
         said = _("%(name)s is disabled.") if disabled else _("%(name)s was already disabled.")
         self._out.write(said % {"name": name})
 
     def _remove(self, options: dict[str, Any]) -> None:
         name = options["name"]
-        if not schedule_edits.recorded(name, "Delete", lambda: schedules.delete(name)):
+        if not recorded(name, "Delete", lambda: schedules.delete(name)):
             raise CommandError(_("There is no schedule %(name)r in the database.") % {"name": name})
         self._out.write(_("%(name)s is deleted.") % {"name": name})
 
@@ -103,7 +102,7 @@ class CronVerbs:
         name, task = options["name"], options["task"]
         given = {key: options[f"given_{key}"] for key in (*DURATIONS, *INSTANTS, *TEXTS, *NUMBERS, *JSON)}
         enabled = not options["disabled"]
-        first = schedule_edits.recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given))
+        first = recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given))
         said = _("%(name)s is added; it ticks first at %(first)s.") if first else _("%(name)s is added.")
         self._out.write(said % {"name": name, "first": first and first.isoformat()})
 

@@ -10,10 +10,8 @@ from django.db import Error
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from delayedq.operations.databases import all_databases
-from delayedq.operations.diagnosis import HIDDEN
-from delayedq.operations.doctor import diagnose, refused
-from delayedq.operations.pending import check_pending
+from delayedq.operations.doctor import HIDDEN, check_pending, diagnose, refused
+from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import grouped, printable
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from django.utils.translation import gettext as _
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
 from delayedq.operations.imports import celery_beat, django_ox, django_q
-from delayedq.operations.imports.origins import DjangoOx, DjangoQ, DjangoTasksDb, Procrastinate
 from delayedq.operations.imports.schedules import take_over
-from delayedq.operations.imports.waiting import move
+from delayedq.operations.imports.waiting import DjangoOx, DjangoQ, DjangoTasksDb, Procrastinate, move
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

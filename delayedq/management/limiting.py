@@ -9,12 +9,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq import limits
-from delayedq.core.limiting import Rate
+from delayedq.core.limit import Rate
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.management.arguments import age
-from delayedq.management.pausing import told_paused, told_resumed
-from delayedq.operations.channel_list import MOST_COUNTED, page_of_channels, scopes_now
-from delayedq.operations.channels import terms_of
+from delayedq.management.queues import told_paused, told_resumed
+from delayedq.operations.channels import MOST_COUNTED, page_of_channels, scopes_now, terms_of
 from delayedq.operations.wording import both, grouped, printable
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ if TYPE_CHECKING:
 
     from django.core.management.base import OutputWrapper
 
-    from delayedq.core.limiting import Limit
-    from delayedq.operations.channel_list import Listed
+    from delayedq.core.limit import Limit
+    from delayedq.operations.channels import Listed
     from delayedq.store.base import Store
 
 VERBS = {

@@ -16,11 +16,10 @@ from django.utils.translation import gettext as _
 
 from delayedq.conf import ExtraMissing
 from delayedq.management.arguments import age
-from delayedq.operations.databases import all_databases
-from delayedq.operations.health import health_within
+from delayedq.operations.doctor import health_within
+from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import printable
-from delayedq.worker.endpoints import Answer, Endpoint, Endpoints, listen
-from delayedq.worker.liveness import HealthFile, Liveness, Reporting
+from delayedq.worker.endpoints import Answer, Endpoint, Endpoints, HealthFile, Liveness, Reporting, listen
 from delayedq.worker.tally import Tallies
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from django.core.management.base import OutputWrapper
 
-    from delayedq.worker.fleet import Fleet
+    from delayedq.worker.supervisor import Fleet
 
 #: How long `health` waits for a database, unless it is told.
 ANSWERED = timedelta(seconds=10)

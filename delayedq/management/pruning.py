@@ -10,7 +10,7 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from delayedq.core.limits import EARLIEST
+from delayedq.core.bounds import EARLIEST
 from delayedq.management.arguments import age
 from delayedq.operations.pruning import prune
 from delayedq.operations.wording import grouped, printable

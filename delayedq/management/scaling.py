@@ -16,7 +16,7 @@ from delayedq.core.scaling import threads_needed
 from delayedq.management.arguments import age, positive, queue_names
 from delayedq.management.backends import chosen_store
 from delayedq.management.doctor import as_told
-from delayedq.operations.scaling import demand
+from delayedq.operations.backlogs import demand
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

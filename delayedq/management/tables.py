@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from delayedq.cron.reading import LastTick
     from delayedq.operations.imports.schedules import Taken
     from delayedq.operations.imports.waiting import Moved
-    from delayedq.operations.known_schedules import Known
-    from delayedq.operations.schedules import Change
+    from delayedq.operations.schedules import Change, Known
 
     #: The cells of a schedule: lines by column title.
     Record = dict[str, list[Text]]

@@ -13,21 +13,22 @@ from delayedq.models.channels import Channel, ChannelGroup, ChannelMessage, Chan
 from delayedq.models.cron import HASH_LENGTH, CronSchedule, CronSettings, CronTick, CronTickQuerySet
 from delayedq.models.expiring import ExpiringResult
 from delayedq.models.flows import Flow, FlowMember, FlowStep
-from delayedq.models.history import FinishedMessage, FinishedMessageQuerySet, Outcome
 from delayedq.models.message import (
     Dashboard,
+    FinishedMessage,
+    FinishedMessageQuerySet,
     LockedRenewal,
     Message,
     MessageQuerySet,
     Now,
+    Outcome,
     has_run_out,
     is_free,
     is_held,
     with_renewals,
 )
 from delayedq.models.operations import Edit, EditedMessage, PausedQueue, PausedTask, Worker
-from delayedq.models.progress import MessageProgress
-from delayedq.models.steps import RecordedStep
+from delayedq.models.steps import MessageProgress, RecordedStep
 
 __all__ = [
     "HASH_LENGTH",

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from django.db import models
 
-from delayedq.core.limits import NAME_LENGTH
+from delayedq.core.bounds import NAME_LENGTH
 
 
 class ChannelGroup(models.Model):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.core.limits import NAME_LENGTH
+from delayedq.core.bounds import NAME_LENGTH
 
 if TYPE_CHECKING:
     from datetime import datetime

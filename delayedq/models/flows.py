@@ -10,8 +10,8 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from delayedq.core.bounds import NAME_LENGTH
 from delayedq.core.flows import FlowState, Policy, StepState, When
-from delayedq.core.limits import NAME_LENGTH
 
 
 class Flow(models.Model):

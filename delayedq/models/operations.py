@@ -7,7 +7,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from delayedq.core.limits import NAME_LENGTH
+from delayedq.core.bounds import NAME_LENGTH
 
 
 class PausedQueue(models.Model):

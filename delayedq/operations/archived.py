@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.core.channels import channel_of
+from delayedq.core.limit import channel_of
 from delayedq.core.masking import MASKED
 from delayedq.exceptions import DelayedQError, InvalidMessage, QueueFull
 from delayedq.operations.channels import rules_here

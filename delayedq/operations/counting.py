@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from delayedq.core.fingerprints import LOWEST
-from delayedq.models import FinishedMessage
+from delayedq.core.errors import LOWEST
+from delayedq.core.sampling import sample, whole
+from delayedq.models import FinishedMessage, Message, is_free, is_held
 from delayedq.operations.browsing import (
+    LARGE,
+    PAGE,
+    EndedSelection,
+    Page,
+    Selection,
     ended_page,
     ended_rows,
     first_page,
@@ -22,22 +30,66 @@ from delayedq.operations.browsing import (
     scan_history,
     scan_live,
 )
-from delayedq.operations.leases import LEASED, leased_page
+from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import grouped
+from delayedq.operations.workers import all_workers, live_workers, running_ids
+from delayedq.store.operator import Position, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from datetime import datetime
 
     from django.db.models import QuerySet
 
-    from delayedq.models import Message
-    from delayedq.operations.browsing import Page
-    from delayedq.operations.selecting import EndedSelection, Selection
+    from delayedq.core.sampling import Sample
+    from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
     from delayedq.store.operator import KeysetPage
+    from delayedq.store.protocol import Lane
+
+# What runs, and what was lost by its worker: found without reading every live message, for leases are in no index.
+#
+# What a worker had started is in the worker registry, and what is leased is among what is due, mostly at the front of
+# its lane. Both are looked at; only what was claimed early and then replaced by a later time may be missing, for the
+# 10 s until the next heartbeat.
+
+
+#: The states that a lease decides.
+LEASED = frozenset({State.RUNNING, State.LOST})
+
+#: At most this many are found in the worker registry, and as many among what is due.
+MOST_LEASES = 1_000
+
+
+def leased_page(store: Store, selection: Selection, after: Position | None = None) -> tuple[Page[Message], int, bool]:
+    """Up to PAGE messages of a selection by one of LEASED, in order of due time, beginning after a position.
+
+    Also how many there are in all, and whether that is exact: else there were more than MOST, or more that are due than
+    were looked at.
+    """
+    due = replace(selection, until=min(selection.until or selection.as_of, selection.as_of))
+    scanned = scan_live(store, due, None, MOST_LEASES)
+    found = sorted({*scanned.found, *scanned.beyond, *_registered(store, selection)})
+    rest = [position for position in found if after is None or position > after]
+    ids = [position.id for position in rest[:PAGE]]
+    rows = Message.objects.using(store.alias).defer(*LARGE).in_bulk(ids)
+    following = rest[PAGE - 1] if len(rest) > PAGE else None
+    return Page([rows[id_] for id_ in ids if id_ in rows], following), len(found), scanned.reached is None
+
+
+def _registered(store: Store, selection: Selection) -> list[Position]:
+    """Of what the workers, also silent ones, ran at their last heartbeat, what is selected."""
+    ids = list(islice((id_ for worker in all_workers(store) for id_ in running_ids(worker)), MOST_LEASES))
+    known = selection.messages(store.alias).filter(id__in=ids)
+    return [Position(*row) for row in known.values_list("scheduled_at", "id")]
+
+
+# Counting
+
 
 #: Rows are counted up to this number if an index alone decides,
 BOUND = 10_000
+
 #: and up to this number if each row must be read.
 SCANNED_BOUND = 1_000
 
@@ -234,3 +286,145 @@ def rounded(number: int) -> str:
         if number >= unit:
             return f"{grouped(number / unit, digits=int(number < 10 * unit))} {name}"
     return str(number)
+
+
+# Bounded reading: a range is read as a whole if it is small, else a sample of it.
+
+
+#: About this many rows are read at most; of more, a sample is read.
+MOST = 30_000
+
+#: The share of the first sample, taken before anything is known, and the largest growth from one sample to the next.
+FIRST_SHARE, GROWTH = 1 / 500, 50
+
+
+def read_bounded[Answer](
+    rows: QuerySet[Any],
+    ends: tuple[int, int],
+    read: Callable[[Sample], Answer],
+    size: Callable[[Answer], int],
+    times: int = 1,
+) -> tuple[Sample, Answer]:
+    """Read a range as a whole if it has at most `times` * MOST rows, else a sample of about half that size.
+
+    `rows`: those of the range, in the order of an index and with only its columns. `read` answers for a sample;
+    `size` is the number of rows that an answer covers. Returns the sample and the answer for it.
+    """
+    most = times * MOST
+    part = sample(*ends, FIRST_SHARE) if rows[most : most + 1] else whole(*ends)
+    while (found := size(answer := read(part))) < most / 4 and not part.is_whole:
+        part = sample(*ends, min(GROWTH, most / 2 / max(found, 1)) / part.scale)
+    return part, answer
+
+
+def ids_since(rows: QuerySet[Any], moment: datetime) -> tuple[int, int]:
+    """A range of ids (from, up to) that has all rows created since `moment` and few others: ids rise with time."""
+    lowest, highest = (_created(rows.order_by(order)) for order in ("id", "-id"))
+    if lowest is None or highest is None:
+        return 0, 0
+    low, high = lowest[0], highest[0]
+    while high - low > MOST // 100:
+        middle = (low + high) // 2
+        found = _created(rows.filter(id__gte=middle).order_by("id"))
+        if found is None or found[1] >= moment:
+            high = middle
+        else:
+            low = found[0]
+    return low, highest[0] + 1
+
+
+def _created(rows: QuerySet[Any]) -> tuple[int, datetime] | None:
+    return rows.values_list("id", "created_at").first()
+
+
+# How many messages are in each state: exact for a small queue, of a long one counted up to a bound or estimated.
+
+
+#: Up to this many live messages are read one by one, which answers for all states at once.
+FEW = 1_000
+
+#: Of more, those that wait for another attempt or whose task is paused are looked for among this many.
+LOOK = 2_000
+
+
+class StateCounts(NamedTuple):
+    """Each a number of messages. `paused`: what is due of paused queues and tasks, which is counted as due too."""
+
+    live: Count
+    due: Count
+    scheduled: Count
+    running: Count
+    retrying: Count
+    paused: Count
+    dead: Count
+
+
+def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> StateCounts:
+    """The counts of the tabs. Reads a bounded number of rows, in at most 14 statements.
+
+    `paused`: what is paused, if it is known.
+    """
+    paused = paused_now(store) if paused is None else paused
+    dead = count_ended(store, EndedSelection(outcome="failed"))
+    held = Message.objects.using(store.alias).annotate(is_held=is_held(now)).filter(queue__gt="")
+    columns = held.order_by("queue", "priority", "scheduled_at").values_list(
+        "queue", "kind", "scheduled_at", "attempt", "is_held"
+    )
+    rows = list(columns[: FEW + 1])
+    if len(rows) > FEW:
+        return _many(store, now, paused, dead)
+    counts: Counter[str] = Counter()
+    for queue, kind, scheduled_at, attempt, is_held_ in rows:
+        counts.update(_states(paused.has(queue, kind), scheduled_at <= now, attempt > 0, is_held_))
+    exact = {state: Count(counts[state], exact=True) for state in State}
+    return StateCounts(
+        Count(len(rows), exact=True),
+        exact[State.DUE],
+        exact[State.SCHEDULED],
+        exact[State.RUNNING],
+        exact[State.RETRYING],
+        exact[State.PAUSED],
+        dead,
+    )
+
+
+def _states(is_paused: bool, is_due: bool, was_tried: bool, is_held: bool) -> set[str]:
+    """The states of one message, as the filters of the list mean them."""
+    if is_held:
+        return {State.RUNNING}
+    states: set[str] = {State.RETRYING} if was_tried else set()
+    if not is_due:
+        return states or {State.SCHEDULED}
+    return states | {State.DUE} | ({State.PAUSED} if is_paused else set())
+
+
+def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCounts:
+    lanes = store.lanes()
+    due = _of(store, lanes).filter(is_free(now), scheduled_at__lte=now)
+    return StateCounts(
+        live=bounded_rows(Message.objects.using(store.alias).filter(queue__gt=""), FEW),
+        due=bounded_rows(due, FEW),
+        scheduled=bounded_rows(_of(store, lanes).filter(scheduled_at__gt=now, attempt=0), FEW),
+        running=Count(sum(worker.held for worker in live_workers(store, now)), exact=False),
+        retrying=_scanned(store, Selection(as_of=now, state=State.RETRYING)),
+        paused=_paused(store, now, paused, due),
+        dead=dead,
+    )
+
+
+def _paused(store: Store, now: datetime, paused: Paused, due: QuerySet[Message]) -> Count:
+    if paused.kinds:
+        return _scanned(store, Selection(as_of=now, state=State.PAUSED))
+    return bounded_rows(due.filter(queue__in=paused.queues), FEW) if paused.queues else Count(0, exact=True)
+
+
+def _scanned(store: Store, selection: Selection) -> Count:
+    """What no index has, counted among the first LOOK."""
+    page = scan_live(store, selection, None, FEW, LOOK)
+    return Count(len(page.found), exact=True if page.reached is None else None)
+
+
+def _of(store: Store, lanes: list[Lane]) -> QuerySet[Message]:
+    """All messages, found by their lanes: the due index serves a range of time only within one."""
+    queues, priorities = {lane.queue for lane in lanes}, {lane.priority for lane in lanes}
+    return Message.objects.using(store.alias).filter(queue__in=queues, priority__in=priorities)

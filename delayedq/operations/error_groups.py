@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.core.fingerprints import class_of, pattern
+from delayedq.core.errors import class_of, pattern
 from delayedq.core.instants import EPOCH
 from delayedq.operations.counting import BOUND, Count
 from delayedq.store import operator_store
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
-    from delayedq.store.error_groups import Extent, Newest
+    from delayedq.store.figures import Extent, Newest
 
 #: At most this many groups are known, so many of them looked into, and so many shown: those that grew last.
 KNOWN, SEARCHED, SHOWN = 1_000, 200, 50

@@ -13,7 +13,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.core.channels import channel_of
+from delayedq.core.limit import channel_of
 from delayedq.exceptions import UnknownTask
 from delayedq.masking import masking_of
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals

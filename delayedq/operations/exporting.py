@@ -19,7 +19,7 @@ from delayedq.operations.wording import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from delayedq.operations.selecting import EndedSelection, Selection
+    from delayedq.operations.browsing import EndedSelection, Selection
     from delayedq.store.base import Store
     from delayedq.store.operator import KeysetPage, Position
 

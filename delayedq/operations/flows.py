@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
-from delayedq.core.flow_picture import critical_path
-from delayedq.core.flows import OPEN, RESULT, StepState, number_of, numbers, step_id
+from delayedq.core.flows import OPEN, RESULT, StepState, critical_path, number_of, numbers, step_id
 from delayedq.models import Flow, FlowMember, FlowStep
 from delayedq.operations.wording import grouped
 

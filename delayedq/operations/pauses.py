@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from django.db import transaction
 from django.db.models import Value
 
-from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidQueue
 from delayedq.models import PausedQueue, PausedTask
 from delayedq.store import default_store

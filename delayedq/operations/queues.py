@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from delayedq.backend import DelayedQBackend
+from delayedq.compat import task_backends
 from delayedq.models import FinishedMessage, Message, Outcome, PausedQueue, is_free
 from delayedq.operations.counting import bounded
 from delayedq.operations.pauses import is_pausable
 from delayedq.operations.workers import live_workers, serves
+from delayedq.store import default_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -25,9 +28,12 @@ if TYPE_CHECKING:
 
 #: Due and scheduled messages are counted up to MOST over all queues, but at least up to LEAST in each queue.
 MOST, LEAST = 20_000, 100
+
 #: Trends go back this far, or as far as the last MOST_ENDED ended messages if those are more recent.
 BACK = timedelta(hours=1)
+
 MOST_ENDED = 10_000
+
 BUCKETS = 30
 
 
@@ -112,8 +118,6 @@ def _oldest(due: Iterable[QuerySet[Message]]) -> Iterator[datetime]:
 
 
 # Trends
-
-
 def trends(store: Store, now: datetime) -> dict[str, Trend]:
     """The trends of the queues in which messages ended lately, by queue."""
     since = now - BACK
@@ -135,3 +139,16 @@ def _bucket(age: timedelta, window: timedelta) -> int:
 def _trend(counts: Counter[tuple[str, int, bool]], queue: str, window: timedelta) -> Trend:
     failed = [counts[queue, bucket, True] for bucket in range(BUCKETS)]
     return Trend(window, [counts[queue, bucket, False] + failed[bucket] for bucket in range(BUCKETS)], failed)
+
+
+# The databases that have the messages of the project's backends.
+
+
+def all_databases() -> list[Store]:
+    """The stores of all backends of TASKS that are delayedq's, each once; without one, that of the bare queues.
+
+    Raises InvalidTaskBackend for a backend of TASKS that can't be made.
+    """
+    backends = (task_backends[name] for name in task_backends)
+    found = {ours.store.alias: ours.store for ours in backends if isinstance(ours, DelayedQBackend)}
+    return list(found.values()) or [default_store()]

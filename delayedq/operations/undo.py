@@ -15,13 +15,20 @@ from typing import TYPE_CHECKING, Any
 from django.db import transaction
 
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
-from delayedq.operations.arguments import ARGUMENTS, undo_arguments
-from delayedq.operations.discarding import DISCARD
-from delayedq.operations.edits import CANCEL, CHUNKS, MEANWHILE, RESCHEDULE, RETRY, Progress, seen_in
-from delayedq.operations.redrive import LEFT_BEHIND
-from delayedq.operations.schedule_edits import SCHEDULE, undo_schedules
-from delayedq.operations.selecting import CHUNK
-from delayedq.operations.sending import SEND
+from delayedq.operations.browsing import CHUNK
+from delayedq.operations.edits import (
+    CANCEL,
+    CHUNKS,
+    DISCARD,
+    LEFT_BEHIND,
+    MEANWHILE,
+    RESCHEDULE,
+    RETRY,
+    Progress,
+    seen_in,
+)
+from delayedq.operations.schedules import SCHEDULE, undo_schedules
+from delayedq.operations.sending import ARGUMENTS, SEND, undo_arguments
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Revival
 

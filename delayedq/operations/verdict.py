@@ -20,13 +20,11 @@ from django.utils.translation import gettext as _
 from delayedq.cron.beat import SETTINGS
 from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out
 from delayedq.operations.archived import Trouble, archive_troubles
-from delayedq.operations.browsing import scan_live
+from delayedq.operations.browsing import Selection, scan_live
+from delayedq.operations.channels import waits
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.explain import due_in
-from delayedq.operations.findings import Finding, Lost, Overdue, Rule, Spike, Symptoms
-from delayedq.operations.limited_waits import waits
-from delayedq.operations.rules import LATE, SPIKE_WINDOW, judged
-from delayedq.operations.selecting import Selection
+from delayedq.operations.rules import LATE, SPIKE_WINDOW, Finding, Lost, Overdue, Rule, Spike, Symptoms, judged
 from delayedq.operations.workers import all_workers, is_alive, running_ids
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
     from delayedq.models import Worker
     from delayedq.store.base import Store
-    from delayedq.store.error_groups import Extent, Newest
+    from delayedq.store.figures import Extent, Newest
 
 #: Of each kind, at most this many are looked at.
 MOST = 20

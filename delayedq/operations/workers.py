@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from delayedq.store.base import Store
-    from delayedq.store.registry import Request
+    from delayedq.store.registry import WorkerCommand
 
 #: A worker counts as alive for this long after its last heartbeat; heartbeats come every 10 s.
 ALIVE = timedelta(seconds=30)
@@ -46,7 +46,7 @@ def serves(worker: Worker, queue: str) -> bool:
     return not worker.queues or queue in worker.queues.split(",")
 
 
-def ask(store: Store, name: str, request: Request | None, by: str = "") -> bool:
+def ask(store: Store, name: str, request: WorkerCommand | None, by: str = "") -> bool:
     """Ask this of a worker process; None takes it back. It reads that with its next heartbeat, within 10 s.
 
     False if no process has this name. `by`: the name of a user.

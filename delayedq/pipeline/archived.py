@@ -12,7 +12,7 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from delayedq.conf import get_settings
-from delayedq.core.fingerprints import last_error
+from delayedq.core.errors import last_error
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LakeUnusable
 from delayedq.extras import is_about_an_extra, told

@@ -19,15 +19,14 @@ from delayedq.models import FinishedMessage
 from delayedq.pipeline.address import database_name
 from delayedq.pipeline.lake.rows import Wanted, read
 from delayedq.pipeline.lake.side_table import Flows
-from delayedq.pipeline.lake.snapshot import others
+from delayedq.pipeline.lake.table import others
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from datetime import datetime
 
-    from delayedq.pipeline.lake.snapshot import Snapshot
-    from delayedq.pipeline.lake.table import LakeTable
+    from delayedq.pipeline.lake.table import LakeTable, Snapshot
 
     #: By the number of each settled batch: when rows of it were last restored, if ever.
     Settled = dict[int, datetime | None]

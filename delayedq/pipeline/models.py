@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from django.db import models
 
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH
+from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH
 
 if TYPE_CHECKING:
     from datetime import datetime

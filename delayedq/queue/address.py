@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.core.limits import NAME_LENGTH, is_storable
+from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.exceptions import CannotRun, InvalidMessage, InvalidQueue, NotStorable
 from delayedq.queue.channels import NO_CHANNELS, QueueChannels
 from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer
-from delayedq.tasks.defaults import MOST_ATTEMPTS
+from delayedq.tasks.options import MOST_ATTEMPTS
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -127,3 +128,35 @@ def _storable(text: object) -> str:
     if not is_storable(text):
         raise NotStorable(f"The text of a payload can't contain NUL or a lone surrogate: {text[:40]!r}.")
     return text
+
+
+# The priorities that the queues of this process declare: what an operator may give to a waiting message.
+#
+# They stand in code and not in the database. A priority that no consumer declares is one that no consumer polls.
+
+
+#: At most this many queues with priorities of their own are known, those that were declared last.
+MOST_KNOWN = 10_000
+
+_known: dict[str, tuple[int, ...]] = {}
+
+_lock = Lock()
+
+#: Every queue has it.
+_ALWAYS = (0,)
+
+
+def declare(queue: str, priorities: tuple[int, ...]) -> None:
+    """Note the priorities of a queue, by its stored name. Two objects of one queue add up."""
+    if priorities == _ALWAYS:
+        return
+    with _lock:
+        known = {*_known.pop(queue, ()), *priorities}
+        _known[queue] = tuple(sorted(known, reverse=True))
+        if len(_known) > MOST_KNOWN:
+            del _known[next(iter(_known))]
+
+
+def declared(queue: str) -> tuple[int, ...]:
+    """The priorities of a queue, by its stored name, the most urgent first; 0 alone if this process knows no others."""
+    return _known.get(queue, _ALWAYS)

@@ -10,7 +10,7 @@ from django.db import Error
 from delayedq.async_versions import async_version
 from delayedq.exceptions import QueueClosed
 from delayedq.queue.envelope import DeliveryType
-from delayedq.queue.undo import until_undone
+from delayedq.queue.rolled_back import until_undone
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delayedq.core.limiting import Limit
+from delayedq.core.limit import Limit
 from delayedq.exceptions import InvalidMessage, InvalidQueue
 from delayedq.store.offers import check_channel_name
 from delayedq.store.protocol import BARE
 from delayedq.tasks.channels import UNLIMITED, made_with_limits, rules_of_bare, sizes_of
 
 if TYPE_CHECKING:
-    from delayedq.core.sizes import Size
+    from delayedq.core.limit import Size
     from delayedq.store.channels.requests import Rules
 
 

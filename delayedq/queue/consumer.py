@@ -18,10 +18,10 @@ from django.db import DataError, Error, connections, transaction
 from delayedq.core.backoff import as_backoff
 from delayedq.core.conditions import meets
 from delayedq.exceptions import InvalidQueue, QueueClosed, WorkerVanished
-from delayedq.queue.base import Base
 from delayedq.queue.batch import Batch
 from delayedq.queue.envelope import Envelope
 from delayedq.queue.leases import Settlement, check_duration, consumer
+from delayedq.queue.producer import Base
 from delayedq.queue.reading import waiting
 from delayedq.queue.watch import Watch, ring
 from delayedq.store.protocol import GiveBack

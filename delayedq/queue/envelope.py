@@ -19,7 +19,7 @@ from delayedq.core.serialization import dumps
 from delayedq.exceptions import LeaseLost, QueueClosed
 from delayedq.queue.leases import Acknowledgement, History, Settlement, check_duration, errors_with, seconds_of
 from delayedq.queue.replies import send_reply
-from delayedq.queue.undo import stands, until_undone
+from delayedq.queue.rolled_back import stands, until_undone
 from delayedq.store.offers import check_size
 from delayedq.store.protocol import GiveBack
 

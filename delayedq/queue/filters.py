@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from delayedq.core.bounds import KEY_LENGTH, is_storable
 from delayedq.core.conditions import MAX_DIGITS, MAX_VALUES, Condition, KeyRange, Lookup, meets
-from delayedq.core.limits import KEY_LENGTH, is_storable
 from delayedq.core.serialization import dumps
 from delayedq.exceptions import InvalidQueue
 from delayedq.queue.serializers import JSONSerializer

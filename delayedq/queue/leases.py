@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq import results, signals
 from delayedq.conf import get_settings
-from delayedq.core.channels import LIMITED
+from delayedq.core.bounds import NAME_LENGTH
 from delayedq.core.lifecycle import CENTURY, FinalOutcome
-from delayedq.core.limits import NAME_LENGTH
+from delayedq.core.limit import LIMITED
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.masking import error_text
 from delayedq.store import default_store, store_for

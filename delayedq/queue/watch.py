@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Self
 
 from django.db import transaction
 
-from delayedq.store.wakeup import NOTIFY_WAIT, WakeUpPipe
+from delayedq.store.database import NOTIFY_WAIT, WakeUpPipe
 
 if TYPE_CHECKING:
     from delayedq.store.base import Store
-    from delayedq.store.listener import Listener
+    from delayedq.store.database import Listener
 
 _watching: defaultdict[tuple[str, str], set[Watch]] = defaultdict(set)
 #: Reentrant, as a signal handler may close a queue while its thread holds it. Held during fork, so that a child never

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delayedq.results.errors import errors_with, masked_trace, path_of, task_error, text_of
+from delayedq.results.message import errors_with, masked_trace, path_of, task_error, text_of
 from delayedq.results.reading import dropped, end, make, not_started, of_ended, of_live, running
 
 __all__ = [

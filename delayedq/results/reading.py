@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq import clock
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultStatus
-from delayedq.core.error_records import known_errors
+from delayedq.core.errors import known_errors
 from delayedq.core.lifecycle import FinalOutcome, Outcome, final_outcome
 from delayedq.core.serialization import load_call, loads
 from delayedq.exceptions import CannotRun, QueueFull, UnknownTask
 from delayedq.masking import error_text
-from delayedq.results.errors import recorded, task_error
-from delayedq.results.message import MessageResult
+from delayedq.results.message import MessageResult, recorded, task_error
 from delayedq.tasks import Task, task_at
 
 if TYPE_CHECKING:

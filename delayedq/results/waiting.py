@@ -20,15 +20,15 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections
 
 from delayedq.compat import task_backends
-from delayedq.store.ends import ASK_EVERY
-from delayedq.store.wakeup import NOTIFY_WAIT, WakeUpPipe
+from delayedq.store.base import ASK_EVERY
+from delayedq.store.database import NOTIFY_WAIT, WakeUpPipe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
     from delayedq.compat import TaskResult
     from delayedq.store.base import Store
-    from delayedq.store.listener import Listener
+    from delayedq.store.database import Listener
 
     AnyResult = TaskResult[..., Any]
 

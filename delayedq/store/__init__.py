@@ -90,15 +90,15 @@ def operator_store(alias: str) -> OperatorStore:
     store = store_for(alias)
     match connections[alias].vendor:
         case "postgresql":
-            from delayedq.store.postgresql.operator import PostgreSQLOperatorStore
+            from delayedq.store.postgresql.store import PostgreSQLOperatorStore
 
             return PostgreSQLOperatorStore(store)
         case "sqlite":
-            from delayedq.store.sqlite.operator import SQLiteOperatorStore
+            from delayedq.store.sqlite.store import SQLiteOperatorStore
 
             return SQLiteOperatorStore(store)
         case _:
-            from delayedq.store.mysql.operator import MySQLOperatorStore
+            from delayedq.store.mysql.store import MySQLOperatorStore
 
             return MySQLOperatorStore(store)
 

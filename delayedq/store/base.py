@@ -6,45 +6,324 @@
 from __future__ import annotations
 
 import time
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from copy import copy
+from functools import partial
+from itertools import batched, groupby
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from django.db import transaction
 
 from delayedq.store.bare_queues import BareQueues
-from delayedq.store.channels.offers import told_of, with_channels
+from delayedq.store.channels.offers import as_stored, line_up_offered, told_of, with_channels
+from delayedq.store.channels.places_held import hold_longer, let_go
+from delayedq.store.channels.sizes import offer_sized
 from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.ends import Ends
-from delayedq.store.expiring import note_results, with_retention
+from delayedq.store.flows import members_sql
 from delayedq.store.flows.ending import end_members, in_flows
-from delayedq.store.offering import Offering
-from delayedq.store.offers import check_key, may_be_due_soon
+from delayedq.store.offers import check, check_key, check_time, in_lock_order, may_be_due_soon, waves
 from delayedq.store.protocol import (
     ClaimRequest,
     Discard,
     Finish,
     GiveBack,
+    Offered,
+    OfferOutcome,
+    OnConflict,
+    Released,
+    Renewed,
     Settled,
     SettledAndClaimed,
 )
-from delayedq.store.renewals import Renewals
 from delayedq.store.steps import forget_replaced, replaced_failures
+from delayedq.store.sweeps import note_results, with_retention
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Told
-    from delayedq.store.database import Database
-    from delayedq.store.listener import Listener
-    from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Transition
+    from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Events
+    from delayedq.store.database import Database, Listener
+    from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offer, Transition
+
+# Offers: one message, or many in one transaction, whose keys every batch locks in the same order.
 
 
-class Store(Offering, Renewals, BareQueues, Channels, Ends):
+#: At most this many messages go into one statement; `enqueue_bulk` holds this many in memory.
+CHUNK = 10_000
+
+#: So many keys are looked up by one statement: SQLite's may have no more than 999 parameters where it is old.
+LOOKED_UP = 500
+
+
+def chunks(offers: Sequence[Offer]) -> Iterator[tuple[int, ...]]:
+    """The positions of offers that go into one statement each, in lock order."""
+    positions = range(len(offers))
+    return batched(positions if len(offers) <= CHUNK else in_lock_order(offers, positions), CHUNK)
+
+
+class Offering(ABC):
+    database: Database
+
+    @retry_on_deadlock
+    def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE) -> Offered:
+        """Store one message in one statement, within the caller's transaction if there is one.
+
+        One with a channel takes more, in one transaction: on PostgreSQL one more.
+
+        Raises InvalidMessage for what can't be stored.
+        """
+        if offer.channel is not None:
+            return self._offer_all([offer], on_conflict)[0]
+        check(offer)
+        offered = self._named(offer, self._offer_one(offer, on_conflict))
+        self.notify_after_commit([offer.scheduled_at])
+        return offered
+
+    def offer_many(
+        self, offers: Iterable[Offer], on_conflict: OnConflict = OnConflict.REPLACE, *, checked: bool = False
+    ) -> list[Offered]:
+        """Store all or none; the outcomes are in the order of the offers. A key may occur more than once.
+
+        checked: they were checked when they were made, and are stored whatever the settings say now: an end of a
+        message must not fail because of what follows it. Raises InvalidMessage for what can't be stored.
+        """
+        return self._offer_all([*offers], on_conflict, checked=checked)
+
+    def offer_counted(self, offers: Sequence[Offer]) -> int:
+        """`offer_many` for who only asks how many were stored."""
+        return sum(one.outcome is not OfferOutcome.DROPPED for one in self._offer_all(offers, OnConflict.REPLACE))
+
+    @retry_on_deadlock
+    def _offer_all(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool = False) -> list[Offered]:
+        offered: dict[int, Offered] = {}
+        with self.database.atomic():
+            for positions in chunks(offers):
+                chunk = [offers[position] for position in positions]
+                store = partial(self._offer_lined_up, on_conflict=on_conflict, checked=checked)
+                sized = any(offer.sizes for offer in chunk)
+                outcomes = offer_sized(self.database, chunk, on_conflict, store) if sized else store(chunk)
+                offered.update(zip(positions, outcomes, strict=True))
+                stored = zip(chunk, outcomes, strict=True)
+                self.notify_after_commit(
+                    [offer.scheduled_at for offer, one in stored if one.outcome is not OfferOutcome.DROPPED]
+                )
+        return [offered[position] for position in range(len(offers))]
+
+    def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool) -> list[Offered]:
+        """Those with a channel get their places in it."""
+        stored = [as_stored(offer) for offer in offers]
+        if not checked:
+            for offer in stored:
+                check(offer)
+        outcomes = self._offer_chunk(stored, on_conflict)
+        line_up_offered(self, offers, outcomes)  # type: ignore[arg-type]  # this is the store
+        return outcomes
+
+    def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        outcomes: list[Offered | None] = [None] * len(offers)
+        for positions in waves(offers):
+            wave = [offers[position] for position in positions]
+            offered = self._offer_wave(wave, on_conflict)
+            unnamed = [offer for offer, one in zip(wave, offered, strict=True) if one.id is None]
+            ids = self._ids_of(unnamed)
+            for position, offer, one in zip(positions, wave, offered, strict=True):
+                known = one.id is not None
+                outcomes[position] = one if known else Offered(OfferOutcome.IGNORED, ids.get((offer.kind, offer.key)))
+        return outcomes  # type: ignore[return-value]  # every position is in a wave
+
+    @retry_on_deadlock
+    def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
+        """`offer_many` of messages without keys, and store that they are members of this step of a flow."""
+        with self.database.atomic():
+            offered = self._offer_all(offers, OnConflict.REPLACE, checked=checked)
+            ids = [one.id for one in offered if one.id is not None]
+            members_sql.store(self.database, ids, [step] * len(ids))
+
+    @retry_on_deadlock
+    def offer_each(self, given: Sequence[tuple[Offer, OnConflict]]) -> list[Offered]:
+        """`offer_many`, but each offer has its own policy."""
+        offers, policies = [offer for offer, _ in given], [policy for _, policy in given]
+        if len(set(policies)) == 1:
+            return self._offer_all(offers, policies[0])
+        offered: dict[int, Offered] = {}
+        with self.database.atomic():
+            # In rounds without a repeated key; those after the first lock nothing new.
+            for positions in waves(offers):
+                for policy, run in groupby(in_lock_order(offers, positions), policies.__getitem__):
+                    chosen = list(run)
+                    outcomes = self._offer_all([offers[position] for position in chosen], policy)
+                    offered.update(zip(chosen, outcomes, strict=True))
+        return [offered[position] for position in range(len(offers))]
+
+    def check_time(self, when: object) -> None:
+        """Refuse with InvalidTime what is no aware datetime, or none that this database can store."""
+        check_time(when)
+
+    def _named(self, offer: Offer, offered: Offered) -> Offered:
+        """An ignored offer returns no row: its message is found by key."""
+        if offered.id is not None:
+            return offered
+        with self.database.connection.cursor() as cursor:
+            cursor.execute("SELECT id FROM delayedq_message WHERE kind = %s AND key = %s", [offer.kind, offer.key])
+            row = cursor.fetchone()
+        return Offered(OfferOutcome.IGNORED, row[0] if row else None)
+
+    def _ids_of(self, offers: Iterable[Offer]) -> dict[tuple[str, str | None], int]:
+        """The same for hundreds by one statement."""
+        from delayedq.models import Message  # stores are imported before the models are loaded
+
+        found: dict[tuple[str, str | None], int] = {}
+        for kind, some in groupby(sorted(offers, key=lambda offer: offer.kind), lambda offer: offer.kind):
+            for keys in batched((offer.key for offer in some), LOOKED_UP):
+                rows = Message.objects.using(self.database.alias).filter(kind=kind, key__in=keys)
+                found |= {(kind, key): id_ for key, id_ in rows.values_list("key", "id")}
+        return found
+
+    @abstractmethod
+    def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered: ...
+
+    @abstractmethod
+    def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
+        """No key occurs twice in them."""
+
+    @abstractmethod
+    def notify_after_commit(self, times: Collection[datetime | None] = (None,)) -> None:
+        """Wake the workers after commit, if what is due at these times (None: now) is due before their next scan."""
+
+
+# Renewing and releasing leases, also of messages whose rows somebody's open transaction has locked.
+#
+# A renewal never waits for a row. The lease of a row that is locked is written beside it, into `LockedRenewal`, and
+# every claim of an expired lease looks there. That holds only if the renewal was committed before the lease ran out: a
+# claim that takes place later finds it then, as it reads its clock before it looks. What came too late is taken back.
+
+
+type LeaseId = tuple[int, int]
+
+
+class Renewals(ABC):
+    database: Database
+
+    def __init__(self) -> None:
+        #: From when on there may be renewals beside locked rows to delete, by `time.monotonic()`; infinity: there are
+        #: none. In a list, which all moments of this store share.
+        self._sweep_at = [float("inf")]
+
+    @retry_on_deadlock
+    def renew(self, held: Sequence[LeaseId], lease: timedelta) -> Renewed:
+        """Extend the leases of (id, token) pairs, never shortening one.
+
+        It waits for no lock of a row. Raises django.db.Error.
+        """
+        began = time.monotonic()
+        skipped = self._renew(held, lease)
+        self._sweep(began)
+        left = {pair: seconds for pair, seconds in skipped.items() if seconds is not None}
+        kept = self._renew_locked(left, lease, began) if left else set()
+        lost = frozenset(skipped.keys() - left.keys())
+        if lost:
+            hold_longer(self, lost, lease)  # type: ignore[arg-type]  # this is the store
+        return Renewed(lost, frozenset(left.keys() - kept))
+
+    @retry_on_deadlock
+    def release(self, held: Collection[LeaseId]) -> Released:
+        """Give back messages (id, token) that were never started, without charge: they are due again at once.
+
+        It waits for no lock of a row: what is locked is in the answer's `busy`. Raises django.db.Error.
+        """
+        skipped = self._release(held) if held else {}
+        busy = frozenset(pair for pair, is_held in skipped.items() if is_held)
+        if lost := skipped.keys() - busy:
+            let_go(self, lost)  # type: ignore[arg-type]  # this is the store
+        return Released(frozenset(skipped) - busy, busy)
+
+    @abstractmethod
+    def _release(self, held: Collection[LeaseId]) -> dict[LeaseId, bool]:
+        """Those of these pairs that were not released, and whether they still hold their message."""
+
+    def _renew_locked(self, left: dict[LeaseId, float], lease: timedelta, began: float) -> set[LeaseId]:
+        """Those of these pairs whose leases were renewed beside their locked rows; `left` says how long they held."""
+        alive = sorted(pair for pair, seconds in left.items() if seconds > 0)
+        if not alive or self.database.in_transaction:  # before its commit, nobody would see it
+            return set()
+        if self._sweep_at[0] == float("inf"):
+            self.sweep()  # what another process has left
+        self._keep_locked(alive, lease)
+        took = time.monotonic() - began
+        self._sweep_at[0] = began + took + lease.total_seconds()
+        if late := [pair for pair in alive if left[pair] <= took]:
+            self._forget_locked(late)
+        return set(alive).difference(late)
+
+    def _sweep(self, moment: float) -> None:
+        if moment >= self._sweep_at[0]:
+            self._sweep_at[0] = float("inf")
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Delete what has run out beside the rows, whoever wrote it: also what a process left that was killed.
+
+        Lease keepers do so from time to time. Raises django.db.Error.
+        """
+        self._forget_expired()
+
+    @abstractmethod
+    def _renew(self, held: Sequence[LeaseId], lease: timedelta) -> dict[LeaseId, float | None]:
+        """Renew those whose rows nobody has locked. Of the others: the seconds that are left; None if it is lost."""
+
+    @abstractmethod
+    def _keep_locked(self, held: Collection[LeaseId], lease: timedelta) -> None:
+        """Write these leases beside the rows."""
+
+    @abstractmethod
+    def _forget_locked(self, held: Collection[LeaseId]) -> None:
+        """Undo that."""
+
+    @abstractmethod
+    def _forget_expired(self) -> None:
+        """Delete what has run out there."""
+
+
+# Wake-ups for those who wait for the end of messages, and for workers whose message has ended.
+#
+# Nobody pays for them while nobody waits: who waits says so, and workers that hear it tell of ends for a while.
+# Whatever is not told is found by asking the table: this saves time, and nothing depends on it.
+
+
+#: Workers tell of ends for this many seconds after they heard that somebody waits; who waits says so twice as often.
+TOLD_FOR = 10.0
+
+ASK_EVERY = TOLD_FOR / 2
+
+
+class EndNotices:
+    """What a database without notifications does: nothing. Who waits there polls."""
+
+    def end_listener(self) -> Listener | None:
+        """A new listener that hears of ends; the caller closes it. None: the database tells of none."""
+        return None
+
+    def ask_for_ends(self) -> None:
+        """Say that somebody waits. Raises django.db.Error."""
+
+    def somebody_waits(self) -> None:
+        """A worker heard that somebody waits."""
+
+    def tell_stopped_after_commit(self) -> None:
+        """Have workers look which of their running messages have ended, after the commit of the caller."""
+
+    def tell_ends(self) -> None:
+        """A worker has ended messages: tell who waits, if somebody does. Raises django.db.Error."""
+
+
+# Base
+
+
+class Store(Offering, Renewals, BareQueues, Channels, EndNotices):
     """A database that holds the queue. One object per database alias; threads share it, connections are theirs.
 
     Every verb may raise django.db.Error.
@@ -196,7 +475,7 @@ class Store(Offering, Renewals, BareQueues, Channels, Ends):
 
     def _settle_and_lock(
         self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
-    ) -> tuple[Settled, datetime | None, Told]:
+    ) -> tuple[Settled, datetime | None, Events]:
         """`_settle`, then `lock_channels`; and what is to be said of those with a channel (`limited`)."""
         settled = self._settle(transitions, request.worker)
         return settled, self.lock_channels(), told_of(limited, settled)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.core.channels import BOUNDARY, LIMITED, METADATA_KEY
+from delayedq.core.limit import BOUNDARY, LIMITED, METADATA_KEY
 from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
@@ -12,15 +12,19 @@ if TYPE_CHECKING:
 
 #: What an offer brings, but for its time.
 OFFER = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadata")
+
 #: What an offer writes.
 MESSAGE = (*OFFER, "scheduled_at", "scheduled_at_initially", "created_at", "attempt", "generation")
+
 #: What a claim reads, in the order of `Claimed`.
 CLAIMED = tuple("lease_token" if name == "token" else name for name in Claimed._fields)
+
 #: What a dead letter or a cancelled message takes back into the queue.
 REVIVED = (
     *("id", "scheduled_at", "scheduled_at_initially", "created_at", "generation", "priority", "attempt"),
     *("max_attempts", "queue", "kind", "key", "payload", "metadata", "errors"),
 )
+
 HISTORY = (
     *("id", "finished_at", "started_at", "scheduled_at", "scheduled_at_initially", "created_at", "priority"),
     *("attempts", "max_attempts", "outcome", "queue", "kind", "key", "worker", "payload", "metadata", "result"),
@@ -45,7 +49,7 @@ def revived_priority(table: str = "") -> str:
 
 
 #: What only success has, and what only a dead letter has.
-NOTHING = {"result": "NULL", "error": "NULL", "fingerprint": "NULL"}
+NO_RESULT = {"result": "NULL", "error": "NULL", "fingerprint": "NULL"}
 
 #: The history of a live message that was cancelled before it started.
 _CANCELLED = {
@@ -54,7 +58,7 @@ _CANCELLED = {
     "priority": given_priority(),
     "outcome": "'cancelled'",
     "worker": "leased_by",
-    **NOTHING,
+    **NO_RESULT,
 }
 
 

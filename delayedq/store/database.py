@@ -6,27 +6,67 @@ that of the database's own clock (SQLite: the host's).
 
 from __future__ import annotations
 
+import os
+import re
+import select
 from abc import ABC, abstractmethod
+from contextlib import suppress
 from copy import copy
 from functools import partial, wraps
 from threading import local
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, Protocol, Self
 
-from django.db import OperationalError, ProgrammingError, connections, transaction
+from django.apps import apps
+from django.db import DEFAULT_DB_ALIAS, OperationalError, ProgrammingError, connections, transaction
 
 from delayedq import clock
-from delayedq.core.deadlocks import retry
-from delayedq.store.unmigrated import cure, is_unmigrated
+from delayedq.core.backoff import retry
+from delayedq.store.connecting import separate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from datetime import datetime
 
+    from django.db import DatabaseError
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Model, QuerySet
 
-    from delayedq.store.dialect import Dialect
+# A statement of the queue fails since tables or columns are missing: the error says what to do about that.
+
+
+#: What the databases say: PostgreSQL by a code, MariaDB and MySQL by a number, SQLite in words.
+CODES = {"42P01", "42703"}
+
+NUMBERS = {1146, 1054}
+
+WORDS = re.compile("no such (table|column)|has no column named")
+
+#: A table of the queue, and not of the project, in such a sentence.
+OURS = re.compile(r"""[\s."]delayedq_\w+(["'\s]|$)""")
+
+NO_TABLE = re.compile("table|relation", re.IGNORECASE)
+
+
+def is_unmigrated(error: DatabaseError) -> bool:
+    """Whether a statement of the queue failed for want of a table or a column."""
+    said = str(error).partition("\n")[0]
+    cause = error.__cause__
+    is_missing = getattr(cause, "sqlstate", None) in CODES or error.args[:1] in [(n,) for n in NUMBERS]
+    return (is_missing or bool(WORDS.search(said))) and (bool(OURS.search(said)) or not NO_TABLE.search(said))
+
+
+def missing_tables(alias: str) -> set[str]:
+    """The tables of the queue that the database has not got. Raises django.db.Error."""
+    wanted = {model._meta.db_table for model in apps.get_app_config("delayedq").get_models()}  # noqa: SLF001
+    return wanted - set(connections[alias].introspection.table_names())
+
+
+def cure(alias: str) -> str:
+    return f"run manage.py migrate{'' if alias == DEFAULT_DB_ALIAS else f' --database {alias}'}"
+
+
+# Database
 
 
 class Database(ABC):
@@ -164,3 +204,145 @@ def retry_on_deadlock[S: HasDatabase, **P, R](verb: Callable[Concatenate[S, P], 
         return store.database.retried(partial(verb, store, *args, **kwargs))
 
     return retried
+
+
+# How the databases differ in the statements that all of them share: those of keyset scans and figures.
+
+
+class Dialect(NamedTuple):
+    """One database's words and values. A word in braces is filled in by the statement that uses it."""
+
+    #: A time as a parameter of a statement.
+    stored: Callable[[datetime], Any]
+    #: The reverse, for a time in a row.
+    instant: Callable[[Any], datetime]
+    #: Workers as one JSON document, into the worker registry.
+    heartbeat: str
+    #: The rows beyond %(at)s and %(id)s, as one range of an index on time and id.
+    after: str
+    #: The rows of a {table} whose {column}, of type `time_type` or bigint, lies in a slice: slice by slice, by index.
+    sliced: str
+    #: The same for dead letters by their own index, and nothing else of them; "" if the database has no such index.
+    dead: str
+    time_type: str
+    #: The number of the bucket that {time} lies in.
+    bucket: str
+    #: Seconds from {earlier} to {later}.
+    seconds: str
+    #: The time in the parameter {}.
+    moment: str
+    #: The function that finds a text in another: 0 if it is not in it.
+    position: str = "instr"
+    #: What a transaction says before it counts.
+    prepare: str = ""
+
+
+#: For `Dialect.after`: on MySQL a comparison of rows is no range of an index; to the others, a choice is none.
+BY_ROWS = "({columns}) {sign} (%(at)s, %(id)s)"
+
+BY_CHOICE = "({time} {sign}= %(at)s AND ({time} {sign} %(at)s OR id {sign} %(id)s))"
+
+
+# Notifications for workers: another process or thread changed the queue.
+
+
+class Listener(ABC):
+    """Reports that another process or thread changed the queue. It has a connection of its own, and one thread uses it.
+
+    Raises django.db.Error if it can't connect.
+    """
+
+    #: Seconds between two calls of `heard`; None if `fileno` becomes readable instead.
+    interval: ClassVar[float | None]
+
+    #: False from `begin_proof` until it has heard what that sent.
+    proved = True
+
+    #: True as soon as it has heard that somebody waits for the end of a message; see `store.ends`.
+    heard_waiting = False
+
+    #: True as soon as it has heard that a running message was stopped.
+    heard_stopped = False
+
+    def __init__(self, alias: str) -> None:
+        self._alias = alias
+        self._connection = self._connect()
+        self._connection.ensure_connection()
+
+    def _connect(self) -> BaseDatabaseWrapper:
+        return separate(self._alias)
+
+    def begin_proof(self) -> None:  # noqa: B027  what polls by itself has nothing to prove
+        """Send it a notification of its own, on the calling thread's connection, if it depends on notifications.
+
+        A listener that does not become `proved` is deaf. Raises django.db.Error.
+        """
+
+    def fileno(self) -> int:
+        """The descriptor to wait for, where `interval` is None; raises TypeError elsewhere."""
+        raise TypeError(
+            f"{self._connection.display_name} has no descriptor to wait for: call heard() every `interval`."
+        )
+
+    @abstractmethod
+    def heard(self) -> bool:
+        """Whether there was a change since the last call. Raises django.db.Error if the connection is lost."""
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+# The wake-up pipe: one thread waits for it and for a listener at once; threads and signal handlers wake it.
+
+
+#: A NOTIFY within 10 ms of the last is skipped; listeners check again 20 ms after the one they heard.
+NOTIFY_GAP = 0.010
+
+NOTIFY_WAIT = 2 * NOTIFY_GAP
+
+#: Seconds that one poll() lasts at most; its argument is a C int of milliseconds.
+LONGEST = 3600.0
+
+
+class WakeUpPipe:
+    """`wake` from anywhere ends the `wait` of the thread that owns the pipe; many wake-ups are one."""
+
+    def __init__(self) -> None:
+        self._read_fd, self.write_fd = os.pipe()
+        os.set_blocking(self._read_fd, False)
+        os.set_blocking(self.write_fd, False)
+
+    def fileno(self) -> int:
+        """Readable after a wake-up, for `select` and its relatives."""
+        return self._read_fd
+
+    def wake(self) -> None:
+        """End the wait in progress, or the next one. Safe in a signal handler."""
+        with suppress(BlockingIOError):  # full: the earlier wake-ups have not been read yet
+            os.write(self.write_fd, b".")
+
+    def clear(self) -> None:
+        """Forget the wake-ups so far."""
+        with suppress(BlockingIOError):
+            os.read(self._read_fd, 4096)
+
+    def wait(self, seconds: float, listener: Listener | None = None) -> bool:
+        """Sleep until woken, until `listener` may have something to say, or for `seconds`; says whether it was woken.
+
+        Raises django.db.Error if the listener has lost its connection.
+        """
+        watched = select.poll()  # unlike select(), it takes descriptors of any number
+        watched.register(self._read_fd, select.POLLIN)
+        if listener is not None and listener.interval is None:
+            watched.register(listener.fileno(), select.POLLIN)
+        elif listener is not None and listener.interval is not None:
+            seconds = min(seconds, listener.interval)
+        ready = watched.poll(min(seconds, LONGEST) * 1000)
+        woken = any(descriptor == self._read_fd for descriptor, _ in ready)
+        if woken:
+            self.clear()
+        return woken
+
+    def close(self) -> None:
+        os.close(self._read_fd)
+        os.close(self.write_fd)

@@ -6,14 +6,133 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from delayedq.core.instants import instant
-from delayedq.store import figures_sql as sql
+from delayedq.core.limit import METADATA_KEY
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.core.sampling import Sample
-    from delayedq.store.database import Database
+    from delayedq.store.database import Database, Dialect
+
+# The statements behind the dashboard: one text for all databases, but for a few words by vendor.
+#
+# Each reads the slices of a sample along an index, and counts by bucket: of `width` seconds, from `start` on.
+
+
+# `place` numbers the latencies of each bucket in their order; what never started has none. Messages with a channel may
+# have waited for a limit: theirs are numbered apart.
+ENDED = """
+WITH ended AS (
+    SELECT {ended_in} AS bucket, outcome, {latency} AS latency, CASE WHEN {limited} THEN 1 ELSE 0 END AS limited
+    FROM {ended_then}
+    WHERE outcome <> 'superseded' {only}
+),
+ranked AS (
+    SELECT bucket, outcome, latency, limited, count(latency) OVER (PARTITION BY bucket, limited) AS started,
+        row_number() OVER (PARTITION BY bucket, limited, latency IS NULL ORDER BY latency) AS place
+    FROM ended
+)
+SELECT bucket, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
+    min(CASE WHEN limited = 0 AND place >= 0.50 * started THEN latency END),
+    min(CASE WHEN limited = 0 AND place >= 0.95 * started THEN latency END),
+    min(CASE WHEN limited = 1 AND place >= 0.95 * started THEN latency END)
+FROM ranked GROUP BY bucket ORDER BY bucket
+"""
+
+# The same by task and by queue, with how long the last attempts ran. `by_wait` and `by_run` number those that started.
+_DURATIONS = """
+WITH ended AS (
+    SELECT {group} AS name, outcome, {{latency}} AS wait, {{run}} AS run
+    FROM {{ended_then}}
+    WHERE outcome <> 'superseded'
+),
+ranked AS (
+    SELECT name, outcome, wait, run, count(run) OVER (PARTITION BY name) AS started,
+        row_number() OVER (PARTITION BY name, run IS NULL ORDER BY wait) AS by_wait,
+        row_number() OVER (PARTITION BY name, run IS NULL ORDER BY run) AS by_run
+    FROM ended
+)
+SELECT name, count(*), count(CASE WHEN outcome = 'failed' THEN 1 END),
+    min(CASE WHEN by_wait >= 0.50 * started THEN wait END), min(CASE WHEN by_wait >= 0.95 * started THEN wait END),
+    min(CASE WHEN by_run >= 0.50 * started THEN run END), min(CASE WHEN by_run >= 0.95 * started THEN run END), max(run)
+FROM ranked GROUP BY name ORDER BY count(*) DESC, name LIMIT %(limit)s
+"""
+
+DURATIONS_OF_TASKS = _DURATIONS.format(group="message.kind")
+
+DURATIONS_OF_QUEUES = _DURATIONS.format(group="message.queue")
+
+# The dead letters have an index of their own.
+DEAD = """
+SELECT {ended_in} AS bucket, count(*)
+FROM {dead_then}
+GROUP BY bucket ORDER BY bucket
+"""
+
+# What came in and has ended did both in the same span. A superseded attempt has an id of its own, but is no message.
+CREATED_ENDED = """
+SELECT {created_in} AS bucket, count(*)
+FROM {ended_then}
+WHERE created_at >= {start} AND created_at < {end} AND outcome <> 'superseded' {only}
+GROUP BY bucket ORDER BY bucket
+"""
+
+# Creation times are in no index, but ids rise with them.
+CREATED_LIVE = """
+SELECT {created_in} AS bucket, count(*)
+FROM {live}
+WHERE created_at >= {start} AND created_at < {end} {only}
+GROUP BY bucket ORDER BY bucket
+"""
+
+# Bucket -1 has what is overdue.
+FALLING_DUE = """
+SELECT CASE WHEN scheduled_at < {start} THEN -1 ELSE {due_in} END AS bucket, count(*)
+FROM {live}
+WHERE scheduled_at < {end} AND (lease_token IS NULL OR leased_until <= {start} AND NOT EXISTS (
+    SELECT 1 FROM delayedq_lockedrenewal AS renewal
+    WHERE renewal.message_id = message.id AND renewal.lease_token = message.lease_token
+        AND renewal.leased_until > {start}
+))
+GROUP BY bucket ORDER BY bucket
+"""
+
+# By their places, which know of no other lease than their own.
+WAITING_IN_CHANNELS = """
+SELECT group_id, channel_id, CASE WHEN due_at < {start} THEN -1 ELSE {place_due_in} END AS bucket, count(*)
+FROM {places}
+WHERE lease_token = 0 AND due_at < {end}
+GROUP BY group_id, channel_id, bucket
+"""
+
+#: Of one task, or of one queue.
+ONLY = {"kind": "AND message.kind = %(kind)s", "queue": "AND message.queue = %(queue)s"}
+
+
+def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
+    """One of the statements above, in the words of a database. `only`: which of ONLY it asks."""
+    return template.format(
+        only=" ".join(ONLY[name] for name in only),
+        ended_then=dialect.sliced.format(
+            table="delayedq_finishedmessage", column="finished_at", type=dialect.time_type
+        ),
+        dead_then=dialect.dead,
+        live=dialect.sliced.format(table="delayedq_message", column="id", type="bigint"),
+        places=dialect.sliced.format(table="delayedq_channelmessage", column="message_id", type="bigint"),
+        start=dialect.moment.format("start"),
+        end=dialect.moment.format("end"),
+        limited=f"message.metadata LIKE '%%\"{METADATA_KEY}\"%%'",
+        latency=dialect.seconds.format(later="started_at", earlier="scheduled_at"),
+        run=dialect.seconds.format(later="finished_at", earlier="started_at"),
+        ended_in=dialect.bucket.format(time="finished_at"),
+        created_in=dialect.bucket.format(time="created_at"),
+        place_due_in=dialect.bucket.format(time="due_at"),
+        due_in=dialect.bucket.format(time="scheduled_at"),
+    )
+
+
+# Figures
 
 
 class Grid(NamedTuple):
@@ -76,32 +195,32 @@ class Figures:
         return type(self)(self._database, only)
 
     def ended(self, grid: Grid, times: Sample) -> list[Ended]:
-        return [Ended(*row) for row in self._rows(sql.ENDED, grid, self._instants(times))]
+        return [Ended(*row) for row in self._rows(ENDED, grid, self._instants(times))]
 
     def durations(self, times: Sample, limit: int, *, by_queue: bool) -> list[Durations]:
         """By task, or by queue: those of which most ended, at most `limit`."""
-        statement = sql.DURATIONS_OF_QUEUES if by_queue else sql.DURATIONS_OF_TASKS
+        statement = DURATIONS_OF_QUEUES if by_queue else DURATIONS_OF_TASKS
         return [Durations(*row) for row in self._counted(statement, self._instants(times), limit=limit)]
 
     def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many of the same messages were created in each bucket."""
-        return dict(self._rows(sql.CREATED_ENDED, grid, self._instants(times)))
+        return dict(self._rows(CREATED_ENDED, grid, self._instants(times)))
 
     def dead(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many dead letters, by bucket: from their own index, which MySQL does not have."""
-        return dict(self._rows(sql.DEAD, grid, self._instants(times)))
+        return dict(self._rows(DEAD, grid, self._instants(times)))
 
     def created(self, grid: Grid, ids: Sample) -> dict[int, int]:
         """How many live messages with these ids were created, by bucket."""
-        return dict(self._rows(sql.CREATED_LIVE, grid, ids.slices))
+        return dict(self._rows(CREATED_LIVE, grid, ids.slices))
 
     def falling_due(self, grid: Grid, ids: Sample) -> dict[int, int]:
         """How many live messages with these ids fall due, by bucket; -1 has what is overdue."""
-        return dict(self._rows(sql.FALLING_DUE, grid, ids.slices))
+        return dict(self._rows(FALLING_DUE, grid, ids.slices))
 
     def waiting_in_channels(self, grid: Grid, ids: Sample) -> list[WaitingInChannel]:
         """How many messages with these ids wait in each channel and fall due, by bucket; -1 has what is overdue."""
-        return [WaitingInChannel(*row) for row in self._rows(sql.WAITING_IN_CHANNELS, grid, ids.slices)]
+        return [WaitingInChannel(*row) for row in self._rows(WAITING_IN_CHANNELS, grid, ids.slices)]
 
     def _instants(self, times: Sample) -> list[list[str]]:
         stored = self._database.dialect.stored
@@ -112,5 +231,124 @@ class Figures:
         return self._counted(template, slices, start=stored(grid.start), end=stored(grid.end), width=grid.width)
 
     def _counted(self, template: str, slices: Any, **parameters: Any) -> list[Any]:
-        statement = sql.in_words(template, self._database.dialect, self._only)
+        statement = in_words(template, self._database.dialect, self._only)
         return self._database.counted(statement, {"slices": json.dumps(slices), **self._only, **parameters})
+
+
+# How dead letters are told apart: statements that read the index of fingerprints, and no more of it than a bound.
+#
+# What is asked of each of several groups is one statement, with a part for each; `{n}` numbers its parameter.
+
+
+# A loose scan: one probe per group, and two for its ends, however many dead letters each has.
+GROUPS = """
+WITH RECURSIVE known (fingerprint) AS (
+    SELECT min(fingerprint) FROM delayedq_finishedmessage WHERE fingerprint IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(fingerprint) FROM delayedq_finishedmessage AS dead WHERE dead.fingerprint > known.fingerprint)
+    FROM known WHERE fingerprint IS NOT NULL
+)
+SELECT fingerprint,
+    (SELECT min(finished_at) FROM delayedq_finishedmessage AS dead WHERE dead.fingerprint = known.fingerprint),
+    (SELECT max(finished_at) FROM delayedq_finishedmessage AS dead WHERE dead.fingerprint = known.fingerprint)
+FROM known WHERE fingerprint IS NOT NULL LIMIT %(most)s
+"""
+
+_NEWEST = """
+SELECT {n}, id, error, kind, queue FROM (
+    SELECT id, error, kind, queue FROM delayedq_finishedmessage
+    WHERE fingerprint = %(group_{n})s
+    ORDER BY fingerprint DESC, finished_at DESC, id DESC LIMIT 1
+) AS newest_{n}
+"""
+
+_SIZES = """
+SELECT {n}, count(*) FROM (
+    SELECT 1 AS one FROM delayedq_finishedmessage WHERE fingerprint = %(group_{n})s LIMIT %(most)s
+) AS counted_{n}
+"""
+
+_LATELY = """
+SELECT {n}, bucket, count(*) FROM (
+    SELECT {{bucket}} AS bucket FROM (
+        SELECT finished_at FROM delayedq_finishedmessage
+        WHERE fingerprint = %(group_{n})s AND finished_at >= {{start}} AND finished_at < {{end}}
+        ORDER BY fingerprint DESC, finished_at DESC LIMIT %(most)s
+    ) AS latest_{n}
+) AS counted_{n} GROUP BY bucket
+"""
+
+
+def newest(groups: int) -> str:
+    return _each(_NEWEST, groups)
+
+
+def sizes(groups: int) -> str:
+    return _each(_SIZES, groups)
+
+
+def lately(groups: int, dialect: Dialect) -> str:
+    bucket = dialect.bucket.format(time="finished_at")
+    start, end = dialect.moment.format("start"), dialect.moment.format("end")
+    return _each(_LATELY, groups).format(bucket=bucket, start=start, end=end)
+
+
+def _each(part: str, groups: int) -> str:
+    return " UNION ALL ".join(part.format(n=n) for n in range(groups))
+
+
+# The dead letters by what they failed of: groups of those that share a fingerprint (`core.fingerprints`).
+
+
+class Extent(NamedTuple):
+    """A group, and when its first and its last dead letter ended."""
+
+    fingerprint: int
+    first_at: datetime
+    last_at: datetime
+
+
+class Newest(NamedTuple):
+    """The dead letter of a group that ended last."""
+
+    id: int
+    error: str
+    kind: str
+    queue: str
+
+
+class ErrorGroups:
+    """Those of one database. `groups`: statement that finds them. Every verb may raise django.db.Error."""
+
+    def __init__(self, database: Database, groups: str = GROUPS) -> None:
+        self._database = database
+        self._groups = groups
+
+    def extents(self, most: int) -> list[Extent]:
+        """Up to `most` groups, in no order that says anything; one statement, which reads three rows of each."""
+        instant = self._database.dialect.instant
+        rows = self._database.counted(self._groups, {"most": most})
+        return [Extent(fingerprint, instant(first), instant(last)) for fingerprint, first, last in rows]
+
+    def newest(self, fingerprints: Sequence[int]) -> dict[int, Newest]:
+        """The latest of each group that has one; one statement."""
+        rows = self._rows(newest(len(fingerprints)), fingerprints)
+        return {fingerprints[n]: Newest(id_, error or "", kind, queue) for n, id_, error, kind, queue in rows}
+
+    def sizes(self, fingerprints: Sequence[int], most: int) -> dict[int, int]:
+        """How many dead letters each group has, counted up to `most`; one statement."""
+        return {fingerprints[n]: size for n, size in self._rows(sizes(len(fingerprints)), fingerprints, most=most)}
+
+    def lately(self, fingerprints: Sequence[int], grid: Grid, most: int) -> dict[int, dict[int, int]]:
+        """By group, how many of its latest `most` dead letters ended in each bucket of the grid; one statement."""
+        dialect, found = self._database.dialect, {fingerprint: dict[int, int]() for fingerprint in fingerprints}
+        times = {"start": dialect.stored(grid.start), "end": dialect.stored(grid.end), "width": grid.width}
+        for n, bucket, size in self._rows(lately(len(fingerprints), dialect), fingerprints, most=most, **times):
+            found[fingerprints[n]][bucket] = size
+        return found
+
+    def _rows(self, statement: str, fingerprints: Sequence[int], **parameters: Any) -> list[tuple[Any, ...]]:
+        if not fingerprints:
+            return []
+        asked = {f"group_{n}": fingerprint for n, fingerprint in enumerate(fingerprints)}
+        return self._database.counted(statement, {**asked, **parameters})

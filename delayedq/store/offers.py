@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from django.utils import timezone
 
 from delayedq.conf import get_settings
-from delayedq.core.channels import check_channel
-from delayedq.core.limits import KEY_LENGTH, NAME_LENGTH, is_storable
+from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
+from delayedq.core.limit import check_channel
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
 from delayedq.store.columns import MESSAGE, listed
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict

@@ -18,13 +18,11 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
-from delayedq.core.fingerprints import last_error
-from delayedq.store import error_groups_sql
-from delayedq.store import keyset_scans_sql as sql
+from delayedq.core.errors import last_error
+from delayedq.store import figures
 from delayedq.store.channels.offers import line_up_again
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.error_groups import ErrorGroups
-from delayedq.store.figures import Figures
+from delayedq.store.figures import ErrorGroups, Figures
 from delayedq.store.flows.ending import live_again
 from delayedq.store.steps import begin_generations
 
@@ -32,8 +30,96 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from delayedq.store.base import Store
-    from delayedq.store.database import Database
+    from delayedq.store.database import Database, Dialect
     from delayedq.store.protocol import Lane
+
+# Keyset scans: how an index is read in its order, a limited number of rows at a time. One text for all databases.
+#
+# The inner SELECT is one range of an index, with a limit of its own; whatever else is asked is asked of its rows. The
+# last row it may read comes out in any case (`step = budget`) and tells how far the scan came.
+
+
+# Where a transaction has locked a row, its lease is renewed beside it.
+_RENEWED = """EXISTS (
+        SELECT 1 FROM delayedq_lockedrenewal AS renewal
+        WHERE renewal.message_id = scanned.id AND renewal.lease_token = scanned.lease_token
+            AND renewal.leased_until > %(now)s
+    )"""
+
+_HELD = f"lease_token IS NOT NULL AND (leased_until > %(now)s OR {_RENEWED})"
+
+_RUN_OUT = f"lease_token IS NOT NULL AND leased_until <= %(now)s AND NOT {_RENEWED}"
+
+_WAITING = f"(lease_token IS NULL OR {_RUN_OUT})"
+
+#: By the value of `operator.State`.
+STATES = {
+    "due": f"scheduled_at <= %(now)s AND {_WAITING}",
+    "scheduled": f"attempt = 0 AND scheduled_at > %(now)s AND {_WAITING}",
+    "retrying": f"attempt > 0 AND {_WAITING}",
+    "running": _HELD,
+    "lost": _RUN_OUT,
+    "paused": f"""scheduled_at <= %(now)s AND {_WAITING} AND (
+        queue IN (SELECT queue FROM delayedq_pausedqueue) OR kind IN (SELECT kind FROM delayedq_pausedtask)
+    )""",
+}
+
+_ALONG = """
+SELECT at, id, chosen, step FROM (
+    SELECT {time} AS at, id, CASE WHEN {{chosen}} THEN 1 ELSE 0 END AS chosen,
+        row_number() OVER (ORDER BY {time} {order}, id {order}) AS step
+    FROM {table} AS scanned
+    WHERE {{bounds}}
+    ORDER BY {time} {order}, id {order} LIMIT %(budget)s
+) AS numbered
+WHERE chosen = 1 OR step = %(budget)s
+ORDER BY at {order}, id {order} LIMIT %(limit)s
+"""
+
+LANE = _ALONG.format(time="scheduled_at", order="ASC", table="delayedq_message")
+
+HISTORY = _ALONG.format(time="finished_at", order="DESC", table="delayedq_finishedmessage")
+
+_LANE_BOUNDS = "queue = {queue} AND priority = {priority} AND scheduled_at <= %(until)s AND "
+
+#: What a keyset scan along a lane may be asked for; an argument as it is, and as JSON has it.
+LIVE = {
+    "kind": "kind = %(kind)s",
+    "worker": "leased_by = %(worker)s",
+    "argument": "({position}(payload, %(argument)s) > 0 OR {position}(payload, %(as_json)s) > 0)",
+}
+
+
+def lane(dialect: Dialect, state: State | None, wanted: Sequence[str], *, queue: str, priority: str) -> str:
+    """A keyset scan along a lane, whose queue and priority stand for columns or parameters."""
+    asked = [LIVE[name].format(position=dialect.position) for name in wanted]
+    if state is not None:
+        asked.append(STATES[state])
+    position = dialect.after.format(columns="scheduled_at, id", time="scheduled_at", sign=">")
+    bounds = _LANE_BOUNDS.format(queue=queue, priority=priority) + position
+    return LANE.format(chosen=" AND ".join(asked) or "1 = 1", bounds=bounds)
+
+
+#: What a keyset scan through the history may be asked for. (To MySQL, `key` alone is a word of its own.)
+ENDED = {name: f"scanned.{name} = %({name})s" for name in ("outcome", "queue", "kind", "priority", "worker")} | {
+    "key": "substr(scanned.key, 1, %(key_length)s) = %(key)s",
+    "error": "{position}(lower(scanned.error), %(error)s) > 0",
+}
+
+
+def history(dialect: Dialect, wanted: Sequence[str], *, dead: bool, grouped: bool = False) -> str:
+    """A keyset scan back through the history; dead letters, and those of one error group, have indexes of their own."""
+    position = dialect.after.format(columns="finished_at, id", time="finished_at", sign="<")
+    bounds = position + " AND finished_at >= %(since)s"
+    if grouped:
+        bounds += " AND fingerprint = %(fingerprint)s"
+    elif dead:
+        bounds += " AND outcome = 'failed'"
+    chosen = " AND ".join(ENDED[name] for name in wanted).format(position=dialect.position)
+    return HISTORY.format(chosen=chosen or "1 = 1", bounds=bounds)
+
+
+# Operator
 
 
 class Seen(NamedTuple):
@@ -93,6 +179,7 @@ class Position(NamedTuple):
 
 
 FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
+
 LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 
 
@@ -114,7 +201,7 @@ class OperatorStore(ABC):
 
     database: Database
     #: The statement that finds the error groups.
-    groups: ClassVar[str] = error_groups_sql.GROUPS
+    groups: ClassVar[str] = figures.GROUPS
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -242,7 +329,7 @@ class OperatorStore(ABC):
 
     def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
         words = {"queue": "%(queue)s", "priority": "%(priority)s"}
-        statement = sql.lane(self.database.dialect, state, wanted_of(parameters), **words)
+        statement = lane(self.database.dialect, state, wanted_of(parameters), **words)
         places = ({"queue": lane.queue, "priority": lane.priority} for lane in lanes)
         return [self._page(self.database.rows(statement, {**parameters, **place}), parameters) for place in places]
 
@@ -272,7 +359,7 @@ class OperatorStore(ABC):
         asked: dict[str, str | int | None] = {"outcome": None if by_index else outcome, "queue": queue, "kind": kind}
         asked |= {"key": key, "error": error, "priority": priority, "worker": worker}
         wanted = [name for name, value in asked.items() if value is not None]
-        statement = sql.history(self.database.dialect, wanted, dead=dead, grouped=grouped)
+        statement = history(self.database.dialect, wanted, dead=dead, grouped=grouped)
         parameters = {
             **self._position(before),
             "since": self._stored(since),
@@ -303,7 +390,7 @@ class OperatorStore(ABC):
 
 def wanted_of(parameters: dict[str, Any]) -> list[str]:
     """What `keyset_scans_sql.lane` is asked for, by the parameters of a keyset scan."""
-    return [name for name in sql.LIVE if parameters[name] is not None]
+    return [name for name in LIVE if parameters[name] is not None]
 
 
 def merged(pages: Collection[KeysetPage], limit: int, *, backwards: bool = False) -> KeysetPage:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delayedq.core.progress import Progress
-from delayedq.store.pages import PAGE, Page, forget_gone
+from delayedq.core.steps import Progress
+from delayedq.store.sweeps import PAGE, Page, forget_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -33,15 +33,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Never
 
-from delayedq.core.fingerprints import last_error
+from delayedq.core.errors import last_error
 from delayedq.core.lifecycle import FinalOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.core.fingerprints import LastError
-    from delayedq.core.sizes import Size
+    from delayedq.core.errors import LastError
+    from delayedq.core.limit import Size
 
 
 #: Stands between the name of a bare queue and the type of its payloads; the queue of a task has none. Workers leave

@@ -6,7 +6,7 @@ import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from delayedq.store.registry_sql import ANSWER
+from delayedq.store.columns import listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -14,8 +14,38 @@ if TYPE_CHECKING:
 
     from delayedq.store.database import Database
 
+# What the heartbeats of worker processes have in common on all databases.
+#
+# The workers are one JSON document. `now` may be NULL, for the database's clock.
 
-class Request(StrEnum):
+
+#: What a heartbeat writes.
+GIVEN = ("name", "host", "pid", "threads", "queues", "excluded_queues", "lease", "held", "running", "problems")
+
+COLUMNS = listed(f"given.{name}" for name in GIVEN)
+
+INSERT = f"INSERT INTO delayedq_worker ({listed(GIVEN)}, started_at, seen_at)"
+
+#: What it changes of a worker that is known.
+RENEWED = (*GIVEN[1:], "started_at", "seen_at")
+
+#: What it answers, where the database lets an INSERT answer.
+ANSWER = "RETURNING name, asked"
+
+# With the first heartbeat of a process, what was asked of an earlier one of its name is forgotten: of one that was last
+# seen before this one started. The times alone do not tell them apart: a heartbeat that is held up moves the start.
+_ASKED = """asked = CASE WHEN %(first)s AND excluded.started_at > delayedq_worker.seen_at THEN ''
+    ELSE delayedq_worker.asked END"""
+
+ON_CONFLICT = f"""
+ON CONFLICT (name) DO UPDATE SET {_ASKED}, {", ".join(f"{name} = excluded.{name}" for name in RENEWED)}
+"""
+
+
+# Registry
+
+
+class WorkerCommand(StrEnum):
     """What an operator asks of a worker process."""
 
     QUIET = "quiet"  #: claim nothing until it is taken back
@@ -54,7 +84,7 @@ class WorkerRegistry:
         """The same registry, which writes and judges at this moment; None: by the database's clock."""
         return type(self)(self._database.at(moment))
 
-    def heartbeat(self, workers: Sequence[WorkerState], *, first: bool = True) -> dict[str, Request]:
+    def heartbeat(self, workers: Sequence[WorkerState], *, first: bool = True) -> dict[str, WorkerCommand]:
         """These worker processes live: one statement, one row for each (on MySQL, a second one reads).
 
         Returns what operators ask of them, by name. With its `first` heartbeat, a process with the name of one that has
@@ -67,7 +97,7 @@ class WorkerRegistry:
         else:
             self._database.write(heartbeat, parameters)
             rows = self._asked([worker.name for worker in workers])
-        return {name: Request(asked) for name, asked in rows if asked in set(Request)}
+        return {name: WorkerCommand(asked) for name, asked in rows if asked in set(WorkerCommand)}
 
     def _asked(self, names: Collection[str]) -> list[tuple[Any, ...]]:
         from delayedq.models import Worker  # stores are imported before the models are loaded
@@ -75,7 +105,7 @@ class WorkerRegistry:
         asked = Worker.objects.using(self._database.alias).filter(name__in=names).exclude(asked="")
         return [*asked.values_list("name", "asked")]
 
-    def ask(self, name: str, request: Request | None, by: str = "") -> bool:
+    def ask(self, name: str, request: WorkerCommand | None, by: str = "") -> bool:
         """Ask this of a worker process, which reads it with its next heartbeat; None takes back what was asked.
 
         False if there is no such process. `by`: the name of a user.

@@ -14,10 +14,10 @@ from django.db import router
 from django.db.models import Exists, OuterRef, Q, Subquery, Value
 from django.db.models.functions import Coalesce
 
+from delayedq.core.bounds import EARLIEST
 from delayedq.core.flows import FlowState
-from delayedq.core.limits import EARLIEST
 from delayedq.core.metadata import FLOW
-from delayedq.store.flows import keeping_sql
+from delayedq.store.flows import members_sql
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
 
     condition: that of one query in the SQL of the database, with `{needed}` for the subselect.
     """
-    sql = keeping_sql.UNNEEDED if _are_flows_open(alias) else ""
+    sql = members_sql.UNNEEDED if _are_flows_open(alias) else ""
     parameters: dict[str, Any] = {}
     for query in _needed(alias):
         subselect, values = query.query.get_compiler(using=alias).as_sql()

@@ -9,8 +9,8 @@ from django.db.models import OuterRef
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LeaseLost
-from delayedq.store.pages import PAGE, Page, forget_gone
 from delayedq.store.protocol import Finish
+from delayedq.store.sweeps import PAGE, Page, forget_gone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -21,10 +21,8 @@ from uuid import UUID
 from weakref import WeakValueDictionary
 
 from delayedq.conf import get_settings
-from delayedq.core.channels import check_channel
-from delayedq.core.limiting import Limit
+from delayedq.core.limit import Limit, OnFull, Size, check_channel
 from delayedq.core.signatures import parameter_names, signature_of
-from delayedq.core.sizes import OnFull, Size
 from delayedq.exceptions import InvalidMessage
 from delayedq.store.channels.requests import Rules
 from delayedq.store.offers import check_channel_name

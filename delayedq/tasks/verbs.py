@@ -11,41 +11,92 @@ from typing import TYPE_CHECKING, Any, Never, Unpack, cast, overload
 
 from delayedq import clock
 from delayedq.async_versions import async_version
-from delayedq.compat import InvalidTask
-from delayedq.core.metadata import with_own
+from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
+from delayedq.core.limit import channel_of, shown_priority
+from delayedq.core.metadata import (
+    DEADLINE,
+    EXPIRES,
+    PARENT,
+    ROOT,
+    as_given,
+    shortest_deadline,
+    stored_duration,
+    with_own,
+)
 from delayedq.core.other_names import CALLS, OPTIONS, hint
-from delayedq.core.serialization import dump_call, dumps
+from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.hooks import enqueue_hooks, with_added
+from delayedq.store.base import CHUNK
 from delayedq.store.flows.results import dump_step
-from delayedq.store.offering import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer
-from delayedq.tasks.base import DEFAULTED, BaseTask
+from delayedq.tasks.base import DEFAULTED, BaseTask, WrittenCall
 from delayedq.tasks.channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.tasks.current import current_attempt
-from delayedq.tasks.defaults import DEFAULTS
-from delayedq.tasks.metadata import own_metadata, stored_options
 from delayedq.tasks.options import (
+    DEFAULTS,
     check_backend,
     check_call,
+    check_naming,
     check_options,
     check_place,
+    database_of,
+    sensitive_names,
     warn_naive,
 )
 from delayedq.tasks.registry import register, registered
 from delayedq.tasks.scheduling import NO_KEY, Changes, as_call, enqueuing_backend, first, key_alone, keyed
-from delayedq.tasks.sensitive import sensitive_names
-from delayedq.tasks.signature import WrittenCall
 
 if TYPE_CHECKING:
     import inspect
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from delayedq.compat import TaskResult
+    from delayedq.core.backoff import Backoff
+    from delayedq.core.errors import ErrorChoice
+    from delayedq.core.limit import Limit
     from delayedq.store.protocol import Conflict
+    from delayedq.tasks.channels import ChannelOption
     from delayedq.tasks.scheduling import AnyCall, Scheduled, Scheduler, StoredOptions
+    from delayedq.worker.attempt import Attempt
+
+# What the messages of a task say of it and of who makes them: their part of the metadata, and what is read back.
+
+
+def own_metadata(task: Task[..., Any], known: Task[..., Any], attempt: Attempt | None) -> dict[str, Any]:
+    """How it differs from the task that workers know, and which attempt makes the message."""
+    lineage = _lineage(task, attempt)
+    if task is known:
+        return lineage
+    durations = ((EXPIRES, task.expires, known.expires), (DEADLINE, task.deadline, known.deadline))
+    return lineage | {name: own.total_seconds() for name, own, theirs in durations if own is not None and own != theirs}
+
+
+def stored_options(task: Task[..., Any], row: StoredOptions) -> dict[str, Any]:
+    """The options of the task that a message (a row, or what was claimed) has."""
+    moved = row.scheduled_at_initially != row.created_at
+    return {
+        "queue_name": row.queue,
+        "priority": shown_priority(row.priority),
+        "max_attempts": row.max_attempts,
+        "metadata": None if (metadata := as_given(row.metadata)) is None else loads(metadata),
+        "deadline": shortest_deadline(row.metadata, task.deadline),
+        "expires": stored_duration(row.metadata, EXPIRES, task.expires),
+        "channel_name": channel_of(row.metadata),
+        "run_after": row.scheduled_at_initially if moved else None,
+    }
+
+
+def _lineage(task: Task[..., Any], attempt: Attempt | None) -> dict[str, Any]:
+    """The parent is one of the same database, or none."""
+    if attempt is None or (task.backend != attempt.task.backend and database_of(task) != database_of(attempt.task)):
+        return {}
+    return {PARENT: attempt.id, ROOT: attempt.root_id}
+
+
+# Verbs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,3 +310,72 @@ class Task[**P, R](BaseTask):
 def parameters_of(task: Task[..., Any]) -> inspect.Signature:
     """The signature of the function as callers see it, without the context."""
     return signature_of(task.func, task.takes_context)
+
+
+# The `@task` decorator.
+
+
+@overload
+def task[**P, R](function: Callable[P, R], /) -> Task[P, R]: ...
+
+
+@overload
+def task[**P, R](
+    *,
+    priority: int = ...,
+    queue_name: str = ...,
+    backend: str = ...,
+    takes_context: bool = ...,
+    max_attempts: int = ...,
+    backoff: Backoff | timedelta | Sequence[timedelta] = ...,
+    retry_on: ErrorChoice | None = ...,
+    give_up_on: ErrorChoice | None = ...,
+    timeout: timedelta | None = ...,
+    deadline: timedelta | None = ...,
+    expires: timedelta | None = ...,
+    result_retention: timedelta | None = ...,
+    on_success: Task[..., Any] | None = ...,
+    on_failure: Task[..., Any] | None = ...,
+    on_retry: Task[..., Any] | None = ...,
+    metadata: Mapping[str, Any] | None = ...,
+    exactly_once: bool = ...,
+    interruptible: bool = ...,
+    sensitive: bool | Collection[str] = ...,
+    steps: Collection[str] | None = ...,
+    channel: ChannelOption = ...,
+    limit: Limit | Sequence[Limit] | None = ...,
+    aliases: Collection[str] = ...,
+) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+
+
+def task(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    priority: int = DEFAULT_TASK_PRIORITY,
+    queue_name: str = DEFAULT_TASK_QUEUE_NAME,
+    backend: str = DEFAULT_TASK_BACKEND_ALIAS,
+    takes_context: bool = False,
+    **options: Any,
+) -> Any:
+    """Decorator that makes a `Task` of a module-level function, sync or async. See `BaseTask` for the options.
+
+    `takes_context`: the first argument of the function is a `django.tasks.TaskContext`, which callers do not pass.
+    `django.tasks.task` returns the same object if its backend is `delayedq.backend.DelayedQBackend`.
+
+        @task(queue_name="mail", priority=10)
+        async def greet(name: str) -> str: ...
+    """
+    check_naming(options)
+
+    def make(func: Callable[..., Any]) -> Task[..., Any]:
+        return Task(
+            func=func,
+            priority=priority,
+            queue_name=queue_name,
+            backend=backend,
+            takes_context=takes_context,
+            **options,
+        )
+
+    return make if function is None else make(function)

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 from delayedq.testing.assertions import assert_not_scheduled, assert_scheduled, scheduled
 from delayedq.testing.backends import DummyBackend, ImmediateBackend
-from delayedq.testing.moving import Clock, clock
 from delayedq.testing.replay import ReplayReport, replay
-from delayedq.testing.running import AttemptReport, run_due, run_until
+from delayedq.testing.running import AttemptReport, Clock, clock, run_due, run_until
 
 __all__ = [
     "AttemptReport",

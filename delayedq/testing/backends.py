@@ -18,11 +18,9 @@ from delayedq.store.protocol import Claimed, OfferOutcome, OnConflict
 from delayedq.tasks.scheduling import Scheduled
 from delayedq.testing.assertions import ScheduledMessage
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.executor import aexecute, execute
-from delayedq.worker.follow_ups import follow_up_of, follow_ups
+from delayedq.worker.executor import aexecute, decision, execute, follow_up_of, follow_ups
 from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.steps import RecordsInMemory
-from delayedq.worker.transitions import decision
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

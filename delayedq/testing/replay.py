@@ -2,37 +2,277 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
 from django.db import connections, transaction
 from django.utils import timezone
 
 from delayedq.compat import TASKS_LOGGER
 from delayedq.conf import get_settings
-from delayedq.core.error_records import known_errors
-from delayedq.exceptions import Cancel, WorkerHung, WorkerVanished
+from delayedq.core.errors import known_errors
+from delayedq.exceptions import Cancel, DelayedQError, WorkerHung, WorkerVanished
 from delayedq.management.backends import all_stores
 from delayedq.models import Message
 from delayedq.results import path_of, text_of
 from delayedq.store import store_for
 from delayedq.store.protocol import BARE
-from delayedq.testing.history_files import LIVE, Ended, open_history
-from delayedq.testing.moving import clock
-from delayedq.testing.running import WORKER, run_claimed
+from delayedq.testing.running import WORKER, clock, run_claimed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Iterable, Iterator, Mapping
 
     from delayedq.store.base import Store
 
+# Ended messages in a file: JSON lines, Parquet, or a lake that the archive has written.
+#
+# Columns are those of the history table, or of the archive, which calls the outcome `state`. A row that can't be read
+# is not an error of the file: it comes as an `Unreadable`, with its place and the reason.
+
+
+#: What stands for the kind of rows that can't be read.
+UNREADABLE = "rows that can't be read"
+
+ENDED = ("succeeded", "failed", "cancelled", "expired", "superseded")
+
+LIVE = ("waiting", "leased")
+
+NEEDED = ("kind", "payload")
+
+_PARQUET = b"PAR1"
+
+
+class HistoryFileError(DelayedQError):
+    """There is no file, nothing here can read it, or it has other columns."""
+
+
+class Ended(NamedTuple):
+    """A message as it ended. `where`: its place in the file. Times are None if the file has none."""
+
+    where: str
+    id: Any
+    kind: str
+    outcome: str
+    payload: str
+    queue: str
+    key: str | None
+    priority: int
+    attempts: int
+    max_attempts: int
+    metadata: str | None
+    errors: str | None
+    scheduled_at: datetime | None
+    scheduled_at_initially: datetime | None
+    created_at: datetime | None
+    started_at: datetime | None
+
+    @property
+    def last_error(self) -> str | None:
+        """The dotted path of the class of its last error."""
+        known = known_errors(self.errors)
+        return known[-1].get("exception") if known else None
+
+
+class Unreadable(NamedTuple):
+    where: str
+    reason: str
+
+
+class HistoryFile(ABC):
+    """What is in a file, read as often as it is asked for, in constant memory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def kinds(self) -> Counter[str]:
+        """How many rows there are of each kind, and that can't be read (UNREADABLE)."""
+        return Counter(row.kind if isinstance(row, Ended) else UNREADABLE for row in self.rows())
+
+    def rows(self, kind: str | None = None) -> Iterator[Ended | Unreadable]:
+        """All rows in their order, or those of one kind. Raises HistoryFileError."""
+        for where, row in self._rows(None if kind == UNREADABLE else kind):
+            read = row if isinstance(row, Unreadable) else ended_of(row, where)
+            if kind is None or kind == (read.kind if isinstance(read, Ended) else UNREADABLE):
+                yield read
+
+    @abstractmethod
+    def _rows(self, kind: str | None) -> Iterator[tuple[str, Mapping[str, Any] | Unreadable]]:
+        """The place and the columns of each row; rows of another kind may be left out."""
+
+
+def open_history(path: str | Path) -> HistoryFile:
+    """Raises HistoryFileError."""
+    path = Path(path)
+    if path.is_dir():
+        return ParquetFiles(path, _published(path) if (path / "_delta_log").is_dir() else path.rglob("*.parquet"))
+    try:
+        with path.open("rb") as file:
+            is_parquet = file.read(len(_PARQUET)) == _PARQUET
+    except OSError as error:
+        raise HistoryFileError(f"{path} can't be read: {error.strerror}.") from None
+    return ParquetFiles(path, [path]) if is_parquet else JSONLines(path)
+
+
+class JSONLines(HistoryFile):
+    """An object for each line; `.gz` is unpacked."""
+
+    def _rows(self, kind: str | None) -> Iterator[tuple[str, Mapping[str, Any] | Unreadable]]:
+        word = kind.encode() if kind is not None and kind.isascii() else b""  # lines without it need not be parsed
+        with (gzip.open if self.path.suffix == ".gz" else open)(self.path, "rb") as file:
+            for number, line in enumerate(file, 1):
+                if word in line and line.strip():
+                    yield f"line {number}", _object(line, f"line {number}")
+
+
+class ParquetFiles(HistoryFile):
+    def __init__(self, path: Path, files: Iterable[Path]) -> None:
+        super().__init__(path)
+        self._files = sorted(files)
+        if not self._files:
+            raise HistoryFileError(f"{path} has no Parquet files.")
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            raise HistoryFileError(
+                f"{path} is Parquet, which pyarrow reads: pip install pyarrow. Or give a file of JSON lines."
+            ) from None
+        self._open = parquet.ParquetFile
+
+    def _rows(self, kind: str | None) -> Iterator[tuple[str, Mapping[str, Any] | Unreadable]]:
+        for path in self._files:
+            with self._opened(path) as file:
+                names = [name for name in file.schema_arrow.names if name in _READ]
+                _check_columns(path, names)
+                first = 1
+                for batch in file.iter_batches(1_000, columns=names):
+                    if kind is None or kind in batch.column("kind").to_pylist():
+                        for number, row in enumerate(batch.to_pylist(), first):
+                            yield f"{path.name}, row {number}", row
+                    first += batch.num_rows
+
+    def _opened(self, path: Path) -> Any:
+        try:
+            return self._open(path)
+        except (OSError, ValueError) as error:  # pyarrow's own are ValueErrors
+            raise HistoryFileError(f"{path} can't be read as Parquet: {error}") from None
+
+
+def _published(lake: Path) -> list[Path]:
+    """The files of the lake that count: those of the newest version of its table."""
+    try:
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+    except ImportError:
+        raise HistoryFileError(
+            f"{lake} is a table of Delta Lake, which deltalake reads: pip install 'delayedq[lake]'."
+        ) from None
+    try:
+        return [Path(unquote(urlsplit(uri).path)) for uri in DeltaTable(lake).file_uris()]
+    except (DeltaError, OSError) as error:
+        raise HistoryFileError(f"{lake} can't be read as a lake: {error}") from None
+
+
+def _check_columns(path: Path, names: list[str]) -> None:
+    missing = [name for name in NEEDED if name not in names]
+    if "outcome" not in names and "state" not in names:
+        missing.append("state (or outcome)")
+    if missing:
+        raise HistoryFileError(f"{path} has no column {', '.join(missing)}: is it history of delayedq?")
+
+
+def _object(line: bytes, where: str) -> Mapping[str, Any] | Unreadable:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        return Unreadable(where, f"It is not JSON: {error}")
+    return row if isinstance(row, dict) else Unreadable(where, f"It is not a JSON object, but a {type(row).__name__}.")
+
+
+# One row --------------------------------------------------------------------------------------------------------------
+def ended_of(row: Mapping[str, Any], where: str) -> Ended | Unreadable:
+    try:
+        return Ended(where, row.get("id"), **{name: read(row, name) for name, read in _COLUMNS.items()})
+    except ValueError as error:
+        return Unreadable(where, str(error))
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    value = row.get(name)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"Its {name} is not a text: {_shown(value)}.")
+    return value
+
+
+def _text_or_none(row: Mapping[str, Any], name: str) -> str | None:
+    return None if row.get(name) is None else _text(row, name)
+
+
+def _outcome(row: Mapping[str, Any], _: str) -> str:
+    value = row.get("outcome", row.get("state"))
+    if value not in ENDED + LIVE:
+        raise ValueError(f"Its outcome is not one of {', '.join(ENDED)}: {_shown(value)}.")
+    return str(value)
+
+
+def _queue(row: Mapping[str, Any], _: str) -> str:
+    return _text_or_none(row, "queue") or "default"
+
+
+def _number(row: Mapping[str, Any], name: str) -> int:
+    value = row.get(name)
+    if value is None:
+        return 0 if name == "priority" else 1
+    if type(value) is not int:
+        raise ValueError(f"Its {name} is not a whole number: {_shown(value)}.")
+    return value
+
+
+def _time(row: Mapping[str, Any], name: str) -> datetime | None:
+    """Times without a zone are UTC."""
+    value = row.get(name)
+    if value is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    except (ValueError, AttributeError):
+        raise ValueError(f"Its {name} is not a time: {_shown(value)}.") from None
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"  # noqa: PLR2004 - a line
+
+
+_COLUMNS: Mapping[str, Any] = {
+    "kind": _text,
+    "outcome": _outcome,
+    "payload": _text,
+    "queue": _queue,
+    "key": _text_or_none,
+    **dict.fromkeys(("priority", "attempts", "max_attempts"), _number),
+    **dict.fromkeys(("metadata", "errors"), _text_or_none),
+    **dict.fromkeys(("scheduled_at", "scheduled_at_initially", "created_at", "started_at"), _time),
+}
+
+_READ = {"id", "state", *_COLUMNS}
+
+
+# Replay
+
+
 #: How many messages a report names of those that differ in the same way.
 EXAMPLES = 3
+
 _CANCEL, _VANISHED, _HUNG = (path_of(each) for each in (Cancel(), WorkerVanished(), WorkerHung()))
 
 

@@ -13,7 +13,7 @@ from asgiref.sync import sync_to_async
 
 from delayedq import clock
 from delayedq.core.backoff import as_backoff
-from delayedq.core.channels import channel_of, has_channel_only
+from delayedq.core.limit import channel_of, has_channel_only
 from delayedq.core.metadata import (
     EXPIRES,
     PARENT,
@@ -24,7 +24,7 @@ from delayedq.core.metadata import (
     shortest_deadline,
     stored_duration,
 )
-from delayedq.core.progress import checked
+from delayedq.core.steps import checked
 from delayedq.core.ticks import later
 from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
 from delayedq.worker.reporting import report_now
@@ -33,7 +33,7 @@ from delayedq.worker.steps import Steps, StoredRecords, call_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from delayedq.core.progress import Report
+    from delayedq.core.steps import Report
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.shared_leases import SharedLeases

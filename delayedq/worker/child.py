@@ -7,20 +7,21 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from contextlib import contextmanager, suppress
+from math import inf
 from typing import TYPE_CHECKING, NoReturn
 
 from delayedq.compat import TASKS_LOGGER
+from delayedq.core.backoff import RESTARTING
 from delayedq.records import leave_failures_to_us
 from delayedq.store import serve, served_store
 from delayedq.store.connecting import use_worker_connections
-from delayedq.store.registry import Request
-from delayedq.worker.lease_keeper import WorkerExit
+from delayedq.store.registry import WorkerCommand
+from delayedq.worker.keeper import WorkerExit, worker_name
 from delayedq.worker.logs import is_full
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import ExitCode
-from delayedq.worker.registration import worker_name
-from delayedq.worker.restarts import Restarts
 
 if TYPE_CHECKING:
     from collections import deque
@@ -30,17 +31,56 @@ if TYPE_CHECKING:
     from delayedq.worker.options import Options
     from delayedq.worker.shared_leases import SharedLeases
 
+# When a process that died is started again.
+
+
+#: A process that dies within 10 s of its start is replaced after a pause that doubles each time.
+SHORT_LIFE = 10.0
+
+
+class Restarts:
+    """Those of one worker, or of the lease keeper: one process after another. `longest_pause` is in seconds."""
+
+    def __init__(self, longest_pause: float = inf) -> None:
+        self._longest_pause = longest_pause
+        self._started_at = self._start_at = 0.0
+        self._short_lives = 0
+
+    def started(self) -> None:
+        self._started_at = time.monotonic()
+
+    def died(self) -> float:
+        """Returns the seconds until the next one may start."""
+        moment = time.monotonic()
+        self._short_lives = self._short_lives + 1 if moment - self._started_at < SHORT_LIFE else 0
+        pause = RESTARTING(self._short_lives).total_seconds() if self._short_lives else 0.0
+        pause = min(pause, self._longest_pause)
+        self._start_at = moment + pause
+        return pause
+
+    def due_in(self) -> float:
+        """Seconds until the next one may start; 0.0: now."""
+        return max(0.0, self._start_at - time.monotonic())
+
+
+# Child
+
+
 logger = logging.getLogger("delayedq")
 
 #: Seconds after which a thread must yield the GIL: the loop and its poller get their turn beside busy tasks.
 SWITCH_INTERVAL = 0.001
 
 STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
 if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # the end of a terminal, unless nohup has it ignored
     STOP_SIGNALS.add(signal.SIGHUP)
+
 #: Tells a process to end when what it runs has ended.
 RETIRE = signal.SIGUSR1
+
 A_YEAR = 365 * 86_400.0  #: In seconds: that it may take.
+
 fork = multiprocessing.get_context("fork")
 
 
@@ -111,8 +151,8 @@ class Child:
         self.process.join()
         self.process = None
         asked = self._all_leases[self._number].asked
-        self._stopped = self._stopped or asked is Request.STOP
-        if asked is not Request.RESTART and not self._leaves:
+        self._stopped = self._stopped or asked is WorkerCommand.STOP
+        if asked is not WorkerCommand.RESTART and not self._leaves:
             self._judge(code, pid)
         self.needed = not self._stopped
         reason = f"Worker process {pid} was replaced: its thread was lost." if code == ExitCode.LOST_THREADS else ""

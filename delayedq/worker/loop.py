@@ -10,51 +10,304 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
-from typing import TYPE_CHECKING
+from collections import deque
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import Error, close_old_connections, connections
+from django.utils import timezone
 
 from delayedq import signals
 from delayedq.conf import get_settings
+from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted
 from delayedq.cron.definitions import definitions_in
+from delayedq.exceptions import ArgumentsMismatch, UnknownTask
 from delayedq.store.claims import BUSY_PAUSE
-from delayedq.store.registry import Request
+from delayedq.store.registry import WorkerCommand
+from delayedq.tasks import task_at
+from delayedq.tasks.registry import unknown_task
+from delayedq.worker.attempt import Attempt
 from delayedq.worker.cron_beat import CronBeat
-from delayedq.worker.deploys import DeployGrace
-from delayedq.worker.in_flight import InFlight
-from delayedq.worker.lanes import Lanes
-from delayedq.worker.lines import TaskLines
+from delayedq.worker.executor import AttemptResult, is_spent, send_signals, vanished, vanished_error
+from delayedq.worker.logs import TaskLines
 from delayedq.worker.options import ExitCode
 from delayedq.worker.outage import Outage
-from delayedq.worker.poller import Poller
+from delayedq.worker.poller import Lanes, Poller
 from delayedq.worker.pool import ASYNC_LIMIT, FLUSH, Pool
-from delayedq.worker.prefetch import BATCH, Prefetch
 from delayedq.worker.shared_leases import SharedLeases
 from delayedq.worker.silence import Silence
 from delayedq.worker.store_thread import RoundTrip, StoreThread
 from delayedq.worker.tally import Tally
-from delayedq.worker.transitions import send_signals
-from delayedq.worker.waiter import Waiter
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from delayedq.core.lifecycle import Decision
     from delayedq.store.base import Store
-    from delayedq.worker.executor import AttemptResult
+    from delayedq.store.protocol import Claimed
     from delayedq.worker.options import Options
+
+# The messages that a worker process has claimed and not settled yet; quarantined ones run alone.
+
+
+#: A message whose worker vanished in 2 of its attempts may be poison (it kills its process): it runs alone.
+QUARANTINE_AFTER = 2
+
+#: It waits 1 s for the process to be idle; then it is snoozed for 10 s.
+QUARANTINE_WAIT = 1.0
+
+QUARANTINE_SNOOZE = timedelta(seconds=10)
+
+
+class InFlight:
+    """Belongs to the loop's thread. Each message has a slot in the shared leases, from `hold` to `drop`."""
+
+    def __init__(self, pool: Pool, leases: SharedLeases, worker: str) -> None:
+        self._pool = pool
+        self._leases = leases
+        self._worker = worker
+        self.quarantined: deque[Attempt] = deque()
+        self._alone: Attempt | None = None
+        self._quarantined_since = 0.0
+        #: How many messages this process has claimed and not yet settled.
+        self.held = 0
+
+    def take(self, claimed: Claimed) -> AttemptResult | None:
+        """Hand a message to the pool, or to the quarantine; returns a result if it can't run at all."""
+        slot = self.hold(claimed)
+        try:
+            attempt = Attempt(claimed, task_at(claimed.kind), self._worker, self._leases, slot)
+        except UnknownTask as error:
+            return _refused(Attempt(claimed, None, self._worker, self._leases, slot), error)
+        if is_spent(claimed, attempt.task.spare_attempts):
+            return _refused(attempt, vanished_error(claimed))
+        if vanished(claimed) >= QUARANTINE_AFTER:
+            self.quarantined.append(attempt)
+            self._quarantined_since = time.monotonic()
+        else:
+            self._pool.submit(attempt)
+        return None
+
+    def hold(self, claimed: Claimed) -> int:
+        """From now on the lease keeper renews it, or gives it back when this process has died."""
+        self.held += 1
+        return self._leases.hold(claimed.id, claimed.token)
+
+    @property
+    def quarantining(self) -> bool:
+        """True if a message must run alone, or does so now."""
+        return bool(self.quarantined) or self._alone is not None
+
+    def is_alone(self, attempts: Collection[Attempt]) -> bool:
+        """True if one of these is the quarantined message that runs alone: nothing is claimed until it ends."""
+        return self._alone in attempts
+
+    def can_admit(self) -> bool:
+        """True if a quarantined message waits and the process is idle."""
+        return bool(self.quarantined) and self._pool.idle()
+
+    def admit_quarantined(self) -> None:
+        """Start one quarantined message if the process is idle: if it kills the process, no other attempt is lost."""
+        if self.can_admit():
+            self._alone = self.quarantined.popleft()
+            self._pool.submit(self._alone)
+
+    def put_off_quarantined(self) -> list[AttemptResult]:
+        """Snooze quarantined messages that waited too long for an idle process: nothing is claimed while they wait."""
+        if not self.quarantined or time.monotonic() - self._quarantined_since < QUARANTINE_WAIT:
+            return []
+        later, moment = AskedSnooze(QUARANTINE_SNOOZE), time.monotonic()
+        put_off = [AttemptResult(attempt, later, None, moment) for attempt in self.quarantined]
+        self.quarantined.clear()
+        return put_off
+
+    def take_back(self) -> list[AttemptResult]:
+        """Results, to be given back uncharged, for what was claimed and not started."""
+        back = [*self._pool.take_back(), *self.quarantined]
+        self.quarantined.clear()
+        moment = time.monotonic()
+        return [AttemptResult(attempt, NotStarted(), None, moment) for attempt in back]
+
+    def drop(self, attempt: Attempt) -> None:
+        """It is settled: free its slot."""
+        self._leases.drop(attempt.slot)
+        self.held -= 1
+        if attempt is self._alone:
+            self._alone = None
+
+
+def _refused(attempt: Attempt, error: Exception) -> AttemptResult:
+    return AttemptResult(attempt, Impossible(), None, time.monotonic(), error)
+
+
+# Rolling deploys: a message that this version of the code can't run is left to workers of the other version.
+
 
 logger = logging.getLogger("delayedq")
 
+#: Seconds until a message is offered again that this worker can't run: as long as it is due by now, in these bounds.
+SHORTEST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
+
+
+class _Refused(NamedTuple):
+    """When this worker first refused a message of this kind (moments of `time.monotonic()`), and when last."""
+
+    first: float
+    last: float
+
+
+class DeployGrace:
+    """Belongs to the loop. A message is set aside if it has been due, and its kind been refused here, for `grace`."""
+
+    def __init__(self, grace: timedelta, lanes: Lanes) -> None:
+        self._grace = grace.total_seconds()
+        #: Refusals that are this far apart are not of the same deploy.
+        self._forget = max(self._grace, 2 * LONGEST_REFUSAL)
+        self._lanes = lanes
+        self._kinds: dict[str, _Refused] = {}
+        self._left_alone: set[str] = set()
+
+    def judge(self, result: AttemptResult) -> AttemptResult:
+        """The result, or within the grace period one that gives the message back, uncharged and after a pause."""
+        if not (isinstance(result.outcome, Impossible) and isinstance(result.error, UnknownTask | ArgumentsMismatch)):
+            return result
+        attempt = result.attempt
+        refused_for, due_for = self._refused_for(attempt.kind), _age(attempt.scheduled_at_initially)
+        if min(refused_for, due_for) >= self._grace:
+            return result
+        if refused_for == 0:
+            logger.warning(
+                "This worker can't run %s; it gives its messages back for %.0f s, as another version may. %s",
+                attempt.kind, self._grace, result.error,
+                extra={"pid": os.getpid(), "queue": attempt.queue, "message_id": attempt.id},
+            )  # fmt: skip
+        pause = min(LONGEST_REFUSAL, max(SHORTEST_REFUSAL, min(refused_for, due_for)))
+        self._lanes.yield_to_others(attempt.queue, attempt.claimed.priority, pause)
+        return result._replace(outcome=NotStarted(timedelta(seconds=pause)), started=None)
+
+    def leave_alone(self, queue: str, kind: str) -> None:
+        """Say once of a task with a channel or a limit that it is not known here: its messages are not claimed."""
+        if kind in self._left_alone:
+            return
+        self._left_alone.add(kind)
+        logger.warning(
+            "This worker leaves messages of %s alone, which are due and have a channel or a limit. %s",
+            kind, unknown_task(kind),
+            extra={"pid": os.getpid(), "queue": queue},
+        )  # fmt: skip
+
+    def _refused_for(self, kind: str) -> float:
+        """Seconds since the first refusal of this deploy."""
+        moment = time.monotonic()
+        refused = self._kinds.get(kind)
+        first = moment if refused is None or moment - refused.last > self._forget else refused.first
+        self._kinds[kind] = _Refused(first, moment)
+        return moment - first
+
+
+def _age(due_at: datetime) -> float:
+    now = timezone.now() if due_at.tzinfo is None else datetime.now(UTC)  # a store without time zones has naive times
+    return (now - due_at).total_seconds()
+
+
+# How many messages a worker holds: enough that its threads never wait for the database, and no more.
+
+
+#: A worker claims ahead what keeps its threads busy for 0.1 s.
+HORIZON = 0.1
+
+#: Messages in one claim, messages claimed ahead, and bytes of payload among them, at most. While the database works
+#: on one batch, the threads work on the other.
+BATCH = 512
+
+AHEAD = 2 * BATCH
+
+BATCH_BYTES = 16_000_000
+
+_WEIGHT = 0.05
+
+
+class Prefetch:
+    """Running means of how long a message occupies a thread, and of how large it is.
+
+    Slow tasks are claimed one per free thread, so that no message waits in a busy process while another is idle.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._seconds = HORIZON
+        self._bytes = 1_000.0
+
+    def ran(self, results: Sequence[AttemptResult]) -> None:
+        """Learn from these attempts how long a task takes."""
+        occupied = [one.finished - one.started for one in results if one.started is not None and one.attempt.threaded]
+        if occupied:
+            self._seconds = _mean(self._seconds, sum(occupied) / len(occupied), len(occupied))
+
+    def came(self, claimed: Sequence[Claimed], asynchronous: int) -> None:
+        """Learn from a claim; `asynchronous` of its messages went to the event loop and occupy no thread."""
+        if claimed:
+            size = sum(len(message.payload) for message in claimed) / len(claimed)
+            self._bytes = _mean(self._bytes, size, len(claimed))
+            self._seconds = _mean(self._seconds, 0.0, asynchronous)
+
+    def stalled(self) -> None:
+        """Claimed messages waited too long for a thread: claim for free threads only, until tasks prove to be short."""
+        self._seconds = max(self._seconds, 10 * HORIZON)
+
+    def ahead(self) -> int:
+        """How many messages to hold beyond those that run."""
+        by_time = self._threads * HORIZON / max(self._seconds, 1e-6)
+        return int(min(AHEAD, by_time, BATCH_BYTES / max(self._bytes, 1.0)))
+
+
+def _mean(before: float, batch: float, count: int) -> float:
+    kept: float = (1 - _WEIGHT) ** count
+    return before * kept + batch * (1 - kept)
+
+
+# Waiting that a thread or a signal handler can end.
+
+
+class Waiter:
+    """One thread waits, any thread or signal handler wakes it; a wake-up between two waits ends the next one at once.
+
+    A bare lock that is free exactly while a wake-up is pending. Checking and sleeping are one operation, so no wake-up
+    is missed in between, not even that of a signal handler in the waiting thread.
+    """
+
+    def __init__(self) -> None:
+        self._called = threading.Lock()
+        self._called.acquire()
+
+    def wake(self) -> None:
+        """End the wait in progress, or the next one."""
+        with suppress(RuntimeError):  # a wake-up is pending already
+            self._called.release()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Sleep until woken, or for `timeout` seconds; says whether it was woken."""
+        return self._called.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+
+# Loop
+
+
 #: Seconds between two heartbeats of the loop for the lease keeper, at most.
 HEARTBEAT = 3.0
+
 #: Seconds between two tries, at most, while the database is away.
 LONGEST_PAUSE = 3.0
+
 #: What was claimed ahead is given back if nothing was started or ended for 1 s.
 STALL = 1.0
+
 #: Wait at most 5 ms for the store thread to send its statement before unpacking holds the GIL (+20 % throughput).
 HEAD_START = 0.005
+
 #: At the end, wait at most 1 s for the round trip that is under way, and for threads; the supervisor waits for 2 s.
 LAST_ROUND_TRIP = 1.0
 
@@ -144,7 +397,7 @@ class Loop:
         connections[self._store.alias].close()
         signals.worker_stopped.send_robust(self.name, worker=self.name)
         if finished:
-            is_replaced = self.exhausted or self._leases.asked is Request.RESTART
+            is_replaced = self.exhausted or self._leases.asked is WorkerCommand.RESTART
             return ExitCode.RECYCLE if is_replaced else ExitCode.DONE
         return ExitCode.LOST_THREADS if self._pool.lost else ExitCode.GAVE_UP
 
@@ -155,7 +408,7 @@ class Loop:
                 "Worker %s stops: its supervisor (pid %s) is gone.", self.name, supervisor, extra={"pid": os.getpid()}
             )
             self.stop()
-        if self._leases.asked in {Request.STOP, Request.RESTART} and not self._stopping:
+        if self._leases.asked in {WorkerCommand.STOP, WorkerCommand.RESTART} and not self._stopping:
             asked = self._leases.asked
             logger.info("Worker %s ends: an operator asked to %s it.", self.name, asked, extra={"pid": os.getpid()})
             self.stop()
@@ -341,7 +594,7 @@ class Loop:
 
     def _room(self, coming: int = 0) -> int:
         """How many messages to claim: 0 until half of the prefetched ones are gone, so that claims come in batches."""
-        if self._stopping or self._in_flight.quarantining or self._leases.asked is Request.QUIET:
+        if self._stopping or self._in_flight.quarantining or self._leases.asked is WorkerCommand.QUIET:
             return 0
         if self._pool.in_event_loop + coming >= ASYNC_LIMIT:
             return 0

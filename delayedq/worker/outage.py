@@ -9,7 +9,7 @@ import time
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.core.retries import RECONNECTING
+from delayedq.core.backoff import RECONNECTING
 
 if TYPE_CHECKING:
     from django.db import Error

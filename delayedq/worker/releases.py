@@ -7,8 +7,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from delayedq import results
-from delayedq.core.backoff import Exponential
-from delayedq.core.retries import RELEASING, SEARCHING
+from delayedq.core.backoff import RELEASING, SEARCHING, Exponential
 from delayedq.exceptions import WorkerHung
 from delayedq.models import Message
 from delayedq.store.protocol import Claimed, GiveBack
@@ -17,10 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from datetime import timedelta
 
-    from delayedq.store.base import Store
-    from delayedq.store.renewals import Held
-    from delayedq.worker.shared_leases import Entry, SharedLeases
-    from delayedq.worker.shared_releases import SharedReleases
+    from delayedq.store.base import LeaseId, Store
+    from delayedq.worker.shared_leases import Entry, SharedLeases, SharedReleases
 
 #: Seconds between two searches, at least.
 TURN = 1.0
@@ -45,12 +42,12 @@ class Releases:
         self._busy = self._searches = 0
         self._retry_at = self._search_at = 0.0
 
-    def held(self) -> set[Held]:
+    def held(self) -> set[LeaseId]:
         """Messages (id, token) of dead workers that are not given back yet: no worker may claim them before."""
         uncharged = [back.claimed for returns in self._uncharged.values() for back in returns]
         return {*self._unreleased, *((claimed.id, claimed.token) for claimed in uncharged)}
 
-    def lost(self, held: Collection[Held]) -> None:
+    def lost(self, held: Collection[LeaseId]) -> None:
         """Others have ended these, or hold them."""
         self._unreleased.discard(held)
 
@@ -112,7 +109,7 @@ class Releases:
             self._claims.add(claims)
         return True
 
-    def _release(self, held: set[Held]) -> bool:
+    def _release(self, held: set[LeaseId]) -> bool:
         """False if some are locked and there is no room to remember them."""
         if not self._unreleased.has_room_for(held):
             return not self._give_back(held)
@@ -132,7 +129,7 @@ class Releases:
         self._busy = self._busy + 1 if self._unreleased or self._uncharged else 0
         self._retry_at = time.monotonic() + RELEASING(max(1, self._busy)).total_seconds()
 
-    def _give_back(self, held: set[Held]) -> frozenset[Held]:
+    def _give_back(self, held: set[LeaseId]) -> frozenset[LeaseId]:
         """Wakes idle workers for what is due now; returns what is busy."""
         released = self._store.release(held)
         if held - released.lost - released.busy:
@@ -147,14 +144,14 @@ class Releases:
         ends = min((until / 1000 for _, until in self._claims), default=inf)
         self._search_at = min(max(ends, moment + TURN), moment + SEARCHING(self._searches).total_seconds())
 
-    def _leased_by(self, tokens: Iterable[int]) -> set[Held]:
+    def _leased_by(self, tokens: Iterable[int]) -> set[LeaseId]:
         """What these claims lease now. Reads the whole table of live messages: lease columns are in no index."""
         if not (wanted := list(tokens)):
             return set()
         rows = Message.objects.using(self._store.alias).filter(lease_token__in=wanted)
         return {(id_, token) for id_, token in rows.values_list("id", "lease_token") if token is not None}
 
-    def _charge(self, started: set[Held], reason: str) -> None:
+    def _charge(self, started: set[LeaseId], reason: str) -> None:
         rows = Message.objects.using(self._store.alias).filter(id__in=[id_ for id_, _ in started])
         for row in rows:
             if (row.id, row.lease_token) in started - self.held():

@@ -9,25 +9,38 @@ from __future__ import annotations
 
 import mmap
 import time
-from typing import NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.store.processes import find
-from delayedq.store.registry import Request
+from delayedq.store.registry import WorkerCommand
+from delayedq.store.sqlite.database import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    type Pair = tuple[int, int]
 
 #: How many messages one process may hold at once, beside one per thread.
 CAPACITY = 8192
+
 _WORD = 8
+
 _FREE, _HELD, _STARTED = 0, 1, 2
+
 #: The words about the process, behind the columns.
 (
     _HEARTBEAT, _TURNED, _PID, _BORN_AT, _STARTED_AT, _LOST_THREADS, _DEAF, _AWAY, _CLAIM_EXPIRED_UNTIL, _ASKED,
     _KEEPER_LACKS, _CLAIMS,
 ) = range(12)  # fmt: skip
+
 #: What an operator may ask of the process, as the word of it; 0: nothing.
-_REQUESTS: tuple[Request | None, ...] = (None, *Request)
+_REQUESTS: tuple[WorkerCommand | None, ...] = (None, *WorkerCommand)
+
 #: How many claims are remembered: one is under way, and the one before may not be entered yet.
 _REMEMBERED = 4
+
 _GIVEN_UP = range(_CLAIMS + _REMEMBERED, _CLAIMS + 2 * _REMEMBERED)
+
 _EVER = 2**63 - 1
 
 
@@ -124,7 +137,7 @@ class SharedLeases:
         return self._lost[slot] == token
 
     @property
-    def asked(self) -> Request | None:
+    def asked(self) -> WorkerCommand | None:
         """What an operator asks of the process."""
         return _REQUESTS[self._process[_ASKED]]
 
@@ -217,7 +230,7 @@ class SharedLeases:
         """Tell the process whether the keeper gets no connection to the database."""
         self._process[_KEEPER_LACKS] = lacks
 
-    def ask(self, request: Request | None) -> None:
+    def ask(self, request: WorkerCommand | None) -> None:
         """Tell the process what an operator asks of it."""
         self._process[_ASKED] = _REQUESTS.index(request)
 
@@ -238,3 +251,64 @@ class SharedLeases:
 
 def _milliseconds() -> int:
     return int(time.monotonic() * 1000)
+
+
+# What is left to release of dead worker processes, in memory that lease keepers share, one after the other.
+#
+# A message whose row another transaction has locked is released when that ends, and a claim that was under way when
+# its worker died may commit later. The lease keeper remembers both here: if it is killed, the next one goes on with
+# them.
+
+
+#: Messages that a fleet remembers because they are locked, and claims that may still commit, at most. If there are
+#: more, the shared leases of a dead process are kept until there is room.
+RELEASES, CLAIMS = 65_536, 1_024
+
+
+class SharedPairs:
+    """A set of pairs of 64-bit numbers, the first not 0; one process at a time uses it, and reads it when it begins.
+
+    A pair is there once its first number is, and that is one word, which is written atomically.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        memory = memoryview(mmap.mmap(-1, 2 * capacity * _WORD)).cast("q")
+        self._firsts, self._seconds = memory[:capacity], memory[capacity:]
+
+    @cached_property
+    def _slots(self) -> dict[Pair, int]:
+        return {(first, self._seconds[slot]): slot for slot, first in enumerate(self._firsts.tolist()) if first}
+
+    @cached_property
+    def _free(self) -> list[int]:
+        return [slot for slot, first in enumerate(self._firsts.tolist()) if not first]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(list(self._slots))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def has_room_for(self, pairs: Iterable[Pair]) -> bool:
+        return len(set(pairs).difference(self._slots)) <= len(self._free)
+
+    def add(self, pairs: Iterable[Pair]) -> None:
+        """There must be room for them."""
+        for pair in set(pairs).difference(self._slots):
+            slot = self._slots[pair] = self._free.pop()
+            self._seconds[slot] = pair[1]
+            self._firsts[slot] = pair[0]
+
+    def discard(self, pairs: Iterable[Pair]) -> None:
+        for pair in set(pairs).intersection(self._slots):
+            slot = self._slots.pop(pair)
+            self._firsts[slot] = 0
+            self._free.append(slot)
+
+
+class SharedReleases:
+    """`unreleased`: messages (id, token). `claims`: tokens, and until when (monotonic, in ms) they are searched for."""
+
+    def __init__(self, messages: int = RELEASES, claims: int = CLAIMS) -> None:
+        self.unreleased = SharedPairs(messages)
+        self.claims = SharedPairs(claims)

@@ -23,9 +23,9 @@ from delayedq.store.channels.offers import with_channels
 from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Settled, SettledAndClaimed
+from delayedq.worker.executor import decision, transition
 from delayedq.worker.reporting import write_last
 from delayedq.worker.sessions import keep_no_query_log
-from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

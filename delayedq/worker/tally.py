@@ -17,10 +17,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from delayedq.core.channels import is_limited
-from delayedq.core.labels import OTHERS
+from delayedq.core.bounds import OTHERS
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.store.processes import find
+from delayedq.core.limit import is_limited
+from delayedq.store.sqlite.database import find
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 import pytest
 from django.contrib.admin.models import LogEntry
 
-from delayedq.core.error_records import with_error
+from delayedq.core.errors import with_error
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import find_archived
 from tests.admin.given import HISTORY, text_of

@@ -12,7 +12,7 @@ from django.utils import timezone
 from delayedq import Limit, Rate, limits
 from delayedq.limits import rules_for
 from delayedq.models import Channel, ChannelGroup
-from delayedq.operations import channel_list
+from delayedq.operations import channels
 from tests.admin.given import text_of
 from tests.app import tasks
 from tests.store.given import retry
@@ -80,7 +80,7 @@ def test_a_channel_is_found_by_its_name_queue_and_task(store, operator):
 
 
 def test_pages_show_each_channel_once(store, operator, monkeypatch):
-    monkeypatch.setattr(channel_list, "PAGE", 3)
+    monkeypatch.setattr(channels, "PAGE", 3)
     fill(store, *"abcdefgh")
     names, query = [], "?"
     for _ in range(3):
@@ -107,11 +107,11 @@ def test_the_page_costs_the_same_however_many_channels_there_are(store, operator
         for number in range(1, 2_000)
     )
     assert cost() == before
-    assert len(operator.get(LIST).context["channels"]) == channel_list.PAGE
+    assert len(operator.get(LIST).context["channels"]) == channels.PAGE
 
 
 def test_many_waiting_messages_are_counted_up_to_a_bound(store, operator, monkeypatch):
-    monkeypatch.setattr(channel_list, "MOST_COUNTED", 1)
+    monkeypatch.setattr(channels, "MOST_COUNTED", 1)
     monkeypatch.setattr("delayedq.admin.channels.MOST_COUNTED", 1)
     fill(store, *["acme"] * 4)
     assert shown(operator)["acme"].waiting == "over 1"

@@ -86,7 +86,7 @@ def test_a_forged_progress_changes_nothing(operator, store, number):
 
 
 def test_the_progress_of_one_choice_is_not_that_of_another(operator, store, monkeypatch):
-    monkeypatch.setattr("delayedq.operations.selecting.CHUNK", 1)
+    monkeypatch.setattr("delayedq.operations.browsing.CHUNK", 1)
     monkeypatch.setattr("delayedq.operations.edits.CHUNKS", 1)
     ids = [offer(store, key) for key in "abc"]
     first, second = tick(operator, "cancel", *ids), tick(operator, "run_now", *ids)

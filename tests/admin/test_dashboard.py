@@ -8,8 +8,8 @@ from django.utils import timezone
 
 from delayedq.admin.charts import count, seconds
 from delayedq.models import FinishedMessage, Message
+from delayedq.operations import counting
 from delayedq.operations import figures as operations_figures
-from delayedq.operations import sizing
 from delayedq.operations.figures import Span, figures
 from tests.admin.given import text_of
 
@@ -129,7 +129,7 @@ def test_an_empty_store_has_zero_in_all_figures(store):
 @pytest.fixture
 def crowded(store, monkeypatch):
     """6,000 messages in a week, with a bound of 1,000 rows."""
-    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(counting, "MOST", 1_000)
     step = 7 * 86_400 / 6_000
     FinishedMessage.objects.bulk_create(
         (ended(n * 10, ago(n * step), outcome="failed" if n % 5 == 0 else "succeeded") for n in range(6_000)),
@@ -174,13 +174,13 @@ def test_the_number_of_statements_is_bounded(store, connection, crowded):
 
 
 def test_the_first_id_of_a_span_is_found_without_reading_the_span(store, monkeypatch):
-    monkeypatch.setattr(sizing, "MOST", 100)
+    monkeypatch.setattr(counting, "MOST", 100)
     Message.objects.bulk_create(live(n * 7, ago(2_000 - n)) for n in range(1, 2_001))
 
-    first, last = sizing.ids_since(Message.objects.all(), ago(500))
+    first, last = counting.ids_since(Message.objects.all(), ago(500))
     assert 1490 * 7 <= first <= 1500 * 7
     assert last == 2_000 * 7 + 1
-    assert sizing.ids_since(Message.objects.none(), NOW) == (0, 0)
+    assert counting.ids_since(Message.objects.none(), NOW) == (0, 0)
 
 
 # The page
@@ -207,7 +207,7 @@ def test_the_page_has_the_same_numbers_in_text_tables_and_json(operator):
 
 
 def test_the_page_marks_estimates(operator, connection, monkeypatch):
-    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(counting, "MOST", 1_000)
     now = timezone.now()
     FinishedMessage.objects.bulk_create(
         (ended(n * 10, now - timedelta(seconds=n / 2)) for n in range(6_000)), batch_size=1_000

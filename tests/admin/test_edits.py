@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from delayedq import DelayedQueue
 from delayedq.models import Edit, FinishedMessage, Message
-from delayedq.operations import edits, selecting
+from delayedq.operations import browsing, edits
 from tests.admin.given import (
     HOUR,
     MESSAGES,
@@ -260,7 +260,7 @@ def test_messages_offered_after_the_selection_are_not_changed(operator, store):
 def small_steps(monkeypatch):
     """Chunks of four messages, three of them per call."""
     calls = []
-    monkeypatch.setattr(selecting, "CHUNK", 4)
+    monkeypatch.setattr(browsing, "CHUNK", 4)
     monkeypatch.setattr(edits, "CHUNKS", 3)
     monkeypatch.setattr("delayedq.operations.undo.CHUNKS", 3)
     monkeypatch.setattr("delayedq.operations.undo.CHUNK", 4)

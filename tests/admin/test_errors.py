@@ -10,9 +10,9 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from delayedq.admin.errors import query_of
+from delayedq.admin.finished import query_of
 from delayedq.admin.group_names import name_of
-from delayedq.core.fingerprints import fingerprint
+from delayedq.core.errors import fingerprint
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import error_groups
 from tests.admin.given import EDITS, HISTORY, confirm, keys_on, offer, said, text_of

@@ -6,13 +6,13 @@ import pytest
 from django.utils import timezone
 
 from delayedq import Call, limits
-from delayedq.admin.heat import LEVELS, heat_map, level
+from delayedq.admin.dashboard import LEVELS, heat_map, level
 from delayedq.core.serialization import dumps, loads
 from delayedq.cron.beat import beat
 from delayedq.cron.definitions import definitions, read_stored
 from delayedq.models import CronSchedule, Message
-from delayedq.operations import sizing
-from delayedq.operations.forecast import MINUTE, Ahead, Minute, forecast, stampedes
+from delayedq.operations import counting
+from delayedq.operations.figures import MINUTE, Ahead, Minute, forecast, stampedes
 from delayedq.operations.wording import exact
 from tests.admin.given import MESSAGES, confirm, text_of
 from tests.admin.test_dashboard import live
@@ -82,7 +82,7 @@ def test_the_forecast_begins_with_the_current_local_hour(store, cron):
 
 
 def test_the_forecast_of_many_messages_is_estimated(store, cron, monkeypatch):
-    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(counting, "MOST", 1_000)
     Message.objects.bulk_create(
         (live(number * 5, NOW, NOW + timedelta(seconds=10 * number)) for number in range(1, 6_001)), batch_size=1_000
     )
@@ -161,7 +161,7 @@ def test_ticks_of_the_schedules_of_the_database_are_counted(store, cron):
 
 
 def test_of_very_many_a_sample_is_counted_for_all(store, cron, monkeypatch, operator):
-    monkeypatch.setattr("delayedq.operations.forecast.MOST_SCHEDULES", 10)
+    monkeypatch.setattr("delayedq.operations.figures.MOST_SCHEDULES", 10)
     for number in range(40):
         store_schedule(store, f"own {number}")
     found = forecast(store, Ahead.DAY, NOW)

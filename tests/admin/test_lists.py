@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from delayedq.admin.base import FRAGMENT
 from delayedq.models import PausedQueue
-from delayedq.operations import state_counts as counting
+from delayedq.operations import counting
+from delayedq.operations.counting import state_counts
 from delayedq.operations.pauses import pause_task
-from delayedq.operations.state_counts import state_counts
 from delayedq.store import worker_registry
 from delayedq.store.protocol import GiveBack
 from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys_on, offer, run, text_of, tick

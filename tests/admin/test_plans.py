@@ -11,16 +11,15 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations import browsing, counting, queues, sizing
+from delayedq.operations import browsing, counting, queues
 from delayedq.operations import error_groups as grouping
 from delayedq.operations import explain as explaining
 from delayedq.operations import verdict as judging
+from delayedq.operations.browsing import EndedSelection
 from delayedq.operations.error_groups import error_groups
 from delayedq.operations.explain import Reason, explain
-from delayedq.operations.figures import Span, figures
-from delayedq.operations.forecast import Ahead, forecast
+from delayedq.operations.figures import Ahead, Span, figures, forecast
 from delayedq.operations.queues import queue_states
-from delayedq.operations.selecting import EndedSelection
 from delayedq.operations.verdict import verdict
 from delayedq.store import worker_registry
 from tests.admin.given import HISTORY, MESSAGES, choose_all, dead, offer, tick
@@ -85,7 +84,7 @@ def many(connection, monkeypatch):
     monkeypatch.setattr(browsing, "DEPTH_BY_KEY", 3_000)
     monkeypatch.setattr(counting, "BOUND", 1_000)
     monkeypatch.setattr(counting, "SCANNED_BOUND", 100)
-    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(counting, "MOST", 1_000)
     monkeypatch.setattr(queues, "MOST", 2_000)
     monkeypatch.setattr(queues, "MOST_ENDED", 1_000)
     monkeypatch.setattr(explaining, "MOST_AHEAD", 1_000)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from delayedq.models import Channel, ChannelGroup, ChannelMessage
-from delayedq.operations import sizing
-from delayedq.operations.channel_list import MOST_COUNTED, listed
-from delayedq.operations.forecast import Ahead, forecast
-from delayedq.operations.live_places import FIRST, due_since
+from delayedq.operations import counting
+from delayedq.operations.channels import FIRST, MOST_COUNTED, due_since, listed
+from delayedq.operations.figures import Ahead, forecast
 from tests.admin.test_plans import NOW, ON_POSTGRESQL, plan, reads, visited
 
 #: 12,000 places in 40 channels of a task that nobody knows.
@@ -25,7 +24,7 @@ ANALYZE delayedq_channelmessage, delayedq_channel
 
 @ON_POSTGRESQL
 def test_what_waits_in_channels_is_read_in_slices_of_an_index(store, connection, monkeypatch):
-    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(counting, "MOST", 1_000)
     with connection.cursor() as cursor:
         cursor.execute(PLACES.replace("%", "%%"), [])
     asked = reads(connection, lambda: forecast(store, Ahead.DAY, NOW - timedelta(hours=2)))

@@ -11,11 +11,11 @@ from django.contrib.auth.models import Permission, User
 from django.utils import timezone
 
 from delayedq import schedules
-from delayedq.admin.errors import query_of
-from delayedq.core.fingerprints import as_hex, fingerprint
+from delayedq.admin.finished import query_of
+from delayedq.core.errors import as_hex, fingerprint
 from delayedq.models import CronSchedule, Edit, FinishedMessage, Message
-from delayedq.operations import finding
-from delayedq.operations.schedule_edits import recorded
+from delayedq.operations import browsing
+from delayedq.operations.schedules import recorded
 from tests.admin.given import EDITS, HISTORY, MESSAGES, confirm, do, offer, said, tick
 from tests.admin.given import dead as dead_letter
 from tests.app.tasks import echo, pay
@@ -150,7 +150,7 @@ def test_a_search_does_not_find_what_is_masked(operator, store, chars):
 
 
 def test_a_search_says_nothing_of_how_much_is_masked(operator, store, monkeypatch):
-    monkeypatch.setattr(finding, "PAGE", 2)
+    monkeypatch.setattr(browsing, "PAGE", 2)
     for number in range(5):
         offer(store, f"a{number}", json.dumps({"args": [7, SECRET]}), kind=PAY)
     right, wrong = (answer(operator.get(MESSAGES, {"q": guess}), guess) for guess in (SECRET, WRONG))

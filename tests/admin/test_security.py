@@ -12,7 +12,7 @@ from django.test import Client
 from delayedq.admin.texts import PREVIEW_LENGTH
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import browsing
-from delayedq.operations.selecting import Selection
+from delayedq.operations.browsing import Selection
 from tests.admin.given import EDITS, HISTORY, MESSAGES, choose_all, dead, do, offer, text_of, tick
 
 ACTIONS = {

@@ -46,7 +46,7 @@ class Watch:
 
 def archive(spark, address, path):
     """Seconds in total and per step."""
-    from delayedq.pipeline.steps.archive import Archiving
+    from delayedq.pipeline.commands.archive import Archiving
     from delayedq.store import default_store
 
     watch, began = Watch(), time.perf_counter()

@@ -92,7 +92,7 @@ def drain_channels(channels: int, each: int) -> None:
 
 
 def measure(messages: int, rounds: int) -> None:
-    from delayedq.core.channels import group_id
+    from delayedq.core.limit import group_id
     from tests.app import tasks
 
     group = group_id(tasks.call.queue_name, tasks.call.module_path)

@@ -102,10 +102,10 @@ def kind_of_database():
 
 def measured(pid: int, spent: dict[str, float]):
     """`PostgreSQLDatabase._batch`, which notes what the session spends on each statement, by the name of that."""
-    from delayedq.store.postgresql import channels_sql, deal_sql, sql
+    from delayedq.store.postgresql import channels_sql, sql
 
     names = {text: name for module in (sql, channels_sql) for name, text in vars(module).items() if type(text) is str}
-    names |= {deal_sql.deal(in_pairs=in_pairs): "DEAL" for in_pairs in (True, False)}
+    names |= {channels_sql.deal(in_pairs=in_pairs): "DEAL" for in_pairs in (True, False)}
     batch = kind_of_database()._batch
 
     def timed(database, statement, parameters):

@@ -19,14 +19,14 @@ from tests.benchmarks.database import migrated
 
 def bare(address):
     """Seconds of a COPY into Arrow on one connection."""
-    from delayedq.pipeline.spark import reading_sql
+    from delayedq.pipeline.spark import reading
     from delayedq.pipeline.spark.connecting import arrow
     from delayedq.pipeline.spark.schema import MESSAGES
 
-    columns = ", ".join(reading_sql.COLUMNS["postgresql"][reading_sql.ENDED][name] for name in MESSAGES.names)
+    columns = ", ".join(reading.COLUMNS["postgresql"][reading.ENDED][name] for name in MESSAGES.names)
     began = time.perf_counter()
     with arrow(address) as connection:
-        rows = sum(batch.num_rows for batch in connection.batches(f"SELECT {columns} FROM {reading_sql.ENDED}"))
+        rows = sum(batch.num_rows for batch in connection.batches(f"SELECT {columns} FROM {reading.ENDED}"))
     return time.perf_counter() - began, rows
 
 

@@ -98,8 +98,8 @@ def _failure():
 def report(lake, directory, memory):
     """Seconds of wall time for a report, including the start of Spark in this process."""
     began = time.perf_counter()
-    from delayedq.pipeline.report.figures import measure, span
     from delayedq.pipeline.report.page import write
+    from delayedq.pipeline.report.tables import measure, span
     from delayedq.pipeline.spark.schema import LAKE
     from delayedq.pipeline.spark.session import spark_session
 

@@ -7,7 +7,7 @@ from random import Random
 
 from django.utils import timezone
 
-from delayedq.core.fingerprints import fingerprint
+from delayedq.core.errors import fingerprint
 from delayedq.models import FinishedMessage, Message
 
 TASKS = ("shop.tasks.charge", "shop.tasks.send_receipt", "reports.tasks.rebuild")

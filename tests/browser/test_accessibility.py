@@ -13,9 +13,9 @@ from delayedq.core.edits import Shift
 from delayedq.limits import rules_for
 from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.operations import archived
+from delayedq.operations.browsing import Ticked
 from delayedq.operations.edits import RESCHEDULE, begin, reschedule
 from delayedq.operations.pauses import pause_task
-from delayedq.operations.selecting import Ticked
 from delayedq.store import worker_registry
 from delayedq.store.protocol import Lane
 from tests.app import tasks

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.channels import (
+from delayedq.core.limit import (
     LIMITED,
     channel_id,
     channel_of,

@@ -8,8 +8,8 @@ from itertools import pairwise
 
 import pytest
 
+from delayedq.core.bounds import EARLIEST
 from delayedq.core.edits import LATEST, Place, Prioritize, Reroute, Reschedule, RunNow, Shift, Spread
-from delayedq.core.limits import EARLIEST
 
 NOW = datetime(2026, 3, 8, 6, 59, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)

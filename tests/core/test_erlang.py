@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.erlang import Traffic, chance_to_wait
+from delayedq.core.scaling import Traffic, chance_to_wait
 
 
 def by_definition(threads, load):

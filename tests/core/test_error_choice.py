@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.error_choice import check_error_choice, may_retry
+from delayedq.core.errors import check_error_choice, may_retry
 
 BUSY = ConnectionResetError("busy")
 

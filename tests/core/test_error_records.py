@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from delayedq.core.error_records import known_errors, with_error
-from delayedq.core.limits import ERRORS_KEPT
+from delayedq.core.bounds import ERRORS_KEPT
+from delayedq.core.errors import known_errors, with_error
 
 FAILED_AT = datetime(2013, 1, 1, 9, tzinfo=UTC)
 

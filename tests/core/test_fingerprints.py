@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.fingerprints import LINE_LENGTH, as_hex, class_of, fingerprint, from_hex, last_error, pattern
+from delayedq.core.errors import LINE_LENGTH, as_hex, class_of, fingerprint, from_hex, last_error, pattern
 
 PATTERNS = {
     "E: Seat 12 of UA1545 isn't free": "E: Seat <n> of UA<n> isn't free",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delayedq.core.flow_picture import HEIGHT, WIDTH, picture
+from delayedq.core.flows import HEIGHT, WIDTH, picture
 
 
 @st.composite

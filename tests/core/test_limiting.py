@@ -13,16 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limiting import (
-    FARTHEST,
-    Bucket,
-    Limit,
-    Rate,
-    after,
-    last_start,
-    release_at,
-    startable,
-)
+from delayedq.core.limit import FARTHEST, Bucket, Limit, Rate, after, last_start, release_at, startable
 
 NOW = datetime(2026, 3, 8, 7, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

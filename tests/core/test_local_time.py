@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.cron import Cron
-from delayedq.core.cron_fields import LocalTimes
-from delayedq.core.local_time import EARLIEST, LATEST, as_utc, stretches
+from delayedq.core.cron import EARLIEST, LATEST, Cron, LocalTimes, as_utc, stretches
 
 SECOND, HOUR, DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.turns import Waiting, deal
+from delayedq.core.limit import Waiting, deal
 
 
 @settings(deadline=None)

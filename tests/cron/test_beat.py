@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from django.utils import timezone
 
-from delayedq.cron import placing, visiting
+from delayedq.cron import visiting
 from delayedq.cron.beat import Beats, beat
 from delayedq.cron.definitions import read
 from delayedq.cron.visiting import AHEAD, MOST
@@ -175,7 +175,7 @@ def test_a_dense_schedule_is_placed_in_portions(store):
 
 
 def test_old_tombstones_go_and_their_ticks_do_not_come_back(store, monkeypatch):
-    monkeypatch.setattr(placing, "KEPT", 5)
+    monkeypatch.setattr(visiting, "KEPT", 5)
     monkeypatch.setattr(visiting, "PRUNE_EVERY", 1)
     for minute in range(30):
         beat_at(store, at(minutes=minute, seconds=30), minutely=MINUTELY)

@@ -9,9 +9,8 @@ import pytest
 
 from delayedq import signals
 from delayedq.cron import beat as beating
-from delayedq.cron.beat import Beats
+from delayedq.cron.beat import PRESENCE, Beats
 from delayedq.cron.definitions import read
-from delayedq.cron.deployed import PRESENCE
 from delayedq.models import CronSchedule, CronSettings, FinishedMessage, Message
 from tests.cron.given import (
     HOURLY,

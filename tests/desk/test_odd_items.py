@@ -16,7 +16,7 @@ from delayedq.desk.models import DeskQueue, Item, State
 from delayedq.desk.signals import item_late
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import edits
-from delayedq.operations.selecting import Ticked
+from delayedq.operations.browsing import Ticked
 from delayedq.testing import clock, run_due, run_until
 from tests.desk.given import ALL, PAID, QUEUE, opened, person, refund
 from tests.desk.test_modes import START

@@ -16,7 +16,7 @@ from delayedq.desk.visits import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.results.cancelling import cancel
 from delayedq.testing import clock, run_due
-from delayedq.worker.forgetting import Forgetting
+from delayedq.worker.keeper import Forgetting
 from tests.desk.given import ALL, PAID, opened, person, refund, reviewed
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)

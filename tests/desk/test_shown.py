@@ -13,8 +13,8 @@ from delayedq.desk.models import Automation, DeskQueue, Item, State
 from delayedq.desk.signals import item_late
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations import edits
-from delayedq.operations.arguments import edit_arguments
-from delayedq.operations.selecting import Ticked
+from delayedq.operations.browsing import Ticked
+from delayedq.operations.sending import edit_arguments
 from delayedq.operations.undo import undo
 from delayedq.results.cancelling import cancel
 from delayedq.testing import clock, run_due

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from delayedq import group
 from delayedq.models import FlowMember, Message
 from delayedq.store.flows.ending import MANY, lock_flows
-from delayedq.store.postgresql import members_sql
+from delayedq.store.postgresql import sql
 from delayedq.store.protocol import Lane
 from tests.app import tasks
 from tests.flows.given import states
@@ -150,10 +150,10 @@ def test_a_last_member_that_ends_while_the_statement_begins_is_not_taken_for_liv
     """The statement has its snapshot then, and waits for a lock that only this test knows."""
     flow = grouped(MANY + 1)
     claims = claim(store, MANY + 1)
-    usual, first = members_sql.SETTLE_AND_CLAIM, "SELECT id FROM delayedq_flowstep WHERE"
+    usual, first = sql.SETTLE_MEMBERS_AND_CLAIM, "SELECT id FROM delayedq_flowstep WHERE"
     assert usual.count(first) == 1
     held_up = usual.replace(first, f"{first} (SELECT pg_advisory_xact_lock({GATE})) IS NOT NULL AND")
-    monkeypatch.setattr(members_sql, "SETTLE_AND_CLAIM", held_up)
+    monkeypatch.setattr(sql, "SETTLE_MEMBERS_AND_CLAIM", held_up)
 
     def end_the_last():
         with connections["postgresql"].cursor() as cursor:

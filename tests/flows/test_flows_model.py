@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 
 from delayedq import Flow, group
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows.retrying import retry_flow
+from delayedq.flows.result import retry_flow
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row

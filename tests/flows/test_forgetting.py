@@ -14,8 +14,8 @@ from django.test.utils import CaptureQueriesContext
 from delayedq import Flow as Graph
 from delayedq import chain, group
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows import forgetting, sweeping
-from delayedq.flows.forgetting import forget_flows
+from delayedq.flows import sweeping
+from delayedq.flows.sweeping import forget_flows
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
@@ -91,7 +91,7 @@ def test_a_flow_that_is_retried_as_it_is_about_to_be_deleted_stays(alias, store,
 
 
 def test_a_flow_of_which_a_part_is_deleted_is_not_retried(alias, store, monkeypatch):
-    monkeypatch.setattr(forgetting, "CHUNK", 2)
+    monkeypatch.setattr(sweeping, "CHUNK", 2)
     result = group([tasks.nothing.s()] * 5).enqueue()
     result.cancel()
     parts = []
@@ -138,7 +138,7 @@ def test_what_is_left_of_a_flow_is_deleted_by_the_next_look(alias, store):
 @pytest.fixture
 def small(monkeypatch):
     """Limits that a few members reach."""
-    for module, limit in ((forgetting, "CHUNK"), (forgetting, "READ"), (sweeping, "READ")):
+    for module, limit in ((sweeping, "CHUNK"), (sweeping, "READ"), (sweeping, "READ")):
         monkeypatch.setattr(module, limit, 2)
 
 

@@ -9,8 +9,7 @@ from django.db import transaction
 
 from delayedq import Cancel, Flow, chain, current_message, get_flow, group
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows.forgetting import forget_flows
-from delayedq.flows.sweeping import sweep
+from delayedq.flows.sweeping import forget_flows, sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
 from delayedq.operations.pruning import prune

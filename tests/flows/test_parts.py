@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delayedq import chain, group, map_
-from delayedq.flows import storing
+from delayedq.flows import graph
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from tests.app import tasks
 from tests.flows.given import run, states
@@ -101,8 +101,8 @@ def test_arguments_are_written_once_where_the_signature_is_made(alias, monkeypat
 
 
 def test_rows_are_read_as_they_are_stored_however_large_their_messages_are(alias, monkeypatch):
-    monkeypatch.setattr("delayedq.flows.storing.HELD", 1_000)
-    read, seen, store_members = [], [], storing.store_members
+    monkeypatch.setattr("delayedq.flows.graph.HELD", 1_000)
+    read, seen, store_members = [], [], graph.store_members
 
     def rows():
         for number in range(60):
@@ -113,7 +113,7 @@ def test_rows_are_read_as_they_are_stored_however_large_their_messages_are(alias
         store_members(*given)
         seen.append(len(read))
 
-    monkeypatch.setattr(storing, "store_members", store)
+    monkeypatch.setattr(graph, "store_members", store)
     flow = map_(tasks.echo, rows(), chunk=5).enqueue()
     assert seen == [10, 20, 30, 40, 50, 60]  # two messages of five rows each
     assert [step.size for step in FlowStep.objects.all()] == [12]

@@ -9,7 +9,8 @@ from django.db import OperationalError
 
 from delayedq import Flow, chain, current_message, get_flow, group
 from delayedq.exceptions import InvalidFlow
-from delayedq.flows import retrying, sweeping
+from delayedq.flows import result as retrying
+from delayedq.flows import sweeping
 from delayedq.flows.sweeping import SILENCE, stop_flow, sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
@@ -178,7 +179,7 @@ def test_a_flow_that_nobody_stores_any_more_is_cancelled(alias, store, monkeypat
         raise KeyboardInterrupt  # of a process that is killed nothing cancels the flow
 
     with monkeypatch.context() as patched:
-        patched.setattr("delayedq.flows.storing.cancel_flow", lambda *_: None)
+        patched.setattr("delayedq.flows.graph.cancel_flow", lambda *_: None)
         with pytest.raises(KeyboardInterrupt):
             group(calls()).enqueue(commit_every=2)
     result = get_flow(Row.objects.get().id)

@@ -17,8 +17,8 @@ from delayedq.flows import sweeping
 from delayedq.flows.sweeping import SILENCE, Sweeping, sweep
 from delayedq.models import Flow, FlowMember, FlowStep, Message
 from delayedq.results import cancelling
-from delayedq.worker import lease_keeper
-from delayedq.worker.lease_keeper import LeaseKeeper
+from delayedq.worker import keeper as lease_keeper
+from delayedq.worker.keeper import LeaseKeeper
 from tests.app import tasks
 
 HOUR = timedelta(hours=1)

@@ -10,10 +10,10 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from delayedq import Limit, Rate, limits
-from delayedq.core.channels import HEAD
+from delayedq.core.limit import HEAD
 from delayedq.limits import rules_for
 from delayedq.models import ChannelMessage, Message
-from delayedq.operations import channel_list
+from delayedq.operations import channels
 from tests.app import tasks
 
 DELIVER = tasks.deliver.module_path
@@ -40,7 +40,7 @@ def test_the_list_shows_channels_and_limits(store):
 
 
 def test_a_long_list_says_that_there_are_more(store, monkeypatch):
-    monkeypatch.setattr(channel_list, "PAGE", 1)
+    monkeypatch.setattr(channels, "PAGE", 1)
     assert run("list").splitlines()[-1] == "There are more: name one by --channel, or see the admin."
 
 

@@ -13,9 +13,9 @@ from django.db import connections
 
 from delayedq.management.arguments import processes, scale_on
 from delayedq.models import FinishedMessage
-from delayedq.operations import scaling
+from delayedq.operations import backlogs
+from delayedq.operations.backlogs import demand
 from delayedq.operations.pauses import pause_task
-from delayedq.operations.scaling import demand
 from tests.app import tasks
 from tests.store.given import message
 
@@ -90,7 +90,7 @@ def test_what_is_paused_needs_no_workers(store):
 
 
 def test_the_read_is_bounded(store, monkeypatch, django_assert_max_num_queries):
-    monkeypatch.setattr(scaling, "COUNTED", 1_000)
+    monkeypatch.setattr(backlogs, "COUNTED", 1_000)
     store.offer_many([message(scheduled_at=None, queue=f"q{number % 3}", kind=ECHO) for number in range(1_500)])
     with django_assert_max_num_queries(15, connection=connections[store.alias]) as asked:
         found = demand(store)

@@ -10,8 +10,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from delayedq.operations.doctor import diagnose
-from delayedq.operations.pending import check_pending
+from delayedq.operations.doctor import check_pending, diagnose
 from delayedq.store import worker_registry
 from tests.admin.given import offer
 from tests.app import tasks

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from delayedq.cron.beat import Deployed
 from delayedq.cron.definitions import definitions
-from delayedq.cron.deployed import Deployed
 from delayedq.operations.doctor import diagnose
-from delayedq.operations.findings import Rule
+from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.pipeline.models import ArchiveBatch, LakeCheck
 from tests.app import tasks

@@ -10,7 +10,7 @@ import pytest
 import time_machine
 from django.db import connections
 
-from delayedq.operations import doctor, doctor_postgresql
+from delayedq.operations import doctor
 from delayedq.operations.doctor import diagnose
 from delayedq.operations.verdict import verdict
 from tests.app import tasks
@@ -38,7 +38,7 @@ def test_a_clock_that_is_wrong(store):
 
 
 def test_a_transaction_that_pins_vacuum(store, monkeypatch):
-    monkeypatch.setattr(doctor_postgresql, "PINNED", 0.0)
+    monkeypatch.setattr(doctor, "PINNED", 0.0)
     other = connections[store.alias].copy()
     try:
         other.set_autocommit(False)
@@ -73,7 +73,7 @@ def test_an_invalid_index(store):
 
 
 def test_updates_that_write_indexes_and_dead_rows(store, monkeypatch):
-    monkeypatch.setattr(doctor_postgresql, "DEAD", 1_000)
+    monkeypatch.setattr(doctor, "DEAD", 1_000)
     store.offer_many([message(scheduled_at=store.now() + timedelta(days=1), kind=ECHO)] * 10)
     execute(
         store,
@@ -144,7 +144,7 @@ def measuring(store):
 def test_bloat_of_our_tables_and_no_others(store, others, monkeypatch, measured, request):
     if measured:
         request.getfixturevalue("measuring")
-    monkeypatch.setattr(doctor_postgresql, "BLOATED", 2**16)
+    monkeypatch.setattr(doctor, "BLOATED", 2**16)
     execute(store, "TRUNCATE delayedq_message", "CREATE INDEX own ON delayedq_message USING hash (id)")
     store.offer_many([later(store)] * 5_000)
     assert bloated(store).keys() & {"delayedq_message", "delayedq_due"} == set()
@@ -208,7 +208,7 @@ def test_bloat_is_estimated_for_a_user_who_may_not_measure(store, monkeypatch, m
     """Of all tables; one of the pipeline's has no primary key."""
     if measured:
         request.getfixturevalue("measuring")
-    monkeypatch.setattr(doctor_postgresql, "BLOATED", 0)
+    monkeypatch.setattr(doctor, "BLOATED", 0)
     with plain_user(store):
         assert "unchecked" not in conditions(store)
 

@@ -7,9 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq.models import FinishedMessage
-from delayedq.operations import sizing
-from delayedq.operations.durations import durations
-from delayedq.operations.figures import Span
+from delayedq.operations import counting
+from delayedq.operations.figures import Span, durations
 
 NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
 
@@ -69,7 +68,7 @@ def test_nothing_ended(store):
 
 
 def test_of_many_a_sample_is_read_and_counts_are_estimates(store, monkeypatch):
-    monkeypatch.setattr(sizing, "MOST", 200)
+    monkeypatch.setattr(counting, "MOST", 200)
     FinishedMessage.objects.bulk_create([ended(n, 1, 2, ago=n) for n in range(1, 3001)], batch_size=500)
     found = durations(store, Span.HOUR, NOW)
     assert found.one_in > 5

@@ -11,7 +11,7 @@ from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits import rules_for
 from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.operations.explain import explain
-from delayedq.operations.findings import Rule
+from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.store import operator_store, worker_registry
 from delayedq.store.operator import Seen

@@ -10,8 +10,7 @@ from django.core.management import CommandError, call_command
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.operations import browsing
-from delayedq.operations.finding import find
-from delayedq.operations.selecting import Selection
+from delayedq.operations.browsing import Selection, find
 from delayedq.store.operator import State
 from tests.admin.given import offer, run
 

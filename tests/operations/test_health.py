@@ -11,7 +11,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from delayedq.models import Message
-from delayedq.operations.health import health
+from delayedq.operations.doctor import health
 from delayedq.store import worker_registry
 from tests.admin.given import offer
 from tests.store.test_worker_registry import worker

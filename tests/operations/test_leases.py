@@ -7,10 +7,9 @@ from datetime import timedelta
 import pytest
 
 from delayedq.models import Message
-from delayedq.operations import browsing, leases
-from delayedq.operations.counting import Count, count_live, counted_live
-from delayedq.operations.leases import leased_page
-from delayedq.operations.selecting import Selection
+from delayedq.operations import browsing, counting
+from delayedq.operations.browsing import Selection
+from delayedq.operations.counting import Count, count_live, counted_live, leased_page
 from delayedq.store import worker_registry
 from delayedq.store.operator import State
 from delayedq.store.protocol import Lane
@@ -65,7 +64,7 @@ def test_what_a_silent_worker_lost_is_found(store, backlog):
 
 
 def test_many_come_in_pages(store, monkeypatch):
-    monkeypatch.setattr(leases, "PAGE", 2)
+    monkeypatch.setattr(counting, "PAGE", 2)
     for number in range(5):
         offer(store, f"{number}", seconds=number - 60)
     store.claim([Lane("mail", 0)], 5, LEASE, "w1")

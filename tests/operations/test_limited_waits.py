@@ -13,15 +13,13 @@ from delayedq.limits import rules_for
 from delayedq.models import ChannelMessage
 from delayedq.operations import backlogs
 from delayedq.operations.backlogs import backlog
-from delayedq.operations.channel_list import page_of_channels
+from delayedq.operations.channels import MOST_PARTS, Wait, count_live, page_of_channels, waits
+from delayedq.operations.doctor import health
 from delayedq.operations.figures import Span, figures
-from delayedq.operations.findings import Rule
-from delayedq.operations.health import health
-from delayedq.operations.limited_waits import Wait, waits
-from delayedq.operations.live_places import MOST_PARTS, count_live
+from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import late_queues, verdict
 from delayedq.store import worker_registry
-from delayedq.store.channels.requests import Told
+from delayedq.store.channels.requests import Events
 from delayedq.store.protocol import Offer
 from tests.app import tasks
 from tests.operations.test_explain_limits import cancel
@@ -135,7 +133,7 @@ def blocked_one(store):
             store.at(at(1)).settle([retry(one, until=at(3_600))], "w:1")
     claim(store, at(2))
     offer(store, tasks.deliver, 2, "other")
-    store.at(at(3)).hear(at(3), Told(()))
+    store.at(at(3)).hear(at(3), Events(()))
 
 
 def test_metrics_count_what_may_wait_for_a_limit_and_the_channels_by_state(store, monkeypatch):

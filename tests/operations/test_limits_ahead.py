@@ -9,8 +9,8 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq import Call, Rate, limits
 from delayedq.limits import rules_for
-from delayedq.operations import sizing
-from delayedq.operations.forecast import Ahead, forecast
+from delayedq.operations import counting
+from delayedq.operations.figures import Ahead, forecast
 from tests.app import tasks
 
 NOW = datetime(2026, 5, 20, 9, 37, 30, tzinfo=UTC)
@@ -101,7 +101,7 @@ def test_what_waits_for_the_end_of_others_is_not_overdue(store):
 
 
 def test_of_many_messages_a_sample_is_read(store, monkeypatch):
-    monkeypatch.setattr(sizing, "MOST", 1_000)
+    monkeypatch.setattr(counting, "MOST", 1_000)
     offer(tasks.report, 6_000, 7)
     ((_, _, waiting, until),) = held_back(forecast(store, Ahead.DAY, NOW))
     assert waiting == pytest.approx(6_000, rel=0.15)

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from delayedq import Flow, chain
 from delayedq.models import FlowStep, RecordedStep
-from delayedq.operations.pending import Unrunnable, check_pending
+from delayedq.operations.doctor import Unrunnable, check_pending
 from delayedq.tasks import registered
 from delayedq.testing import run_due
 from tests.app import stepping, tasks

@@ -7,9 +7,8 @@ from django.db import transaction
 
 from delayedq import clock
 from delayedq.models import Message, with_renewals
-from delayedq.operations.browsing import live_page
+from delayedq.operations.browsing import Selection, live_page
 from delayedq.operations.explain import Reason, explain
-from delayedq.operations.selecting import Selection
 from delayedq.operations.timeline import timeline
 from delayedq.store.operator import State
 from delayedq.store.protocol import Renewed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.channels import BOUNDARY, channel_of
+from delayedq.core.limit import BOUNDARY, channel_of
 from delayedq.exceptions import QueueFull
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.operations.archived import send_again

@@ -9,10 +9,10 @@ import pytest
 from django.db import connections
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.core.fingerprints import fingerprint
+from delayedq.core.errors import fingerprint
 from delayedq.models import CronSchedule, FinishedMessage
-from delayedq.operations.findings import Rule, Verb
 from delayedq.operations.pauses import pause, pause_task, resume, resume_task
+from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.store import store_for, worker_registry
 from delayedq.store.protocol import Lane

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pyspark import TaskContext
 
-from delayedq.pipeline.spark.datasource import DelayedQDataSource
+from delayedq.pipeline.spark.streaming import DelayedQDataSource
 from delayedq.pipeline.spark.writing import MessageWriter, load_options
 
 

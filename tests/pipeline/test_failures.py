@@ -10,10 +10,10 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkRuntimeError
 
 from delayedq.exceptions import PipelineError
-from delayedq.pipeline import steps
-from delayedq.pipeline.spark.failures import explained
+from delayedq.pipeline import commands
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.spark.lake import Lake
-from delayedq.pipeline.steps.archive import Archiving
+from delayedq.pipeline.spark.session import explained
 from tests.pipeline.given import NOW, finished, history, ids
 
 ONE_STORE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -25,12 +25,12 @@ def test_a_full_disk_is_one_sentence_that_says_what_is_left(monkeypatch, step):
     def run(*_):
         raise FULL
 
-    monkeypatch.setattr(steps, "_run", run)
+    monkeypatch.setattr(commands, "_run", run)
     with pytest.raises(PipelineError, match=r"/srv/lake/messages/part-0.*make room, and run it again") as failed:
-        steps.run(step, {}, print)
+        commands.run(step, {}, print)
 
     assert "\n" not in str(failed.value)
-    assert str(failed.value).endswith(steps.SAFE[step])
+    assert str(failed.value).endswith(commands.SAFE[step])
 
 
 @ONE_STORE
@@ -75,9 +75,9 @@ def test_an_answer_of_java_that_breaks_off_is_said_as_what_it_is(monkeypatch, er
     def run(*_):
         raise error
 
-    monkeypatch.setattr(steps, "_run", run)
+    monkeypatch.setattr(commands, "_run", run)
     with pytest.raises(PipelineError, match="Java, in which Spark runs, has ended"):
-        steps.run("report", {}, print)
+        commands.run("report", {}, print)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_an_answer_of_java_that_breaks_off_is_said_as_what_it_is(monkeypatch, er
     ],
 )
 def test_other_errors_that_look_like_it_keep_their_text(error):
-    assert str(error).partition(".")[0] in str(explained(error, "load", steps.SAFE["load"]))
+    assert str(error).partition(".")[0] in str(explained(error, "load", commands.SAFE["load"]))
 
 
 #: Java is killed while it is to answer, and then it is asked again. Each error is told by its one sentence.

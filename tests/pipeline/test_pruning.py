@@ -12,9 +12,9 @@ import pytest
 from django.db import connections, transaction
 
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark.lake import Lake
-from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 
 LATER = NOW + 9 * DAY

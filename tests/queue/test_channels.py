@@ -12,9 +12,8 @@ from django.utils import timezone
 from delayedq import DelayedQueue, Limit, Rate, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage, InvalidQueue, QueueFull
 from delayedq.models import Message
-from delayedq.operations.channel_list import page_of_channels
+from delayedq.operations.channels import page_of_channels, waits
 from delayedq.operations.explain import explain
-from delayedq.operations.limited_waits import waits
 from delayedq.queue import BatchedMessage, Topic
 from delayedq.store import store_for
 from delayedq.store.protocol import OfferOutcome

@@ -94,6 +94,6 @@ def test_outside_of_transactions_nothing_is_kept_for_it(envelope, alias, monkeyp
     def never(*args, **options):
         raise AssertionError("no transaction is open")
 
-    monkeypatch.setattr("delayedq.queue.undo.transaction.on_commit", never)
+    monkeypatch.setattr("delayedq.queue.rolled_back.transaction.on_commit", never)
     assert envelope.acknowledge() == DONE
     assert not connections[alias].run_on_commit

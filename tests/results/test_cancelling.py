@@ -17,7 +17,7 @@ from delayedq import Cancellation, cancel_all, current_message
 from delayedq.compat import default_task_backend
 from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations.stopping import stop
+from delayedq.operations.edits import stop
 from delayedq.results import cancelling, dropped
 from delayedq.store.protocol import Lane
 from delayedq.testing import run_due

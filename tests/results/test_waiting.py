@@ -18,8 +18,8 @@ from delayedq import as_completed, as_completed_async, await_all, wait_all
 from delayedq.compat import TaskResultDoesNotExist, TaskResultStatus, default_task_backend
 from delayedq.models import FinishedMessage, Message
 from delayedq.results import dropped, waiting
-from delayedq.store.postgresql.ends import EndListener
 from delayedq.store.postgresql.sql import LISTEN_TO_ENDS
+from delayedq.store.postgresql.store import EndListener
 from delayedq.testing import run_due
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import Options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from delayedq.core.limiting import Limit, Rate
+from delayedq.core.limit import Limit, Rate
 from delayedq.models import Channel, ChannelMessage, ChannelNotice
 from delayedq.store.channels.requests import Rules
 from tests.store.given import KIND, LEASE, NOW, message, succeed

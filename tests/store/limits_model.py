@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from delayedq.core.limiting import Limit, Order, Rate
-from delayedq.core.sizes import OnFull
+from delayedq.core.limit import Limit, OnFull, Order, Rate
 from tests.store.given import LEASE, NOW
 
 KINDS, QUEUES = ["tests.one", "tests.other"], ["mail", "post"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delayedq.core.sizes import OnFull, Size
+from delayedq.core.limit import OnFull, Size
 from delayedq.exceptions import QueueFull
 from delayedq.models import Message
 from tests.store.channels import in_channel

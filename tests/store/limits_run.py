@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 
 from delayedq import limits
-from delayedq.core.limiting import Rate
+from delayedq.core.limit import Rate
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
 from delayedq.store.channels.places import Places

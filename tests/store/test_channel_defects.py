@@ -13,9 +13,7 @@ import pytest
 
 from delayedq import limits
 from delayedq import store as stores
-from delayedq.core.channels import channel_of
-from delayedq.core.limiting import Rate
-from delayedq.core.sizes import OnFull, Size
+from delayedq.core.limit import OnFull, Rate, Size, channel_of
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.channels.places import Places

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from delayedq.core.channels import channel_of
+from delayedq.core.limit import channel_of
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
-from delayedq.store.channels.notices import MOST_NOTICES
+from delayedq.store.channels.verbs import MOST_NOTICES
 from delayedq.store.protocol import Discard, Lane
 from tests.store.channels import (
     asked,

@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.core.fingerprints import fingerprint
+from delayedq.core.errors import fingerprint
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage
 from delayedq.store import operator_store
-from delayedq.store.error_groups import Extent
-from delayedq.store.figures import Grid
+from delayedq.store.figures import Extent, Grid
 from delayedq.store.operator import FIRST, Revival
 from delayedq.store.protocol import Finish, OnConflict
 from tests.store.given import LANE, NOW, at, claim, claim_one, fail, history, message, settle, succeed

@@ -9,11 +9,10 @@ from functools import partial
 import pytest
 
 from delayedq import limits
-from delayedq.core.channels import channel_of
-from delayedq.core.limiting import Limit, Rate
+from delayedq.core.limit import Limit, Rate, channel_of
 from delayedq.models import LimitState
 from delayedq.operations.pauses import pause
-from delayedq.store.channels.requests import Elsewhere, Rules
+from delayedq.store.channels.requests import ForeignRules, Rules
 from tests.store.channels import asked, at_a_rate, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import LEASE, NOW, at, together
 
@@ -124,7 +123,7 @@ def test_two_tasks_share_a_limit_by_its_name(store):
 
 def served(*queues):
     rules = shared(Limit(concurrency=1), "the-api")
-    return lambda queue, _: rules if queue in queues else Elsewhere(*rules)
+    return lambda queue, _: rules if queue in queues else ForeignRules(*rules)
 
 
 def test_what_others_run_in_a_shared_limit_counts_also_if_their_queue_is_not_served_here(store):

@@ -12,8 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from delayedq import current_message
 from delayedq.core.metadata import PARENT, ROOT, with_own
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations.lineage import made, parent_of, root_of
-from delayedq.operations.timeline import timeline
+from delayedq.operations.timeline import made, parent_of, root_of, timeline
 from delayedq.store.lineage import made_by
 from delayedq.testing import run_due
 from tests.app import lifecycle, tasks

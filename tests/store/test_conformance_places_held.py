@@ -6,8 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.core.limiting import Limit
-from delayedq.core.sizes import OnFull, Size
+from delayedq.core.limit import Limit, OnFull, Size
 from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.store import operator_store
 from delayedq.store.channels import places_held

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.channels import channel_of
-from delayedq.core.limiting import Limit, Order
+from delayedq.core.limit import Limit, Order, channel_of
 from delayedq.models import ChannelMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.channels.requests import Rules

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.limiting import Limit
+from delayedq.core.limit import Limit
 from delayedq.models import ChannelMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Rewrite, Seen

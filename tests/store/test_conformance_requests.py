@@ -6,7 +6,7 @@ import pytest
 
 from delayedq.models import Worker
 from delayedq.store import worker_registry
-from delayedq.store.registry import Request, WorkerState
+from delayedq.store.registry import WorkerCommand, WorkerState
 from tests.store.given import NOW, at
 
 
@@ -18,7 +18,7 @@ def registry(store, moment=NOW):
     return worker_registry(store.alias).at(moment)
 
 
-@pytest.mark.parametrize("request_", list(Request))
+@pytest.mark.parametrize("request_", list(WorkerCommand))
 def test_a_heartbeat_brings_what_was_asked_until_it_is_taken_back(store, request_):
     assert registry(store).heartbeat([state(), state("host:2")]) == {}
     assert registry(store).ask("host:1", request_, "ann")
@@ -29,12 +29,12 @@ def test_a_heartbeat_brings_what_was_asked_until_it_is_taken_back(store, request
 
 
 def test_a_process_that_is_not_registered_is_asked_nothing(store):
-    assert not registry(store).ask("host:1", Request.STOP)
+    assert not registry(store).ask("host:1", WorkerCommand.STOP)
 
 
 def test_the_next_process_of_the_same_name_is_not_asked_what_the_last_one_was(store):
     registry(store).heartbeat([state()])
-    registry(store).ask("host:1", Request.STOP, "ann")
+    registry(store).ask("host:1", WorkerCommand.STOP, "ann")
     assert registry(store, at(60)).heartbeat([state(age=1.0)]) == {}
     assert Worker.objects.get().asked == ""
 
@@ -42,8 +42,8 @@ def test_the_next_process_of_the_same_name_is_not_asked_what_the_last_one_was(st
 def test_a_heartbeat_that_was_held_up_keeps_what_was_asked(store):
     """The start, which is reckoned back from it, comes after the heartbeat before."""
     registry(store).heartbeat([state(age=0.1)])
-    registry(store).ask("host:1", Request.STOP)
-    assert registry(store, at(10)).heartbeat([state(age=9.0)], first=False) == {"host:1": Request.STOP}
+    registry(store).ask("host:1", WorkerCommand.STOP)
+    assert registry(store, at(10)).heartbeat([state(age=9.0)], first=False) == {"host:1": WorkerCommand.STOP}
 
 
 def test_what_other_code_has_written_there_asks_nothing(store):

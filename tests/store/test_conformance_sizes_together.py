@@ -10,8 +10,7 @@ from itertools import count
 import pytest
 from django.db import transaction
 
-from delayedq.core.channels import channel_of
-from delayedq.core.sizes import OnFull, Size
+from delayedq.core.limit import OnFull, Size, channel_of
 from delayedq.exceptions import QueueFull
 from delayedq.models import ChannelSize, FinishedMessage, Message
 from delayedq.store.protocol import OfferOutcome, OnConflict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delayedq import limits
-from delayedq.core.limiting import Limit
+from delayedq.core.limit import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
 from delayedq.store.channels.offers import unschedule_and_tell

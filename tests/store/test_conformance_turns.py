@@ -7,12 +7,10 @@ from collections import Counter
 import pytest
 
 from delayedq import limits
-from delayedq.core.channels import channel_of
-from delayedq.core.limiting import Limit
+from delayedq.core.limit import Limit, channel_of
 from delayedq.exceptions import InvalidLimit
 from delayedq.models import Channel, LimitState
-from delayedq.store.channels.requests import Asked, Rules, Told
-from delayedq.store.channels.visits import MOST_VISITED
+from delayedq.store.channels.requests import MOST_VISITED, ChannelQuery, Events, Rules
 from tests.store.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at
 
@@ -149,8 +147,8 @@ def test_a_claim_visits_a_bounded_number_of_channels_however_many_have_a_share_t
         [LimitState(scope="mail", channel=name, definition='{"share": 1}', share=1) for name in names_]
     )
     with store.database.atomic():
-        (group,) = store.at(NOW).hear(NOW, Told(())).groups
-    asked = Asked(group, 5, 5, others=[*Channel.objects.values_list("id", flat=True)])
+        (group,) = store.at(NOW).hear(NOW, Events(())).groups
+    asked = ChannelQuery(group, 5, 5, others=[*Channel.objects.values_list("id", flat=True)])
     looks = store.at(NOW).look(asked, NOW)
 
     assert MOST_VISITED <= len(looks) <= MOST_VISITED + 5

@@ -8,8 +8,7 @@ from datetime import timedelta
 import pytest
 
 from delayedq import limits
-from delayedq.core.channels import channel_of
-from delayedq.core.limiting import Limit, Rate
+from delayedq.core.limit import Limit, Rate, channel_of
 from delayedq.store.channels.requests import Rules
 from tests.store.channels import asked, claims, offer, shared
 from tests.store.given import NOW, at, retry, settle

@@ -10,10 +10,10 @@ from django.db import connections, transaction
 from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.core.limiting import Limit
+from delayedq.core.limit import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, FinishedMessage, Message
 from delayedq.store.channels.requests import Rules
-from delayedq.store.postgresql import deal_sql
+from delayedq.store.postgresql import channels_sql
 from tests.store.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one
 from tests.store.given import KIND, NOW, at, elsewhere, retry, settle, succeed, together
 from tests.worker.conftest import eventually
@@ -119,7 +119,7 @@ def test_what_is_replaced_into_another_channel_while_it_is_dealt_does_not_start_
     offer(store, "b", key="running")
     (running,) = claims(store, rules=one_by_one())
     offer(store, "a", key="first", now=at(1))
-    is_locked, deal = Event(), deal_sql.deal
+    is_locked, deal = Event(), channels_sql.deal
 
     def waiting(**options):
         whole = deal(**options)
@@ -137,7 +137,7 @@ def test_what_is_replaced_into_another_channel_while_it_is_dealt_does_not_start_
         assert is_locked.wait(30)
         return claims(store, rules=one_by_one(), now=at(2))
 
-    monkeypatch.setattr(deal_sql, "deal", waiting)
+    monkeypatch.setattr(channels_sql, "deal", waiting)
     assert together(replace, claim)[1] == []
     monkeypatch.undo()
 

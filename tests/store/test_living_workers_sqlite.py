@@ -7,10 +7,10 @@ import signal
 
 import pytest
 
-from delayedq.store import processes
 from delayedq.store.protocol import BARE, Lane
-from delayedq.store.sqlite.values import UNRENEWED
-from delayedq.worker.registration import worker_name
+from delayedq.store.sqlite import database
+from delayedq.store.sqlite.database import UNRENEWED
+from delayedq.worker.keeper import worker_name
 from tests.store.given import LANE, LEASE, NOW, at, claim, keys, message
 from tests.worker.conftest import eventually
 
@@ -46,14 +46,14 @@ def test_the_lease_of_a_worker_that_lives_is_not_claimed_when_it_has_run_out(sto
 def test_it_is_claimed_when_the_worker_was_killed(store, worker, asleep):
     hold(store, worker)
     os.kill(asleep, signal.SIGKILL)
-    eventually(lambda: not processes.lives(worker))
+    eventually(lambda: not database.lives(worker))
     assert claimed(store) == ["a"]
 
 
 def test_it_is_claimed_when_the_worker_is_stopped(store, worker, asleep):
     hold(store, worker)
     os.kill(asleep, signal.SIGSTOP)
-    eventually(lambda: not processes.lives(worker))
+    eventually(lambda: not database.lives(worker))
     assert claimed(store) == ["a"]
 
 
@@ -83,7 +83,7 @@ def test_what_is_not_leased_is_claimed_beside_it(store, worker):
 
 
 def test_no_process_is_looked_for_unless_a_lease_has_run_out(store, worker, monkeypatch):
-    monkeypatch.setattr(processes, "find", lambda pid: pytest.fail(f"It asked for {pid}."))
+    monkeypatch.setattr(database, "find", lambda pid: pytest.fail(f"It asked for {pid}."))
     hold(store, worker)
     store.at(NOW).offer_many([message("b"), message("c")])
     assert claimed(store, 59) == ["b", "c"]

@@ -9,7 +9,7 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.mysql import values as mysql_values
+from delayedq.store.mysql import database as mysql_values
 from delayedq.store.protocol import OfferOutcome, OnConflict
 from tests.store.given import (
     LANE,

@@ -8,7 +8,7 @@ from threading import Barrier
 import pytest
 from django.db import OperationalError, connections, transaction
 
-from delayedq.core import deadlocks
+from delayedq.core import backoff
 from delayedq.models import Message
 from delayedq.store.mysql import store as mysql_store
 from delayedq.store.mysql.database import UNDONE
@@ -75,7 +75,7 @@ def running(store):
 @pytest.mark.parametrize("code", sorted(UNDONE))
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_a_verb_that_the_server_has_undone_is_tried_again(store, connection, running, verb, code):
-    with connection.execute_wrapper(Undone(deadlocks.TRIES - 1, code)):
+    with connection.execute_wrapper(Undone(backoff.TRIES - 1, code)):
         assert verb(store, running)
 
 
@@ -106,7 +106,7 @@ def test_it_is_not_tried_for_ever(store, connection, running, verb):
     undone = Undone(100, 1213)
     with pytest.raises(OperationalError), connection.execute_wrapper(undone):
         verb(store, running)
-    assert undone.left == 100 - deadlocks.TRIES
+    assert undone.left == 100 - backoff.TRIES
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.db import connections, transaction
 
-from delayedq.core.limiting import Limit, Order
+from delayedq.core.limit import Limit, Order
 from delayedq.models import ChannelMessage, Message
 from delayedq.store.channels.places import unblock
 from delayedq.store.channels.requests import Rules

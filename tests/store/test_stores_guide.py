@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import delayedq
-from delayedq.core.deadlocks import TRIES
-from delayedq.core.limits import EARLIEST
-from delayedq.store.mysql.listener import MySQLListener
-from delayedq.store.postgresql.listener import PostgreSQLListener
-from delayedq.store.sqlite.listener import SQLiteListener
+from delayedq.core.backoff import TRIES
+from delayedq.core.bounds import EARLIEST
+from delayedq.store.mysql.database import MySQLListener
+from delayedq.store.postgresql.database import PostgreSQLListener
+from delayedq.store.sqlite.database import SQLiteListener
 
 GUIDE = (Path(delayedq.__file__).parent.parent / "docs" / "stores.md").read_text()
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from delayedq.store.wakeup import WakeUpPipe
+from delayedq.store.database import WakeUpPipe
 
 PATIENCE = 20.0
 

@@ -14,7 +14,7 @@ import delayedq
 from delayedq import Limit, Rate, limits, task
 from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
-from delayedq.core.channels import channel_of
+from delayedq.core.limit import channel_of
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import Message
 from delayedq.tasks.channels import lines_up, rules_of

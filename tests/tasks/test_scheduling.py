@@ -14,7 +14,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store import offering
+from delayedq.store import base
 from delayedq.store.protocol import OfferOutcome as Outcome
 from delayedq.store.protocol import OnConflict
 from tests.app import tasks
@@ -230,7 +230,7 @@ def test_enqueue_many_takes_a_generator_a_run_after_and_nothing(alias):
 
 
 def test_enqueue_many_stores_nothing_if_one_call_is_wrong(alias, monkeypatch):
-    monkeypatch.setattr(offering, "CHUNK", 2)
+    monkeypatch.setattr(base, "CHUNK", 2)
     good = [((number,), {}) for number in range(5)]
     for bad in (((object(),), {}), ((), {}), ((1,), {"nonsense": 2})):
         with pytest.raises(TypeError):
@@ -239,7 +239,7 @@ def test_enqueue_many_stores_nothing_if_one_call_is_wrong(alias, monkeypatch):
 
 
 def test_enqueue_many_stores_nothing_if_its_generator_fails(alias, monkeypatch):
-    monkeypatch.setattr(offering, "CHUNK", 2)
+    monkeypatch.setattr(base, "CHUNK", 2)
 
     def calls():
         for number in range(5):

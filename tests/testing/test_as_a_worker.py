@@ -10,7 +10,7 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, transaction
 
 from delayedq import Cancel, Fail, Retry, Snooze, current_message
-from delayedq.core.error_records import known_errors
+from delayedq.core.errors import known_errors
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import run_due
 from tests.app import lifecycle, tasks

@@ -15,7 +15,7 @@ from pyarrow import parquet
 from delayedq import Cancel, current_message
 from delayedq.models import FinishedMessage, Message
 from delayedq.testing import clock, replay, run_due
-from delayedq.testing.history_files import HistoryFileError, open_history
+from delayedq.testing.replay import HistoryFileError, open_history
 from tests.app import tasks
 from tests.app.models import Mark
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from delayedq.store.protocol import Lane
-from delayedq.worker.lease_keeper import LeaseKeeper, WorkerExit
+from delayedq.worker.keeper import LeaseKeeper, WorkerExit
 from delayedq.worker.options import Options
 from tests.worker.attempts import PATIENCE
 

@@ -6,8 +6,8 @@ import threading
 import time
 from contextlib import contextmanager
 
+from delayedq.worker.loop import Waiter
 from delayedq.worker.pool import Pool
-from delayedq.worker.waiter import Waiter
 from tests.worker.attempts import PATIENCE, playing
 
 

@@ -18,7 +18,7 @@ from datetime import timedelta
 import django
 from django.db import Error, connections, transaction
 
-from delayedq.core.channels import channel_of
+from delayedq.core.limit import channel_of
 from tests.worker.soak_checks import API_NAME, QUEUE, TASKS, write
 
 TENANTS = ["a", "b", "c", "d"]
@@ -123,13 +123,13 @@ class Producer:
     def redrive(self):
         from delayedq.core.edits import Spread
         from delayedq.models import FinishedMessage
-        from delayedq.operations import edits, redrive
+        from delayedq.operations import edits
 
         dead = FinishedMessage.objects.filter(outcome="failed", kind=self.soaked.fetch.module_path)
         if ids := list(dead.values_list("pk", flat=True)[:5]):
             now = self.store.now()
             edit = edits.begin(self.store, edits.RETRY, "soak")
-            redrive.redrive(self.store, edit, ids, Spread(now, timedelta()), now)
+            edits.redrive(self.store, edit, ids, Spread(now, timedelta()), now)
 
     # In a transaction that stays open
 

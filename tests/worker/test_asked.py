@@ -12,7 +12,7 @@ from django.db import connections
 from delayedq.core.lifecycle import Raised
 from delayedq.models import FinishedMessage, Message, Worker
 from delayedq.operations.workers import ask
-from delayedq.store.registry import Request
+from delayedq.store.registry import WorkerCommand
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import ExitCode
 from delayedq.worker.shared_leases import SharedLeases
@@ -22,7 +22,9 @@ from tests.worker.conftest import eventually
 from tests.worker.pools import working
 
 
-@pytest.mark.parametrize(("asked", "code"), [(Request.STOP, ExitCode.DONE), (Request.RESTART, ExitCode.RECYCLE)])
+@pytest.mark.parametrize(
+    ("asked", "code"), [(WorkerCommand.STOP, ExitCode.DONE), (WorkerCommand.RESTART, ExitCode.RECYCLE)]
+)
 def test_a_worker_that_is_asked_to_end_ends_and_says_whether_it_is_replaced(store, options, asked, code):
     leases = SharedLeases(64)
     leases.ask(asked)
@@ -32,7 +34,7 @@ def test_a_worker_that_is_asked_to_end_ends_and_says_whether_it_is_replaced(stor
 def test_a_quiet_worker_claims_nothing_until_it_may_go_on(store, options):
     chores.note.enqueue("a")
     leases = SharedLeases(64)
-    leases.ask(Request.QUIET)
+    leases.ask(WorkerCommand.QUIET)
 
     def work():
         Loop(store, options, "w", leases).run()
@@ -51,7 +53,7 @@ def test_a_quiet_worker_claims_nothing_until_it_may_go_on(store, options):
 
 def test_what_was_asked_is_gone_with_the_process():
     leases = SharedLeases(64)
-    leases.ask(Request.STOP)
+    leases.ask(WorkerCommand.STOP)
     leases.clear()
     assert leases.asked is None
 
@@ -63,12 +65,12 @@ def only_worker():
 def test_a_process_that_was_asked_to_restart_is_replaced_and_one_asked_to_stop_is_not(store, workers):
     command = workers()
     first = only_worker()
-    assert ask(store, first.name, Request.RESTART, "ann")
+    assert ask(store, first.name, WorkerCommand.RESTART, "ann")
     second = eventually(lambda: Worker.objects.exclude(name=first.name).first())
     chores.note.enqueue("a")
     eventually(FinishedMessage.objects.succeeded().exists)
 
-    assert ask(store, second.name, Request.STOP, "ann")
+    assert ask(store, second.name, WorkerCommand.STOP, "ann")
 
     code, output = command.finish(timeout=60)
     assert code == 0, output

@@ -19,7 +19,7 @@ from django.db import connections
 from delayedq import shell
 from delayedq.core.lifecycle import Decision, FinalOutcome
 from delayedq.models import FinishedMessage, Worker
-from delayedq.worker.lines import TaskLines, wanted_by_default
+from delayedq.worker.logs import TaskLines, wanted_by_default
 from delayedq.worker.sessions import keep_no_query_log
 from tests.app import chores, tasks
 from tests.test_deploy import fetched

@@ -11,15 +11,15 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from delayedq import chain
-from delayedq.flows.forgetting import forget_flows
+from delayedq.flows.sweeping import forget_flows
 from delayedq.models import FinishedMessage, Flow, FlowMember, MessageProgress, RecordedStep
-from delayedq.store import pages
-from delayedq.store.pages import Page
+from delayedq.store import sweeps
 from delayedq.store.progress import forget_progress
 from delayedq.store.steps import forget_steps
+from delayedq.store.sweeps import Page
 from delayedq.testing import run_due
-from delayedq.worker import forgetting
-from delayedq.worker.forgetting import Forgetting
+from delayedq.worker import keeper
+from delayedq.worker.keeper import Forgetting
 from tests.app import tasks
 from tests.flows.given import fails, run
 
@@ -87,7 +87,7 @@ def test_a_page_of_flows_may_end_among_those_that_ended_at_one_moment(store):
 
 
 def test_many_members_are_deleted_in_parts(store, monkeypatch):
-    monkeypatch.setattr("delayedq.flows.forgetting.CHUNK", 2)
+    monkeypatch.setattr("delayedq.flows.sweeping.CHUNK", 2)
     chain(*(tasks.nothing.si() for _ in range(5))).enqueue()
     run()
     assert forget_flows(store, -DAY) == (1, None)
@@ -103,10 +103,10 @@ def test_a_round_goes_on_where_it_stopped_and_then_begins_anew(store, monkeypatc
         return Page(at, at + 1 if at + 1 < count else None)
 
     of_app = partial(look, "b", 1)
-    monkeypatch.setattr(forgetting, "LOOKS", (partial(look, "a", 3),))
-    monkeypatch.setattr(pages, "_LOOKS", [])
+    monkeypatch.setattr(keeper, "LOOKS", (partial(look, "a", 3),))
+    monkeypatch.setattr(sweeps, "_LOOKS", [])
     for _ in range(2):
-        pages.look_too(of_app)
+        sweeps.register_sweep(of_app)
     rounds = Forgetting(store)
     over = time.monotonic() - 1
     assert [rounds.go_on(over) for _ in range(4)] == [False, True, True, False]  # what it removed is pressing
@@ -130,8 +130,8 @@ def test_what_fails_holds_up_nothing_else(store, monkeypatch, caplog):
         looked.append("works")
         return Page(0, None)
 
-    monkeypatch.setattr(forgetting, "LOOKS", (fails, has_a_defect, works))
-    monkeypatch.setattr(pages, "_LOOKS", [])
+    monkeypatch.setattr(keeper, "LOOKS", (fails, has_a_defect, works))
+    monkeypatch.setattr(sweeps, "_LOOKS", [])
     rounds = Forgetting(store)
     for _ in range(2):
         with pytest.raises(OperationalError):

@@ -15,8 +15,10 @@ from django.utils import timezone
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish
-from delayedq.worker import hung, lease_keeper, shared_leases
-from delayedq.worker.lease_keeper import LeaseKeeper
+from delayedq.worker import keeper as hung
+from delayedq.worker import keeper as lease_keeper
+from delayedq.worker import shared_leases
+from delayedq.worker.keeper import LeaseKeeper
 from delayedq.worker.shared_leases import SharedLeases
 from tests.store.given import kill_others, message
 from tests.worker.attempts import PATIENCE

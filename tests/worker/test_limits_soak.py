@@ -20,7 +20,7 @@ import pytest
 from django.db import connections, transaction
 from django.db.models import Count, Exists, OuterRef
 
-from delayedq.core.channels import BOUNDARY
+from delayedq.core.limit import BOUNDARY
 from delayedq.models import ChannelGroup, ChannelMessage, FinishedMessage, Message
 from delayedq.store.channels.places import Places
 from tests.worker import soak_checks

@@ -17,7 +17,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delayedq.models import Worker
-from delayedq.worker.liveness import HealthFile, Liveness, Reporting
+from delayedq.worker.endpoints import HealthFile, Liveness, Reporting
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import chores, tasks
 from tests.test_metrics import values_of

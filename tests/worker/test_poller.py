@@ -14,11 +14,10 @@ import pytest
 from django.db import OperationalError, connections
 from django.utils import timezone
 
-from delayedq.store.wakeup import WakeUpPipe
+from delayedq.store.database import WakeUpPipe
 from delayedq.worker import poller
-from delayedq.worker.lanes import Lanes
 from delayedq.worker.outage import Outage
-from delayedq.worker.poller import Poller
+from delayedq.worker.poller import Lanes, Poller
 from tests.store.given import kill_others, message, succeed, together
 from tests.worker.attempts import PATIENCE
 

@@ -6,7 +6,7 @@ import pytest
 
 from delayedq.core.lifecycle import NotStarted, Returned
 from delayedq.worker.executor import AttemptResult
-from delayedq.worker.prefetch import AHEAD, BATCH_BYTES, Prefetch
+from delayedq.worker.loop import AHEAD, BATCH_BYTES, Prefetch
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed
 

@@ -16,10 +16,10 @@ from django.utils import timezone
 from delayedq.conf import Settings
 from delayedq.models import LockedRenewal, Message, Worker
 from delayedq.store import worker_registry
-from delayedq.store.registry import Request
-from delayedq.worker import lease_keeper
-from delayedq.worker import registration as registration_module
-from delayedq.worker.registration import Registration, worker_name
+from delayedq.store.registry import WorkerCommand
+from delayedq.worker import keeper
+from delayedq.worker import keeper as registration_module
+from delayedq.worker.keeper import Registration, worker_name
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import chores
 from tests.worker.conftest import eventually
@@ -102,11 +102,11 @@ def test_what_was_asked_of_a_process_is_told_however_late_its_next_heartbeat_is_
     monkeypatch.setattr(registration_module, "EVERY", 0.0)
     all_leases[0].register(1)
     registration.update()
-    worker_registry(store.alias).ask(worker_name(1), Request.STOP)
+    worker_registry(store.alias).ask(worker_name(1), WorkerCommand.STOP)
     Worker.objects.update(seen_at=timezone.now() - timedelta(hours=1))  # before what the next one says of its start
     all_leases[1].register(2)
     registration.update()
-    assert [leases.asked for leases in all_leases] == [Request.STOP, None]
+    assert [leases.asked for leases in all_leases] == [WorkerCommand.STOP, None]
 
 
 def test_a_process_that_ended_is_deregistered(all_leases, registration):
@@ -130,7 +130,7 @@ def test_a_worker_that_was_silent_for_an_hour_expires(store, registration, all_l
 def test_the_routine_of_an_idle_process_is_one_statement_in_two_seconds_at_most(store):
     """A scan, the heartbeat, and the pruning, which is a transaction of two statements."""
     scans = 1 / Settings().POLL_INTERVAL.total_seconds()
-    assert scans + 1 / registration_module.EVERY + 4 / lease_keeper.PRUNE_EVERY <= 0.5
+    assert scans + 1 / registration_module.EVERY + 4 / keeper.PRUNE_EVERY <= 0.5
 
 
 # Real workers

@@ -12,12 +12,11 @@ from django.db import OperationalError, connections, transaction
 from delayedq.models import Message, Now
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Released
-from delayedq.worker import lease_keeper
+from delayedq.worker import keeper as lease_keeper
 from delayedq.worker import releases as releases_module
-from delayedq.worker.lease_keeper import LeaseKeeper
+from delayedq.worker.keeper import LeaseKeeper
 from delayedq.worker.releases import Releases
-from delayedq.worker.shared_leases import SharedLeases
-from delayedq.worker.shared_releases import SharedPairs, SharedReleases
+from delayedq.worker.shared_leases import SharedLeases, SharedPairs, SharedReleases
 from tests.store.given import LANE, elsewhere, message, undone
 from tests.worker.conftest import eventually
 from tests.worker.keepers import LONG, keeping, options

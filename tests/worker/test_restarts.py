@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.worker import restarts
-from delayedq.worker.restarts import SHORT_LIFE, Restarts
+from delayedq.worker import child
+from delayedq.worker.child import SHORT_LIFE, Restarts
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def lives(monkeypatch):
             assert process.due_in() == 0.0
         return pauses
 
-    monkeypatch.setattr(restarts.time, "monotonic", lambda: moment)
+    monkeypatch.setattr(child.time, "monotonic", lambda: moment)
     return live
 
 

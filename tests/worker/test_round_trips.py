@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from delayedq.models import FinishedMessage
 from delayedq.worker import pool
-from delayedq.worker.prefetch import AHEAD, Prefetch
+from delayedq.worker.loop import AHEAD, Prefetch
 from tests.app import chores
 
 MESSAGES = 4 * pool.FLUSH

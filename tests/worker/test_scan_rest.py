@@ -8,9 +8,8 @@ import pytest
 
 from delayedq.store.channels.verbs import Coming
 from delayedq.worker import poller
-from delayedq.worker.lanes import Lanes
 from delayedq.worker.outage import Outage
-from delayedq.worker.poller import Poller
+from delayedq.worker.poller import Lanes, Poller
 
 
 class World:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from delayedq.store import processes
+from delayedq.store.sqlite import database
 from delayedq.worker import shared_leases
 from delayedq.worker.shared_leases import Entry, SharedLeases
 from tests.worker.conftest import eventually
@@ -120,7 +120,7 @@ def test_another_process_that_was_given_the_id_of_a_dead_one_is_not_alive(monkey
     leases = SharedLeases(1)
     leases.register(os.getpid())
     assert leases.is_alive()
-    mine = processes.find(os.getpid())
+    mine = database.find(os.getpid())
     monkeypatch.setattr(shared_leases, "find", lambda _: mine._replace(started_at=mine.started_at + 1))
     assert not leases.is_alive()
 

@@ -10,7 +10,7 @@ from delayedq import current_message
 from delayedq.core.lifecycle import Returned
 from delayedq.models import FinishedMessage, Message, RecordedStep
 from delayedq.operations import edits
-from delayedq.operations.selecting import Ticked
+from delayedq.operations.browsing import Ticked
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
 from delayedq.store.protocol import GiveBack

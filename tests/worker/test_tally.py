@@ -14,7 +14,7 @@ from threading import Barrier
 import pytest
 
 from delayedq import Cancel, Retry
-from delayedq.core.labels import OTHERS
+from delayedq.core.bounds import OTHERS
 from delayedq.worker.loop import Loop
 from delayedq.worker.tally import BOUNDS, NAMES, Counts, Tallies, Tally
 from tests.app import tasks

@@ -10,12 +10,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from delayedq import Cancel, Retry, Snooze
+from delayedq.core.bounds import ERRORS_KEPT
 from delayedq.core.lifecycle import Decision, FinalOutcome, Impossible, NotStarted, Raised
-from delayedq.core.limits import ERRORS_KEPT
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, GiveBack
-from delayedq.worker.executor import AttemptResult
-from delayedq.worker.transitions import decision, send_signals, transition, vanished
+from delayedq.worker.executor import AttemptResult, decision, send_signals, transition, vanished
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed, playing, run, work
 

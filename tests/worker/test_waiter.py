@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from delayedq.worker.waiter import Waiter
+from delayedq.worker.loop import Waiter
 from tests.worker.attempts import PATIENCE
 
 

@@ -18,15 +18,21 @@ from delayedq.management.importing import add_import_from, run_import_from
 from delayedq.management.limiting import add_channels, run_channels
 from delayedq.management.migrations import MigratedCommand
 from delayedq.management.monitoring import add_health, run_health, show_metrics
-from delayedq.management.pausing import pause_others, resume_others, told_paused, told_resumed
 from delayedq.management.pruning import add_prune, run_prune
-from delayedq.management.queues import check_queues, known_queues, near
+from delayedq.management.queues import (
+    check_queues,
+    known_queues,
+    near,
+    pause_others,
+    resume_others,
+    told_paused,
+    told_resumed,
+)
 from delayedq.management.scaling import add_needed, run_needed
-from delayedq.operations.browsing import PAGE, by_key, find_ended, find_live, id_in
+from delayedq.operations.browsing import PAGE, Selection, by_key, find_ended, find_live, id_in
 from delayedq.operations.explain import explain
 from delayedq.operations.flows import explain_step, steps_of
 from delayedq.operations.pauses import check_name, pause, resume
-from delayedq.operations.selecting import Selection
 from delayedq.operations.wording import printable
 from delayedq.store.protocol import BARE
 

@@ -20,11 +20,9 @@ from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
 from delayedq.operations.leftovers import tell_what_is_left
 from delayedq.store import store_for
-from delayedq.worker.elastic import Elastic
-from delayedq.worker.fleet import Fleet
-from delayedq.worker.lines import wanted_by_default
+from delayedq.worker.logs import wanted_by_default
 from delayedq.worker.options import Options
-from delayedq.worker.supervisor import Supervisor
+from delayedq.worker.supervisor import Elastic, Fleet, Supervisor
 
 if TYPE_CHECKING:
     from django.core.management.base import CommandParser

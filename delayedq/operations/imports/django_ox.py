@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from delayedq.operations.imports.schedules import Found
-from delayedq.operations.imports.tables import rows_of
+from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

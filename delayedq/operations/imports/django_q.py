@@ -12,7 +12,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from delayedq.operations.imports.schedules import Found, Refused
-from delayedq.operations.imports.tables import rows_of
+from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,7 +12,7 @@ from django.db import Error, transaction
 
 from delayedq import schedules
 from delayedq.exceptions import DelayedQError
-from delayedq.operations.schedule_edits import recorded
+from delayedq.operations.schedules import recorded
 from delayedq.store import default_store
 
 if TYPE_CHECKING:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from datetime import MAXYEAR
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from django.db import Error, transaction
+from django.apps import apps
+from django.db import Error, router, transaction
 
+from delayedq import clock
 from delayedq.compat import InvalidTask
+from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from delayedq.exceptions import DelayedQError, InvalidMessage
-from delayedq.operations.imports.tables import rows_of
 from delayedq.operations.sending import is_sendable
 from delayedq.store import default_store
 from delayedq.store.protocol import OfferOutcome, OnConflict
@@ -28,9 +31,33 @@ if TYPE_CHECKING:
 
     from delayedq.store.base import Store
 
+# The tables of another framework, read through its models.
+
+
+def rows_of(app: str, name: str) -> QuerySet[Any]:
+    """The rows of a model of that app. Raises InvalidMessage if it is not installed, or in another database."""
+    if not apps.is_installed(app):
+        raise InvalidMessage(f"{app!r} is not in INSTALLED_APPS; its tables are read through its models.")
+    (config,) = (config for config in apps.get_app_configs() if config.name == app)
+    model: Any = config.get_model(name)
+    alias, own = router.db_for_write(model), default_store().alias
+    if alias != own:
+        raise InvalidMessage(
+            f"The tables of {app!r} are in the database {alias!r}, and those of delayedq in {own!r}: nothing can be "
+            "moved between them in one transaction."
+        )
+    rows: QuerySet[Any] = model.objects.using(own)
+    return rows
+
+
+# Waiting
+
+
 #: At most this many messages are moved in one transaction.
 CHUNK = 500
+
 MOVED, REFUSED = "moved", "refused"
+
 #: The key of metadata that says where a message came from.
 ORIGIN = "imported_from"
 
@@ -149,3 +176,82 @@ def _problem(origin: Origin, one: Waiting, tasks: Mapping[str, str], store: Stor
         return ""
     dropped = scheduled.outcome is OfferOutcome.DROPPED
     return "A limit of the task has reached its size." if dropped else f"A live message has the key {one.key!r}."
+
+
+# The frameworks whose waiting messages can be moved here, each read through its own models.
+
+
+class DjangoTasksDb:
+    """django-tasks-db."""
+
+    app = "django_tasks_db"
+    model = "DBTaskResult"
+
+    def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(status="READY")
+
+    def as_waiting(self, row: Any) -> Waiting:
+        given = row.args_kwargs
+        at = None if row.run_after.year == MAXYEAR else row.run_after  # its sign of "at once"
+        options = {"priority": row.priority, "queue_name": row.queue_name}
+        return Waiting(row.pk, row.task_path, given["args"], given["kwargs"], at or row.enqueued_at, options=options)
+
+
+class DjangoOx:
+    """django-ox. A message that failed there before keeps the attempts that are left."""
+
+    app = "django_ox"
+    model = "OxTask"
+
+    def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(status="READY")
+
+    def as_waiting(self, row: Any) -> Waiting:
+        options = {
+            "priority": row.priority,
+            "queue_name": row.queue_name,
+            "max_attempts": max(1, row.max_attempts - row.attempts),
+        }
+        at = row.run_after or row.enqueued_at
+        return Waiting(row.pk, row.task_path, row.args, row.kwargs, at, options=options)
+
+
+class Procrastinate:
+    """procrastinate, by its Django app. A queueing lock becomes the key, and a lock the channel."""
+
+    app = "procrastinate.contrib.django"
+    model = "ProcrastinateJob"
+
+    def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(status="todo")
+
+    def as_waiting(self, row: Any) -> Waiting:
+        priority = min(max(row.priority, LOWEST_PRIORITY), HIGHEST_PRIORITY)
+        options: dict[str, Any] = {"priority": priority, "queue_name": row.queue_name}
+        if row.lock is not None:
+            options["channel"] = row.lock
+        return Waiting(
+            row.pk, row.task_name, (), row.args, row.scheduled_at, row.queueing_lock or None, options=options
+        )
+
+
+class DjangoQ:
+    """django-q2 with its ORM broker. What it stores is signed, and is read by its own function."""
+
+    app = "django_q"
+    model = "OrmQ"
+    #: What has no equal here, and changes what happens.
+    _WITHOUT_EQUAL = ("hook", "chain", "iter_count", "iter_cached")
+
+    def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        return rows.filter(lock__lte=clock.now())
+
+    def as_waiting(self, row: Any) -> Waiting:
+        given: Mapping[str, Any] = row.task
+        function = given.get("func")
+        if function is None:
+            return Waiting(row.pk, "?", problem=f"Its payload can't be read: {given['id']}.")
+        path = function if isinstance(function, str) else f"{function.__module__}.{function.__qualname__}"
+        lost = [name for name in self._WITHOUT_EQUAL if given.get(name)]
+        problem = f"It has {', '.join(lost)}, which has no equal here." if lost else ""
+        return Waiting(row.pk, path, given["args"], given["kwargs"], row.lock, problem=problem)

@@ -15,14 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.columns import ARROW
-from delayedq.pipeline.lake.snapshot import MESSAGES
+from delayedq.pipeline.lake.table import ARROW, MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from delayedq.pipeline.lake.snapshot import DataFile
-    from delayedq.pipeline.lake.table import LakeTable
+    from delayedq.pipeline.lake.table import DataFile, LakeTable
 
 #: Bytes before the first checksum.
 HEADER = 8

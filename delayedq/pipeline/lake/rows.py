@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
+from pyarrow.fs import FileSelector, FileType
 
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.columns import ARROW, PARTITIONED_BY
+from delayedq.pipeline.lake.table import ARROW, PARTITIONED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from datetime import datetime
 
-    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
-    from delayedq.pipeline.lake.table import LakeTable
+    from delayedq.pipeline.lake.table import DataFile, LakeTable, Snapshot
 
 #: What is in the files themselves. A column that an older writer did not know is NULL.
 _IN_FILES = pa.schema([field for field in ARROW if field.name != PARTITIONED_BY])
@@ -81,3 +83,48 @@ def _with_day(rows: pa.Table, file: DataFile, schema: pa.Schema) -> pa.Table:
     """With the column that is the name of a directory, in the order of the schema."""
     days = pa.array([file.day] * rows.num_rows, pa.date32())
     return rows.append_column(PARTITIONED_BY, days).select(schema.names).cast(schema)
+
+
+# Files on their way between Spark and an object store that only this process reaches.
+#
+# Spark writes into a directory that it shares with this process, which then copies the files into the lake; what Spark
+# reads is copied out of the lake first. So Spark needs no driver of the object store.
+
+
+#: Bytes that are copied at once.
+_PIECE = 2**20
+
+
+class Staging:
+    """The files of a lake, at the same paths below `directory`, which is empty at first."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = Path(directory)
+
+    def take(self, table: LakeTable, *paths: str) -> None:
+        """Copy files, or all files of directories, out of the lake, unless they are here already."""
+        store = table.files()
+        for path in self._files(table, paths):
+            here = self._directory / path
+            if here.exists():
+                continue
+            here.parent.mkdir(parents=True, exist_ok=True)
+            unfinished = here.with_name(f".{here.name}")
+            with store.open_input_stream(path) as source, unfinished.open("wb") as target:
+                shutil.copyfileobj(source, target, _PIECE)
+            unfinished.rename(here)
+
+    def bring(self, table: LakeTable, path: str) -> None:
+        """Move the files of this directory into the lake: whoever reads them gets them from there."""
+        for here in sorted((self._directory / path).rglob("[!.]*.parquet")):
+            with here.open("rb") as source:
+                table.put(str(here.relative_to(self._directory)), source)
+        shutil.rmtree(self._directory / path)
+
+    def _files(self, table: LakeTable, paths: tuple[str, ...]) -> Iterator[str]:
+        for path in paths:
+            if path.endswith(".parquet"):
+                yield path
+            else:
+                found = table.files().get_file_info(FileSelector(path, recursive=True))
+                yield from (info.path for info in found if info.type == FileType.File)

@@ -15,9 +15,10 @@ import re
 import shutil
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, NamedTuple, Self
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction
@@ -27,22 +28,196 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow.fs import FileSelector, FileType, PyFileSystem
 
 from delayedq.exceptions import InvalidOption, LakeUnusable
-from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION, delta_schema
 from delayedq.pipeline.lake.paths import absolute
-from delayedq.pipeline.lake.snapshot import MESSAGES, DataFile, Snapshot, application
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
+    from datetime import date
 
     from deltalake import Schema
     from pyarrow.fs import FileInfo
 
+# The columns of the lake. They are only ever added, before `day`, and then VERSION is raised.
+#
+# A reader finds NULL in the columns that an older writer did not know.
+
+
+#: Of the columns. Each row says under which one it was written, and the table which one it has.
+VERSION = 2
+
+#: By the name of a column: its type, as Delta Lake calls it. All may be NULL for a reader.
+COLUMNS = {
+    "id": "long",
+    "state": "string",
+    "queue": "string",
+    "kind": "string",
+    "key": "string",
+    "priority": "short",
+    "attempts": "short",
+    "max_attempts": "short",
+    "created_at": "timestamp",
+    "scheduled_at_initially": "timestamp",
+    "scheduled_at": "timestamp",
+    "started_at": "timestamp",
+    "finished_at": "timestamp",
+    "worker": "string",
+    "payload": "string",
+    "metadata": "string",
+    "result": "string",
+    "errors": "string",
+    "schema_version": "integer",
+    #: Whose row it is: the name of the database, and the number of its batch.
+    "source": "string",
+    "batch": "long",
+    #: That of `finished_at` (UTC). It is the name of a directory, and in no file.
+    "day": "date",
+}
+
+PARTITIONED_BY = "day"
+
+#: The columns whose least and greatest value is known of each file.
+MEASURED = ("id", "queue", "kind", "key", "finished_at", "source", "batch")
+
+_ARROW = {
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "string": pa.string(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "date": pa.date32(),
+}
+
+
+def arrow_schema(columns: Mapping[str, str]) -> pa.Schema:
+    """These columns, as pyarrow has them."""
+    return pa.schema([(name, _ARROW[type_]) for name, type_ in columns.items()])
+
+
+#: As pyarrow has them.
+ARROW = arrow_schema(COLUMNS)
+
+
+def delta_schema(columns: Mapping[str, str] = COLUMNS) -> Schema:
+    """As the table has them."""
+    from deltalake import Schema  # executors know the columns, and need no table
+
+    fields = [{"name": name, "type": type_, "nullable": True, "metadata": {}} for name, type_ in columns.items()]
+    return Schema.from_json(json.dumps({"type": "struct", "fields": fields}))
+
+
+# One version of the lake: its files, and what the statistics tell of them.
+
+
+#: The directory of a lake that holds all its files.
+MESSAGES = "messages"
+
+
+class DataFile(NamedTuple):
+    """A Parquet file of the lake. `path` is relative to the lake, `size` is in bytes.
+
+    least, most: by the name of a measured column, the bounds of its values; a column that is NULL in all rows has none.
+    nulls: by its name, in how many rows it is NULL.
+    """
+
+    path: str
+    size: int
+    rows: int
+    day: date
+    least: Mapping[str, Any]
+    most: Mapping[str, Any]
+    nulls: Mapping[str, int]
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Self:
+        """From a row of `DeltaTable.get_add_actions(flatten=True)`."""
+        least, most, nulls = (
+            {name: row[f"{kind}.{name}"] for name in MEASURED if row.get(f"{kind}.{name}") is not None}
+            for kind in ("min", "max", "null_count")
+        )
+        return cls(row["path"], row["size_bytes"], row["num_records"] or 0, row["partition.day"], least, most, nulls)
+
+    def may_hold(self, column: str, values: Collection[Any]) -> bool:
+        """Can a row have one of the values? A file whose bounds are unknown may hold any."""
+        if column not in self.least or column not in self.most:
+            return self.nulls.get(column) != self.rows
+        return any(self.least[column] <= value <= self.most[column] for value in values)
+
+    def ends_within(self, since: datetime | None, until: datetime | None) -> bool:
+        """Can a row have ended from `since` until before `until`?"""
+        least, most = self.least.get("finished_at"), self.most.get("finished_at")
+        return (since is None or most is None or most >= since) and (until is None or least is None or least < until)
+
+    def holds_only(self, column: str, value: object) -> bool:
+        """Is the column this value in every row?"""
+        return self.least.get(column) == value == self.most.get(column) and not self.nulls.get(column)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One version of the lake. It stays as it is, and its files stay readable until a vacuum, whatever is published."""
+
+    table: DeltaTable
+    version: int
+    files: tuple[DataFile, ...]
+
+    def chosen(
+        self, since: datetime | None = None, until: datetime | None = None, **values: Collection[Any] | None
+    ) -> list[DataFile]:
+        """The files that may hold rows which ended in the window (`until` excluded) and have these values.
+
+        values: by the name of a measured column, what it may be: `id=[7]`, `source=["app"]`. None: anything.
+        """
+        wanted = {column: given for column, given in values.items() if given is not None}
+        return [
+            file
+            for file in self.files
+            if file.ends_within(since, until) and all(file.may_hold(column, given) for column, given in wanted.items())
+        ]
+
+    def last(self, source: str) -> int:
+        """The number of the last batch that this database has published; 0 if there is none."""
+        return self.table.transaction_version(application(source)) or 0
+
+    def of(self, directory: str) -> list[DataFile]:
+        """The files that this attempt wrote, unless a compaction has replaced them."""
+        return [file for file in self.files if file.path.startswith(f"{MESSAGES}/{directory}/")]
+
+    def abouts(self) -> list[dict[str, Any]]:
+        """What was kept with each commit, as far as the log goes back."""
+        return [commit["delayedq"] for commit in self.table.history() if "delayedq" in commit]
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return sum(file.rows for file in self.files)
+
+
+def application(source: str) -> str:
+    """What the table calls the database: it takes each number of a batch of an application once."""
+    return f"delayedq/{source}"
+
+
+def others(last: int, settled: Collection[int]) -> list[int]:
+    """The batches, of those with numbers up to `last`, whose rows may be in the database as well.
+
+    settled: the numbers of those whose rows are known to be deleted from it.
+    """
+    return [number for number in range(1, last + 1) if number not in settled]
+
+
+# Table
+
+
 NAME = "delayedq history"
+
 #: Bytes that are copied at once.
 _PIECE = 2**20
+
 #: What a version removes stays readable for this long, for readers that have begun.
 RETENTION = timedelta(days=7)
+
 _VERSION_OF_COLUMNS = "delayedq.schemaVersion"
+
 #: The directories of a lake that was written before there was a table.
 _FORMER = re.compile(r"(about|manifests)/.")
 

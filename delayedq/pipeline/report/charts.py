@@ -2,41 +2,188 @@
 
 from __future__ import annotations
 
+import re
+from io import StringIO
 from itertools import accumulate
 from math import nan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import matplotlib as mpl
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FixedFormatter, FixedLocator, MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter, MaxNLocator, NullLocator, PercentFormatter
 
-from delayedq.pipeline.report import plots, words
-from delayedq.pipeline.report.capacity import curve
-from delayedq.pipeline.report.facts import GROWTH
-from delayedq.pipeline.report.plots import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, RED, VIOLET, Chart
-from delayedq.pipeline.report.timing import DAY, HOUR, moment
+from delayedq.pipeline.report import words
+from delayedq.pipeline.report.facts import DAY, GROWTH, HOUR, moment
+from delayedq.pipeline.report.tables import curve
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.axes import Axes
 
-    from delayedq.pipeline.report.capacity import Plan
-    from delayedq.pipeline.report.figures import Figures, Row
+    from delayedq.pipeline.report.tables import Figures, Plan, Row
+
+# How charts look: drawn by matplotlib, as SVG whose colours are those of the page, in light and in dark.
+
+
+#: matplotlib knows no CSS variables: these stand for them, and no chart has other colours.
+INK, MUTED, GRID, PAPER, BLUE, ORANGE, RED, VIOLET, GREEN = (f"#0101{number:02x}" for number in range(1, 10))
+
+_VARIABLES = {
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    PAPER: "paper",
+    BLUE: "blue",
+    ORANGE: "orange",
+    RED: "red",
+    VIOLET: "violet",
+    GREEN: "green",
+}
+
+_STYLE: Any = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "delayedq",
+    "font.size": 9.5,
+    "text.color": INK,
+    "axes.edgecolor": GRID,
+    "axes.facecolor": "none",
+    "axes.labelcolor": MUTED,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.spines.left": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GRID,
+    "grid.linewidth": 0.8,
+    "xtick.color": GRID,
+    "ytick.color": GRID,
+    "xtick.labelcolor": MUTED,
+    "ytick.labelcolor": MUTED,
+    "ytick.left": False,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+}
+
+#: By what changes from tick to tick: year, month, day, hour, minute, second; and where the next larger one changes too.
+_DATES = ["%Y", "%b", "%-d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+
+_FIRST_DATES = ["%Y", "%b %Y", "%-d %b", "%-d %b", "%H:%M", "%H:%M"]
+
+#: Seconds that people count in.
+_ROUND = tuple(
+    sorted({*(10.0**n for n in range(-6, 1)), 10, 60, 600, 3_600, 6 * 3_600, 86_400, 7 * 86_400, 30 * 86_400})
+)
+
+#: With so many ticks there is an interval for every span; with fewer, AutoDateLocator needs leave to take 2.
+_MANY_LINES = 8
+
+
+class Chart:
+    """One figure of one or more axes beside each other; `svg` ends it."""
+
+    def __init__(self, height: float = 2.7, columns: int = 1, *, share_y: bool = False) -> None:
+        with mpl.rc_context(_STYLE):
+            self.figure = Figure(figsize=(9.6, height), layout=ConstrainedLayoutEngine(wspace=0.06))
+            self.axes: list[Axes] = list(self.figure.subplots(1, columns, squeeze=False, sharey=share_y)[0])
+
+    def svg(self, label: str) -> str:
+        """To be put into a page; `label` is for those who don't see it."""
+        text = StringIO()
+        with mpl.rc_context(_STYLE):
+            self.figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        svg = text.getvalue()[text.getvalue().index("<svg") :]
+        for colour, variable in _VARIABLES.items():
+            svg = svg.replace(colour, f"var(--{variable})")
+        svg = re.sub(r'(<svg[^>]*?) height="[^"]*"([^>]*?) width="[^"]*"', r"\1\2", svg, count=1)
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        return svg.replace("<svg", f'<svg role="img" aria-label="{_escaped(label)}"', 1)
+
+
+def time_axis(axes: Axes, ticks: int = 8) -> None:
+    """Make the x axis one of moments in UTC, with so many of them named; values are days since 1970."""
+    locator = AutoDateLocator(minticks=2 if ticks < _MANY_LINES else 4, maxticks=ticks, tz="UTC")  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    formatter = ConciseDateFormatter(  # type: ignore[no-untyped-call]
+        locator, tz="UTC", formats=_DATES, zero_formats=_FIRST_DATES, show_offset=False
+    )
+    axes.xaxis.set_major_formatter(formatter)
+    axes.margins(x=0.005)
+
+
+def duration_axis(axes: Axes, which: str, shortest: float, longest: float) -> None:
+    """Make the x or y axis logarithmic, from `shortest` to `longest` seconds, with ticks that people count in."""
+    low, high = duration_limits(shortest, longest)
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    axes.set(**{f"{which}scale": "log", f"{which}lim": (low, high)})
+    axis.set_major_locator(FixedLocator([mark for mark in _ROUND if low <= mark <= high]))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda seconds, _: words.duration(seconds)))
+
+
+def duration_limits(shortest: float, longest: float) -> tuple[float, float]:
+    """Where an axis that shows these seconds begins and ends: wide enough for at least two round numbers."""
+    low = max((mark for mark in _ROUND if mark <= shortest), default=_ROUND[0])
+    high = min((mark for mark in _ROUND if mark >= longest), default=longest)
+    return low, high if high > low else next((mark for mark in _ROUND if mark > low), low * 10)
+
+
+def count_axis(axes: Axes) -> None:
+    """Make the y axis one of whole numbers from 0."""
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda number, _: words.count(number)))
+
+
+def legend(axes: Axes) -> None:
+    """Above the axes, in one row."""
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=len(axes.get_legend_handles_labels()[0]),
+        frameon=False,
+        borderaxespad=0,
+        handlelength=1.2,
+        labelcolor=INK,
+    )
+
+
+def _escaped(label: str) -> str:
+    return label.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;")
+
+
+# Charts
+
 
 COLOURS = {"succeeded": BLUE, "failed": RED, "cancelled": MUTED, "expired": MUTED, "superseded": VIOLET}
+
 MOST_KINDS = 12
+
 #: The fewest points that make a curve.
 CURVE = 3
+
 _MANY = 1_000
+
 #: Seconds; on charts what is shorter stands here.
 _SHORTEST = 1e-5
+
 #: Seconds; whoever waits less than this does not wait.
 _NO_WAIT = 1e-3
+
 _NEARLY_ALL = 0.9
+
 _WIDE = 34
+
 _MOST_ATTEMPTS = 12
+
 _MEASURES = {"wait": ORANGE, "run": BLUE, "turnaround": VIOLET}
+
 _WEEK_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
 _PERCENTILES = (("p50", GREEN), ("p95", ORANGE), ("p99", RED))
 
 
@@ -56,9 +203,9 @@ def throughput(figures: Figures, label: str) -> str:
     arrived = [events.get((bucket, "arrived"), 0) for bucket in buckets]
     axes.stairs(arrived, _moments(edges), baseline=None, color=INK, linewidth=1.1, label="arrived")
     axes.set_ylabel(f"messages in {words.duration(figures.window.width)}")
-    plots.legend(axes)
-    plots.count_axis(axes)
-    plots.time_axis(axes)
+    legend(axes)
+    count_axis(axes)
+    time_axis(axes)
     return chart.svg(label)
 
 
@@ -71,8 +218,8 @@ def backlog(figures: Figures, label: str) -> str:
         axes.fill_between(times, means, color=colour, alpha=0.18, linewidth=0)
         axes.plot(times, means, color=colour)
         axes.set_title(f"{level}, on average", loc="left", fontsize=9.5, color=colour)
-        plots.count_axis(axes)
-        plots.time_axis(axes, ticks=5)
+        count_axis(axes)
+        time_axis(axes, ticks=5)
     return chart.svg(label)
 
 
@@ -89,9 +236,9 @@ def waits(figures: Figures, label: str) -> str:
     target = f"target {words.duration(figures.target.seconds)}"
     axes.axhline(figures.target.seconds, color=MUTED, linewidth=1, linestyle=(0, (2, 3)), label=target)
     values = [_visible(row[name]) for row in rows.values() for name, _ in _PERCENTILES]
-    plots.duration_axis(axes, "y", min(values), max(*values, figures.target.seconds))
-    plots.legend(axes)
-    plots.time_axis(axes)
+    duration_axis(axes, "y", min(values), max(*values, figures.target.seconds))
+    legend(axes)
+    time_axis(axes)
     return chart.svg(label)
 
 
@@ -133,9 +280,9 @@ def distribution(figures: Figures, label: str) -> str:
     axes.yaxis.set_major_locator(FixedLocator([1, 0.1, 0.01, 0.001, 0.0001]))
     axes.yaxis.set_major_formatter(FixedFormatter(["all", "1 in 10", "1 in 100", "1 in 1,000", "1 in 10,000"]))
     axes.yaxis.set_minor_locator(NullLocator())
-    plots.duration_axis(axes, "x", max(min(shortest), 1e-3), max(longest))
+    duration_axis(axes, "x", max(min(shortest), 1e-3), max(longest))
     axes.grid(visible=True, axis="x")
-    plots.legend(axes)
+    legend(axes)
     return chart.svg(label)
 
 
@@ -171,7 +318,7 @@ def capacity(figures: Figures, plan: Plan, label: str) -> str:
     axes.plot([plan.peak_threads], [met], color=GREEN, marker="o", markersize=9, markeredgecolor=PAPER, clip_on=False)
     axes.annotate(words.several(plan.peak_threads, "thread"), (plan.peak_threads, met), color=GREEN,
                   xytext=(8, 8), textcoords="offset points", fontweight="bold")  # fmt: skip
-    plots.duration_axis(axes, "y", min(*seconds, target.seconds), max(*seconds, target.seconds))
+    duration_axis(axes, "y", min(*seconds, target.seconds), max(*seconds, target.seconds))
     axes.xaxis.set_major_locator(MaxNLocator(12, integer=True))
     axes.set_xlabel("threads")
     return chart.svg(label)
@@ -197,7 +344,6 @@ def retries(figures: Figures, label: str) -> str:
 
 
 # What charts and sentences both say
-
 _NAMES = {"wait": "waits", "run": "run times", "turnaround": "arrival to end"}
 
 
@@ -253,7 +399,7 @@ def _spreads(axes: Axes, places: dict[int, Row], colour: str) -> None:
         axes.plot([p50, p99], [place, place], color=colour, alpha=0.35, linewidth=4, clip_on=False)
         axes.plot([p50, p95, p99], [place] * 3, color=colour, linestyle="none", marker="o", markersize=4, clip_on=False)
     ends = [_visible(row[name]) for row in places.values() for name in ("p50", "p99")]
-    plots.duration_axis(axes, "x", min(ends, default=0.01), max(ends, default=1))
+    duration_axis(axes, "x", min(ends, default=0.01), max(ends, default=1))
 
 
 def _tail(kind: str) -> str:

@@ -16,15 +16,14 @@ from markupsafe import Markup
 from pyarrow import csv, parquet
 
 from delayedq.pipeline.report import charts, sentences, words
-from delayedq.pipeline.report.timing import moment
+from delayedq.pipeline.report.facts import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
     from pathlib import Path
 
-    from delayedq.pipeline.report.capacity import Plan
-    from delayedq.pipeline.report.figures import Figures, Row
+    from delayedq.pipeline.report.tables import Figures, Plan, Row
 
 PAGE = "report.html"
 TABLES = "tables"

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from markupsafe import Markup
 
 from delayedq.pipeline.report import charts, words
-from delayedq.pipeline.report.capacity import ALL, COVERED
-from delayedq.pipeline.report.timing import HOUR, moment
+from delayedq.pipeline.report.facts import HOUR, moment
+from delayedq.pipeline.report.tables import ALL, COVERED
 
 if TYPE_CHECKING:
-    from delayedq.pipeline.report.figures import Figures
+    from delayedq.pipeline.report.tables import Figures
 
 _MINUTE = 60
 _DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")

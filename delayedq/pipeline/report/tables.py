@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import random
 from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from pyarrow import compute as pc
+from pyspark.sql import functions as F
 
-from delayedq.pipeline.report.facts import GROWTH, KEYS, PARTS
+from delayedq.core.scaling import Traffic
+from delayedq.pipeline.report import facts
+from delayedq.pipeline.report.facts import DAY, GROWTH, KEYS, PARTS, Window, arrival, moment, timed, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
-    from delayedq.pipeline.report.timing import Window
+    from pyspark.sql import DataFrame
+
 
 Row = dict[str, Any]
 
@@ -51,8 +61,6 @@ def tables(counted: pa.Table, window: Window) -> dict[str, pa.Table]:
 
 
 # Percentiles
-
-
 def merge(sketch: pa.Table, by: Sequence[str]) -> pa.Table:
     """A sketch of fewer columns, sorted by them: by, bin, n, seconds, longest, added up over all other columns."""
     keys = [*by, "bin"]
@@ -99,8 +107,6 @@ def _reduced(how: np.ufunc, values: pa.ChunkedArray, starts: np.ndarray) -> np.n
 
 
 # Levels and loads
-
-
 def backlog(flow: pa.Table, window: Window) -> pa.Table:
     """How many waited and ran in each queue, reconstructed from `flow`; every bucket has a row.
 
@@ -159,8 +165,6 @@ def offered(counted: pa.Table) -> pa.Table:
 
 
 # By task and schedule
-
-
 def failures(counted: pa.Table) -> pa.Table:
     """What went wrong: kind, exception, attempts, messages, dead (messages that ended with it), wasted (seconds)."""
     values = {"n": "attempts", "also": "messages", "marked": "dead", "seconds": "wasted"}
@@ -206,8 +210,6 @@ _DRIFT = pa.schema(
 
 
 # Parts
-
-
 def _of(counted: pa.Table, figure: str, **names: str) -> pa.Table:
     """The facts of a figure: the columns that it has, by the names that they have there."""
     return counted.filter(pc.field("figure") == figure).select(list(names)).rename_columns(list(names.values()))
@@ -216,3 +218,199 @@ def _of(counted: pa.Table, figure: str, **names: str) -> pa.Table:
 def _sketch(counted: pa.Table, figure: str, **keys: str) -> pa.Table:
     """keys, bin, n, seconds (their sum), longest."""
     return _of(counted, figure, **keys, bin="bin", n="n", seconds="seconds", longest="longest")
+
+
+# How many threads it takes to start messages in time, from the work that arrived in each period. Plain Python.
+#
+# The need of a period is the fewest threads with which a given share of its messages would wait at most the target's
+# time (see `core.erlang`), had the period gone on without end. A plan covers 19 of 20 periods, and names the need of
+# the busiest one. How far chance may move it is read from 200 histories drawn from the weeks of this one (days, where
+# it is shorter).
+
+
+ALL = "all queues"
+
+COVERED = 0.95
+
+_DRAWS = 200
+
+_FEWEST_BLOCKS = 3
+
+#: The dispersion of fewer messages says nothing.
+_FEW = 30
+
+
+class Target(NamedTuple):
+    """`share` of the messages of a period begin within `seconds` of their time."""
+
+    seconds: float = 1.0
+    share: float = 0.95
+
+
+class Period(NamedTuple):
+    begins: float
+    traffic: Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """For one queue, or ALL of them. Loads in erlangs; `low` and `high` bound `threads` by chance, if that is known."""
+
+    queue: str
+    mean_load: float
+    peak: Period
+    threads: int
+    peak_threads: int
+    low: int | None = None
+    high: int | None = None
+
+
+def plans(offered: Sequence[Row], window: Window, target: Target) -> list[Plan]:
+    """One for ALL, and one for each queue if there are several, from the rows of `analytics.offered`."""
+    by_queue: dict[str, list[Row]] = defaultdict(list)
+    for row in offered:
+        by_queue[str(row["queue"])].append(row)
+    together = [_plan(ALL, _added(offered), window, target)] if len(by_queue) > 1 else []
+    return together + [_plan(queue, rows, window, target) for queue, rows in sorted(by_queue.items())]
+
+
+def curve(traffic: Traffic, target: Target, threads: int) -> list[tuple[int, float]]:
+    """The wait by the number of threads, around a given number: (threads, seconds)."""
+    first = int(traffic.load) + 1
+    last = max(threads + 3, first + 6, ceil(threads * 1.2))
+    return [(number, traffic.wait(target.share, number)) for number in range(first, last + 1)]
+
+
+def traffic_of(row: Row, seconds: float) -> Traffic:
+    """`seconds` is how long these attempts took to arrive."""
+    run = row["work"] / row["attempts"]
+    squares = row["squares"] / row["attempts"]
+    dispersion = row["dispersion"] if row["messages"] >= _FEW and row["dispersion"] is not None else 1.0
+    return Traffic(row["attempts"] / seconds, run, dispersion, max(0.0, squares / run**2 - 1) if run else 0.0)
+
+
+def _plan(queue: str, rows: Sequence[Row], window: Window, target: Target) -> Plan:
+    known = [Period(row["period"], traffic_of(row, window.length(row["period"]))) for row in rows]
+    needs = {period: period.traffic.threads_for(target.seconds, target.share) for period in known}
+    peak = max(known, key=lambda period: (needs[period], period.traffic.load))
+    low, high = _chance({period.begins: need for period, need in needs.items()}, window)
+    return Plan(
+        queue=queue,
+        mean_load=sum(row["work"] for row in rows) / window.seconds,
+        peak=peak,
+        threads=_covering(list(needs.values())),
+        peak_threads=needs[peak],
+        low=low,
+        high=high,
+    )
+
+
+def _added(offered: Iterable[Row]) -> list[Row]:
+    """All queues as one: what is independent adds up, variances included."""
+    sums: dict[float, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in offered:
+        total = sums[row["period"]]
+        for name in ("messages", "attempts", "work", "squares"):
+            total[name] += row[name]
+        total["variance"] += row["messages"] * (1.0 if row["dispersion"] is None else row["dispersion"])
+    return [
+        {**total, "period": period, "dispersion": total["variance"] / max(total["messages"], 1)}
+        for period, total in sums.items()
+    ]
+
+
+def _covering(needs: list[int]) -> int:
+    return sorted(needs)[ceil(COVERED * len(needs)) - 1]
+
+
+def _chance(needs: dict[float, int], window: Window) -> tuple[int | None, int | None]:
+    """The middle nine tenths of what other draws of these weeks would ask for."""
+    width = 7 * DAY if window.seconds >= 7 * DAY * _FEWEST_BLOCKS else DAY
+    blocks: dict[float, list[int]] = defaultdict(list)
+    for begins, need in needs.items():
+        blocks[begins // width].append(need)
+    if len(blocks) < _FEWEST_BLOCKS:
+        return None, None
+    rng = random.Random(0)  # noqa: S311 - the same history gives the same report
+    weeks = list(blocks.values())
+    draws = sorted(_covering([n for week in rng.choices(weeks, k=len(weeks)) for n in week]) for _ in range(_DRAWS))
+    return draws[_DRAWS // 20], draws[-1 - _DRAWS // 20]
+
+
+# All that a report says: small tables, made of the facts that Spark counted, and the plans drawn from them.
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """`tables` by name; their columns are those that `report.tables` makes."""
+
+    window: Window
+    tables: dict[str, pa.Table]
+    target: Target
+    lease: timedelta
+    plans: list[Plan] = field(default_factory=list)
+
+    def rows(self, table: str, **where: object) -> list[Row]:
+        """The rows of a table whose columns have these values."""
+        rows: list[Row] = self.tables[table].to_pylist()
+        return [row for row in rows if all(row[name] == value for name, value in where.items())]
+
+    def overall(self, measure: str) -> Row | None:
+        """Percentiles of all queues and kinds."""
+        return next(iter(self.rows("overall", measure=measure)), None)
+
+    def ended(self) -> dict[str, int]:
+        """How many messages ended in each state."""
+        counts: dict[str, int] = {}
+        for row in self.rows("retries"):
+            counts[row["state"]] = counts.get(row["state"], 0) + row["n"]
+        return counts
+
+    @cached_property
+    def events(self) -> dict[tuple[float, str], int]:
+        """How often each event of `flow` happened, by bucket, of all queues and kinds."""
+        sums = self.tables["flow"].group_by(["bucket", "event"]).aggregate([("n", "sum")]).to_pylist()
+        return {(row["bucket"], row["event"]): row["n_sum"] for row in sums}
+
+    @cached_property
+    def levels(self) -> dict[float, Row]:
+        """`backlog` of all queues together, by bucket, in the order of time."""
+        added = ("arrived", "waiting", "running", "waiting_mean", "running_mean")
+        sums: dict[float, Row] = {bucket: dict.fromkeys(added, 0) for bucket in self.window.buckets()}
+        for row in self.rows("backlog"):
+            for name in added:
+                sums[row["bucket"]][name] += row[name]
+        return sums
+
+
+def measure(
+    messages: DataFrame,
+    since: datetime,
+    until: datetime,
+    *,
+    target: Target = Target(),  # noqa: B008 - it is immutable
+    lease: timedelta = timedelta(seconds=60),
+) -> Figures:
+    """Everything about a window of `messages`, which have the columns of MESSAGES or LAKE, live ones or not.
+
+    One query of Spark, whatever the number of tables. Raises ValueError for a window that is none.
+
+        figures = measure(spark.read.parquet("lake/..."), since, until)
+        figures.overall("wait")["p95"]  # seconds
+    """
+    window = Window.between(since, until)
+    counted = facts.counted(timed(within(messages, since, until)), window).toArrow()
+    found = tables(counted, window)
+    offered = found["offered"].to_pylist()
+    return Figures(window=window, tables=found, target=target, lease=lease, plans=plans(offered, window, target))
+
+
+def span(messages: DataFrame) -> tuple[datetime, datetime] | None:
+    """From the first arrival to just after the last end, in whole seconds; None if no message has ended."""
+    ends = messages.where(F.col("finished_at").isNotNull()).select(
+        F.unix_micros(F.min(arrival())).alias("first"), F.unix_micros(F.max("finished_at")).alias("last")
+    )
+    row = ends.first()
+    if row is None or row["last"] is None:
+        return None
+    return moment(row["first"] // 1_000_000), moment(row["last"] // 1_000_000 + 1)

@@ -10,6 +10,6 @@ if TYPE_CHECKING:
 
 def register(spark: SparkSession) -> None:
     """Make `format("delayedq")` known to this session. Spark starts a Python worker for it, which takes a second."""
-    from delayedq.pipeline.spark.datasource import DelayedQDataSource  # PySpark takes a second to import
+    from delayedq.pipeline.spark.streaming import DelayedQDataSource  # PySpark takes a second to import
 
     spark.dataSource.register(DelayedQDataSource)

@@ -1,6 +1,6 @@
 """The steps of the archive: copy history before a cutoff into the lake, read the copy back, delete what it holds.
 
-Each step may be run again at any time. `delayedq.pipeline.steps.archive` keeps their order, and who may take them.
+Each step may be run again at any time. `delayedq.pipeline.commands.archive` keeps their order, and who may take them.
 
 Only rows that were read back from the lake are deleted, never "all before the cutoff": a transaction that commits late
 may have ended a message before the cutoff and after the copy. The statement that deletes a row proves that all its
@@ -23,18 +23,17 @@ from pyspark.sql import functions as F
 from delayedq.core.instants import instant
 from delayedq.core.masking import MASKED
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.columns import VERSION
 from delayedq.pipeline.lake.damage import is_damaged
-from delayedq.pipeline.lake.snapshot import MESSAGES as DIRECTORY
+from delayedq.pipeline.lake.table import MESSAGES as DIRECTORY
+from delayedq.pipeline.lake.table import VERSION
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.spark.archive_sql import DELETE, LEFT
 from delayedq.pipeline.spark.connecting import Address, connect
-from delayedq.pipeline.spark.digests import SECRET, digest, masks
-from delayedq.pipeline.spark.failures import READ_ERRORS, first_line
+from delayedq.pipeline.spark.digests import SECRET, digest, digest_in_sql, masks
 from delayedq.pipeline.spark.lake import Lake, Place, as_in_lake
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by, checksums_of, measured
 from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
 from delayedq.pipeline.spark.schema import FINAL_STATES, LAKE, MESSAGES
+from delayedq.pipeline.spark.session import READ_ERRORS, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -42,16 +41,78 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
+    from delayedq.pipeline.lake.table import DataFile, Snapshot
+
+# The SQL of the archive: the deletion of rows that are still the ones that were verified.
+
+
+# `rows` is a JSON array of [id, digest, masks]. An id that was archived and is in the table again ended after the
+# cutoff. Digests are compared in the statement that deletes: what was changed since it was verified is another row.
+
+#: Deletes the rows whose digest is the one given.
+DELETE = {
+    "postgresql": f"""
+DELETE FROM delayedq_finishedmessage AS finished
+USING (
+    SELECT (value->>0)::bigint AS id, value->>1 AS digest, (value->>2)::int AS masks
+    FROM json_array_elements(%(rows)s::json) OFFSET 0
+) AS given
+WHERE finished.id = given.id AND finished.finished_at < %(cutoff)s
+    AND {digest_in_sql("postgresql", "given.masks")} = given.digest
+""",
+    "mysql": f"""
+DELETE finished
+FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', digest CHAR(64) CHARACTER SET utf8mb4 PATH '$[1]', masks INT PATH '$[2]'
+)) AS given
+STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+WHERE finished.finished_at < %(cutoff)s AND {digest_in_sql("mysql", "given.masks")} = given.digest
+""",
+    "sqlite": f"""
+DELETE FROM delayedq_finishedmessage WHERE id IN (
+    SELECT finished.id
+    FROM json_each(%(rows)s) AS given
+    CROSS JOIN delayedq_finishedmessage AS finished ON finished.id = json_extract(given.value, '$[0]')
+    WHERE finished.finished_at < %(cutoff)s
+        AND {digest_in_sql("sqlite", "json_extract(given.value, '$[2]')")} = json_extract(given.value, '$[1]')
+)
+""",
+}
+
+#: The ids of those that are still there.
+LEFT = {
+    "postgresql": """
+SELECT id FROM delayedq_finishedmessage
+WHERE id = ANY(ARRAY(SELECT (value->>0)::bigint FROM json_array_elements(%(rows)s::json)))
+    AND finished_at < %(cutoff)s
+""",
+    "mysql": """
+SELECT finished.id
+FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id BIGINT PATH '$[0]')) AS given
+STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+WHERE finished.finished_at < %(cutoff)s
+""",
+    "sqlite": """
+SELECT id FROM delayedq_finishedmessage
+WHERE id IN (SELECT json_extract(value, '$[0]') FROM json_each(%(rows)s)) AND finished_at < %(cutoff)s
+""",
+}
+
+
+# Archive
+
 
 logger = logging.getLogger("delayedq")
 
 #: Rows that one DELETE takes: few enough not to hold up others, enough to be worth the round trip.
 DELETED_AT_ONCE = 10_000
+
 #: Two rows with the same values in these are one end of one message. If others of their values differ, they are two
 #: versions of it, and the table has the newer one.
 _SAME = ("id", "finished_at")
+
 _KEYS = ("source", "batch", *_SAME)
+
 #: Ids that are named of those that something is said of.
 _NAMED = 10
 

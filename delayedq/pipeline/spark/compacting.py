@@ -12,14 +12,14 @@ from datetime import UTC
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.snapshot import MESSAGES
+from delayedq.pipeline.lake.table import MESSAGES
 from delayedq.pipeline.spark.measuring import checksums_of, measured
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import date
 
-    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
+    from delayedq.pipeline.lake.table import DataFile, Snapshot
     from delayedq.pipeline.spark.lake import Lake
     from delayedq.pipeline.spark.measuring import Measured
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import StringType, TimestampType
 
 from delayedq.core.masking import MASKED
 from delayedq.pipeline.spark.connecting import SQLITE_FUNCTION
-from delayedq.pipeline.spark.reading_sql import COLUMNS, ENDED
+from delayedq.pipeline.spark.reading import COLUMNS, ENDED
 from delayedq.pipeline.spark.schema import MESSAGES
 
 if TYPE_CHECKING:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION
-from delayedq.pipeline.lake.snapshot import MESSAGES as DIRECTORY
-from delayedq.pipeline.lake.staging import Staging
-from delayedq.pipeline.lake.table import LakeTable
+from delayedq.pipeline.lake.rows import Staging
+from delayedq.pipeline.lake.table import MESSAGES as DIRECTORY
+from delayedq.pipeline.lake.table import PARTITIONED_BY, VERSION, LakeTable
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by
 from delayedq.pipeline.spark.schema import LAKE, MESSAGES
 from delayedq.pipeline.spark.session import semantics
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from delayedq.pipeline.lake.snapshot import DataFile, Snapshot
+    from delayedq.pipeline.lake.table import DataFile, Snapshot
 
 #: What is in the files themselves.
 _IN_FILES = StructType([field for field in LAKE if field.name != PARTITIONED_BY])

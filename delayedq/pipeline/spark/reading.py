@@ -5,37 +5,319 @@ from __future__ import annotations
 import json
 import re
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from delayedq.exceptions import InvalidOption, SnapshotGone
-from delayedq.pipeline.spark import reading_sql as sql
-from delayedq.pipeline.spark.connecting import arrow, connect
-from delayedq.pipeline.spark.options import Selection
-from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES, STATES
+from delayedq.pipeline.spark.connecting import Address, arrow, connect
+from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES, MESSAGES, STATES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from datetime import datetime
+    from collections.abc import Collection, Iterator, Mapping
 
-    from pyspark.sql.types import StructType
+    from delayedq.pipeline.spark.connecting import ArrowConnection, Connection
 
-    from delayedq.pipeline.spark.connecting import Address, ArrowConnection, Connection
+# The statements of the readers.
+#
+# What is selected never becomes part of a statement. On SQLite and MySQL it is a parameter. On PostgreSQL it is a
+# setting of the transaction: a query with parameters is answered as one result, which has to fit into memory; one
+# without them as a stream (a COPY). The planner takes a setting for the constant that it is.
+
+
+LIVE, ENDED = "delayedq_message", "delayedq_finishedmessage"
+
+# Columns -------------------------------------------------------------------------------------------------------------
+_LEASED = "lease_token IS NOT NULL AND leased_until > {now}"
+
+_SAME = (
+    "id", "queue", "kind", "priority", "max_attempts", "created_at", "scheduled_at_initially", "scheduled_at",
+    "payload", "metadata", "errors",
+)  # fmt: skip
+
+
+def _live(now: str, key: str, no_text: str, no_time: str) -> dict[str, str]:
+    return {name: name for name in _SAME} | {
+        "state": f"CASE WHEN {_LEASED.format(now=now)} THEN 'leased' ELSE 'waiting' END",
+        "worker": f"CASE WHEN {_LEASED.format(now=now)} THEN leased_by END",
+        "attempts": "attempt",
+        "key": key,
+        "started_at": no_time,
+        "finished_at": no_time,
+        "result": no_text,
+    }
+
+
+def _ended(key: str) -> dict[str, str]:
+    names = (*_SAME, "attempts", "started_at", "finished_at", "worker", "result")
+    return {name: name for name in names} | {"state": "outcome", "key": key}
+
+
+# By engine and table: what gives a column of `schema.MESSAGES`.
+COLUMNS = {
+    "postgresql": {
+        LIVE: _live("statement_timestamp()", "key", "NULL::text", "NULL::timestamptz"),
+        ENDED: _ended("key"),
+    },
+    "mysql": {LIVE: _live("UTC_TIMESTAMP(6)", "`key`", "NULL", "NULL"), ENDED: _ended("`key`")},
+    "sqlite": {LIVE: _live("strftime('%Y-%m-%d %H:%M:%f', 'now')", "key", "NULL", "NULL"), ENDED: _ended("key")},
+}
+
+#: How many rows a table has, up to a number.
+COUNT = "SELECT count(*) FROM (SELECT 1 FROM {} LIMIT %(most)s) AS found"
+
+# Rows ----------------------------------------------------------------------------------------------------------------
+
+# A JSON list of names.
+_AMONG = {
+    "postgresql": """{1} = ANY(ARRAY(
+        SELECT json_array_elements_text(nullif(current_setting('delayedq.{0}'), '')::json)
+    ))""",
+    "mysql": """{1} IN (
+        SELECT name FROM JSON_TABLE(%({0})s, '$[*]' COLUMNS (name VARCHAR(200) CHARACTER SET utf8mb4 PATH '$')) AS given
+    )""",
+    "sqlite": "{1} IN (SELECT value FROM json_each(nullif(%({0})s, '')))",
+}
+
+_ALL = {"postgresql": "current_setting('delayedq.{0}') = ''", "mysql": "%({0})s = ''", "sqlite": "%({0})s = ''"}
+
+_RANGE = "id >= current_setting('delayedq.first')::bigint AND id < current_setting('delayedq.after')::bigint"
+
+_WINDOW = {
+    "postgresql": """finished_at >= current_setting('delayedq.since')::timestamptz
+        AND finished_at < current_setting('delayedq.until')::timestamptz""",
+    "mysql": "finished_at >= coalesce(%(since)s, '1000-01-01') AND finished_at < coalesce(%(until)s, '9999-12-31')",
+    "sqlite": "finished_at >= coalesce(%(since)s, '') AND finished_at < coalesce(%(until)s, 'Z')",
+}
+
+
+def _conditions(vendor: str, table: str) -> dict[str, tuple[str, str]]:
+    """By the option: the condition if it was given, and the one that also holds if it was not."""
+    columns = COLUMNS[vendor][table]
+    found = {}
+    for option, column in (("states", "state"), ("kinds", "kind"), ("queues", "queue")):
+        among = _AMONG[vendor].format(option, columns[column])
+        found[option] = (among, f"({_ALL[vendor].format(option)} OR {among})")
+    if table == ENDED:
+        found["window"] = (_WINDOW[vendor], _WINDOW[vendor])
+    if vendor == "postgresql":
+        found["range"] = (_RANGE, _RANGE)
+    return found
+
+
+_CONDITIONS = {vendor: {table: _conditions(vendor, table) for table in tables} for vendor, tables in COLUMNS.items()}
+
+# By engine and table: whether a row is selected, whatever was given.
+SELECTED = {
+    vendor: {table: " AND ".join(either for _, either in found.values()) for table, found in tables.items()}
+    for vendor, tables in _CONDITIONS.items()
+}
+
+
+def selected(vendor: str, table: str, given: Collection[str]) -> str:
+    """Whether a row is selected by the options that were given, of `states`, `kinds`, `queues`, `window` and `range`.
+
+    PostgreSQL looks a setting up for each row that it compares: all of them take longer than the row itself.
+    """
+    return " AND ".join(found for option, (found, _) in _CONDITIONS[vendor][table].items() if option in given) or "true"
+
+
+# PostgreSQL: one snapshot for all readers ----------------------------------------------------------------------------
+BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+IMPORT = "SET TRANSACTION SNAPSHOT '{}'"
+
+EXPORT = "SELECT pg_export_snapshot()"
+
+#: A snapshot lives as long as its transaction, which waits for the readers.
+STAY = "SET LOCAL idle_in_transaction_session_timeout = 0"
+
+SET = "SELECT set_config('delayedq.' || name, value, true) FROM json_each_text({}::json) AS setting (name, value)"
+
+# Ids that divide the selected rows into equal parts: those at `shares` among the rows of a thousand pages of each
+# table. The least and the greatest id would not do: dead letters stay for years, far below all others.
+_SAMPLE = (
+    "SELECT id FROM {0} TABLESAMPLE SYSTEM (least(100, 1e5 / greatest(1, pg_relation_size('{0}') / 8192))) WHERE {1}"
+)
+
+QUANTILES = """
+SELECT percentile_disc(%(shares)s::float8[]) WITHIN GROUP (ORDER BY id) FROM ({rows}) AS sample
+"""
+
+
+def select(vendor: str, columns: list[str], conditions: Mapping[str, str], condition: str = "true") -> str:
+    """These columns of the rows that are selected, by the table that holds them."""
+    return " UNION ALL ".join(
+        f"SELECT {', '.join(COLUMNS[vendor][table][name] for name in columns)} FROM {table}"
+        f" WHERE {selected} AND {condition}"
+        for table, selected in conditions.items()
+    )
+
+
+def quantiles(tables: list[str]) -> str:
+    rows = " UNION ALL ".join(_SAMPLE.format(table, SELECTED["postgresql"][table]) for table in tables)
+    return QUANTILES.format(rows=rows)
+
+
+# The options of `format("delayedq")`, read and checked. Spark passes them as texts and shows them in its logs.
+
+
+#: How many ranges a read is divided into, and the most of them: each is a connection, which takes some 100 ms to open.
+PARTITIONS, MOST_PARTITIONS = 4, 64
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which messages are read. An empty tuple selects all; the window is on `finished_at`, and what lives is in any."""
+
+    address: Address
+    states: tuple[str, ...] = STATES
+    kinds: tuple[str, ...] = ()
+    queues: tuple[str, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    snapshot: str | None = None
+    partitions: int = PARTITIONS
+    #: How long after its end a message may at most be recorded, as a stream reads it.
+    lateness: timedelta = timedelta(minutes=1)
+
+    @property
+    def live(self) -> bool:
+        """Are messages selected that have not ended?"""
+        return any(state in LIVE_STATES for state in self.states)
+
+    @property
+    def ended(self) -> bool:
+        """Is history selected?"""
+        return any(state in FINAL_STATES for state in self.states)
+
+    def parameters(self) -> dict[str, str | datetime | None]:
+        """Those of the statements in `reading_sql`; lists as JSON, empty for all."""
+        lists = {"states": self.states, "kinds": self.kinds, "queues": self.queues}
+        return {name: json.dumps(names) if names else "" for name, names in lists.items()} | {
+            "since": self.since,
+            "until": self.until,
+        }
+
+
+def selection(options: Mapping[str, str]) -> Selection:
+    """Raises InvalidOption, naming the option."""
+    known = ("address", "states", "kinds", "queues", "since", "until", "snapshot", "partitions", "lateness", "columns")
+    refuse_unknown(options, known)
+    return Selection(
+        address=address(options),
+        states=_states(_names(options, "states")) or STATES,
+        kinds=_names(options, "kinds"),
+        queues=_names(options, "queues"),
+        since=_moment(options, "since"),
+        until=_moment(options, "until"),
+        snapshot=options.get("snapshot") or None,
+        partitions=int(_number(options, "partitions", PARTITIONS, 1, MOST_PARTITIONS)),
+        lateness=timedelta(seconds=_number(options, "lateness", 60, 0, 366 * 86_400)),
+    )
+
+
+def stream_selection(options: Mapping[str, str]) -> Selection:
+    """Only what has ended is streamed, and no snapshot holds it. Raises InvalidOption."""
+    selected = selection({"states": ",".join(FINAL_STATES), **options})
+    if selected.live:
+        raise InvalidOption(f"states: a stream is of finished messages: {', '.join(FINAL_STATES)}.")
+    if selected.snapshot:
+        raise InvalidOption("snapshot: a stream can't read one, because it continues after it.")
+    if "lateness" not in options and selected.address.vendor == "postgresql":
+        return replace(selected, lateness=timedelta(hours=1))  # where it costs nothing
+    return selected
+
+
+def columns(options: Mapping[str, str]) -> StructType:
+    """The columns of MESSAGES that were asked for, in the order in which they were; without the option, all."""
+    names = _names(options, "columns") or tuple(MESSAGES.names)
+    if unknown := sorted(set(names) - set(MESSAGES.names)):
+        raise InvalidOption(f"columns: {', '.join(unknown)} unknown; known are {', '.join(MESSAGES.names)}.")
+    return StructType([MESSAGES[name] for name in dict.fromkeys(names)])
+
+
+def address(options: Mapping[str, str]) -> Address:
+    """Raises InvalidOption if there is none."""
+    if "address" not in options:
+        raise InvalidOption(
+            "address: missing; it says where the URL of the database is kept, as in file:/run/secrets/db."
+        )
+    return Address(options["address"])
+
+
+def refuse_unknown(options: Mapping[str, str], known: Collection[str]) -> None:
+    """Raises InvalidOption, naming the unknown options and those that there are."""
+    # Spark's dict lowers the names.
+    if unknown := sorted({name.lower() for name in options} - set(known)):
+        raise InvalidOption(f"{', '.join(unknown)}: unknown; known are {', '.join(known)}.")
+
+
+def _names(options: Mapping[str, str], option: str) -> tuple[str, ...]:
+    """Separated by commas; or a JSON list, for names that have commas."""
+    text = options.get(option, "").strip()
+    if not text.startswith("["):
+        return tuple(name.strip() for name in text.split(",") if name.strip())
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InvalidOption(f"{option}: names separated by commas, or a JSON list of them, not {text!r}.")
+    return tuple(names)
+
+
+def _states(states: tuple[str, ...]) -> tuple[str, ...]:
+    if unknown := sorted(set(states) - set(STATES)):
+        raise InvalidOption(f"states: {', '.join(unknown)} unknown; known are {', '.join(STATES)}.")
+    return states
+
+
+def _moment(options: Mapping[str, str], option: str) -> datetime | None:
+    text = options.get(option)
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidOption(f"{option}: a time in ISO 8601, not {text!r}.") from None
+    if moment.utcoffset() is None:
+        raise InvalidOption(f"{option}: {text} has no time zone; add one, as in {text}Z.")
+    return moment.astimezone(UTC)
+
+
+def _number(options: Mapping[str, str], option: str, default: int, least: int, most: int) -> float:
+    text = options.get(option, str(default))
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("nan")
+    if not least <= number <= most:
+        raise InvalidOption(f"{option}: a number from {least} to {most}, not {text!r}.")
+    return number
+
+
+# Reading
+
 
 #: Rows that become one batch where the driver gives rows.
 BATCH = 10_000
+
 #: The most that `read_here` reads.
 SMALL_ROWS, SMALL_BYTES = 50_000, 64 * 2**20
+
 #: Below and above all ids: the outer ranges are open, so that no row can lie outside.
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
 #: What PostgreSQL says of a snapshot that it does not know (any more).
 _NO_SNAPSHOT = {"22023", "42704"}
+
 _SNAPSHOT = re.compile(r"[0-9A-F]{1,16}(-[0-9A-F]{1,16}){1,2}", re.IGNORECASE)
 
 
@@ -52,8 +334,8 @@ def snapshot(address: Address) -> Iterator[dict[str, str]]:
     if address.vendor != "postgresql":
         yield {"address": address.reference}
         return
-    with connect(address) as connection, connection.transaction(sql.BEGIN, sql.STAY):
-        ((name,),) = connection.rows(sql.EXPORT)
+    with connect(address) as connection, connection.transaction(BEGIN, STAY):
+        ((name,),) = connection.rows(EXPORT)
         yield {"address": address.reference, "snapshot": name}
 
 
@@ -80,7 +362,7 @@ class MessageReader(DataSourceReader):
         """Ranges of ids that can be read at once; one for all without a snapshot."""
         if not self.selection.snapshot or self.selection.partitions == 1:
             return [Span()]
-        with connect(self.selection.address) as connection, connection.transaction(sql.BEGIN):
+        with connect(self.selection.address) as connection, connection.transaction(BEGIN):
             _enter(connection, self.selection.snapshot)
             return spans(connection, self.selection)
 
@@ -90,7 +372,7 @@ class MessageReader(DataSourceReader):
         if self.selection.address.vendor != "postgresql":
             yield from read_rows(self.selection, self.schema)
             return
-        statement = sql.select("postgresql", self.schema.names, conditions(self.selection, partition))
+        statement = select("postgresql", self.schema.names, conditions(self.selection, partition))
         target = to_arrow_schema(self.schema, timezone="UTC")
         yield from read_span(self.selection, settings(self.selection, partition), statement, target)
 
@@ -106,7 +388,7 @@ def read_here(
     """
     selection = Selection(address, states=states, until=until)
     with connect(address) as connection:
-        counts = [connection.rows(sql.COUNT.format(table), {"most": SMALL_ROWS + 1}) for table in tables(selection)]
+        counts = [connection.rows(COUNT.format(table), {"most": SMALL_ROWS + 1}) for table in tables(selection)]
     if sum(count for ((count,),) in counts) > SMALL_ROWS:
         return None
     batches, size = [], 0
@@ -121,7 +403,7 @@ def read_here(
 def read_rows(selection: Selection, schema: StructType) -> Iterator[pa.RecordBatch]:
     """On SQLite and MySQL: all that is selected, as one statement finds it."""
     target = to_arrow_schema(schema, timezone="UTC")
-    statement = sql.select(selection.address.vendor, schema.names, conditions(selection, Span()))
+    statement = select(selection.address.vendor, schema.names, conditions(selection, Span()))
     with connect(selection.address) as connection:
         for rows in connection.stream(statement, selection.parameters(), BATCH):
             yield as_batch(rows, target)
@@ -134,22 +416,22 @@ def conditions(selection: Selection, span: Span) -> dict[str, str]:
     given |= {"range"} if (span.first, span.after) != (LOWEST, HIGHEST) else set()
     found = {}
     for table in tables(selection):
-        every = LIVE_STATES if table == sql.LIVE else FINAL_STATES
+        every = LIVE_STATES if table == LIVE else FINAL_STATES
         states = set() if set(every) <= set(selection.states) else {"states"}
-        found[table] = sql.selected(selection.address.vendor, table, given | states)
+        found[table] = selected(selection.address.vendor, table, given | states)
     return found
 
 
 def tables(selection: Selection) -> list[str]:
     """The tables that hold what is selected."""
-    return [sql.LIVE] * selection.live + [sql.ENDED] * selection.ended
+    return [LIVE] * selection.live + [ENDED] * selection.ended
 
 
 def spans(connection: Connection, selection: Selection) -> list[Span]:
     """Ranges that hold about as many of the selected rows each, in this transaction of PostgreSQL."""
-    connection.rows(sql.SET.format("%(settings)s"), {"settings": settings(selection, Span())})
+    connection.rows(SET.format("%(settings)s"), {"settings": settings(selection, Span())})
     shares = [number / selection.partitions for number in range(1, selection.partitions)]
-    ((inner,),) = connection.rows(sql.quantiles(tables(selection)), {"shares": shares})
+    ((inner,),) = connection.rows(quantiles(tables(selection)), {"shares": shares})
     bounds = [LOWEST, *sorted({bound for bound in inner or [] if bound is not None}), HIGHEST]
     return [Span(*bounds) for bounds in pairwise(bounds)]
 
@@ -168,10 +450,10 @@ def settings(selection: Selection, span: Span, **others: str) -> str:
 def read_span(selection: Selection, set_to: str, statement: str, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Stream what PostgreSQL copies out, with these settings of the transaction."""
     with arrow(selection.address) as connection:
-        connection.execute(sql.BEGIN)
+        connection.execute(BEGIN)
         if selection.snapshot:
             _enter(connection, selection.snapshot)
-        connection.execute(sql.SET.format("$1"), set_to)
+        connection.execute(SET.format("$1"), set_to)
         for batch in connection.batches(statement):
             # What the table guarantees Arrow does not know: that a column is never NULL.
             yield pa.RecordBatch.from_arrays(batch.columns, schema=target)
@@ -179,7 +461,7 @@ def read_span(selection: Selection, set_to: str, statement: str, target: pa.Sche
 
 def _enter(connection: Connection | ArrowConnection, snapshot: str) -> None:
     try:
-        connection.execute(sql.IMPORT.format(snapshot))
+        connection.execute(IMPORT.format(snapshot))
     except Exception as error:  # of one driver or the other
         if getattr(error, "sqlstate", None) not in _NO_SNAPSHOT:
             raise

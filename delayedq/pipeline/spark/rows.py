@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from delayedq.core.limits import EARLIEST, KEY_LENGTH, is_storable
+from delayedq.core.bounds import EARLIEST, KEY_LENGTH, is_storable
 from delayedq.core.serialization import dump_call
 from delayedq.exceptions import InvalidOption, NotStorable
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import subprocess
 import sys
 import warnings
 from contextlib import contextmanager, suppress
@@ -11,14 +14,153 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkRuntimeError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException, PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from delayedq.pipeline.spark.failures import SPARK_ERRORS
-from delayedq.pipeline.spark.java import require_java
+from delayedq.exceptions import JavaMissing, PipelineError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+# Is there a Java that is new enough? Known without PySpark, so that a system check can tell.
+
+
+PACKAGE = "openjdk-17-jre-headless"
+
+#: Of Spark 4.
+OLDEST = 17
+
+#: As Java tells its version, and the file `release` beside it: 1.8.0_392 is Java 8.
+_VERSION = re.compile(r'(?:version |JAVA_VERSION=)"(?:1\.)?(\d+)')
+
+#: Seconds that Java has to tell it.
+_TOLD = 30.0
+
+_NEEDS = f"Spark needs Java {OLDEST} or newer"
+
+_CURE = (
+    f"On Debian: apt install {PACKAGE}; elsewhere install a JRE and put it on PATH or set JAVA_HOME. Or pass --remote"
+    " to use a Spark Connect server."
+)
+
+
+def require_java() -> None:
+    """Raise JavaMissing, which says what to install, if Spark would not find Java here, or one that is too old."""
+    java = _found()
+    version = _version(java)
+    if version is not None and version < OLDEST:
+        raise JavaMissing(f"{_NEEDS}, and {java} is Java {version}. {_CURE}")
+
+
+def _found() -> Path:
+    """The one that Spark takes."""
+    if home := os.environ.get("JAVA_HOME"):
+        java = Path(home) / "bin" / "java"
+        if not java.exists():
+            raise JavaMissing(f"{_NEEDS}, and JAVA_HOME ({home}) holds no bin/java.")
+        return java
+    if (found := shutil.which("java")) is None:
+        raise JavaMissing(f"{_NEEDS}, and finds none. {_CURE}")
+    return Path(found)
+
+
+def _version(java: Path) -> int | None:
+    """The number of its release, None if it tells none; it is asked itself only if it has no such file."""
+    release = java.resolve().parent.parent / "release"
+    told = release.read_text(errors="replace") if release.is_file() else _asked(java)
+    found = _VERSION.search(told)
+    return int(found[1]) if found else None
+
+
+def _asked(java: Path) -> str:
+    try:
+        answer = subprocess.run(  # noqa: S603 - the Java that Spark is about to run
+            [java, "-version"], capture_output=True, text=True, errors="replace", timeout=_TOLD, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise JavaMissing(f"{_NEEDS}, and {java} does not run: {error}. {_CURE}") from None
+    if answer.returncode:
+        said = (answer.stderr or answer.stdout).strip().partition("\n")[0].rstrip(".")
+        raise JavaMissing(f"{_NEEDS}, and {java} does not run: {said or f'exit code {answer.returncode}'}. {_CURE}")
+    return answer.stderr + answer.stdout
+
+
+# Errors of Spark and of files, in one line that says what went wrong, with what and what to do.
+
+
+#: What Spark raises, in this process or over Spark Connect.
+SPARK_ERRORS = (PySparkException, Py4JError)
+
+#: What a file that can't be read is, whoever reads it.
+READ_ERRORS = (*SPARK_ERRORS, OSError)
+
+#: What an error may say, in any of its lines, and what helps.
+_CURES = {
+    r"No space left on device|Disk quota exceeded": "The disk is full: make room",
+    r"Permission denied|AccessControlException": "Let the user of this process and of the executors write it",
+    r"PATH_NOT_FOUND|FILE_NOT_EXIST|FileNotFoundException|No such file or directory": "Make it reachable from here and "
+    "from all executors",
+    r"FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file|Could not read footer": "The file is spoiled: restore it",
+    r"No FileSystem for scheme|S3AFileSystem not found": "Give Spark the driver of it (hadoop-aws for S3, or set "
+    "DELAYEDQ['LAKE_STAGING'])",
+    r"OutOfMemoryError|Java heap space": "Give Spark more memory (spark.driver.memory)",
+}
+
+_PLACE = re.compile(r"(?:[a-z0-9]+://?|/)[^\s'\"`,;()\[\]]*[^\s'\"`,;.:()\[\]]")
+
+_TEXT = 300
+
+
+def explained(error: BaseException, step: str, safe: str) -> PipelineError:
+    """The error of a step as one of ours. safe: what has become of the messages, a sentence."""
+    if _java_has_ended(error):
+        return PipelineError(
+            f"The {step} failed: Java, in which Spark runs, has ended. It was killed, or ran out of memory: look at "
+            f"the log of the system, and run it again. {safe}"
+        )
+    text = _whole(error)
+    cure = next((cure for sign, cure in _CURES.items() if re.search(sign, text)), "Mend what it says")
+    return PipelineError(f"The {step} failed: {_reason(text)}{_file(text)}. {cure}, and run it again. {safe}")
+
+
+def _java_has_ended(error: BaseException) -> bool:
+    """Did the connection to Java break? If it breaks while an answer comes, Py4J tells of a call, and of no error."""
+    if isinstance(error, Py4JJavaError):  # Java itself has answered
+        return False
+    text = str(error)
+    broke = isinstance(error, Py4JError) and text.startswith("An error occurred while calling") and "Trace:" not in text
+    cut = isinstance(error, EOFError) and not text
+    return broke or cut or isinstance(error, Py4JNetworkError | ConnectionError) or "CANNOT_OPEN_SOCKET" in text
+
+
+def first_line(error: BaseException) -> str:
+    """What it says, without Java's stack."""
+    return _reason(_whole(error))
+
+
+def _whole(error: BaseException) -> str:
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()) + "\n" + str(error)
+    return str(error) or type(error).__name__
+
+
+def _reason(text: str) -> str:
+    """The innermost cause, if Java tells several, or else the first line."""
+    causes = re.findall(r"^Caused by: (.+)$", text, re.MULTILINE)
+    line = (causes[-1] if causes else text.strip().partition("\n")[0]).strip()
+    line = re.sub(r"^(?:[\w$]+\.)+(\w+(?:Exception|Error)): ", r"\1: ", line)
+    return line[:_TEXT].rstrip(".")
+
+
+def _file(text: str) -> str:
+    """The place that it speaks of, unless its reason names it."""
+    found = next((place for place in _PLACE.findall(text) if place.count("/") > 1), None)
+    return f" ({found})" if found and found not in _reason(text) else ""
+
+
+# Session
+
 
 #: What the numbers and the files of the pipeline rely on, whatever a cluster's own defaults are.
 SEMANTICS = {
@@ -48,6 +190,7 @@ _SHORT = (
     "-XX:+UseParallelGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+
 #: For a Spark on this machine alone.
 _LOCAL = {
     "spark.driver.extraJavaOptions": f"{_LAUNCH['spark.driver.extraJavaOptions']} {_SHORT}",

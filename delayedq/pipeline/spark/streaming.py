@@ -12,19 +12,22 @@ before the oldest open transaction, and what is recorded later than that is miss
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from delayedq.exceptions import PipelineError
-from delayedq.pipeline.spark import reading_sql, streaming_sql
+from delayedq.exceptions import InvalidOption, PipelineError
+from delayedq.pipeline.spark import reading
 from delayedq.pipeline.spark.connecting import as_instant, connect
-from delayedq.pipeline.spark.reading import Span, read_rows, read_span, settings, spans
+from delayedq.pipeline.spark.reading import ENDED, SELECTED, MessageReader, Span, read_rows, read_span, settings, spans
+from delayedq.pipeline.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,9 +38,45 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delayedq.pipeline.spark.connecting import Connection
-    from delayedq.pipeline.spark.options import Selection
+    from delayedq.pipeline.spark.reading import Selection
+
+# The statements of the streaming reader: where the stream is, and which rows lie between two such places.
+
+
+# PostgreSQL: by transaction ------------------------------------------------------------------------------------------
+
+# All transactions below `settled` have ended, and `next` is not drawn yet.
+TRANSACTIONS = """
+SELECT pg_snapshot_xmin(snapshot)::text::bigint, pg_snapshot_xmax(snapshot)::text::bigint, statement_timestamp()
+FROM pg_current_snapshot() AS snapshot
+"""
+
+# A row knows the lower 32 bits of the number of the transaction that wrote it. They are compared on a circle, as in
+# PostgreSQL itself: of two numbers, the later one is ahead by less than half of it.
+_AHEAD = "(xmin::text::bigint - current_setting('delayedq.{}')::bigint) & 4294967295"
+
+BETWEEN = f"""({_AHEAD.format("settled")}) >= 2147483648
+    AND (current_setting('delayedq.begun') = '0' OR ({_AHEAD.format("begun")}) < 2147483648)
+    AND finished_at >= current_setting('delayedq.recorded')::timestamptz"""
+
+ANY_BETWEEN = f"SELECT 1 FROM {ENDED} WHERE {SELECTED['postgresql'][ENDED]} AND {BETWEEN} LIMIT 1"
+
+# SQLite and MySQL: by time -------------------------------------------------------------------------------------------
+
+# When the oldest transaction that has written something, and is still open, began; now, if there is none.
+OLDEST = """
+SELECT least(UTC_TIMESTAMP(6), coalesce(min(CONVERT_TZ(trx_started, 'SYSTEM', '+00:00')), UTC_TIMESTAMP(6)))
+FROM information_schema.innodb_trx WHERE trx_rows_modified > 0
+"""
+
+ANY_ENDED = {vendor: f"SELECT 1 FROM {ENDED} WHERE {SELECTED[vendor][ENDED]} LIMIT 1" for vendor in ("mysql", "sqlite")}
+
+
+# Streaming
+
 
 type Offset = dict[str, Any]
+
 _EVER = "-infinity"
 
 
@@ -95,7 +134,7 @@ class TransactionReader(_StreamReader):
         return {"settled": 0, "next": 0, "moment": _EVER, "recorded": _EVER}
 
     def _place(self, connection: Connection) -> Offset:
-        ((settled, following, moment),) = connection.rows(streaming_sql.TRANSACTIONS)
+        ((settled, following, moment),) = connection.rows(TRANSACTIONS)
         return {"settled": settled, "next": following, "moment": moment.isoformat()}
 
     def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
@@ -107,10 +146,8 @@ class TransactionReader(_StreamReader):
         renewed = place["settled"] >= start["next"]
         end = place | {"recorded": start["moment"] if renewed else start["recorded"]}
         with connection.transaction():
-            connection.rows(
-                reading_sql.SET.format("%(settings)s"), {"settings": self._settings(self._span(start, end))}
-            )
-            return end if connection.rows(streaming_sql.ANY_BETWEEN) else start
+            connection.rows(reading.SET.format("%(settings)s"), {"settings": self._settings(self._span(start, end))})
+            return end if connection.rows(ANY_BETWEEN) else start
 
     def _span(self, start: Offset, end: Offset) -> TransactionSpan:
         recorded = start["recorded"]
@@ -133,8 +170,8 @@ class TransactionReader(_StreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, TransactionSpan):
-            names, ended = self.schema.names, {reading_sql.ENDED: reading_sql.SELECTED["postgresql"][reading_sql.ENDED]}
-            statement = reading_sql.select("postgresql", names, ended, streaming_sql.BETWEEN)
+            names, ended = self.schema.names, {reading.ENDED: reading.SELECTED["postgresql"][reading.ENDED]}
+            statement = reading.select("postgresql", names, ended, BETWEEN)
             target = to_arrow_schema(self.schema, timezone="UTC")
             yield from read_span(self.selection, self._settings(partition), statement, target)
 
@@ -157,7 +194,7 @@ class TimeReader(_StreamReader):
     def _next(self, connection: Connection, start: Offset, place: Offset) -> Offset:
         selected = self._selected(self._span(start, place)).parameters()
         later = start["moment"] == _EVER or place["moment"] > start["moment"]
-        return place if later and connection.rows(streaming_sql.ANY_ENDED[connection.vendor], selected) else start
+        return place if later and connection.rows(ANY_ENDED[connection.vendor], selected) else start
 
     def _span(self, start: Offset, end: Offset) -> TimeSpan:
         since = None if start["moment"] == _EVER else datetime.fromisoformat(start["moment"])
@@ -182,5 +219,47 @@ def _oldest_open(connection: Connection) -> datetime:
     if connection.vendor == "sqlite":
         with connection.transaction():  # it takes SQLite's write lock: no other transaction writes now
             return datetime.now(UTC)
-    ((moment,),) = connection.rows(streaming_sql.OLDEST)
+    ((moment,),) = connection.rows(OLDEST)
     return as_instant(moment)
+
+
+# `format("delayedq")`: the queue as a source and a sink of Spark.
+
+
+class DelayedQDataSource(DataSource):
+    """Spark makes one wherever it plans; each option is checked there."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "delayedq"
+
+    def schema(self) -> StructType:
+        with _in_one_line():
+            return reading.columns(self.options)
+
+    def reader(self, schema: StructType) -> MessageReader:
+        with _in_one_line():
+            return MessageReader(reading.selection(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        with _in_one_line():
+            return stream_reader(reading.stream_selection(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> MessageWriter:
+        if overwrite:
+            raise InvalidOption('The queue is never overwritten: use mode("append").')
+        with _in_one_line():
+            writer = MessageWriter(load_options(self.options), schema)
+            writer.plan()
+        return writer
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """Have Spark show an error of ours without the frames of the process that plans, which ends with it."""
+    try:
+        yield
+    except PipelineError:
+        if "SPARK_BUFFER_SIZE" in os.environ:  # only Spark's processes have it
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

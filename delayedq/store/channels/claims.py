@@ -21,30 +21,37 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from delayedq.core.channels import bucket_name, channel_id, channel_of
-from delayedq.core.limiting import Limit, after
-from delayedq.core.turns import deal
+from delayedq.core.limit import Limit, after, bucket_name, channel_id, channel_of, deal
 from delayedq.store.channels.offers import address
 from delayedq.store.channels.places import Attempts, Places
-from delayedq.store.channels.requests import Asked, ChannelClaim, Elsewhere, Start, Told
-from delayedq.store.channels.visits import MOST_VISITED, Room, Visit, room_of
+from delayedq.store.channels.requests import (
+    MOST_VISITED,
+    ChannelClaim,
+    ChannelQuery,
+    Events,
+    ForeignRules,
+    Room,
+    Start,
+    Visit,
+    room_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from delayedq.core.limiting import Bucket, Rate
+    from delayedq.core.limit import Bucket, Rate
     from delayedq.store.base import Store
     from delayedq.store.channels.places_held import Attempt
     from delayedq.store.channels.requests import (
         ChannelRequest,
         ChannelState,
+        ChannelView,
+        ClaimContext,
         Dealt,
         Group,
-        Look,
         Rules,
         ScopeState,
-        Surroundings,
     )
     from delayedq.store.protocol import Claimed
 
@@ -84,7 +91,7 @@ class ChannelTurn:
         #: Seconds after which it is worth to ask again.
         self._again: list[float] = []
 
-    def take(self, told: Told) -> ChannelClaim:
+    def take(self, told: Events) -> ChannelClaim:
         around = self._store.hear(self._now, told)
         self._live, self._shares, self._buckets = around.scopes, around.shares, around.buckets
         self._named = around.named
@@ -98,13 +105,13 @@ class ChannelTurn:
                 self._serve(group, rules)
         return ChannelClaim(self._claimed, self._due_in())
 
-    def _served(self, around: Surroundings) -> list[tuple[Group, Rules]]:
+    def _served(self, around: ClaimContext) -> list[tuple[Group, Rules]]:
         self._groups = around.groups
         groups = [g for g in around.groups if g.queue not in around.queues_paused and g.kind not in around.kinds_paused]
         given = [(group, self._request.rules(group.queue, group.kind)) for group in groups]
         for group in (group for group, rules in given if rules is None and group.is_ready):
             self._request.tell_unknown(group.queue, group.kind)
-        return [(group, rules) for group, rules in given if rules is not None and not isinstance(rules, Elsewhere)]
+        return [(group, rules) for group, rules in given if rules is not None and not isinstance(rules, ForeignRules)]
 
     def _due_in(self) -> float | None:
         if 0.0 not in self._again and (first := self._store.coming().rests_until) is not None:
@@ -187,20 +194,20 @@ class ChannelTurn:
         if has_more or len(claimed) >= room.places or is_ready:
             self._again.append(0.0)
 
-    def _asked(self, group: Group, rules: Rules, places: int) -> Asked:
+    def _asked(self, group: Group, rules: Rules, places: int) -> ChannelQuery:
         """Which channels to visit: for a share, also those that are far behind in turn."""
         is_strict = rules.is_strict
         if places <= 0:
-            return Asked(group, 1, places, is_strict, expired=self._request.expired)
+            return ChannelQuery(group, 1, places, is_strict, expired=self._request.expired)
         limit = rules.channel or UNLIMITED
         names = {name for scope, name in self._shares if scope in {group.queue, group.kind}}
         named = random.sample([*names], MOST_SHARES) if len(names) > MOST_SHARES else names
         others = [channel_id(group.queue, group.kind, name) for name in named]
         in_pairs = places >= IN_PAIRS and limit.concurrency != 1 and limit.share is None and not others
         most = MOST_VISITED if limit.share is not None else _visited(places, in_pairs=in_pairs)
-        return Asked(group, most, places, is_strict, others, self._request.expired, in_pairs)
+        return ChannelQuery(group, most, places, is_strict, others, self._request.expired, in_pairs)
 
-    def _look(self, asked: Asked) -> list[Look]:
+    def _look(self, asked: ChannelQuery) -> list[ChannelView]:
         looks = self._store.look(asked, self._now)
         if ended := [id_ for one in looks for id_ in one.ended]:
             self._places.give_away(ended, is_strict=asked.is_strict)
@@ -210,7 +217,7 @@ class ChannelTurn:
         later = self._now + UNRENEWED
         return [one._replace(running=one.running.not_before(later)) for one in looks]
 
-    def _dealt(self, asked: Asked, rules: Rules) -> Dealt | None:
+    def _dealt(self, asked: ChannelQuery, rules: Rules) -> Dealt | None:
         """What the database deals by itself; None: it does not, or can't at this moment."""
         limit = rules.channel or UNLIMITED
         dealt = self._store.deal(asked, limit, self._request)
@@ -229,7 +236,7 @@ class ChannelTurn:
         for where in {address(*homes[id_]) for id_ in gone}:
             self._places.sweep(where.id)
         if again := {address(*homes[id_]) for id_ in gone | moved}:
-            self._store.tell(Told([where.notice(self._now) for where in again]))
+            self._store.tell(Events([where.notice(self._now) for where in again]))
         self._take_shared(rules, claimed)
         self._claimed += claimed
         if dealt.is_more or again:
@@ -299,7 +306,7 @@ class ChannelTurn:
         return Start([], [state for state in states.values() if state is not None], gone, group)
 
 
-def is_plain(asked: Asked, rules: Rules) -> bool:
+def is_plain(asked: ChannelQuery, rules: Rules) -> bool:
     """Whether its channels have only a concurrency, for which a look at a few messages of each is enough.
 
     What is set live for single channels, and what carries an expired lease during an outage, is none of it.
@@ -326,7 +333,7 @@ def limit_in(definition: str, defined: Limit) -> Limit:
     return defined.overridden(stored)
 
 
-def _limit(look: Look, rules: Rules) -> Limit:
+def _limit(look: ChannelView, rules: Rules) -> Limit:
     defined = rules.channel or UNLIMITED
     return defined if look.definition is None else limit_in(look.definition, defined)
 

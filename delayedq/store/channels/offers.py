@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Q
 
-from delayedq.core.channels import BOUNDARY, LIMITED, channel_id, channel_of, group_id, is_limited, with_channel
+from delayedq.core.limit import BOUNDARY, LIMITED, channel_id, channel_of, group_id, is_limited, with_channel
 from delayedq.core.metadata import FLOW, step_of
 from delayedq.store.channels.places_held import held_key, hold_moved
-from delayedq.store.channels.requests import Notice, Told
+from delayedq.store.channels.requests import Events, Notice
 from delayedq.store.protocol import Discard, GiveBack, OfferOutcome
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def line_up_again(store: Channels, ids: Collection[int]) -> list[int]:
         hold_moved(store, {id_: where.id for id_, where in lined.items()})
         store.line_up(lined)
         now = store.now()
-        store.tell(Told([where.notice(now) for where in {*lined.values()}]))
+        store.tell(Events([where.notice(now) for where in {*lined.values()}]))
     return [id_ for id_, _, _, metadata, _ in named if step_of(metadata) is not None]
 
 
@@ -117,14 +117,14 @@ def with_channels(transitions: Sequence[Transition]) -> list[Transition]:
     return [one for one in transitions if is_limited(one.claimed.priority)]
 
 
-def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
+def told_of(limited: Sequence[Transition], settled: Settled) -> Events:
     """What is to be said of these transitions: their places are free, and their channels are to be looked at.
 
     Also of those that are lost: an operator may have ended the message, whose place is held until its attempt ends.
     """
     over = [one for one in limited if one.claimed.id not in settled.busy] if settled.busy else limited
     if not over:
-        return Told(())
+        return Events(())
     kept = settled.superseded | settled.lost
     ended = [one.claimed.id for one in over if not isinstance(one, GiveBack) and one.claimed.id not in kept]
     ended += [held_key(one.claimed.id, one.claimed.token) for one in over if one.claimed.id in kept]
@@ -139,9 +139,9 @@ def told_of(limited: Sequence[Transition], settled: Settled) -> Told:
         if not isinstance(one, Discard) and one.started is not None:  # else it never started
             seconds.append(max(0.0, one.started - one.finished))
     past = over[0].claimed.created_at  # the channels are looked at at once: what a person has decided was not due
-    return Told([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)
+    return Events([Notice(*where, past, len(each), sum(each)) for where, each in took.items()], ended)
 
 
 def tell_channel(store: Channels, queue: str, kind: str, name: str) -> None:
     """Have the next claim look at this channel."""
-    store.tell(Told([address(queue, kind, name).notice(store.now() - timedelta(seconds=1))]))
+    store.tell(Events([address(queue, kind, name).notice(store.now() - timedelta(seconds=1))]))

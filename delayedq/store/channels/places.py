@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django.db.models import Exists, Min, OuterRef, Subquery
 
-from delayedq.core.channels import BOUNDARY, HEAD
+from delayedq.core.limit import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
 from delayedq.store.channels.places_held import AT_ONCE, Attempt, give_up, held_key, message_of, unlocked
-from delayedq.store.channels.requests import ChannelState, Look, Running
-from delayedq.store.channels.visits import MOST_VISITED, at_once
+from delayedq.store.channels.requests import MOST_VISITED, ChannelState, ChannelView, Running, at_once
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.models import ChannelMessage
-    from delayedq.store.channels.requests import Asked, Group, Held
+    from delayedq.store.channels.requests import ChannelQuery, Group, Lease
     from delayedq.store.channels.verbs import Channels
 
 #: Where a message was cancelled, so many others of its channel are looked at.
@@ -161,7 +160,7 @@ class Places:
         """Whether it is held for an attempt, until later or until it may be given up."""
         return one.id < 0 and one.held_until is not None and (one.held_until > self._now or not self._expired)
 
-    def _leases(self, ids: Sequence[int]) -> dict[int, Held]:
+    def _leases(self, ids: Sequence[int]) -> dict[int, Lease]:
         return self._store.held_among(ids, self._now) if self._expired else self._store.leased_among(ids)
 
     def give_away(self, ended: Collection[int], *, is_strict: bool = False) -> None:
@@ -240,7 +239,7 @@ class Places:
         live = Message.objects.using(self._alias).filter(id__in=ids, priority__lt=BOUNDARY)
         self.put_right(ids - set(live.values_list("id", flat=True)))
 
-    def look(self, asked: Asked) -> list[Look]:
+    def look(self, asked: ChannelQuery) -> list[ChannelView]:
         """As SQLite, MariaDB and MySQL do it. PostgreSQL does the same in one statement."""
         channels = self._in_turn(asked)
         ids = [one.id for one in channels]
@@ -250,14 +249,14 @@ class Places:
         definitions = self._definitions(asked.group, channels)
         blocked = self.blocked(ids) if asked.is_strict else {}
         return [
-            Look(
+            ChannelView(
                 one, running[one.id], share, heads[one.id], due.get(one.id), ended[one.id], definitions.get(one.name),
                 blocked.get(one.id),
             )
             for one in channels
         ]  # fmt: skip
 
-    def _in_turn(self, asked: Asked) -> list[ChannelState]:
+    def _in_turn(self, asked: ChannelQuery) -> list[ChannelState]:
         from delayedq.models import Channel
 
         ready = Channel.objects.using(self._alias).filter(group_id=asked.group.id, is_ready__in=[True])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from django.db.models import Q
 
-from delayedq.core.channels import HEAD
+from delayedq.core.limit import HEAD
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.models import ChannelMessage
-    from delayedq.store.channels.requests import Held
+    from delayedq.store.channels.requests import Lease
     from delayedq.store.channels.verbs import Channels
 
 
@@ -91,7 +91,7 @@ def hold_waiting(store: Channels, ids: Collection[int]) -> None:
         _places(store).filter(message_id__in=ids, lease_token__gt=0).update(held_until=store.now())
 
 
-def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping[int, Held]) -> None:
+def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping[int, Lease]) -> None:
     from delayedq.models import ChannelMessage
 
     until = _until(store, held)
@@ -117,7 +117,7 @@ def _insert(store: Channels, places: Mapping[int, ChannelMessage], held: Mapping
     )
 
 
-def _until(store: Channels, held: Mapping[int, Held]) -> dict[int, datetime]:
+def _until(store: Channels, held: Mapping[int, Lease]) -> dict[int, datetime]:
     """When their leases run out, or ran out; what was renewed beside its row, as somebody has a lock, does later."""
     now = store.now()
     late = [id_ for id_, lease in held.items() if lease.until is None or lease.until <= now]

@@ -6,20 +6,19 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.core.channels import BOUNDARY, bucket_name
-from delayedq.core.limiting import Bucket
-from delayedq.store.channels import sql
-from delayedq.store.channels.notices import hear, store_channels
+from delayedq.core.limit import BOUNDARY, Bucket, bucket_name
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import (
+    LEAST_SECONDS,
     ChannelClaim,
     ChannelRequest,
+    ClaimContext,
+    Events,
     Group,
-    Held,
+    Lease,
     Notice,
     ScopeState,
-    Surroundings,
-    Told,
+    cost,
     nobody,
 )
 from delayedq.store.claims import new_token
@@ -29,14 +28,159 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.core.limiting import Limit
+    from delayedq.core.limit import Limit
+    from delayedq.models import Channel, ChannelNotice
     from delayedq.store.channels.offers import Address
-    from delayedq.store.channels.requests import Asked, Dealt, Look, Rules, Start
+    from delayedq.store.channels.requests import ChannelQuery, ChannelView, Dealt, Rules, Start
     from delayedq.store.database import Database
     from delayedq.store.protocol import Claimed
 
+# Taking notices: the channels in which something happened are in turn, or rest until that is due.
+#
+# This is how SQLite, MariaDB and MySQL do it. PostgreSQL does the same in one statement
+# (`postgresql.channels_sql.HEAR`).
 
-NOTHING = Told(())
+
+#: So many notices are taken by one claim, and so many channels are put in turn when their time came.
+MOST_NOTICES, MOST_RISING = 5_000, 1_000
+
+#: The weight of what was known of a channel's messages, for each message that ended since.
+KEPT = 0.9
+
+
+class _Heard(NamedTuple):
+    """All notices of one channel."""
+
+    group_id: int
+    name: str
+    at: datetime
+    ended: int
+    seconds: float
+
+    def mean(self, before: float) -> float:
+        """Seconds that a message of this channel takes, if it was `before`."""
+        if not self.ended:
+            return before
+        kept = KEPT**self.ended if before else 0.0
+        return before * kept + self.seconds / self.ended * (1 - kept)
+
+
+def hear(store: Channels, now: datetime, told: Events) -> bool:
+    """Read what was told since the last claim, and forget it; those whose time has come are in turn.
+
+    Returns whether there may be more to read.
+    """
+    from delayedq.models import Channel, ChannelNotice
+
+    alias = store.database.alias
+    notices = list(ChannelNotice.objects.using(alias).order_by("id")[:MOST_NOTICES])
+    if notices:
+        store.forget_notices([one.pk for one in notices])
+    store.drop_places(told.ended)
+    heard: list[ChannelNotice | Notice] = [*notices, *told.notices]
+    if heard:
+        _put_in_turn(store, _by_channel(heard), _groups(alias, heard), now)
+    # By a list: with Django 5.2, SQLite gets `NOT is_ready`, for which it uses no index.
+    rested = Channel.objects.using(alias).filter(is_ready__in=[False], ready_at__lte=now)
+    if ids := list(rested.order_by("ready_at").values_list("id", flat=True)[:MOST_RISING]):
+        Channel.objects.using(alias).filter(id__in=ids).update(is_ready=True)
+    return len(notices) == MOST_NOTICES
+
+
+def _groups(alias: str, notices: Iterable[ChannelNotice | Notice]) -> dict[int, float]:
+    """Where the turns of these groups are; those that are new begin at 0."""
+    from delayedq.models import ChannelGroup
+
+    ids = {one.group_id: (one.queue, one.kind) for one in notices}
+    known = dict(ChannelGroup.objects.using(alias).filter(id__in=ids).values_list("id", "turn"))
+    new = [ChannelGroup(id=id_, queue=names[0], kind=names[1]) for id_, names in ids.items() if id_ not in known]
+    ChannelGroup.objects.using(alias).bulk_create(new, ignore_conflicts=True)
+    return dict.fromkeys(ids, 0.0) | known
+
+
+def _by_channel(notices: Iterable[ChannelNotice | Notice]) -> dict[int, _Heard]:
+    heard: dict[int, _Heard] = {}
+    for one in notices:
+        first = heard.get(one.channel_id)
+        new = _Heard(one.group_id, one.name, one.at, one.ended, one.seconds)
+        heard[one.channel_id] = new if first is None else _both(first, new)
+    return heard
+
+
+def _both(one: _Heard, other: _Heard) -> _Heard:
+    return one._replace(at=min(one.at, other.at), ended=one.ended + other.ended, seconds=one.seconds + other.seconds)
+
+
+def _put_in_turn(store: Channels, heard: dict[int, _Heard], turns: dict[int, float], now: datetime) -> None:
+    from delayedq.models import Channel
+
+    known = Channel.objects.using(store.database.alias).in_bulk(list(heard))
+    store_channels(store, [_after(known.get(id_), id_, said, turns[said.group_id], now) for id_, said in heard.items()])
+
+
+def _after(known: Channel | None, id_: int, heard: _Heard, turn: float, now: datetime) -> Channel:
+    """The channel as the notices leave it. An attempt was charged with the mean of those before it: that is put right.
+
+    A channel that had nothing to do begins where the others are: it has no claim to the time when it was not there.
+    """
+    from delayedq.models import Channel
+
+    channel = known or Channel(id=id_, group_id=heard.group_id, name=heard.name, turn=turn, ready_at=heard.at)
+    if not channel.is_ready:
+        channel.turn = max(channel.turn, turn)
+    if heard.ended:
+        charged = heard.ended * cost(channel.seconds)
+        took = max(heard.seconds, heard.ended * LEAST_SECONDS)
+        channel.turn += (took - charged) / channel.weight if known else 0.0
+        channel.seconds = heard.mean(channel.seconds)
+    channel.ready_at = min(channel.ready_at, heard.at)
+    channel.is_ready = channel.is_ready or channel.ready_at <= now
+    return channel
+
+
+_FIELDS = ["is_ready", "ready_at", "turn", "seconds", "weight", "tokens", "tokens_at"]
+
+
+def store_channels(store: Channels, channels: Collection[Channel]) -> None:
+    """Insert or update them."""
+    from delayedq.models import Channel
+
+    Channel.objects.using(store.database.alias).bulk_create(
+        channels, update_conflicts=True, update_fields=_FIELDS, unique_fields=store.unique("id"), batch_size=500
+    )
+
+
+# The statements about channels that all databases share.
+
+
+#: Is there something to do; and when is the first of those that rest looked at again?
+COMING = """
+SELECT EXISTS (SELECT 1 FROM delayedq_channelnotice), EXISTS (SELECT 1 FROM delayedq_channel WHERE is_ready = TRUE),
+    (SELECT min(ready_at) FROM delayedq_channel WHERE is_ready = FALSE)
+"""
+
+# The first one has a type for each column. {ready}: more groups in which channels are in turn.
+SURROUNDINGS = """
+SELECT 'scope', id, scope, definition, tokens, tokens_at FROM delayedq_limitstate WHERE channel = ''
+UNION ALL SELECT 'bucket', NULL, channel, NULL, tokens, tokens_at FROM delayedq_limitstate
+    WHERE scope = '' AND tokens IS NOT NULL
+UNION ALL SELECT 'queue', NULL, queue, NULL, NULL, NULL FROM delayedq_pausedqueue
+UNION ALL SELECT 'kind', NULL, kind, NULL, NULL, NULL FROM delayedq_pausedtask
+UNION ALL SELECT 'share', NULL, scope, channel, NULL, NULL FROM delayedq_limitstate WHERE share > 0
+UNION ALL SELECT
+    CASE WHEN one.id IN (
+        {ready} SELECT group_id FROM delayedq_channel WHERE group_id = one.id AND is_ready = TRUE
+    ) THEN 'ready' ELSE 'group' END,
+    id, queue, kind, turn, NULL
+FROM delayedq_channelgroup AS one
+"""
+
+
+# Verbs
+
+
+NOTHING = Events(())
+
 #: Seconds for which `claim_channels_at_last` asks again.
 PATIENCE = 1.0
 
@@ -95,7 +239,7 @@ class Channels(ABC):
                 return claim
             time.sleep(claim.due_in or 0.0)
 
-    def _claim_channels(self, request: ChannelRequest, moment: datetime | None, told: Told) -> ChannelClaim:
+    def _claim_channels(self, request: ChannelRequest, moment: datetime | None, told: Events) -> ChannelClaim:
         """moment: when it had the lock; None: another claim has it. told: what this transaction has settled before."""
         from delayedq.store.channels.claims import TAKEN, ChannelTurn
 
@@ -115,19 +259,19 @@ class Channels(ABC):
 
     def coming(self) -> Coming:
         """When there is something to do in some channel. It locks nothing."""
-        ((notices, ready, until),) = self.database.rows(sql.COMING)
+        ((notices, ready, until),) = self.database.rows(COMING)
         return Coming(bool(notices or ready), self._moment(until))
 
-    def hear(self, now: datetime, told: Told) -> Surroundings:
+    def hear(self, now: datetime, told: Events) -> ClaimContext:
         """Take the notices: their channels are in turn, or rest until that is due. So are those whose time has come.
 
         `told`: what is to be heard besides. Returns the groups, what is paused, and the limits that channels share.
         """
         is_cut = hear(self, now, told)
-        return self._surroundings(self.database.rows(sql.SURROUNDINGS.format(ready="")))._replace(is_cut=is_cut)
+        return self._surroundings(self.database.rows(SURROUNDINGS.format(ready="")))._replace(is_cut=is_cut)
 
-    def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> Surroundings:
-        around = Surroundings(set(), set(), [], {}, [], {}, set())
+    def _surroundings(self, rows: Iterable[tuple[Any, ...]]) -> ClaimContext:
+        around = ClaimContext(set(), set(), [], {}, [], {}, set())
         for what, id_, name, text, number, moment in rows:
             match what:
                 case "scope":
@@ -151,7 +295,7 @@ class Channels(ABC):
     def _moment(self, stored: object) -> datetime | None:
         return None if stored is None else self.database.dialect.instant(stored)
 
-    def look(self, asked: Asked, now: datetime) -> list[Look]:
+    def look(self, asked: ChannelQuery, now: datetime) -> list[ChannelView]:
         """The channels of a group that are in turn, in their order; and what is in each.
 
         Of the messages that are due, so many are named as the room divided by the channels gives.
@@ -169,7 +313,7 @@ class Channels(ABC):
     def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
         """The ids of channels and messages: up to so many of each channel that are due, in their order."""
 
-    def deal(self, asked: Asked, limit: Limit, request: ChannelRequest) -> Dealt | None:  # noqa: ARG002
+    def deal(self, asked: ChannelQuery, limit: Limit, request: ChannelRequest) -> Dealt | None:  # noqa: ARG002
         """All that a claim does in a group whose channels have this limit, if that is plain (`claims.is_plain`).
 
         None: this database leaves it to `look`, `heads` and `start`.
@@ -207,20 +351,20 @@ class Channels(ABC):
             unique_fields=self.unique("scope", "channel"),
         )
 
-    def held_among(self, ids: Sequence[int], now: datetime) -> dict[int, Held]:
+    def held_among(self, ids: Sequence[int], now: datetime) -> dict[int, Lease]:
         """The leases of those of these messages whose leases hold."""
         from delayedq.models import Message, is_held
 
         held = Message.objects.using(self.database.alias).filter(is_held(now), id__in=ids)
-        return {id_: Held(token, until) for id_, token, until in held.values_list("id", "lease_token", "leased_until")}
+        return {id_: Lease(token, until) for id_, token, until in held.values_list("id", "lease_token", "leased_until")}
 
-    def leased_among(self, ids: Sequence[int]) -> dict[int, Held]:
+    def leased_among(self, ids: Sequence[int]) -> dict[int, Lease]:
         """The leases of these messages, also those that ran out: until they are taken away, they can be renewed."""
         from delayedq.models import Message
 
         leased = Message.objects.using(self.database.alias).filter(lease_token__isnull=False, id__in=ids)
         return {
-            id_: Held(token, until) for id_, token, until in leased.values_list("id", "lease_token", "leased_until")
+            id_: Lease(token, until) for id_, token, until in leased.values_list("id", "lease_token", "leased_until")
         }
 
     # What offers and settlements write. They only insert, and delete what is theirs.
@@ -248,9 +392,9 @@ class Channels(ABC):
             unique_fields=self.unique("message_id"),
             batch_size=1_000,
         )
-        self.tell(Told([where.notice(at) for where, at in first.items()]))
+        self.tell(Events([where.notice(at) for where, at in first.items()]))
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: Events) -> None:
         """Have the next claim hear it."""
         from delayedq.models import ChannelNotice
 
@@ -272,7 +416,7 @@ class Channels(ABC):
             channels = Channel.objects.using(alias).filter(id__in=homes, group_id__in=groups)
             named = [(one, groups[one.group_id]) for one in channels]
             now = self.now()
-            self.tell(Told([Notice(one.pk, of.pk, of.queue, of.kind, one.name, now) for one, of in named]))
+            self.tell(Events([Notice(one.pk, of.pk, of.queue, of.kind, one.name, now) for one, of in named]))
         return set(known)
 
     def unique(self, *names: str) -> list[str] | None:

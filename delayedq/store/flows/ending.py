@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import defaultdict
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from django.db import InterfaceError, OperationalError
@@ -23,11 +25,10 @@ from delayedq.core.flows import (
 )
 from delayedq.core.flows import Step as Judged
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.core.metadata import FLOW, step_of
+from delayedq.core.metadata import FLOW, STEP_DEADLINE, step_of, with_own
 from delayedq.store.flows import members_sql
-from delayedq.store.flows.calls import load_calls, until
 from delayedq.store.flows.results import is_true
-from delayedq.store.protocol import Finish
+from delayedq.store.protocol import Finish, Offer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -36,7 +37,44 @@ if TYPE_CHECKING:
 
     from delayedq.models import Flow, FlowStep
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Offer, Settled, Transition
+    from delayedq.store.protocol import Settled, Transition
+
+# The messages of a step that waits, as its row keeps them.
+
+
+_KEPT = ("queue", "kind", "payload", "priority", "max_attempts", "metadata", "channel")
+
+
+def dump_calls(offers: Iterable[Offer]) -> str:
+    """The JSON of messages without keys. Their limits do not refuse them: an end waits for no room."""
+    return json.dumps([_row(offer) for offer in offers], separators=(",", ":"))
+
+
+def _row(offer: Offer) -> list[Any]:
+    at = None if offer.scheduled_at is None else offer.scheduled_at.isoformat()
+    return [at, *(getattr(offer, name) for name in _KEPT)]
+
+
+def load_calls(text: str) -> list[Offer]:
+    """What `dump_calls` wrote."""
+    return [
+        Offer(**dict(zip(_KEPT, kept, strict=True)), scheduled_at=None if at is None else datetime.fromisoformat(at))
+        for at, *kept in json.loads(text)
+    ]
+
+
+def until(offers: Sequence[Offer], deadline_at: datetime | None, now: datetime) -> Sequence[Offer]:
+    """The messages of a flow with this deadline: none of their attempts goes on for longer."""
+    return offers if deadline_at is None else [_until(offer, deadline_at, now) for offer in offers]
+
+
+def _until(offer: Offer, deadline_at: datetime, now: datetime) -> Offer:
+    seconds = max(0.0, (deadline_at - max(now, offer.scheduled_at or now)).total_seconds())
+    return offer._replace(metadata=with_own(offer.metadata, {STEP_DEADLINE: seconds}))
+
+
+# Ending
+
 
 logger = logging.getLogger("delayedq")
 
@@ -91,7 +129,7 @@ def _record(store: Store, steps: Collection[int], ended: Mapping[int, str]) -> l
     by_outcome: defaultdict[str, list[int]] = defaultdict(list)
     for id_, outcome in ended.items():
         by_outcome[str(outcome)].append(id_)
-    return members_sql.end(store.database, by_outcome, [*steps])
+    return members_sql.end_members(store.database, by_outcome, [*steps])
 
 
 def _isolated(store: Store, over: Collection[int]) -> bool:

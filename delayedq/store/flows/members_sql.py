@@ -6,6 +6,8 @@ import json
 from itertools import batched
 from typing import TYPE_CHECKING, Any
 
+from delayedq.core.metadata import FLOW
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 CHUNK = 10_000
 
 _INSERT = "INSERT INTO delayedq_flowmember (message_id, step_id) SELECT member.id, member.step FROM"
+
 _STORE = {
     "postgresql": f"{_INSERT} unnest(%(ids)s::bigint[], %(steps)s::bigint[]) AS member (id, step)",
     "sqlite": f"""{_INSERT} (
@@ -26,6 +29,7 @@ _STORE = {
 }
 
 _UPDATE = "UPDATE delayedq_flowmember SET outcome = %(outcome)s WHERE message_id"
+
 # The array of a subquery is taken for short, which leaves the planner no way but the primary key.
 _END = {
     "postgresql": f"{_UPDATE} = ANY(ARRAY(SELECT unnest(%(ids)s::bigint[])))",
@@ -43,7 +47,9 @@ _GIVEN = {
     "sqlite": "IN (SELECT value FROM json_each(%(rows)s))",
     "mysql": "IN (SELECT given.id FROM JSON_TABLE(%(rows)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given)",
 }
+
 _LOCK = "SELECT id FROM delayedq_flowstep WHERE id {given} ORDER BY id FOR UPDATE"
+
 # The last member is looked at first: members end about in the order of their ids, so it is mostly the one that is asked
 # for, and a group of any size costs one row. Together with its outcome as a condition, it is not found by the index.
 _OVER = """
@@ -55,7 +61,9 @@ WHERE step.id {given} AND step.state NOT IN ('waiting', 'filling', 'skipped') AN
         SELECT 1 FROM delayedq_flowmember AS member WHERE member.step_id = step.id AND {lives}
     ) END
 """
+
 _LIVES = "member.outcome IS NULL"
+
 # Both in one statement, which sees its own update by the ids of the messages alone.
 _END_AND_OVER = f"""
 WITH ended AS ({_END["postgresql"]})
@@ -89,7 +97,7 @@ def store(database: Database, ids: Sequence[int], steps: Sequence[int]) -> None:
         _write(database, _STORE, {"ids": of_messages, "steps": of_steps}, some)
 
 
-def end(database: Database, ids: Mapping[str, Sequence[int]], steps: Sequence[int]) -> list[int]:
+def end_members(database: Database, ids: Mapping[str, Sequence[int]], steps: Sequence[int]) -> list[int]:
     """Record how these messages ended, by outcome; returns those of their steps that are `over` then.
 
     On PostgreSQL it is one statement if all ended alike, as a batch of a group mostly does.
@@ -120,3 +128,15 @@ def _parameters(vendor: str, parameters: dict[str, Any], rows: Sequence[Any]) ->
 
 def _is_ids(value: object) -> bool:
     return isinstance(value, list | tuple)
+
+
+# What pruning leaves in the history: the messages of flows that have not ended, whose results others may ask for.
+
+
+#: A part of the condition of a statement that deletes history. Of a message of no flow, one column is looked at.
+UNNEEDED = f""" AND (metadata IS NULL OR metadata NOT LIKE '%%"{FLOW}":%%' OR NOT EXISTS (
+    SELECT 1 FROM delayedq_flowmember AS member
+    JOIN delayedq_flowstep AS step ON step.id = member.step_id
+    JOIN delayedq_flow AS flow ON flow.id = step.flow_id
+    WHERE member.message_id = delayedq_finishedmessage.id AND flow.ended_at IS NULL
+))"""

@@ -9,9 +9,8 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core import serialization
-from delayedq.core.atoms import NoAtom, text_of_call
 from delayedq.core.flows import flow_of
-from delayedq.core.serialization import dump_call, loads
+from delayedq.core.serialization import NoAtom, dump_call, loads, text_of_call
 from delayedq.exceptions import CannotRun, NotStorable, ReferenceGone
 from delayedq.store import served_store, store_for
 

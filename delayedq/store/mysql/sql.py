@@ -8,11 +8,22 @@ a list of ids and a small table, it would scan the table, and wait for locks tha
 
 from __future__ import annotations
 
-from delayedq.store import columns, registry_sql
-from delayedq.store.columns import history, listed
+from itertools import starmap
+from typing import TYPE_CHECKING
+
+from delayedq.core.conditions import Lookup
+from delayedq.core.limit import BOUNDARY
+from delayedq.store import bare_sql, columns, registry
+from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
+from delayedq.store.database import BY_CHOICE
 from delayedq.store.protocol import OnConflict
 
+if TYPE_CHECKING:
+    from delayedq.core.conditions import Condition
+    from delayedq.store.bare_queues import Matching
+
 _MOMENT = "coalesce(CAST({} AS DATETIME(6)), UTC_TIMESTAMP(6))"
+
 NOW = _MOMENT.format("%(now)s")
 
 #: A word of its own, which has to be quoted where it stands for the column.
@@ -20,19 +31,25 @@ KEY = "`key`"
 
 # The documents, and the messages they are about. The server would take texts for those of its default character set.
 VARCHAR, LONGTEXT = "VARCHAR(200) CHARACTER SET utf8mb4", "LONGTEXT CHARACTER SET utf8mb4"
+
 IDS = "JSON_TABLE(%(ids)s, '$[*]' COLUMNS (id BIGINT PATH '$')) AS given"
+
 _NAMES = f"""JSON_TABLE(%(names)s, '$[*]' COLUMNS (
     kind {VARCHAR} PATH '$[0]', `key` {VARCHAR} PATH '$[1]'
 )) AS given"""
+
 # Of reads that lock. To MySQL, a function that is joined to a table is in "multiple locking clauses"; a query is not.
 LOCKED_IDS, _LOCKED_NAMES = f"(SELECT * FROM {IDS}) AS given", f"(SELECT * FROM {_NAMES}) AS given"
+
 BY_ID = "STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (PRIMARY) ON message.id = given.id"
+
 _BY_KEY = """
 STRAIGHT_JOIN delayedq_message AS message FORCE INDEX (delayedq_key)
     ON message.kind = given.kind AND message.`key` = given.`key`
 """
 
 CLOCK = "SELECT UTC_TIMESTAMP(6)"
+
 PACKET = "SELECT @@max_allowed_packet"
 
 # Every new message has a higher id than all before it. What is paused or resumed changes the others.
@@ -62,10 +79,12 @@ ON DUPLICATE KEY UPDATE
     generation = generation + IF(attempt < 0, LAST_INSERT_ID(id) <> 0, LAST_INSERT_ID(-id) = 0),
     attempt = IF(attempt < 0, 0, attempt)
 """
+
 _DIFFERS = """(
     payload <> VALUES(payload) OR queue <> VALUES(queue) OR priority <> VALUES(priority)
     OR max_attempts <> VALUES(max_attempts) OR coalesce(metadata, '') <> coalesce(VALUES(metadata), '')
 )"""
+
 _RUNS = "lease_token IS NOT NULL AND attempt > 0"
 
 
@@ -82,7 +101,9 @@ CONFLICT = {
 }
 
 _INSERT = f"INSERT INTO delayedq_message ({listed(columns.MESSAGE, key=KEY)}) VALUES "
+
 _DUE = _MOMENT.format("%s")
+
 _ROW = f"(%s, %s, %s, %s, %s, %s, %s, {_DUE}, {_DUE}, {_DUE}, 0, 0)"
 
 
@@ -101,9 +122,12 @@ def insert_many(rows: int, on_conflict: OnConflict) -> str:
 
 
 _STORED = "SELECT message.kind, message.`key`, message.id, generation FROM {} {}"
+
 STORED = _STORED.format(_NAMES, _BY_KEY)
+
 # What is there already, locked in the order of the names: two batches that share keys can't deadlock over it.
 KNOWN = f"{_STORED.format(_LOCKED_NAMES, _BY_KEY)} FOR UPDATE"
+
 #: The ids that one statement creates are so far apart; more than 1 in a cluster of several masters.
 STEP = "SELECT @@auto_increment_increment"
 
@@ -124,7 +148,6 @@ def expired(message: str, now: str = NOW) -> str:
 
 
 # Reading ------------------------------------------------------------------------------------------------------------
-
 NEXT_LANE = """
 SELECT queue, priority, queue IN (SELECT queue FROM delayedq_pausedqueue)
 FROM delayedq_message FORCE INDEX (delayedq_due)
@@ -150,8 +173,8 @@ def heads(lanes: int) -> str:
 
 
 # Claiming -----------------------------------------------------------------------------------------------------------
-
 _CLAIM = {"lease_token": "%(token)s", "key": KEY, "attempt": "attempt + 1"}
+
 CLAIMABLE_WHERE = f"""
 SELECT {listed(columns.CLAIMED, **_CLAIM)}
 FROM delayedq_message FORCE INDEX ({{index}})
@@ -159,10 +182,12 @@ WHERE {{which}} AND (lease_token IS NULL OR %(expired)s AND {expired("delayedq_m
 {{order}}
 FOR UPDATE SKIP LOCKED
 """
+
 LANE = f"""
 queue = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= {NOW}
     AND {_NOT_PAUSED}
 """
+
 IN_ORDER = "ORDER BY scheduled_at, id LIMIT %(limit)s"
 
 # One range of the due index. A row that another transaction has locked is passed over, so that no claim waits.
@@ -183,22 +208,28 @@ SET lease_token = %(token)s, leased_until = {NOW} + INTERVAL %(lease)s MICROSECO
 # The rows that no transaction has locked. Before a keyed message is deleted its key is locked, then the row, as by an
 # offer of that key: else each could hold what the other waits for.
 _FREE = "SELECT message.id, lease_token, generation, attempt FROM {} FOR UPDATE SKIP LOCKED"
+
 FREE = _FREE.format(f"{LOCKED_IDS} {BY_ID}")
+
 FREE_KEYS = _FREE.format(f"{_LOCKED_NAMES} {_BY_KEY}")
 
 HELD = f"SELECT message.id, lease_token FROM {IDS} {BY_ID}"
+
 KEYS = f"SELECT message.id, kind, `key`, priority FROM {IDS} {BY_ID}"
+
 _LOCK = """
 SELECT id, priority, lease_token FROM delayedq_message FORCE INDEX (delayedq_key) WHERE {which} FOR UPDATE
 """
+
 LOCK_KEY = _LOCK.format(which="kind = %(kind)s AND `key` = %(key)s")
+
 # Those of a bare queue, by the index in which none of them ever moves: in the due index, one that gets another time or
 # priority while this waits for a lock would be missed.
 LOCK_QUEUE = _LOCK.format(which="kind = %(queue)s AND queue = %(queue)s")
+
 LOCK_KEY_OF_QUEUE = _LOCK.format(which="kind = %(queue)s AND queue = %(queue)s AND `key` = %(key)s")
 
 # Settling -----------------------------------------------------------------------------------------------------------
-
 HISTORY = f"INSERT INTO delayedq_finishedmessage ({listed(columns.HISTORY, key=KEY)})"
 
 _RECORD = history(
@@ -213,6 +244,7 @@ _RECORD = history(
     error="given.error",
     fingerprint="given.fingerprint",
 )
+
 RECORD = f"""
 {HISTORY}
 SELECT {_RECORD}
@@ -223,6 +255,7 @@ FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (
 )) AS given
 {BY_ID}
 """
+
 DELETE = f"DELETE message FROM {IDS} {BY_ID}"
 
 GIVE_BACK = f"""
@@ -242,12 +275,14 @@ REARM = f"UPDATE {IDS} {BY_ID} SET lease_token = NULL, leased_until = NULL, leas
 # An attempt whose message was replaced takes an id that no message ever has: that of a row which is deleted before the
 # commit. Its kind sorts after all others, where no lock on the gap beside another key is in its way.
 _UNSEEN = "('', '\U0010ffff', 0, 0, '', UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), UTC_TIMESTAMP(6), 0, 0)"
+
 _DRAW_IDS = """
 INSERT INTO delayedq_message (
     queue, kind, priority, max_attempts, payload, scheduled_at, scheduled_at_initially, created_at, attempt, generation
 )
 VALUES
 """
+
 DRAWN_IDS = "SELECT id FROM delayedq_message WHERE queue = '' ORDER BY id"
 
 
@@ -256,7 +291,9 @@ def draw_ids(count: int) -> str:
 
 
 _AGO = f"{_DUE} - INTERVAL %s MICROSECOND"
-_GIVEN = {"finished_at": _AGO, "started_at": _AGO, "outcome": "'superseded'", **columns.NOTHING}
+
+_GIVEN = {"finished_at": _AGO, "started_at": _AGO, "outcome": "'superseded'", **columns.NO_RESULT}
+
 _SUPERSEDED = f"({listed(columns.HISTORY, **dict.fromkeys(columns.HISTORY, '%s') | _GIVEN)})"
 
 
@@ -265,7 +302,6 @@ def record_superseded(rows: int) -> str:
 
 
 # Taking back --------------------------------------------------------------------------------------------------------
-
 RECORD_CANCELLED = f"""
 {HISTORY}
 SELECT {history(id="message.id", finished_at=NOW, key=KEY, errors="coalesce(%(errors)s, errors)")}
@@ -273,13 +309,13 @@ FROM {IDS} {BY_ID}
 """
 
 # Holding ------------------------------------------------------------------------------------------------------------
-
 RENEW = f"""
 UPDATE {IDS} {BY_ID}
 SET leased_until = greatest(leased_until, {NOW} + INTERVAL %(lease)s MICROSECOND)
 """
 
 _PAIRS = "JSON_TABLE(%(given)s, '$[*]' COLUMNS (id BIGINT PATH '$[0]', token BIGINT PATH '$[1]')) AS given"
+
 # The seconds that are left of these leases, also where rows are locked.
 LEFT = f"""
 SELECT message.id, message.lease_token,
@@ -289,6 +325,7 @@ LEFT JOIN delayedq_lockedrenewal AS renewal
     ON renewal.message_id = message.id AND renewal.lease_token = message.lease_token
 WHERE message.lease_token IS NOT NULL
 """
+
 # Rows come in the order of their ids: two keepers can't deadlock. Who lost the message meanwhile writes nothing: that
 # would overwrite the renewal of its next holder.
 KEEP_LOCKED = f"""
@@ -302,11 +339,13 @@ ON DUPLICATE KEY UPDATE
     leased_until = greatest(IF(lease_token = VALUES(lease_token), leased_until, {NOW}), VALUES(leased_until)),
     lease_token = VALUES(lease_token)
 """
+
 FORGET_LOCKED = f"""
 DELETE renewal FROM {_PAIRS}
 STRAIGHT_JOIN delayedq_lockedrenewal AS renewal FORCE INDEX (PRIMARY)
     ON renewal.message_id = given.id AND renewal.lease_token = given.token
 """
+
 FORGET_EXPIRED = f"DELETE FROM delayedq_lockedrenewal WHERE leased_until <= {NOW}"
 
 # A message that was replaced meanwhile has no attempt to give back.
@@ -316,7 +355,6 @@ SET lease_token = NULL, leased_until = NULL, leased_by = NULL, attempt = greates
 """
 
 # History ------------------------------------------------------------------------------------------------------------
-
 _HISTORY_BY_ID = (
     f"{IDS} STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id"
 )
@@ -325,19 +363,20 @@ FINISHED = f"SELECT finished.id FROM {_HISTORY_BY_ID}"
 
 #: What others need stays (`retention`).
 UNNEEDED = " AND finished_at >= coalesce(({needed}), TIMESTAMP '1000-01-01 00:00:00')"
+
 PRUNABLE = f"""
 SELECT id FROM delayedq_finishedmessage
 WHERE finished_at < {NOW} - INTERVAL %(older_than)s MICROSECOND AND outcome <> 'failed'{{unneeded}}
 ORDER BY finished_at LIMIT %(limit)s
 FOR UPDATE SKIP LOCKED
 """
+
 PRUNE = f"DELETE finished FROM {_HISTORY_BY_ID}"
 
 # Workers ------------------------------------------------------------------------------------------------------------
-
 HEARTBEAT = f"""
-{registry_sql.INSERT}
-SELECT {registry_sql.COLUMNS}, clock.moment - INTERVAL given.age * 1e6 MICROSECOND, clock.moment
+{registry.INSERT}
+SELECT {registry.COLUMNS}, clock.moment - INTERVAL given.age * 1e6 MICROSECOND, clock.moment
 FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     name {VARCHAR} PATH '$.name', host {VARCHAR} PATH '$.host', pid INT PATH '$.pid', threads INT PATH '$.threads',
     queues {LONGTEXT} PATH '$.queues', excluded_queues {LONGTEXT} PATH '$.excluded_queues',
@@ -345,12 +384,226 @@ FROM JSON_TABLE(%(workers)s, '$[*]' COLUMNS (
     problems {LONGTEXT} PATH '$.problems', age DOUBLE PATH '$.age'
 )) AS given, (SELECT {NOW} AS moment) AS clock
 ON DUPLICATE KEY UPDATE asked = IF(%(first)s AND VALUES(started_at) > seen_at, '', asked),
-    {", ".join(f"{name} = VALUES({name})" for name in registry_sql.RENEWED)}
+    {", ".join(f"{name} = VALUES({name})" for name in registry.RENEWED)}
 """
 
 # How many connections there may be, and are.
-
 MOST_CONNECTIONS = "SELECT @@max_connections, @@max_user_connections, SUBSTRING_INDEX(CURRENT_USER(), '@', 1)"
+
 CONNECTIONS = "SHOW GLOBAL STATUS LIKE 'Threads_connected'"
+
 #: Of all users, if this one may see them; its own in any case.
 SESSIONS = "SHOW PROCESSLIST"
+
+
+# The statements of an operator's edits on MariaDB and MySQL. See `sql`.
+
+
+# Those that no claim holds, locked; as they are seen now, and whether they have a lease in a channel.
+_SEEN = f"""
+SELECT message.id, generation, attempt, scheduled_at, queue, {given_priority()},
+    message.lease_token IS NOT NULL AND message.priority < {BOUNDARY}
+FROM {LOCKED_IDS} {BY_ID}
+WHERE {{which}}
+FOR UPDATE SKIP LOCKED
+"""
+
+SEEN_WAITING = _SEEN.format(which=unleased("message"))
+
+# Those that a claim holds.
+SEEN_HELD = _SEEN.format(which=f"NOT {unleased('message')}")
+
+MOVE = f"""
+UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', scheduled_at DATETIME(6) PATH '$[1]', queue {VARCHAR} PATH '$[2]', priority INT PATH '$[3]'
+)) AS given
+{BY_ID}
+SET message.scheduled_at = given.scheduled_at, message.queue = given.queue,
+    message.priority = {moved_priority("given.priority", "message.priority")},
+    lease_token = NULL, leased_until = NULL, leased_by = NULL
+"""
+
+# Of messages that are locked.
+REWRITE = f"""
+UPDATE JSON_TABLE(%(given)s, '$[*]' COLUMNS (
+    id BIGINT PATH '$[0]', payload {LONGTEXT} PATH '$[1]'
+)) AS given
+{BY_ID}
+SET message.payload = given.payload, lease_token = NULL, leased_until = NULL, leased_by = NULL
+"""
+
+PAYLOADS = f"SELECT message.id, message.payload FROM {IDS} {BY_ID}"
+
+RECORD_STOPPED = f"""
+{HISTORY}
+SELECT {history(id="message.id", finished_at=NOW, started_at="claimed_at", key=KEY)}
+FROM {IDS} {BY_ID}
+"""
+
+ENDED = f"""
+SELECT finished.id
+FROM {LOCKED_IDS}
+STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+WHERE outcome = %(outcome)s
+FOR UPDATE SKIP LOCKED
+"""
+
+# Of two with the same key, that which ended last. Rows are inserted in the order of their keys, as offers are; what
+# meets a live key changes nothing.
+_REVIVED = {name: f"finished.{name}" for name in REVIVED} | {
+    "scheduled_at": "coalesce(given.due, finished.scheduled_at)",
+    "scheduled_at_initially": "coalesce(given.due, finished.scheduled_at_initially)",
+    "generation": "0",
+    "priority": revived_priority("finished."),
+    "attempt": "IF(given.due IS NULL, finished.attempts, 0)",
+    "key": f"finished.{KEY}",
+    "errors": "IF(given.due IS NULL, finished.errors, NULL)",
+}
+
+REVIVE = f"""
+INSERT INTO delayedq_message ({listed(REVIVED, key=KEY)})
+SELECT {listed(REVIVED, **_REVIVED)}
+FROM JSON_TABLE(%(given)s, '$[*]' COLUMNS (id BIGINT PATH '$[0]', due DATETIME(6) PATH '$[1]')) AS given
+STRAIGHT_JOIN delayedq_finishedmessage AS finished FORCE INDEX (PRIMARY) ON finished.id = given.id
+ORDER BY finished.kind, finished.`key`, finished.finished_at DESC
+ON DUPLICATE KEY UPDATE generation = delayedq_message.generation
+"""
+
+LIVE = f"SELECT message.id FROM {IDS} {BY_ID}"
+
+NEXT_KIND = """
+SELECT kind FROM delayedq_message FORCE INDEX (delayedq_key)
+WHERE kind > %(kind)s AND `key` IS NOT NULL
+ORDER BY kind LIMIT 1
+"""
+
+# Its own loose scan, which it does not find in the statement of the others.
+GROUPS = """
+SELECT fingerprint, min(finished_at), max(finished_at)
+FROM delayedq_finishedmessage FORCE INDEX (delayedq_fingerprint)
+WHERE fingerprint >= -9223372036854775808
+GROUP BY fingerprint LIMIT %(most)s
+"""
+
+
+# The statements about messages with a channel on MariaDB and MySQL.
+
+
+# The row that stands for the lock of claims from channels.
+LOCK = "SELECT id FROM delayedq_limitstate WHERE scope = '' AND channel = '' FOR UPDATE SKIP LOCKED"
+
+HAS_LOCK = "SELECT id FROM delayedq_limitstate WHERE scope = '' AND channel = ''"
+
+MAKE_LOCK = "INSERT IGNORE INTO delayedq_limitstate (scope, channel) VALUES ('', '')"
+
+CLAIM_IDS = CLAIMABLE_WHERE.format(
+    index="PRIMARY",
+    which=f"id IN %(ids)s AND priority < {BOUNDARY} AND scheduled_at <= {NOW}",
+    order="",
+)
+
+FORGET_NOTICES = f"""
+DELETE notice FROM {IDS} STRAIGHT_JOIN delayedq_channelnotice AS notice FORCE INDEX (PRIMARY) ON notice.id = given.id
+"""
+
+_PLACES = f"""{IDS}
+STRAIGHT_JOIN delayedq_channelmessage AS place FORCE INDEX (PRIMARY) ON place.message_id = given.id
+"""
+
+TAKE_PLACES = f"UPDATE {_PLACES} SET place.lease_token = %(token)s"
+
+DROP_PLACES = f"DELETE place FROM {_PLACES}"
+
+_CHANNEL_HEAD = """(
+    SELECT channel_id, urgency, due_at, message_id FROM delayedq_channelmessage FORCE INDEX ({index})
+    WHERE channel_id = %s AND lease_token = 0 AND due_at <= %s
+    ORDER BY {order} LIMIT %s
+)"""
+
+
+def channel_heads(channels: int) -> str:
+    """The first messages of each channel, which takes its id, the moment, and how many."""
+    return _union(channels, index="delayedq_channel_order", order="urgency, due_at, message_id")
+
+
+def due(channels: int) -> str:
+    """The same of those that became due first.
+
+    In the order of claims, the index has what is not due between them, which may be much.
+    """
+    return _union(channels, index="delayedq_channel_due", order="due_at")
+
+
+def _union(channels: int, **words: str) -> str:
+    return " UNION ALL ".join([_CHANNEL_HEAD.format(**words)] * channels)
+
+
+# The statements of bare queues on MariaDB and MySQL: what is claimed by conditions, and pages. See `sql`.
+
+
+PAGE = bare_sql.page(BY_CHOICE, unleased("message"), key=KEY, index="FORCE INDEX (delayedq_due)")
+
+_WITHIN = f"{KEY} >= %(first)s AND {KEY} <= %(last)s"
+
+_KEY_INDEX = "FORCE INDEX (delayedq_key)"
+
+KEYS_OF_QUEUE = bare_sql.keys(_WITHIN, index=_KEY_INDEX)
+
+_READABLE = "REPLACE(REPLACE(payload, %(backslash)s, %(controls)s), %(escape)s, %(letters)s)"
+
+_FOUND = f"JSON_EXTRACT({_READABLE}, %(path_{{number}})s)"
+
+_TEXT = f"CONCAT({_FOUND}, '')"
+
+# As texts: MariaDB compares two JSON strings as if one of them had no quotes.
+_IN = f"coalesce({_TEXT} COLLATE utf8mb4_bin IN ({{values}}), FALSE)"
+
+_VALUE = "CONCAT(JSON_EXTRACT(%(value_{number}_{place})s, '$'), '') COLLATE utf8mb4_bin"
+
+# Ints exactly; else as floats, and what is beyond those as the largest of them. (To MySQL a large int is a DOUBLE.)
+_RANGE = f"""coalesce(CASE
+    WHEN %(exact_{{number}})s AND JSON_TYPE({_FOUND}) IN ('INTEGER', 'UNSIGNED INTEGER')
+        THEN CAST({_TEXT} AS DECIMAL(65)) {{sign}} CAST(%(bound_{{number}})s AS DECIMAL(65))
+    WHEN JSON_TYPE({_FOUND}) IN ('INTEGER', 'UNSIGNED INTEGER', 'DOUBLE', 'DECIMAL')
+        THEN CAST({_TEXT} AS DOUBLE) {{sign}} CAST(%(bound_{{number}})s AS DOUBLE)
+    ELSE FALSE
+END, FALSE)"""
+
+SIGNS = {Lookup.GT: ">", Lookup.GTE: ">=", Lookup.LT: "<", Lookup.LTE: "<="}
+
+_PLACE = f"""
+{{place}} = %(queue)s AND priority = %(priority)s AND scheduled_at >= %(watermark)s AND scheduled_at <= {NOW}
+"""
+
+
+def claimable_matching(matching: Matching) -> str:
+    """Along the due index, in its order: a row is locked if it is claimed, and no other."""
+    return CLAIMABLE_WHERE.format(index="delayedq_due", which=_which(matching, "queue"), order=IN_ORDER)
+
+
+def few_matching(matching: Matching) -> str:
+    """The ids of what can be claimed of a range of keys, in order, and nothing is locked: a sort would lock all."""
+    which = f"{_which(matching, 'kind')} AND {unleased('message')}"
+    return f"SELECT id FROM delayedq_message AS message {_KEY_INDEX} WHERE {which} {IN_ORDER}"
+
+
+def claimable_few(matching: Matching) -> str:
+    """Those of these ids that still can be claimed."""
+    which = f"id IN %(ids)s AND {_which(matching, 'queue')}"
+    return CLAIMABLE_WHERE.format(index="PRIMARY", which=which, order=IN_ORDER)
+
+
+def _which(matching: Matching, place: str) -> str:
+    which = [_PLACE.format(place=place)]
+    if matching.keys is not None:
+        which.append(_WITHIN)
+    if tests := " AND ".join(starmap(_test, enumerate(matching.conditions))):
+        which.append(f"CASE WHEN JSON_VALID({_READABLE}) THEN {tests} ELSE FALSE END")
+    return " AND ".join(which)
+
+
+def _test(number: int, condition: Condition) -> str:
+    if condition.lookup is not Lookup.IN:
+        return _RANGE.format(number=number, sign=SIGNS[condition.lookup])
+    values = ", ".join(_VALUE.format(number=number, place=place) for place in range(len(condition.values)))
+    return _IN.format(number=number, values=values or "NULL")

@@ -11,25 +11,27 @@ a known key locks the gap beside that key until its transaction ends: until then
 
 from __future__ import annotations
 
-from itertools import batched
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from abc import abstractmethod
+from collections import Counter
+from itertools import batched, groupby
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from delayedq.conf import get_settings
-from delayedq.core.channels import is_limited
-from delayedq.store import retention
+from delayedq.core.limit import is_limited
+from delayedq.store import columns, retention
 from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
-from delayedq.store.channels.places_held import hold, let_go
+from delayedq.store.channels.places_held import hold, hold_waiting, let_go
+from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.mysql import bare_sql, sql
-from delayedq.store.mysql.channels import MySQLChannels
-from delayedq.store.mysql.database import ROWS
-from delayedq.store.mysql.listener import MySQLListener
-from delayedq.store.mysql.offers import offer_one, offer_run, runs
-from delayedq.store.mysql.values import (
+from delayedq.store.mysql import sql
+from delayedq.store.mysql.database import (
+    ROWS,
+    MySQLListener,
     check_year,
     claimed_from,
+    document,
     fence,
     given_back,
     instant,
@@ -40,27 +42,170 @@ from delayedq.store.mysql.values import (
     place,
     record,
     superseded,
+    text,
 )
 from delayedq.store.offers import in_lock_order
-from delayedq.store.protocol import ClaimRequest, Flaw, Lane, LaneHead
+from delayedq.store.operator import OperatorStore, Seen
+from delayedq.store.protocol import ClaimRequest, Flaw, Lane, LaneHead, Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from django.db.backends.utils import CursorWrapper
+
     from delayedq.store.bare_queues import Matching
-    from delayedq.store.listener import Listener
+    from delayedq.store.base import LeaseId
+    from delayedq.store.channels.requests import ChannelRequest
+    from delayedq.store.database import Listener
     from delayedq.store.mysql.database import MySQLDatabase
-    from delayedq.store.protocol import Claimed, Finish, GiveBack, Offer, Offered, OnConflict
-    from delayedq.store.renewals import Held
+    from delayedq.store.operator import Move, Revival, Rewrite
+    from delayedq.store.protocol import Claimed, Finish, GiveBack, Offer
+
+# Messages with a channel on MariaDB and MySQL.
+
+
+#: Channels in one statement.
+CHANNELS = 100
+
+
+class MySQLChannels(Channels):
+    database: MySQLDatabase
+
+    def lock_channels(self) -> datetime | None:
+        if not self.database.rows(sql.HAS_LOCK):
+            self.database.write(sql.MAKE_LOCK)
+        return self.database.now() if self.database.rows(sql.LOCK) else None
+
+    def unique(self, *_: str) -> None:
+        return None
+
+    def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
+        asked = ClaimRequest((), len(ids), request.lease, request.worker, request.token)
+        where: dict[str, Any] = {"ids": list(ids), "expired": request.expired}
+        return self._lease(sql.CLAIM_IDS, [where], asked)
+
+    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
+        moment = text(now)
+        for some in batched(most.items(), CHANNELS):
+            found = sorted(self._heads(sql.due, some, moment))
+            numbers = Counter(channel for channel, *_ in found)
+            more = [(channel, number) for channel, number in some if numbers[channel] == number]
+            yield from ((channel, message) for channel, *_, message in found if numbers[channel] < most[channel])
+            if more:
+                rows = self._heads(sql.channel_heads, more, moment)
+                yield from ((channel, message) for channel, *_, message in rows)
+
+    def _heads(
+        self, statement: Callable[[int], str], most: Sequence[tuple[int, int]], moment: str
+    ) -> Sequence[tuple[Any, ...]]:
+        values = [value for channel, number in most for value in (channel, moment, number)]
+        with self.database.connection.cursor() as cursor:
+            cursor.execute(statement(len(most)), values)
+            rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
+        return rows
+
+    def forget_notices(self, ids: Collection[int]) -> None:
+        self.database.write_to(sql.FORGET_NOTICES, ids)
+
+    def take_places(self, ids: Collection[int], token: int) -> None:
+        self.database.write_to(sql.TAKE_PLACES, ids, token=token)
+
+    def drop_places(self, ids: Collection[int]) -> None:
+        self.database.write_to(sql.DROP_PLACES, ids)
+
+    @abstractmethod
+    def _lease(self, statement: str, places: Iterable[Mapping[str, Any]], request: ClaimRequest) -> list[Claimed]: ...
+
+
+# Offers on MariaDB and MySQL: what an upsert did, found out without a RETURNING.
+
+
+#: The server's integers wrap: an id below zero comes as one above this.
+HALF = 2**63
+
+CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
+
+
+class _Stored(NamedTuple):
+    id: int
+    generation: int
+
+
+def offer_one(cursor: CursorWrapper, offer: Offer, on_conflict: OnConflict, now: str | None) -> Offered:
+    """Offer with one statement; its answer contains the id and the outcome."""
+    cursor.execute(sql.insert(1, on_conflict), _values(offer, now))
+    id_ = int(cursor.lastrowid)
+    if id_ > HALF:
+        return Offered(IGNORED, 2 * HALF - id_)
+    return Offered(CREATED if cursor.rowcount == 1 else UPDATED, id_)
+
+
+def runs(offers: Sequence[Offer], rows: int) -> Iterator[list[Offer]]:
+    """In their order, split for statements of limited size; in each all have a key, or none has."""
+    for _, alike in groupby(offers, lambda offer: offer.key is None):
+        yield from packets(alike, lambda offer: len(offer.payload) + len(offer.metadata or ""), rows)
+
+
+def offer_run(cursor: CursorWrapper, run: Sequence[Offer], on_conflict: OnConflict, now: str | None) -> list[Offered]:
+    names = {"names": document(sorted((offer.kind, offer.key) for offer in run if offer.key is not None))}
+    keyed = run[0].key is not None
+    known = _by_key(cursor, sql.KNOWN, names) if keyed else {}
+    cursor.execute(sql.insert_many(len(run), on_conflict), [value for offer in run for value in _values(offer, now)])
+    first = int(cursor.lastrowid)
+    cursor.execute(sql.STEP)
+    step = cursor.fetchone()[0]
+    # The ids of one statement are drawn in a row, so whatever lies in between was created by it.
+    created = range(first, first + len(run) * step, step) if first else range(0)
+    if not keyed:
+        return [Offered(CREATED, id_) for id_ in created]
+    stored = known | _by_key(cursor, sql.STORED, names)  # an old snapshot does not show what was not changed
+    keeps = on_conflict is OnConflict.KEEP
+    return [
+        _judge(stored[offer.kind, offer.key], known.get((offer.kind, offer.key)), created, keeps=keeps) for offer in run
+    ]
+
+
+def _by_key(cursor: CursorWrapper, statement: str, names: dict[str, str]) -> dict[tuple[str, str | None], _Stored]:
+    cursor.execute(statement, names)
+    return {(kind, key): _Stored(id_, generation) for kind, key, id_, generation in cursor.fetchall()}
+
+
+def _judge(stored: _Stored, known: _Stored | None, created: range, *, keeps: bool) -> Offered:
+    """`known` was locked before the offer, so only this changed it since; None if the key was not live then.
+
+    Others may have created it in between, and replaced it too. `keeps`: this offer replaces nothing.
+    """
+    if known is None and stored.id in created and not stored.generation:
+        return Offered(CREATED, stored.id)
+    if keeps:
+        return Offered(IGNORED, stored.id)
+    return Offered(IGNORED if stored.generation == (known.generation if known else 0) else UPDATED, stored.id)
+
+
+def _values(offer: Offer, now: str | None) -> list[Any]:
+    values = [getattr(offer, name) for name in columns.OFFER]
+    due = _due(offer.scheduled_at) or now
+    return [*values, due, due, now]
+
+
+def _due(scheduled_at: datetime | None) -> str | None:
+    if scheduled_at is not None:
+        check_year(scheduled_at)
+    return text(scheduled_at)
+
+
+# Store
+
 
 ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ COMMITTED.'
+
 PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
 
 
 class MySQLStore(MySQLChannels, Store):
-    page: ClassVar[str] = bare_sql.PAGE
-    keys: ClassVar[str] = bare_sql.KEYS
+    page: ClassVar[str] = sql.PAGE
+    keys: ClassVar[str] = sql.KEYS_OF_QUEUE
     database: MySQLDatabase
 
     def listener(self) -> Listener:
@@ -135,12 +280,12 @@ class MySQLStore(MySQLChannels, Store):
         wanted = {**matching_of(matching), "expired": True}
         request = ClaimRequest([matching.lane], limit, lease, worker)
         if not matching.by_key:
-            return self._lease(bare_sql.claimable_matching(matching), [wanted], request)
-        ids = [row[0] for row in self.database.rows(bare_sql.few_matching(matching), {**wanted, "limit": FEW})]
+            return self._lease(sql.claimable_matching(matching), [wanted], request)
+        ids = [row[0] for row in self.database.rows(sql.few_matching(matching), {**wanted, "limit": FEW})]
         # One after the other where others were faster: nothing is locked that is not claimed.
         some = [ids[:limit], *([id_] for id_ in ids[limit:])] if ids else []
         places = [{**wanted, "ids": chunk} for chunk in some]
-        return self._lease(bare_sql.claimable_few(matching), places, request)
+        return self._lease(sql.claimable_few(matching), places, request)
 
     @retry_on_deadlock
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
@@ -212,7 +357,7 @@ class MySQLStore(MySQLChannels, Store):
         self.database.write_to(sql.DELETE, ids)
         return ids
 
-    def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
+    def _renew(self, held: Sequence[LeaseId], lease: timedelta) -> dict[LeaseId, float | None]:
         with self.database.atomic():
             free = self._free(held)
             self.database.write_to(sql.RENEW, (id_ for id_, _ in free), lease=microseconds(lease))
@@ -221,17 +366,17 @@ class MySQLStore(MySQLChannels, Store):
         left = {(id_, token): micros / 1e6 for id_, token, micros in rows}
         return {pair: left.get(pair) for pair in rest}
 
-    def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None:
+    def _keep_locked(self, held: Collection[LeaseId], lease: timedelta) -> None:
         micros = microseconds(lease)
         self.database.write_given(sql.KEEP_LOCKED, ([*pair, micros] for pair in held))
 
-    def _forget_locked(self, held: Collection[Held]) -> None:
+    def _forget_locked(self, held: Collection[LeaseId]) -> None:
         self.database.write_given(sql.FORGET_LOCKED, map(list, held))
 
     def _forget_expired(self) -> None:
         self.database.write(sql.FORGET_EXPIRED)
 
-    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
+    def _release(self, held: Collection[LeaseId]) -> dict[LeaseId, bool]:
         with self.database.atomic():
             free = self._free(held)
             self.database.write_to(sql.RELEASE, (id_ for id_, _ in free))
@@ -240,7 +385,7 @@ class MySQLStore(MySQLChannels, Store):
             present = set(self.database.rows_of(sql.HELD, {id_ for id_, _ in rest}))
         return {pair: pair in present for pair in rest}
 
-    def _free(self, held: Collection[Held]) -> set[Held]:
+    def _free(self, held: Collection[LeaseId]) -> set[LeaseId]:
         """Lock these messages (id, token); those that no other transaction has locked and that carry their token."""
         return set(held) & {(row[0], row[1]) for row in self.database.rows_of(sql.FREE, {id_ for id_, _ in held})}
 
@@ -293,3 +438,84 @@ class MySQLStore(MySQLChannels, Store):
             ids = [row[0] for row in self.database.rows(sql.PRUNABLE.format(unneeded=unneeded), parameters)]
             self.database.write_to(sql.PRUNE, ids)
         return len(ids)
+
+
+# An operator's edits on MariaDB and MySQL: what is to be changed is locked first, if it is not locked already.
+
+
+class MySQLOperatorStore(OperatorStore):
+    database: MySQLDatabase
+    groups: ClassVar[str] = sql.GROUPS
+
+    def keyed_kinds(self) -> list[str]:
+        kinds: list[str] = []
+        while rows := self.database.rows(sql.NEXT_KIND, {"kind": kinds[-1] if kinds else ""}):
+            kinds.append(rows[0][0])
+        return kinds
+
+    def _move(self, moves: Sequence[Move]) -> set[int]:
+        with self.database.atomic():
+            unchanged = self._unchanged([move.seen for move in moves])
+            hold_waiting(self._store, _in_channels(unchanged))
+            given = [_moved(move) for move in moves if move.seen.id in unchanged]
+            self.database.write_given(sql.MOVE, given)
+        return set(unchanged)
+
+    @retry_on_deadlock
+    def cancel(self, seen: Sequence[Seen]) -> set[int]:
+        with self.database.atomic():
+            rows = self.database.rows_of(sql.KEYS, [one.id for one in seen])
+            self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
+            unchanged = self._unchanged(seen)
+            hold(self._store, _in_channels(unchanged))
+            self.database.cancel(unchanged)
+        return set(unchanged)
+
+    @retry_on_deadlock
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        with self.database.atomic():
+            unchanged = self._unchanged([rewrite.seen for rewrite in rewrites])
+            payloads = dict(self.database.rows_of(sql.PAYLOADS, unchanged))
+            given = [one for one in rewrites if payloads.get(one.seen.id) == one.before]
+            changed = {one.seen.id: unchanged[one.seen.id] for one in given}
+            hold_waiting(self._store, _in_channels(changed))
+            self.database.write_given(sql.REWRITE, [[one.seen.id, one.after] for one in given])
+        return set(changed)
+
+    @retry_on_deadlock
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        with self.database.atomic():
+            rows = self.database.rows_of(sql.KEYS, [one.id for one in seen])
+            self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
+            held = self._unchanged(seen, sql.SEEN_HELD)
+            hold(self._store, _in_channels(held))
+            self.database.write_to(sql.RECORD_STOPPED, held)
+            self.database.write_to(sql.DELETE, held)
+        return set(held)
+
+    def _unchanged(self, seen: Iterable[Seen], which: str = sql.SEEN_WAITING) -> dict[int, bool]:
+        """Lock those that are still as seen, that no claim holds (or one does) and no other transaction has locked.
+
+        Tells by their ids whether they have a lease in a channel.
+        """
+        expected = {one.id: one for one in seen}
+        rows = self.database.rows_of(which, expected)
+        waiting = [(Seen._make([*row[:3], instant(row[3]), *row[4:6]]), bool(row[6])) for row in rows]
+        return {one.id: is_leased for one, is_leased in waiting if one == expected[one.id]}
+
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+        times = {one.id: None if one.scheduled_at is None else text(one.scheduled_at) for one in revivals}
+        with self.database.atomic():
+            ended = [row[0] for row in self.database.rows_of(sql.ENDED, times, outcome=outcome)]
+            self.database.write_given(sql.REVIVE, [[id_, times[id_]] for id_ in ended])
+            revived = {row[0] for row in self.database.rows_of(sql.LIVE, ended)}
+            self.database.write_to(sql.PRUNE, revived)
+        return revived
+
+
+def _in_channels(locked: Mapping[int, bool]) -> list[int]:
+    return [id_ for id_, is_leased in locked.items() if is_leased]
+
+
+def _moved(move: Move) -> list[Any]:
+    return [move.seen.id, text(move.scheduled_at), move.queue, move.priority]

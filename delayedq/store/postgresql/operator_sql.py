@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
-from delayedq.store.postgresql.places_held_sql import HOLD
-from delayedq.store.postgresql.sql import FREE, HISTORY, NOW, unleased
+from delayedq.store.postgresql.sql import FREE, HISTORY, HOLD, NOW, unleased
 
 _SEEN = """
 %(ids)s::bigint[], %(generations)s::int[], %(attempts)s::smallint[], %(times)s::timestamptz[], %(queues)s::text[],

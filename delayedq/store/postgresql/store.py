@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import json
 import time
-from itertools import batched
-from typing import TYPE_CHECKING, ClassVar, TypeGuard
+from contextlib import suppress
+from functools import partial
+from itertools import batched, groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
-from django.db import Error
+from django.db import Error, transaction
 from psycopg import IsolationLevel
 
-from delayedq.store import retention
-from delayedq.store.base import Store, with_follow_ups
+from delayedq.store import operator, retention
+from delayedq.store.base import CHUNK, TOLD_FOR, EndNotices, Store, chunks, with_follow_ups
 from delayedq.store.channels.offers import told_of, with_channels
+from delayedq.store.channels.requests import ChannelState, ChannelView, Dealt, Running
+from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import in_lane_order
-from delayedq.store.database import retry_on_deadlock
-from delayedq.store.expiring import with_retention
+from delayedq.store.database import NOTIFY_GAP, retry_on_deadlock
 from delayedq.store.flows.ending import in_flows, steps_that_go_on
-from delayedq.store.offering import CHUNK, chunks
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
-from delayedq.store.postgresql import bare_sql, channels_sql, drops_sql, members_sql, offers_sql, renewals_sql, sql
-from delayedq.store.postgresql.channels import PostgreSQLChannels
-from delayedq.store.postgresql.ends import PostgreSQLEnds
-from delayedq.store.postgresql.listener import PostgreSQLListener
-from delayedq.store.postgresql.parameters import (
+from delayedq.store.operator import OperatorStore, wanted_of
+from delayedq.store.postgresql import channels_sql, operator_sql, sql
+from delayedq.store.postgresql.database import (
+    PostgreSQLListener,
     numbers,
     of_finishes,
     of_held,
@@ -36,7 +38,9 @@ from delayedq.store.postgresql.parameters import (
     of_request,
     of_returns,
     of_steps,
+    texts,
 )
+from delayedq.store.postgresql.sql import LISTEN_TO_ENDS, NOTIFY_ENDS, NOTIFY_STOPPED, NOTIFY_WAITING
 from delayedq.store.protocol import (
     Claimed,
     Finish,
@@ -50,18 +54,167 @@ from delayedq.store.protocol import (
     SettledAndClaimed,
 )
 from delayedq.store.steps import replaced_failures
-from delayedq.store.wakeup import NOTIFY_GAP
+from delayedq.store.sweeps import with_retention
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from delayedq.core.limit import Limit
     from delayedq.store.bare_queues import Matching
-    from delayedq.store.channels.requests import ChannelRequest, Told
-    from delayedq.store.listener import Listener
+    from delayedq.store.base import LeaseId
+    from delayedq.store.channels.offers import Address
+    from delayedq.store.channels.requests import ChannelQuery, ChannelRequest, ClaimContext, Events, Notice, Start
+    from delayedq.store.database import Listener
+    from delayedq.store.operator import KeysetPage, Move, Revival, Rewrite, Seen, State
     from delayedq.store.postgresql.database import PostgreSQLDatabase
     from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
-    from delayedq.store.renewals import Held
+
+# Messages with a channel on PostgreSQL.
+
+
+class PostgreSQLChannels(Channels):
+    database: PostgreSQLDatabase
+
+    def lock_channels(self) -> datetime | None:
+        moment: datetime | None = self.database.rows(channels_sql.LOCK)[0][0]
+        return moment
+
+    def line_up(self, lined: Mapping[int, Address]) -> None:
+        homes = numbers(where.id for where in lined.values())
+        self.database.batch(channels_sql.LINE_UP, {"ids": numbers(lined), "homes": homes, **_named({*lined.values()})})
+
+    def tell(self, told: Events) -> None:
+        if told.notices:
+            self.database.batch(channels_sql.TELL, _told(told))
+
+    def hear(self, now: datetime, told: Events) -> ClaimContext:  # noqa: ARG002 - the store is bound to it
+        return self._surroundings(self.database.batch(channels_sql.HEAR, _ended(told)))
+
+    def look(self, asked: ChannelQuery, now: datetime) -> list[ChannelView]:  # noqa: ARG002
+        group, most, room, *_ = asked
+        parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
+        given = {"others": numbers(asked.others), "expired": asked.expired}
+        statement = channels_sql.look(
+            is_strict=asked.is_strict, with_others=bool(asked.others), in_pairs=asked.in_pairs
+        )
+        rows = self.database.batch(statement, {**parameters, **given})
+        return [ChannelView(ChannelState._make(row[:9]), Running._make(row[9:11]), *row[11:]) for row in rows]
+
+    def deal(self, asked: ChannelQuery, limit: Limit, request: ChannelRequest) -> Dealt:
+        given = {"group": asked.group.id, "most": asked.most, "room": asked.room}
+        parameters = {**given, "concurrency": limit.concurrency, "weight": limit.weight, **_leased(request)}
+        rows = self.database.batch(channels_sql.deal(in_pairs=asked.in_pairs), parameters)
+        ended, is_more = rows[0][:2]
+        chosen = {id_: name for _, _, name, id_, *_ in rows if id_ is not None}
+        claimed = [Claimed._make(row[4:]) for row in rows if row[4] is not None]
+        return Dealt(chosen, claimed, is_more, ended)
+
+    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
+        parameters = {"channels": numbers(most), "most": numbers(most.values())}
+        return [(channel, id_) for channel, ids in self.database.batch(channels_sql.HEADS, parameters) for id_ in ids]
+
+    def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
+        rows = self.database.batch(channels_sql.CLAIM_IDS, {"ids": numbers(ids), **_leased(request)})
+        return [Claimed._make(row) for row in rows]
+
+    def start(self, start: Start, request: ChannelRequest) -> list[Claimed]:
+        parameters = {"ids": numbers(start.ids), **_leased(request), **_kept(start)}
+        return [Claimed._make(row) for row in self.database.batch(channels_sql.START, parameters)]
+
+    def keep_channels(self, start: Start) -> None:
+        rest = {
+            "names": texts([one.name for one in start.channels]),
+            "seconds": numbers(one.seconds for one in start.channels),
+            "ready_at": _moments([one.ready_at for one in start.channels]),
+        }
+        self.database.batch(channels_sql.KEEP, {**_kept(start), **rest})
+
+
+def _leased(request: ChannelRequest) -> dict[str, Any]:
+    return {**of_lease(request.lease, request.worker, request.token), "expired": request.expired}
+
+
+def _named(channels: Collection[Address | Notice]) -> dict[str, Any]:
+    """Both begin with the id of the channel."""
+    return {
+        "channels": numbers(one[0] for one in channels),
+        "groups": numbers(one.group_id for one in channels),
+        "queues": texts([one.queue for one in channels]),
+        "kinds": texts([one.kind for one in channels]),
+        "names": texts([one.name for one in channels]),
+    }
+
+
+def _told(told: Events) -> dict[str, Any]:
+    return {**_ended(told), **_named(told.notices), "moments": texts([one.at.isoformat() for one in told.notices])}
+
+
+def _ended(told: Events) -> dict[str, Any]:
+    return {
+        "channels": numbers(one.channel_id for one in told.notices),
+        "ended": numbers(one.ended for one in told.notices),
+        "took": numbers(one.seconds for one in told.notices),
+        "ended_ids": numbers(told.ended),
+    }
+
+
+def _kept(start: Start) -> dict[str, Any]:
+    channels = start.channels
+    return {
+        "group": start.group.id,
+        "turn": start.group.turn,
+        "channels": numbers(one.id for one in channels),
+        "ready": numbers(int(one.is_ready) for one in channels),
+        "ready_at": _moments([None if one.is_ready else one.ready_at for one in channels]),
+        "turns": numbers(one.turn for one in channels),
+        "weights": numbers(one.weight for one in channels),
+        "tokens": numbers(one.tokens for one in channels),
+        "tokens_at": _moments([one.tokens_at for one in channels]),
+        "gone": numbers(start.gone),
+    }
+
+
+def _moments(moments: Sequence[datetime | None]) -> str | None:
+    return texts([None if one is None else one.isoformat() for one in moments])
+
+
+# Ends of messages are told by NOTIFY, while somebody waits for one.
+
+
+class EndListener(PostgreSQLListener):
+    listen_to = (LISTEN_TO_ENDS,)
+    channel = "delayedq_ended"
+
+
+class PostgreSQLEnds(EndNotices):
+    database: PostgreSQLDatabase
+
+    #: Until when ends are told, and when that was last done, by `time.monotonic()`: all moments of a store share it.
+    _ends: list[float]
+
+    def end_listener(self) -> Listener | None:
+        return EndListener(self.database.alias)
+
+    def ask_for_ends(self) -> None:
+        self.database.write(NOTIFY_WAITING)
+
+    def somebody_waits(self) -> None:
+        self._ends[0] = time.monotonic() + TOLD_FOR
+
+    def tell_stopped_after_commit(self) -> None:
+        with suppress(transaction.TransactionManagementError):  # autocommit is off: leases are renewed in vain
+            transaction.on_commit(partial(self.database.write, NOTIFY_STOPPED), self.database.alias, robust=True)
+
+    def tell_ends(self) -> None:
+        """At most once in NOTIFY_GAP seconds: who waits checks again after each."""
+        moment = time.monotonic()
+        if moment < self._ends[0] and moment - self._ends[1] >= NOTIFY_GAP:
+            self._ends[1] = moment
+            self.database.write(NOTIFY_ENDS)
+
+
+# Store
 
 
 ISOLATION_HINT = (
@@ -72,8 +225,8 @@ ISOLATION_HINT = (
 
 class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     can_notify: ClassVar[bool] = True
-    page: ClassVar[str] = bare_sql.PAGE
-    keys: ClassVar[str] = bare_sql.KEYS
+    page: ClassVar[str] = sql.PAGE
+    keys: ClassVar[str] = sql.KEYS
     database: PostgreSQLDatabase
 
     def __init__(self, database: PostgreSQLDatabase) -> None:
@@ -95,15 +248,15 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     # Offers
 
     def _offer_one(self, offer: Offer, on_conflict: OnConflict) -> Offered:
-        statement = offers_sql.OFFER if offer.key is None else offers_sql.OFFER_KEYED[on_conflict]
+        statement = sql.OFFER if offer.key is None else sql.OFFER_KEYED[on_conflict]
         rows = self.database.rows(statement, of_offer(offer))
         return offered(rows[0] if rows else None)
 
     def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
         if all(offer.key is None for offer in offers):
-            ids = self.database.batch(offers_sql.OFFER_UNKEYED, of_offers(offers))
+            ids = self.database.batch(sql.OFFER_UNKEYED, of_offers(offers))
             return [Offered(OfferOutcome.CREATED, id_) for (id_,) in sorted(ids)]
-        rows = self.database.batch(offers_sql.OFFER_MANY[on_conflict], of_offers(offers))
+        rows = self.database.batch(sql.OFFER_MANY[on_conflict], of_offers(offers))
         by_key = {(row[2], row[3]): offered(row) for row in rows if row[3] is not None}
         # Ids were drawn in the order of the offers, so the unkeyed ones are told apart by their rank.
         unkeyed = iter(sorted(row[0] for row in rows if row[3] is None))
@@ -131,12 +284,12 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
 
     def _store_wave(self, offers: Sequence[Offer]) -> None:
         if all(offer.key is None for offer in offers):
-            statement = offers_sql.STORE_UNKEYED
+            statement = sql.STORE_UNKEYED
         elif have_own_times(offers):
-            statement = offers_sql.STORE_SORTED
+            statement = sql.STORE_SORTED
             offers = [offers[position] for position in in_lock_order(offers, range(len(offers)))]
         else:
-            statement = offers_sql.STORE_MANY
+            statement = sql.STORE_MANY
         self.database.batch(statement, of_offers(offers))
 
     @retry_on_deadlock
@@ -149,7 +302,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
             check(offer)
         with self.database.atomic():
             for some in batched(offers, CHUNK):
-                self.database.batch(offers_sql.OFFER_STEP, {**of_offers(some), "step": step})
+                self.database.batch(sql.OFFER_STEP, {**of_offers(some), "step": step})
             self.notify_after_commit({offer.scheduled_at for offer in offers})
 
     def notify(self) -> None:
@@ -186,7 +339,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
         parameters = {**of_matching(matching), **of_lease(lease, worker), "limit": limit}
         with self.database.atomic():  # a payload that can't be read must not break the caller's
-            rows = self.database.rows(bare_sql.claim_matching(matching), parameters)
+            rows = self.database.rows(sql.claim_matching(matching), parameters)
         return in_lane_order(map(Claimed._make, rows), [matching.lane])
 
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
@@ -201,7 +354,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         steps = steps_that_go_on(members)
         if members and not steps:
             return super()._settle_and_claim(transitions, request)
-        statement = members_sql.SETTLE_AND_CLAIM if members else sql.SETTLE_AND_CLAIM
+        statement = sql.SETTLE_MEMBERS_AND_CLAIM if members else sql.SETTLE_AND_CLAIM
         parameters = {**of_finishes(transitions), **of_request(request), **of_steps(steps)}
         rows = self.database.batch(statement, parameters)
         if members and rows[0][:2] == ([], None):  # nothing was done
@@ -218,7 +371,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
 
     def _settle_and_lock(
         self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
-    ) -> tuple[Settled, datetime | None, Told]:
+    ) -> tuple[Settled, datetime | None, Events]:
         """In one round trip if each of them is a Finish, and none is of a flow.
 
         The end of a step waits for others of its flow, and may store thousands of messages. That comes before the lock:
@@ -251,33 +404,33 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         ]
         self.database.write(sql.RECORD_SUPERSEDED, {"records": json.dumps(records, default=str), "worker": worker})
 
-    def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
-        rows = self.database.batch(renewals_sql.RENEW, {**of_held(held), "lease": lease})
+    def _renew(self, held: Sequence[LeaseId], lease: timedelta) -> dict[LeaseId, float | None]:
+        rows = self.database.batch(sql.RENEW, {**of_held(held), "lease": lease})
         return {(id_, token): left for id_, token, left in rows}
 
-    def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None:
-        self.database.write(renewals_sql.KEEP_LOCKED, {**of_held(held), "lease": lease})
+    def _keep_locked(self, held: Collection[LeaseId], lease: timedelta) -> None:
+        self.database.write(sql.KEEP_LOCKED, {**of_held(held), "lease": lease})
 
-    def _forget_locked(self, held: Collection[Held]) -> None:
-        self.database.write(renewals_sql.FORGET_LOCKED, of_held(held))
+    def _forget_locked(self, held: Collection[LeaseId]) -> None:
+        self.database.write(sql.FORGET_LOCKED, of_held(held))
 
     def _forget_expired(self) -> None:
-        self.database.write(renewals_sql.FORGET_EXPIRED)
+        self.database.write(sql.FORGET_EXPIRED)
 
-    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
-        rows = self.database.batch(renewals_sql.RELEASE, of_held(held))
+    def _release(self, held: Collection[LeaseId]) -> dict[LeaseId, bool]:
+        rows = self.database.batch(sql.RELEASE, of_held(held))
         return {(id_, token): is_held for id_, token, is_held in rows}
 
     def _unschedule(self, kind: str, key: str) -> bool:
-        return bool(self._end_keys(drops_sql.DROP_KEY, kind, [key]))
+        return bool(self._end_keys(sql.DROP_KEY, kind, [key]))
 
     def _drop_all(self, queue: str) -> int:
-        return self._end_queue(drops_sql.DROP_ALL, drops_sql.DROP_KEY, queue)
+        return self._end_queue(sql.DROP_ALL, sql.DROP_KEY, queue)
 
     def _erase(self, queue: str, key: str | None) -> int:
         if key is None:
-            return self._end_queue(drops_sql.ERASE_ALL, drops_sql.ERASE_KEY, queue)
-        return self._end_keys(drops_sql.ERASE_KEY, queue, [key])
+            return self._end_queue(sql.ERASE_ALL, sql.ERASE_KEY, queue)
+        return self._end_keys(sql.ERASE_KEY, queue, [key])
 
     def _end_queue(self, of_all: str, of_key: str, queue: str) -> int:
         with self.database.atomic():
@@ -330,3 +483,63 @@ def _missing(transitions: Sequence[Transition], ended: list[int] | None) -> list
     if ended is None:
         return []
     return [transition for transition in transitions if transition.claimed.id not in ended]
+
+
+# An operator's edits on PostgreSQL: each is one statement.
+
+
+class PostgreSQLOperatorStore(OperatorStore):
+    def keyed_kinds(self) -> list[str]:
+        return [row[0] for row in self.database.rows(operator_sql.KEYED_KINDS)]
+
+    def _move(self, moves: Sequence[Move]) -> set[int]:
+        parameters = {
+            **_seen([move.seen for move in moves]),
+            "new_times": [move.scheduled_at for move in moves],
+            "new_queues": [move.queue for move in moves],
+            "new_priorities": [move.priority for move in moves],
+        }
+        moved = self.database.ids(operator_sql.MOVE, parameters)
+        self._store.notify_after_commit([move.scheduled_at for move in moves])
+        return moved
+
+    def cancel(self, seen: Sequence[Seen]) -> set[int]:
+        return self.database.ids(operator_sql.CANCEL, _seen(seen))
+
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        parameters = {
+            **_seen([rewrite.seen for rewrite in rewrites]),
+            "payloads_before": [rewrite.before for rewrite in rewrites],
+            "payloads": [rewrite.after for rewrite in rewrites],
+        }
+        return self.database.ids(operator_sql.REWRITE, parameters)
+
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        return self.database.ids(operator_sql.STOP, _seen(seen))
+
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+        times = [revival.scheduled_at for revival in revivals]
+        ids = [revival.id for revival in revivals]
+        revived = self.database.ids(operator_sql.REVIVE, {"ids": ids, "times": times, "outcome": outcome})
+        self._store.notify_after_commit(times)
+        return revived
+
+    def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
+        """All lanes in one statement."""
+        words = {"queue": "lane.queue", "priority": "lane.priority"}
+        along = operator.lane(self.database.dialect, state, wanted_of(parameters), **words)
+        places = {"queues": [lane.queue for lane in lanes], "priorities": [lane.priority for lane in lanes]}
+        rows = self.database.rows(operator_sql.LANES.format(lane=along), {**parameters, **places})
+        rows.sort(key=itemgetter(4, 3))
+        return [self._page([*scanned], parameters) for _, scanned in groupby(rows, itemgetter(4))]
+
+
+def _seen(seen: Sequence[Seen]) -> dict[str, Any]:
+    return {
+        "ids": [one.id for one in seen],
+        "generations": [one.generation for one in seen],
+        "attempts": [one.attempt for one in seen],
+        "times": [one.scheduled_at for one in seen],
+        "queues": [one.queue for one in seen],
+        "priorities": [one.priority for one in seen],
+    }

@@ -2,22 +2,113 @@
 
 from __future__ import annotations
 
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from threading import local
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from django.utils import timezone
 
-from delayedq.store.database import Database
-from delayedq.store.dialect import BY_ROWS, Dialect
-from delayedq.store.processes import lives
+from delayedq.store.claims import new_token
+from delayedq.store.database import BY_ROWS, Database, Dialect, Listener
+from delayedq.store.protocol import Claimed
 from delayedq.store.sqlite import sql
-from delayedq.store.sqlite.values import instant, text
+from delayedq.store.sqlite.sql import DATA_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from datetime import datetime
 
     from django.db import OperationalError
+
+# Times on their way into the statements of SQLite, and out of its rows.
+
+
+#: A lease that ran out 10 minutes ago is claimed although its worker lives: nothing renews it any more.
+UNRENEWED = timedelta(minutes=10)
+
+
+def text(moment: datetime) -> str:
+    """A time as Django stores it in SQLite: UTC without an offset, so that texts sort as times do."""
+    return str(moment.astimezone(UTC).replace(tzinfo=None))
+
+
+def instant(stored: Any) -> datetime:
+    """The reverse of `text`; columns with a declared type arrive parsed."""
+    moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
+    return moment.replace(tzinfo=moment.tzinfo or UTC)
+
+
+def leased(moment: datetime, lease: timedelta, worker: str, token: int | None = None) -> dict[str, Any]:
+    """The parameters of `sql.LEASE`."""
+    parameters = {"token": token or new_token(), "worker": worker, "now": text(moment), "until": text(moment + lease)}
+    return {**parameters, **unrenewed(moment)}
+
+
+def claimed_from(row: tuple[Any, ...]) -> Claimed:
+    """What `sql.LEASE` returns."""
+    return Claimed._make([*row[:9], *map(instant, row[9:12]), *row[12:]])
+
+
+def unrenewed(moment: datetime) -> dict[str, str]:
+    """The parameter of `sql.free`: leases that had run out by then are nobody's, even if their worker lives."""
+    return {"unrenewed": text(moment - UNRENEWED)}
+
+
+# Whether a process of this host lives, and is the one it was: its id may be that of another by now.
+
+
+#: As /proc/<pid>/stat has them: killed, and its parent has not been told yet; stopped by a signal or a debugger.
+_DEAD, _STOPPED = "ZXx", "Tt"
+
+
+class Process(NamedTuple):
+    """A process that is not dead. `started_at`: in ticks since the start of the host; 0 if the system does not tell."""
+
+    started_at: int
+    stopped: bool
+
+
+def find(pid: int) -> Process | None:
+    """The process of this id; None if there is none, or a zombie.
+
+    Where there is no /proc, all that is known is that the id exists.
+
+        find(os.getpid()).started_at
+    """
+    try:
+        # The name of the process comes second, in brackets, and may hold anything.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None if Path("/proc/self/stat").exists() else _signalled(pid)
+    state, started_at = fields[0], int(fields[19])
+    return None if state in _DEAD else Process(started_at, state in _STOPPED)
+
+
+def lives(worker: str | None) -> bool:
+    """True if the worker of this name is a process that runs on this host, and is not stopped.
+
+    Names are "host:pid" or "name@host:pid". The process may be another one that was given the id.
+    """
+    host, _, pid = (worker or "").rpartition("@")[2].rpartition(":")
+    if host != socket.gethostname() or not pid.isdecimal():
+        return False
+    process = find(int(pid))
+    return process is not None and not process.stopped
+
+
+def _signalled(pid: int) -> Process | None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:  # of another user
+        pass
+    return Process(0, stopped=False)
+
+
+# Database
 
 
 class SQLiteDatabase(Database):
@@ -77,3 +168,24 @@ class SQLiteDatabase(Database):
         if getattr(self._defined, name, None) is not connection:
             connection.create_function(name, function.__code__.co_argcount, function, deterministic=deterministic)
             setattr(self._defined, name, connection)
+
+
+# `PRAGMA data_version` changes when another connection writes; asking costs microseconds and reads no page.
+
+
+class SQLiteListener(Listener):
+    interval: ClassVar[float | None] = 0.005
+
+    def __init__(self, alias: str) -> None:
+        super().__init__(alias)
+        self._version = self._data_version()
+
+    def _data_version(self) -> int:
+        with self._connection.cursor() as cursor:
+            cursor.execute(DATA_VERSION)
+            version: int = cursor.fetchone()[0]
+        return version
+
+    def heard(self) -> bool:
+        before, self._version = self._version, self._data_version()
+        return self._version != before

@@ -7,35 +7,90 @@ transaction first, so an idle worker never locks the file. Time is the host's, w
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from delayedq.core.channels import BOUNDARY, channel_of
 from delayedq.core.conditions import as_text, from_text, meets
+from delayedq.core.limit import BOUNDARY, channel_of
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
-from delayedq.store.channels.places_held import hold, let_go
+from delayedq.store.channels.places_held import hold, hold_waiting, let_go
+from delayedq.store.channels.requests import Lease
+from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import in_lane_order
 from delayedq.store.offers import offered
+from delayedq.store.operator import OperatorStore
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
-from delayedq.store.sqlite import bare_sql, sql
-from delayedq.store.sqlite.channels import SQLiteChannels
-from delayedq.store.sqlite.listener import SQLiteListener
-from delayedq.store.sqlite.values import claimed_from, instant, leased, text, unrenewed
+from delayedq.store.sqlite import sql
+from delayedq.store.sqlite.database import (
+    UNRENEWED,
+    SQLiteListener,
+    claimed_from,
+    instant,
+    leased,
+    lives,
+    text,
+    unrenewed,
+)
+from delayedq.store.sqlite.sql import WRITE_LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     from django.db.models import QuerySet
 
     from delayedq.models import Message
     from delayedq.store.bare_queues import Matching
-    from delayedq.store.listener import Listener
+    from delayedq.store.base import LeaseId
+    from delayedq.store.channels.requests import ChannelRequest
+    from delayedq.store.database import Listener
+    from delayedq.store.operator import Move, Revival, Rewrite, Seen
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Offer, OnConflict, Transition
-    from delayedq.store.renewals import Held
     from delayedq.store.sqlite.database import SQLiteDatabase
+
+# Messages with a channel on SQLite.
+
+
+class SQLiteChannels(Channels):
+    database: SQLiteDatabase
+
+    def lock_channels(self) -> datetime:
+        """Who writes is alone."""
+        self.database.write(WRITE_LOCK)
+        return self.database.now()
+
+    def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
+        lease = leased(self.database.now(), request.lease, request.worker, request.token)
+        expired_by = lease["now"] if request.expired else ""
+        parameters = {**lease, "ids": json.dumps(ids), "expired_by": expired_by}
+        return [claimed_from(row) for row in self.database.rows(sql.CLAIM_IDS, parameters)]
+
+    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
+        for channel, number in most.items():
+            parameters = {"channel": channel, "most": number, "moment": text(now)}
+            heads = sorted(self.database.rows(sql.DUE, parameters))
+            if len(heads) == number:  # there may be more
+                heads = self.database.rows(sql.HEADS, parameters)
+            yield from ((channel, message) for *_, message in heads)
+
+    def held_among(self, ids: Sequence[int], now: datetime) -> dict[int, Lease]:
+        """Also those that ran out and are not claimed, as their worker lives and waits for the write lock."""
+        from delayedq.models import Message
+
+        rows = Message.objects.using(self.database.alias).filter(id__in=ids, lease_token__isnull=False)
+        named = rows.values_list("id", "lease_token", "leased_until", "leased_by")
+        return {id_: Lease(token, until) for id_, token, until, worker in named if until and _holds(until, worker, now)}
+
+
+def _holds(until: datetime, worker: str | None, now: datetime) -> bool:
+    return until > now or (until > now - UNRENEWED and lives(worker or ""))
+
+
+# Store
+
 
 OPTIONS_HINT = (
     'Set OPTIONS = {"transaction_mode": "IMMEDIATE", "timeout": 20, '
@@ -44,8 +99,8 @@ OPTIONS_HINT = (
 
 
 class SQLiteStore(SQLiteChannels, Store):
-    page: ClassVar[str] = bare_sql.PAGE
-    keys: ClassVar[str] = bare_sql.KEYS
+    page: ClassVar[str] = sql.PAGE
+    keys: ClassVar[str] = sql.KEYS
     database: SQLiteDatabase
 
     def end_listener(self) -> Listener:
@@ -136,14 +191,14 @@ class SQLiteStore(SQLiteChannels, Store):
         return [claimed_from(row) for row in self.database.rows(sql.CLAIM, {**_lane(lane), **parameters})]
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
-        self.database.define(bare_sql.MEETS, _meets)
+        self.database.define(sql.MEETS, _meets)
         asked = text(self.database.now())
         matching_rows = {**_matching(matching), "now": asked, "expired_by": asked}
-        if not self.database.rows(bare_sql.due_matching(matching), {**matching_rows, "limit": 1}):
+        if not self.database.rows(sql.due_matching(matching), {**matching_rows, "limit": 1}):
             return []
         with self.database.atomic():
             parameters = {**matching_rows, **leased(self.database.now(), lease, worker), "limit": limit}
-            rows = self.database.rows(bare_sql.claim_matching(matching), parameters)
+            rows = self.database.rows(sql.claim_matching(matching), parameters)
         return in_lane_order(map(claimed_from, rows), [matching.lane])
 
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
@@ -189,7 +244,7 @@ class SQLiteStore(SQLiteChannels, Store):
             (_superseded(id_, t, worker, moment) for id_, t in enumerate(ran, start=last - len(ran) + 1)),
         )
 
-    def _renew(self, held: Sequence[Held], lease: timedelta) -> dict[Held, float | None]:
+    def _renew(self, held: Sequence[LeaseId], lease: timedelta) -> dict[LeaseId, float | None]:
         with self.database.atomic():
             self.database.write(sql.WRITE_LOCK)
             until = text(self.database.now() + lease)
@@ -201,13 +256,13 @@ class SQLiteStore(SQLiteChannels, Store):
 
     # No row is ever locked: the whole file is, and a renewal waits for it.
 
-    def _keep_locked(self, held: Collection[Held], lease: timedelta) -> None: ...
+    def _keep_locked(self, held: Collection[LeaseId], lease: timedelta) -> None: ...
 
-    def _forget_locked(self, held: Collection[Held]) -> None: ...
+    def _forget_locked(self, held: Collection[LeaseId]) -> None: ...
 
     def _forget_expired(self) -> None: ...
 
-    def _release(self, held: Collection[Held]) -> dict[Held, bool]:
+    def _release(self, held: Collection[LeaseId]) -> dict[LeaseId, bool]:
         with self.database.atomic():
             each = [(pair, self.database.rows(sql.RELEASE, {"id": pair[0], "lease_token": pair[1]})) for pair in held]
             gone = [pair for pair, released in each if released]
@@ -344,3 +399,74 @@ def _superseded(id_: int, ran: Finish | GiveBack, worker: str, moment: datetime)
         claimed.metadata,
         ran.errors or claimed.errors,
     )
+
+
+# An operator's edits on SQLite: a statement for each message, in one short transaction.
+
+
+class SQLiteOperatorStore(OperatorStore):
+    def keyed_kinds(self) -> list[str]:
+        return [row[0] for row in self.database.rows(sql.KEYED_KINDS)]
+
+    def _move(self, moves: Sequence[Move]) -> set[int]:
+        moment = self.database.now()
+        with self.database.atomic():
+            return self._changed(sql.MOVE, [_moved(move, moment) for move in moves])
+
+    def cancel(self, seen: Sequence[Seen]) -> set[int]:
+        moment = self.database.now()
+        with self.database.atomic():
+            return self._ended(sql.RECORD_CANCELLED, [_seen(one, moment) for one in seen])
+
+    def rewrite(self, rewrites: Sequence[Rewrite]) -> set[int]:
+        moment = self.database.now()
+        with self.database.atomic():
+            return self._changed(sql.REWRITE, [_rewritten(rewrite, moment) for rewrite in rewrites])
+
+    def stop(self, seen: Sequence[Seen]) -> set[int]:
+        moment = self.database.now()
+        with self.database.atomic():
+            return self._ended(sql.RECORD_STOPPED, [_seen(one, moment) for one in seen])
+
+    def _revive(self, revivals: Sequence[Revival], outcome: str) -> set[int]:
+        with self.database.atomic():
+            revived = self._each(sql.REVIVE, [{**_revival(one), "outcome": outcome} for one in revivals])
+            return self._each(sql.DELETE_ENDED, [{"id": id_} for id_ in revived])
+
+    def _changed(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
+        """Those that the statement has changed, which wait again."""
+        rows = self._rows(statement, given)
+        leased = [id_ for id_, token in rows if token is not None]
+        hold_waiting(self._store, leased)
+        self._each(sql.TAKE_LEASE, [{"id": id_} for id_ in leased])
+        return {id_ for id_, _ in rows}
+
+    def _ended(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
+        """Those that the statement has recorded, which it deletes."""
+        recorded = self._rows(statement, given)
+        hold(self._store, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
+        return self._each(sql.DELETE_LIVE, [{"id": id_} for id_, _ in recorded])
+
+    def _each(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
+        """The ids that a statement answers with, for one set of parameters after the other."""
+        return {row[0] for row in self._rows(statement, given)}
+
+    def _rows(self, statement: str, given: Iterable[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        return [row for parameters in given for row in self.database.rows(statement, parameters)]
+
+
+def _seen(seen: Seen, now: datetime) -> dict[str, Any]:
+    return {**seen._asdict(), "scheduled_at": text(seen.scheduled_at), "now": text(now)}
+
+
+def _moved(move: Move, now: datetime) -> dict[str, Any]:
+    new = {"new_time": text(move.scheduled_at), "new_queue": move.queue, "new_priority": move.priority}
+    return {**_seen(move.seen, now), **new}
+
+
+def _rewritten(rewrite: Rewrite, now: datetime) -> dict[str, Any]:
+    return {**_seen(rewrite.seen, now), "payload_before": rewrite.before, "payload": rewrite.after}
+
+
+def _revival(revival: Revival) -> dict[str, Any]:
+    return {"id": revival.id, "due": None if revival.scheduled_at is None else text(revival.scheduled_at)}

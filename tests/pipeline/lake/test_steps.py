@@ -12,8 +12,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from delayedq import history
-from delayedq.core.error_records import with_error
-from delayedq.core.fingerprints import last_error
+from delayedq.core.errors import last_error, with_error
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.lake.side_table import RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch
@@ -124,7 +123,7 @@ def test_bad_input_is_one_sentence_and_nothing_is_restored(moved, run, arguments
 
 @ONE_STORE
 def test_too_many_rows_for_one_transaction_are_refused(moved, run, monkeypatch):
-    monkeypatch.setattr("delayedq.pipeline.steps.restore.MOST_ROWS", 2)
+    monkeypatch.setattr("delayedq.pipeline.commands.restore.MOST_ROWS", 2)
     with pytest.raises(CommandError, match="more than 2 rows"):
         run("restore", "--batch", 1)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.pipeline.report.figures import measure
+from delayedq.pipeline.report.tables import measure
 from tests.pipeline.report.histories import NOON, after, ended, frame
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.erlang import Traffic
-from delayedq.pipeline.report.capacity import ALL, Target, curve, plans
-from delayedq.pipeline.report.timing import DAY, HOUR, Window
+from delayedq.core.scaling import Traffic
+from delayedq.pipeline.report.facts import DAY, HOUR, Window
+from delayedq.pipeline.report.tables import ALL, Target, curve, plans
 
 TARGET = Target(seconds=1, share=0.95)
 

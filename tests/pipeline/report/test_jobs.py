@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.pipeline.report.figures import measure, span
 from delayedq.pipeline.report.page import write
+from delayedq.pipeline.report.tables import measure, span
 from tests.pipeline.jobs import jobs
 from tests.pipeline.report.histories import NOON, after, ended, frame
 
@@ -37,8 +37,7 @@ def test_the_span_of_a_history_is_two_jobs(spark, messages):
 
 
 def test_java_compiles_all_of_it(spark, messages):
-    from delayedq.pipeline.report.facts import counted
-    from delayedq.pipeline.report.timing import Window, timed
+    from delayedq.pipeline.report.facts import Window, counted, timed
 
     adaptive = "spark.sql.adaptive.enabled"
     spark.conf.set(adaptive, "false")  # else the plan has no code before it runs

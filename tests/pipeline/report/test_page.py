@@ -11,8 +11,8 @@ import pyarrow.parquet
 import pytest
 
 from delayedq.pipeline.report import charts
-from delayedq.pipeline.report.figures import measure
 from delayedq.pipeline.report.page import render, write
+from delayedq.pipeline.report.tables import measure
 from tests.pipeline.report.histories import NOON, after, ended, frame
 
 MADE_AT = datetime(2013, 4, 1, tzinfo=UTC)

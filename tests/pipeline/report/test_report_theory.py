@@ -10,10 +10,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from delayedq.core.erlang import Traffic
-from delayedq.pipeline.report.capacity import Target
+from delayedq.core.scaling import Traffic
 from delayedq.pipeline.report.facts import ERROR
-from delayedq.pipeline.report.figures import measure, span
+from delayedq.pipeline.report.tables import Target, measure, span
 from delayedq.pipeline.spark.schema import LAKE
 from tests.pipeline.report.simulator import EPOCH, Queue, at, history
 

@@ -7,7 +7,7 @@ from statistics import fmean, quantiles
 
 import pytest
 
-from delayedq.core.erlang import Traffic, chance_to_wait
+from delayedq.core.scaling import Traffic, chance_to_wait
 from tests.pipeline.report.simulator import Queue
 
 #: 60% busy: the nearer a queue is to its limit, the longer its averages take to settle.

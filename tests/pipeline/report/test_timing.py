@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from delayedq.pipeline.report.timing import timed, within
+from delayedq.pipeline.report.facts import timed, within
 from tests.pipeline.report.histories import NOON, after, ended, failure, frame
 
 pytestmark = pytest.mark.usefixtures("spark")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delayedq.pipeline.report.timing import DAY, HOUR, Window
+from delayedq.pipeline.report.facts import DAY, HOUR, Window
 
 SINCE = datetime(2013, 3, 10, 5, 30, tzinfo=UTC)
 

@@ -14,9 +14,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from delayedq.exceptions import DatabaseUnreachable, InvalidOption, SnapshotGone
 from delayedq.models import FinishedMessage, Message
 from delayedq.pipeline.spark import reading
-from delayedq.pipeline.spark.datasource import DelayedQDataSource
 from delayedq.pipeline.spark.reading import MessageReader, read_here, snapshot
 from delayedq.pipeline.spark.schema import MESSAGES
+from delayedq.pipeline.spark.streaming import DelayedQDataSource
 from tests.pipeline.queued import NOON, history, live_messages
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from delayedq.exceptions import InvalidOption, PipelineError
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.spark.datasource import DelayedQDataSource
+from delayedq.pipeline.spark.streaming import DelayedQDataSource
 from tests.pipeline.queued import history
 from tests.pipeline.streams import run_to_the_end
 from tests.router import ChosenDatabase

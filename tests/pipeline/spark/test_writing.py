@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from delayedq.exceptions import InvalidMessage, InvalidOption, LoadFailed
 from delayedq.models import Message
 from delayedq.pipeline.models import Load, LoadStaging
-from delayedq.pipeline.spark.datasource import DelayedQDataSource
+from delayedq.pipeline.spark.streaming import DelayedQDataSource
 from tests.pipeline.queued import AWKWARD, NOON
 from tests.store.given import claim, message, succeed
 

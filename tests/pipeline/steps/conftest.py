@@ -15,6 +15,6 @@ def lake(spark, tmp_path):
 @pytest.fixture
 def archiving(spark, store, address, lake):
     """Makes an `Archiving` of this database and lake. here=None: Spark's workers read and delete, not this process."""
-    from delayedq.pipeline.steps.archive import Archiving
+    from delayedq.pipeline.commands.archive import Archiving
 
     return lambda **changes: Archiving(spark, store, address, lake.path, **{"here": address} | changes)

@@ -11,10 +11,10 @@ from django.db import DatabaseError
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.books import source_of
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.connecting import connect
-from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.archives import END_CONNECTIONS, ONE_DATABASE, Killed, archived, die_at, forget_lease
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 
@@ -197,7 +197,9 @@ def test_two_archives_at_once_don_t_touch_the_same_batch(archiving, lake):
 @ONE_DATABASE
 @pytest.mark.parametrize("state", [ArchiveState.PLANNED, ArchiveState.WRITTEN, ArchiveState.VERIFIED])
 def test_an_archive_that_lost_its_lease_changes_nothing_any_more(archiving, lake, state, monkeypatch):
-    monkeypatch.setattr("delayedq.pipeline.steps.archive.LEASE", timedelta(hours=1))  # it does not come back by renewal
+    monkeypatch.setattr(
+        "delayedq.pipeline.commands.archive.LEASE", timedelta(hours=1)
+    )  # it does not come back by renewal
     history(10)
     taken = []
 

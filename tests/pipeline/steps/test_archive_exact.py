@@ -11,11 +11,11 @@ from py4j.protocol import Py4JNetworkError
 
 from delayedq.exceptions import ArchiveFailed, LakeDamaged, LakeUnusable
 from delayedq.models import FinishedMessage, Outcome
+from delayedq.pipeline.commands.lake import run_check
+from delayedq.pipeline.commands.restore import run_restore
 from delayedq.pipeline.lake.damage import damaged
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
-from delayedq.pipeline.steps.lake import run_check
-from delayedq.pipeline.steps.restore import run_restore
 from delayedq.store import operator_store
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
 from tests.pipeline.given import NOW, finished, history, ids

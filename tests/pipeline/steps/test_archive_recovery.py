@@ -9,9 +9,9 @@ import pytest
 
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed, LakeUnusable
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
-from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.archives import ONE_STORE, Killed, archived, die_at
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 

@@ -9,7 +9,7 @@ import pytest
 
 from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage
-from delayedq.pipeline.lake.snapshot import MESSAGES
+from delayedq.pipeline.lake.table import MESSAGES
 from delayedq.pipeline.spark.compacting import compact
 from delayedq.pipeline.spark.session import SEMANTICS, spark_session
 from tests.pipeline.archives import ONE_STORE

@@ -15,10 +15,10 @@ from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage, FlowStep, Message, RecordedStep
 from delayedq.models import Flow as Row
 from delayedq.pipeline.books import source_of
+from delayedq.pipeline.commands.archive import SideRows
 from delayedq.pipeline.lake.side_table import Flows, RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.spark import archive
-from delayedq.pipeline.steps.side_rows import SideRows
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
 from delayedq.store.steps import forget_steps

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
-from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.archives import ONE_STORE
 from tests.pipeline.given import NOW, history, ids
 from tests.pipeline.lake.engines import polars

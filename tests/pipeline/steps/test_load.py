@@ -14,8 +14,8 @@ from pyarrow import parquet
 from delayedq.core.serialization import load_call
 from delayedq.exceptions import InvalidOption
 from delayedq.models import Message
+from delayedq.pipeline.commands.load import Mapped, recipe_of
 from delayedq.pipeline.models import Load
-from delayedq.pipeline.steps.recipe import Mapped, recipe_of
 
 ONE_DATABASE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 

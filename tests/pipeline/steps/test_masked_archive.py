@@ -9,7 +9,7 @@ from delayedq.core.masking import MASKED
 from delayedq.exceptions import InvalidMessage
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.archived import send_again
-from delayedq.pipeline.steps.archive import Archiving
+from delayedq.pipeline.commands.archive import Archiving
 from tests.app.tasks import echo, pay
 from tests.pipeline.given import DAY, NOW, finished
 

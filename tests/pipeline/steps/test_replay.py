@@ -9,9 +9,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from delayedq.models import Message
+from delayedq.pipeline.commands import replay as replaying
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.models import Load, ReplayedMessage
-from delayedq.pipeline.steps import replay as replaying
-from delayedq.pipeline.steps.archive import Archiving
 from delayedq.store.protocol import Offer
 from tests.pipeline.given import DAY, NOW, finished
 

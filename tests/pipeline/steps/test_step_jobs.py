@@ -6,10 +6,10 @@ import pytest
 from django.core.management import call_command
 
 from delayedq.models import FinishedMessage, Message
+from delayedq.pipeline.commands.view import viewed
 from delayedq.pipeline.opening import Pipeline
-from delayedq.pipeline.report.figures import measure, span
-from delayedq.pipeline.report.timing import COLUMNS
-from delayedq.pipeline.steps.view import viewed
+from delayedq.pipeline.report.facts import COLUMNS
+from delayedq.pipeline.report.tables import measure, span
 from tests.pipeline.archives import ONE_STORE
 from tests.pipeline.given import NOW, history
 from tests.pipeline.jobs import jobs

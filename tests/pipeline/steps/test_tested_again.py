@@ -7,11 +7,11 @@ import json
 import pytest
 
 from delayedq.models import FinishedMessage
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.spark.lake import Lake
 from delayedq.pipeline.spark.measuring import measured
-from delayedq.pipeline.steps.archive import Archiving
 from delayedq.testing import clock, replay, run_due
-from delayedq.testing.history_files import open_history
+from delayedq.testing.replay import open_history
 from tests.app import tasks
 from tests.pipeline.given import DAY, NOW
 

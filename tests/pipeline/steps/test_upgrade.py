@@ -10,9 +10,9 @@ from django.core.management import CommandError, call_command
 from pyspark.sql import functions as F
 
 from delayedq.models import FinishedMessage
-from delayedq.pipeline.lake.columns import VERSION
+from delayedq.pipeline.commands import lake as upgrade
+from delayedq.pipeline.lake.table import VERSION
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.steps import upgrade
 from tests.pipeline.archives import ONE_STORE, Killed, archived
 from tests.pipeline.given import NOW, finished, history
 from tests.pipeline.given import ids as ids_of_table

@@ -11,11 +11,11 @@ import pytest
 
 from delayedq.exceptions import ArchiveFailed
 from delayedq.pipeline.books import source_of
+from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.lake import Lake, Place
 from delayedq.pipeline.spark.schema import LAKE
-from delayedq.pipeline.steps.archive import Archiving
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 
 CHANGES = {

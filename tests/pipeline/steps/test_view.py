@@ -11,11 +11,11 @@ from django.db import connections
 from delayedq.history import read
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
+from delayedq.pipeline.commands.archive import Archiving
+from delayedq.pipeline.commands.view import viewed
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.opening import Pipeline
 from delayedq.pipeline.spark import register
-from delayedq.pipeline.steps.archive import Archiving
-from delayedq.pipeline.steps.view import viewed
 from tests.pipeline.given import NOW, history
 
 ONE_STORE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from delayedq.pipeline.commands.view import viewed
 from delayedq.pipeline.opening import Pipeline
 from delayedq.pipeline.spark import reading, register
 from delayedq.pipeline.spark.schema import LAKE
-from delayedq.pipeline.steps.view import viewed
 from tests.pipeline.given import history
 
 

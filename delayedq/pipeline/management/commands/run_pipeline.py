@@ -1,4 +1,4 @@
-"""`manage.py run_pipeline`: its arguments; what they do is in `delayedq.pipeline.steps`."""
+"""`manage.py run_pipeline`: its arguments; what they do is in `delayedq.pipeline.commands`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from delayedq.exceptions import PipelineError
 from delayedq.extras import is_about_an_extra, told
 from delayedq.management.arguments import positive
 from delayedq.management.migrations import MigratedCommand
-from delayedq.pipeline.management import lake_arguments
+from delayedq.pipeline.management import values
 from delayedq.pipeline.management.values import day, duration, moment, pair, positive_number, share
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ class Command(MigratedCommand):
         _add_replay(
             steps.add_parser("replay", parents=[place], help="Send messages of the lake and the database again.")
         )
-        lake_arguments.add_steps(steps, place, lake)
+        values.add_steps(steps, place, lake)
 
     def handle(self, *, step: str, **options: Any) -> None:
         try:
-            from delayedq.pipeline import steps  # what they need is an extra
+            from delayedq.pipeline import commands  # what they need is an extra
 
-            steps.run(step, options, self._tell)
+            commands.run(step, options, self._tell)
         except PipelineError as error:
             raise CommandError(str(error)) from error
         except ImportError as error:
