@@ -25,7 +25,7 @@ def leave_failures_to_us(record: logging.LogRecord) -> bool:
 
 
 def leave_tasks_to_us(record: logging.LogRecord) -> bool:
-    """A filter for the same logger: each attempt has one line of ours (`worker.lines`), and failures a traceback."""
+    """A filter for the same logger: each attempt has one line of ours (`worker.logs`), and failures a traceback."""
     return record.funcName not in {"log_task_started", "log_task_finished"}
 
 

@@ -42,6 +42,8 @@ NO_PARAMETERS = SimpleNamespace(params={})
 FORGET = ("SELECT pg_stat_force_next_flush()", "SELECT 1", "SELECT pg_stat_reset()")
 #: Folders with the longest tests begin first: else one process still runs them when the others are done.
 LONGEST = ["pipeline", "browser", "example", "worker"]
+#: Here the pages and the words are tested; what they ask of each database, in `operations` and `store`.
+SAME_EVERYWHERE = {"admin", "desk", "management"}
 
 
 # Databases
@@ -242,6 +244,17 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_configure(config):
+    """Without arguments, pytest leaves out what is slow. A folder or a file that is named runs whole."""
+    if is_default(config):
+        config.option.markexpr = "not slow"
+    _write_bytecode(config)
+
+
+def is_default(config):
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.markexpr
+
+
+def _write_bytecode(config):
     """Tests start hundreds of processes; each compiles Django and all else again if Python may write no bytecode.
 
     That takes 0.9 of the 1.4 seconds of processor time that `run_workers` needs to start. So it is written, but not
@@ -275,11 +288,14 @@ def pytest_runtest_makereport():
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with what takes long, and mark what needs the extra `mysql`, for `pytest -m`."""
+    """Begin with what takes long, and mark what needs the extra `mysql`, and what is slow, for `pytest -m`."""
     items.sort(key=_turn)
     for test in items:
-        if "mariadb" in test.fixturenames or "mariadb" in getattr(test, "callspec", NO_PARAMETERS).params.values():
+        parameters = getattr(test, "callspec", NO_PARAMETERS).params.values()
+        if "mariadb" in test.fixturenames or "mariadb" in parameters:
             test.add_marker("mariadb")
+        if "postgresql" in parameters and _folder(test) in SAME_EVERYWHERE:
+            test.add_marker("slow")
 
 
 def pytest_collection_finish():
@@ -288,12 +304,18 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+def _folder(test):
+    return test.path.relative_to(Path(__file__).parent).parts[0]
+
+
 def _turn(test):
-    folder = test.path.relative_to(Path(__file__).parent).parts[0]
+    folder = _folder(test)
     return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Say what was not tested for want of something that can be installed."""
+    """Say what was not tested: what is slow, and what lacks something that can be installed."""
+    if terminalreporter.config.option.markexpr == "not slow":
+        terminalreporter.write_line("Slow tests were left out; `pytest -m slow` runs them.", yellow=True)
     for line in summary(terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(line, yellow=True)

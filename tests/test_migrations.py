@@ -8,41 +8,13 @@ import sys
 import pytest
 from django.db import connections
 
+pytestmark = pytest.mark.slow
+
 MIGRATE = ["-m", "django", "migrate"]
 CORE = "delayedq"
 PIPELINE = "delayedq_pipeline"
 OFFER = "DelayedQueue('contacts').offer_or_update('a', 1)"
 POLL = "assert DelayedQueue('contacts').try_poll().payload == 1"
-#: A process of the version before opens an item before the migration, after it, and after the way back.
-DESK = """
-from django.core.management import call_command
-from django.db import connection
-from django.db.migrations.loader import MigrationLoader
-from django.utils.timezone import now
-from delayedq.desk.models import Item
-from delayedq.desk.rounds import let_wait
-from delayedq.store import default_store
-
-def migrate(name):
-    call_command("migrate", "delayedq_desk", name, verbosity=0)
-
-def open_as_before(number):
-    before = MigrationLoader(connection).project_state([("delayedq_desk", "0006_attachments")]).apps
-    before.get_model("delayedq_desk", "Item").objects.create(
-        message_id=number, queue="refunds", kind="k", mode="people", opened_at=now(), until=now(), state="assigned"
-    )
-
-migrate("0006")
-open_as_before(1)
-migrate("0007")
-open_as_before(2)
-assert let_wait(default_store()) == (2, None)
-migrate("0006")
-open_as_before(3)
-migrate("0007")
-assert let_wait(default_store()) == (1, None)
-assert set(Item.objects.values_list("message_id", "escalated_from")) == {(1, None), (2, None), (3, None)}
-"""
 
 
 @pytest.fixture
@@ -106,11 +78,6 @@ def test_c9_messages_outlive_an_upgrade_of_the_schema(new):
     assert "Applying delayedq_pipeline.0001_initial... OK" in migrate(new, PIPELINE)
     use(new, POLL)
     assert "No migrations to apply" in migrate(new, PIPELINE)
-
-
-def test_c9_items_of_the_desk_outlive_an_upgrade_and_the_way_back(new):
-    migrate(new)
-    use(new, DESK)
 
 
 # A database that was not migrated

@@ -20,6 +20,8 @@ from delayedq.extras import told
 from delayedq.store import requirements, store_for
 from tests.test_checks import messages
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 #: `manage.py` where some packages are not installed.
 WITHOUT = """

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.conftest import is_default
 from tests.conftest import pytest_xdist_auto_num_workers as processes_for
 
 FILE = str(Path(__file__))
@@ -38,6 +39,18 @@ def test_the_whole_suite_is_a_folder(pytestconfig):
 
     assert names
     assert processes_for(SimpleNamespace(args=[str(pytestconfig.rootpath / name) for name in names])) > 1
+
+
+@pytest.mark.parametrize(
+    ("source", "marks", "is_quick"), [("TESTPATHS", "", True), ("TESTPATHS", "slow", False), ("ARGS", "", False)]
+)
+def test_slow_tests_are_left_out_unless_something_is_named(source, marks, is_quick):
+    given = SimpleNamespace(args_source=pytest.Config.ArgsSource[source], option=SimpleNamespace(markexpr=marks))
+    assert is_default(given) == is_quick
+
+
+def test_ci_runs_what_is_left_out():
+    assert 'pytest -m "mariadb or spark or slow"' in Path(".ci/run").read_text()
 
 
 def test_a_process_that_a_test_starts_finds_what_it_imports_compiled():

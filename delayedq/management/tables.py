@@ -1,30 +1,22 @@
-"""Tables of schedules and their ticks, for a terminal or, with lines of any length, for a file.
-
-With colours if rich is installed (the extra `cli`), else in plain text.
-"""
+"""Tables of schedules and their ticks, for a terminal or, with lines of any length, for a file."""
 
 from __future__ import annotations
 
 from datetime import UTC
-from importlib.util import find_spec
 from itertools import islice
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from delayedq.operations.schedules import changes, describe, disabled_by_hand, zone_of
 from delayedq.operations.wording import grouped
 from delayedq.store import default_store
-
-if TYPE_CHECKING or find_spec("rich"):
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-else:
-    from delayedq.management.plain import SIMPLE_HEAD, Console, Table, Text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -47,6 +47,10 @@ class Migration(migrations.Migration):
                 ("name", models.CharField(max_length=200)),
                 ("policy", models.CharField(default="stop", max_length=10)),
                 ("created_at", models.DateTimeField(verbose_name="created")),
+                (
+                    "deadline",
+                    models.DurationField(blank=True, help_text="Counts from its start, and from each retry.", null=True),
+                ),
                 ("deadline_at", models.DateTimeField(blank=True, null=True, verbose_name="deadline")),
                 ("stopped_at", models.DateTimeField(blank=True, null=True, verbose_name="cancelled")),
                 ("ended_at", models.DateTimeField(blank=True, db_index=True, null=True, verbose_name="ended")),
@@ -520,6 +524,18 @@ class Migration(migrations.Migration):
                 ),
                 ("due_at", models.DateTimeField()),
                 ("lease_token", models.BigIntegerField(default=0)),
+                (
+                    "held_until",
+                    models.DateTimeField(blank=True, help_text="It is taken at least until then.", null=True),
+                ),
+            ],
+            options={"default_permissions": ()},
+        ),
+        migrations.CreateModel(
+            name="ExpiringResult",
+            fields=[
+                ("message_id", models.BigIntegerField(primary_key=True, serialize=False)),
+                ("expires_at", models.DateTimeField(db_index=True)),
             ],
             options={"default_permissions": ()},
         ),

@@ -59,7 +59,7 @@ class CronSchedule(models.Model):
 class CronSettings(models.Model):
     """The schedules in the settings of some workers. Of two that define the same one, the newer (higher id) decides.
 
-    One row, with an empty digest, is that of all workers: see `cron.deployed`.
+    One row, with an empty digest, is that of all workers: see `cron.beat`.
     """
 
     digest = models.CharField(max_length=HASH_LENGTH, unique=True)

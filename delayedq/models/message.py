@@ -300,7 +300,7 @@ class FinishedMessage(StoredCall, models.Model):
     result = models.TextField(null=True, blank=True, help_text="JSON.")
     errors = models.TextField(null=True, blank=True, help_text="JSON: one record per failed attempt.")
 
-    # Of dead letters alone: see `core.fingerprints`.
+    # Of dead letters alone: see `core.errors`.
     error = models.CharField(max_length=LINE_LENGTH, null=True, blank=True, help_text="The last error in one line.")
     fingerprint = models.BigIntegerField(null=True, blank=True, help_text="What alike errors share.")
 

@@ -1,7 +1,7 @@
 """The dead letters grouped by error: how many of each, since when, how often lately; a bounded look, however many.
 
 A group is what shares a fingerprint: the class of the last error, and its first line without its values
-(`core.fingerprints`).
+(`core.errors`).
 """
 
 from __future__ import annotations

@@ -297,7 +297,7 @@ def _each(part: str, groups: int) -> str:
     return " UNION ALL ".join(part.format(n=n) for n in range(groups))
 
 
-# The dead letters by what they failed of: groups of those that share a fingerprint (`core.fingerprints`).
+# The dead letters by what they failed of: groups of those that share a fingerprint (`core.errors`).
 
 
 class Extent(NamedTuple):

@@ -389,7 +389,7 @@ class OperatorStore(ABC):
 
 
 def wanted_of(parameters: dict[str, Any]) -> list[str]:
-    """What `keyset_scans_sql.lane` is asked for, by the parameters of a keyset scan."""
+    """What `lane` is asked for, by the parameters of a keyset scan."""
     return [name for name in LIVE if parameters[name] is not None]
 
 

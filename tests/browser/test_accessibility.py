@@ -26,7 +26,7 @@ from tests.flows.given import fails, run
 from tests.store.given import LEASE, message
 from tests.store.test_worker_registry import worker
 
-pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
 
 ROOT = "/admin/delayedq/"
 PAGES = {
@@ -136,7 +136,7 @@ STEPS = {"confirmation": confirmation, "pane": pane}
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.timeout(600)
 def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids, name):
-    window, theme, language = READERS[name]
+    window, theme, language, rules = READERS[name]
     context = chromium.new_context(
         base_url=server, viewport=window, color_scheme=theme, locale=language, reduced_motion="reduce"
     )
@@ -151,7 +151,7 @@ def test_each_page_can_be_read_and_used_by_everybody(chromium, server, axe, ids,
         else:
             STEPS[title](page)
         (folder / f"{title}.png").write_bytes(page.screenshot(full_page=title not in STEPS))
-        if found := problems(page, axe):
+        if found := problems(page, axe, rules):
             wrong[title] = found
     context.close()
     assert wrong == {}

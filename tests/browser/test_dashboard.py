@@ -6,7 +6,7 @@ from django.utils import timezone
 from tests.browser.conftest import LOOKS
 from tests.browser.given import a_busy_site
 
-pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
 
 
 def test_the_dashboard_draws_its_charts_with_their_tables(site):

@@ -17,6 +17,8 @@ from tests.browser.conftest import PATIENCE, SCREENSHOTS, log_in
 from tests.browser.site import pass_seconds, stop_clock
 from tests.desk.given import ALL, QUEUE, opened, person, refund, reviewed
 
+pytestmark = pytest.mark.slow
+
 sqlite = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
 DESK, ADMIN = "/desk/", "/admin/delayedq_desk/item/desk/"
@@ -94,7 +96,7 @@ def refused(page, root, items):
 @pytest.mark.parametrize("name", READERS)
 @pytest.mark.timeout(600)
 def test_each_page_of_the_desk_can_be_read_and_used_by_everybody(browser, axe, ann, items, name):
-    window, theme, language = READERS[name]
+    window, theme, language, rules = READERS[name]
     page = browser(ann, viewport=window, color_scheme=theme, locale=language)
     ann.is_superuser = True
     ann.save()
@@ -104,11 +106,11 @@ def test_each_page_of_the_desk_can_be_read_and_used_by_everybody(browser, axe, a
     for root, title in visits:
         assert page.goto(root + PAGES[title].format(**items)).status == 200, title
         (folder / f"desk-{title}{'-admin' * (root == ADMIN)}.png").write_bytes(page.screenshot(full_page=True))
-        if found := problems(page, axe):
+        if found := problems(page, axe, rules):
             wrong[root + title] = found
     if language == "en":
         refused(page, DESK, items)
-        if found := problems(page, axe):
+        if found := problems(page, axe, rules):
             wrong["refused"] = found
     assert wrong == {}
 

@@ -10,7 +10,7 @@ from django.utils import timezone
 from tests.browser.site import MessagesPage, pass_seconds, stop_clock
 from tests.store.given import message
 
-pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
 
 
 def offer(store, key):

@@ -15,7 +15,7 @@ from tests.browser.given import a_busy_site
 from tests.browser.site import EditsPage, EndedPage, HistoryPage, LoginPage, MessagePage, MessagesPage, Page, Site
 from tests.store.given import message
 
-pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
 
 TRACEBACK = "Traceback (most recent call last):\n" + '  File "/app/flights/tasks.py", line 12, in remind\n' * 6 + "Busy"
 ERRORS = json.dumps(

@@ -14,7 +14,7 @@ from delayedq.testing import run_due
 from example_project.flights.models import Flight
 from tests.browser.site import pass_seconds, stop_clock
 
-pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
 
 
 @pytest.fixture

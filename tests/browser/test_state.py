@@ -17,7 +17,7 @@ from tests.cron.given import beat_at, claim_due
 from tests.store.given import LEASE, fail, message, settle, succeed
 from tests.store.test_worker_registry import worker
 
-pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["sqlite"], indirect=True)]
 
 TASK = {"task": "tests.app.tasks.mark", "args": ["x"]}
 CRON = {

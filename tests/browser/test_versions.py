@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = '<!doctype html><html lang="en"><head><title>{0}</title></head><body><h1>{0}</h1></body></html>'
 

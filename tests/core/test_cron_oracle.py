@@ -10,6 +10,8 @@ import pytest
 from delayedq.core.cron import Cron, ticks
 from tests.core.oracle import Year, expressions
 
+pytestmark = pytest.mark.slow
+
 EXPRESSIONS = expressions(320, seed=2013)
 #: Each with what happens to its clock.
 YEARS = {

@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 
 from delayedq import Limit, desk
-from delayedq.desk import automation_page, desk_task
+from delayedq.desk import desk_task, trend
 from delayedq.desk.agreement import Agreement, drawn
 from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import Automation, Item, State
@@ -166,17 +166,15 @@ def test_what_happened_by_period():
         set_mode("automatic")
         opened()
         now = time.advance(hours=1)
-        days = automation_page.by_task(desk.items(QUEUE), now, count=3)[refund.module_path]
-        (both,) = automation_page.by_task(desk.items(QUEUE), now, step=automation_page.WEEK, count=1)[
-            refund.module_path
-        ]
+        days = trend.by_task(desk.items(QUEUE), now, count=3)[refund.module_path]
+        (both,) = trend.by_task(desk.items(QUEUE), now, step=trend.WEEK, count=1)[refund.module_path]
     assert [day.done for day in days] == [0, 3, 4]
     _, people, handler = days
     assert (people.agreement, people.handler, people.people) == (Agreement(2, 3), Agreement(1, 1), Agreement(0, 1))
     assert (people.share_automated, people.by_people, people.seconds) == (0.0, 3, 3600.0)
     assert (handler.reviewed, handler.errors, handler.share_automated) == (3, 1, 0.25)
     assert handler.saved == timedelta()
-    assert both == sum(days, automation_page.Period(both.begin))
+    assert both == sum(days, trend.Period(both.begin))
     assert both.saved == timedelta(minutes=20)
 
 
@@ -185,12 +183,12 @@ def test_what_was_decided_before_and_after_is_in_no_period(store):
         set_mode("automatic")
         opened()
         now = time.advance(days=2)
-        assert automation_page.by_task(desk.items(), now, count=1) == {}
-        assert automation_page.by_task(desk.items(), START, count=1) == {}
-        (day,) = automation_page.by_task(desk.items(), START + timedelta(seconds=1), count=1)[refund.module_path]
+        assert trend.by_task(desk.items(), now, count=1) == {}
+        assert trend.by_task(desk.items(), START, count=1) == {}
+        (day,) = trend.by_task(desk.items(), START + timedelta(seconds=1), count=1)[refund.module_path]
         assert day.done == 1
     with pytest.raises(ValueError, match="a step and a count above 0"):
-        automation_page.by_task(desk.items(), now, count=0)
+        trend.by_task(desk.items(), now, count=0)
 
 
 def test_the_share_falls_by_itself_when_a_handler_becomes_worse_and_rises_again():

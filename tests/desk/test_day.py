@@ -18,7 +18,7 @@ from django.db import models
 
 from delayedq import desk
 from delayedq.core.scaling import Traffic, chance_to_wait
-from delayedq.desk import automation_page, figures
+from delayedq.desk import figures, trend
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
 from delayedq.desk.models import DeskQueue, Item
 from delayedq.desk.visits import measured
@@ -144,7 +144,7 @@ def test_the_figures_of_a_day_are_those_of_closed_forms():
 def assert_figures(day, end, total, automated):
     """The pages say so."""
     kind, by_people = claim.module_path, total - automated
-    (all_day,) = automation_page.by_task(Item.objects.all(), end, step=timedelta(hours=24), count=1)[kind]
+    (all_day,) = trend.by_task(Item.objects.all(), end, step=timedelta(hours=24), count=1)[kind]
     assert (all_day.done, all_day.automated, all_day.by_people) == (total, automated, by_people)
     assert (all_day.agreed, all_day.compared) == (sum(day.compared), len(day.compared))
     assert all_day.seconds == sum(day.lengths)

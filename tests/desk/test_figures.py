@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from delayedq import desk
-from delayedq.desk import automation_page, figures
+from delayedq.desk import automation_page, figures, trend
 from delayedq.desk.agreement import Agreement
 from delayedq.desk.figures import PersonFigures
 from delayedq.desk.models import Automation, Item
@@ -177,11 +177,11 @@ def test_no_trend_goes_back_behind_what_is_still_stored(store, settings):
         forget_closed(store)
         assert Item.objects.closed().count() == 2, "the comparison is kept"
         now = time.advance(hours=1)
-        days = automation_page.by_task(desk.items(), now)[refund.module_path]
+        days = trend.by_task(desk.items(), now)[refund.module_path]
         assert [(day.begin, day.done) for day in days] == [
             (now - timedelta(days=3), 0), (now - timedelta(days=2), 0), (now - timedelta(days=1), 1),
         ]  # fmt: skip
-        (week,) = automation_page.by_task(desk.items(), now, step=automation_page.WEEK, count=2)[refund.module_path]
+        (week,) = trend.by_task(desk.items(), now, step=trend.WEEK, count=2)[refund.module_path]
         assert (week.begin, week.share_automated) == (now - timedelta(days=3), 1.0)
         page = signed_in(ann).get("/desk/automation/").content.decode()
     assert "in 3 days" in page

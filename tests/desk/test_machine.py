@@ -20,6 +20,8 @@ from delayedq.store import store_for
 from delayedq.testing import clock, run_due
 from tests.desk.given import ALL, PAID, person, refund, reviewed
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
 SETTINGS = settings(
     max_examples=int(EXAMPLES or 40),

@@ -19,7 +19,7 @@ from delayedq.models import Message
 from delayedq.tasks import registered
 from tests.desk.given import ALL, QUEUE, person, refund
 
-pytestmark = pytest.mark.urls("tests.desk.urls")
+pytestmark = [pytest.mark.slow, pytest.mark.urls("tests.desk.urls")]
 FEW = 1_000
 #: By database: PostgreSQL rightly sorts hundreds of rows rather than following an index.
 MANY = {"postgresql": 10_000, "mysql": 5_000, "sqlite": 5_000}

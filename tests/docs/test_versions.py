@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # two sites are built, beside other tests
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]  # two sites are built, beside other tests
 
 ROOT = Path(__file__).parents[2]
 NAMED = ["-c", "user.name=tests", "-c", "user.email=tests@example.org", "-c", "commit.gpgsign=false"]

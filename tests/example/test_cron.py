@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from django.test import Client
     from pytest_django.fixtures import SettingsWrapper
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NEW_YORK = ZoneInfo("America/New_York")
 ALL_SCHEDULES = example.DELAYEDQ["CRON"]

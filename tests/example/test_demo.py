@@ -24,6 +24,8 @@ from delayedq.models import CronTick
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 
 #: Seconds for the replay of a day; if the machine is too slow, the next value is tried.

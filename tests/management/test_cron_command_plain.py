@@ -1,25 +1,17 @@
-"""`manage.py delayedq cron` without the extra `cli`: the same cells, in plain text."""
+"""`manage.py delayedq cron` without the extra `cli`: the same cells, but for expressions in words."""
 
 from __future__ import annotations
 
 import sys
-from importlib import reload
 
 import pytest
 
-from delayedq.management import plain, tables
 from tests.management.given import REPORT, SWEEP, cron, rows
 
 
 @pytest.fixture(autouse=True)
 def _without_the_extra(monkeypatch):
-    with monkeypatch.context() as patch:
-        for package in ("rich", "cron_descriptor"):
-            patch.setitem(sys.modules, package, None)
-        reload(tables)
-        assert tables.Table is plain.Table
-        yield
-    reload(tables)
+    monkeypatch.setitem(sys.modules, "cron_descriptor", None)
 
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -53,36 +45,3 @@ def test_without_schedules_it_says_so(now, schedules):
     schedules()
 
     assert cron("list").startswith("There are no schedules")
-
-
-def columns(table, width):
-    console = plain.Console(file=None, width=width)
-    return console.measure(table, options=console.options.update(max_width=9)).maximum
-
-
-def test_cells_of_several_lines_stay_below_each_other():
-    table = plain.Table(box=plain.SIMPLE_HEAD, leading=1)
-    for title in ("name", "when"):
-        table.add_column(title)
-    table.add_row(plain.Text("a", "bold"), plain.Text("\n").join([plain.Text("one"), plain.Text("two")]))
-    table.add_row("second name")
-
-    assert table.lines() == [
-        "name          when",
-        "------------------",
-        "a             one",
-        "              two",
-        "",
-        "second name",
-    ]
-    assert columns(table, 80) == 18
-
-
-def test_a_grid_has_no_titles():
-    grid = plain.Table.grid(padding=(0, 2))
-    grid.add_column(style="dim")
-    grid.add_column()
-    grid.add_row("task", "x")
-    grid.add_row()
-    grid.add_row("when", "y")
-    assert grid.lines() == ["task  x", "", "when  y"]

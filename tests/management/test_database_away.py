@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 NOBODY = {"DATABASE_URL": "postgres://nobody@127.0.0.1:1/nothing"}
 
 

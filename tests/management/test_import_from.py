@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 
 import pytest
 from django.db import connections
 
-SETUP = "import django; django.setup()\n"
+from tests.template import TEMPLATES
+
+pytestmark = pytest.mark.slow
+
 MARK = "tests.app.tasks.mark"
+#: PostgreSQL, once it has a database that was migrated, to be copied.
+MIGRATED = set()
 THERE = "tests.management.framework_tasks"
 READ = """
 import json
@@ -112,7 +116,6 @@ app.configure_task("tests.app.tasks.mark", allow_unknown=True, queueing_lock="ta
 ZONE = """
 from django.conf import settings
 settings.Q_CLUSTER["time_zone"] = "Europe/Berlin"
-import django; django.setup()
 from datetime import UTC, datetime
 from django.core.management import call_command
 from django_q.models import Schedule
@@ -125,41 +128,65 @@ call_command("delayedq", "import-from", "django-q2")
 """
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Of the databases in files: each test gets a copy of the one that was migrated, at one address."""
+    return tmp_path_factory.mktemp("moved")
+
+
 @pytest.fixture
-def project(alias, environment, tmp_path):
-    """Runs Python, or the command, in a project of its own on an empty database."""
+def project(alias, environment, folder):
+    """Runs a command, or Python, in a project of its own, on a database as its migrations leave it."""
     connection = connections[alias]
-    url = f"sqlite:///{tmp_path}/moved.sqlite3"
+    empty, moved = folder / "empty.sqlite3", folder / "moved.sqlite3"
+    url = f"sqlite:///{moved}"
     if connection.vendor != "sqlite":
-        with connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE moved")
         url = environment["DATABASE_URL"].replace(f"/{connection.settings_dict['NAME']}?", "/moved?")
     own = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.management.frameworks_settings", "COLUMNS": "300"}
 
-    def run(*arguments, status=0):
-        done = subprocess.run(
-            [sys.executable, *arguments], env=environment | own, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == status, done.stderr
-        return done.stdout if status == 0 else done.stderr
+    def run(*words, status=0):
+        process = TEMPLATES.start([*words], environment | own)
+        output, _ = process.communicate()
+        assert process.returncode == status, output
+        return output
 
-    run("-m", "django", "migrate", "-v", "0")
-    yield run
-    if connection.vendor != "sqlite":
+    def execute(statement):
         with connection.cursor() as cursor:
-            cursor.execute("DROP DATABASE moved")
+            cursor.execute(statement)
+
+    if connection.vendor == "sqlite":
+        moved.unlink(missing_ok=True)
+        if empty.exists():
+            shutil.copy(empty, moved)
+        else:
+            run("migrate", "-v", "0")
+            shutil.copy(moved, empty)
+        yield run
+    else:
+        execute("CREATE DATABASE moved" + " TEMPLATE moved_empty" * (connection.vendor in MIGRATED))
+        if connection.vendor not in MIGRATED:
+            run("migrate", "-v", "0")
+        if connection.vendor == "postgresql" and not MIGRATED:
+            execute("CREATE DATABASE moved_empty TEMPLATE moved")
+            MIGRATED.add(connection.vendor)
+        yield run
+        execute("DROP DATABASE moved")
 
 
 def import_from(project, origin, *flags, status=0):
-    return project("-m", "django", "delayedq", "import-from", origin, *flags, status=status)
+    return project("delayedq", "import-from", origin, *flags, status=status)
+
+
+def code(project, text):
+    return project("shell", "--verbosity", "0", "--command", text)
 
 
 def messages(project):
-    return json.loads(project("-c", SETUP + READ))
+    return json.loads(code(project, READ))
 
 
 def schedules(project):
-    return json.loads(project("-c", SETUP + SCHEDULES))
+    return json.loads(code(project, SCHEDULES))
 
 
 def row(output, *words):
@@ -169,7 +196,7 @@ def row(output, *words):
 
 
 def test_what_waits_in_django_tasks_db_is_moved_and_the_rest_stays(project):
-    project("-c", SETUP + TASKS_DB)
+    code(project, TASKS_DB)
     which = ("--task", f"{THERE}.in_tasks_db={MARK}")
     assert "would be moved" in row(import_from(project, "django-tasks-db", "--dry-run", *which), " 2 ")
     assert messages(project) == []
@@ -188,12 +215,12 @@ def test_what_waits_in_django_tasks_db_is_moved_and_the_rest_stays(project):
     assert "moved" not in again, "what was moved is there no more"
     assert len(messages(project)) == 2
     left = "from django_tasks_db.models import *; print(sorted(DBTaskResult.objects.values_list('status', flat=True)))"
-    assert project("-c", SETUP + left) == "['READY', 'RUNNING']\n"
+    assert code(project, left) == "['READY', 'RUNNING']\n"
 
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_what_waits_in_django_ox_is_moved_with_its_attempts_and_its_schedules_are_copied(project):
-    project("-c", SETUP + OX)
+    code(project, OX)
     which = ("--task", f"{THERE}.in_ox={MARK}", "--task", f"mark={MARK}")
     would = import_from(project, "django-ox", "--dry-run", *which)
     assert "would be imported" in row(would, "nightly")
@@ -219,7 +246,7 @@ def test_what_waits_in_django_ox_is_moved_with_its_attempts_and_its_schedules_ar
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
-    project("-c", SETUP + DJANGO_Q)
+    code(project, DJANGO_Q)
     assert "would be moved" in import_from(project, "django-q2", "--dry-run")
     assert messages(project) == []
     told = import_from(project, "django-q2", "--task", f"{THERE}.in_django_q={MARK}")
@@ -261,12 +288,12 @@ def test_what_waits_in_django_q_is_moved_and_its_schedules_are_copied(project):
     assert "imported" not in again
     assert "moved" not in again
     held = "from django_q.models import *; print(OrmQ.objects.count())"
-    assert project("-c", SETUP + held) == "3\n", "the held one, the hooked one and the spoiled one"
+    assert code(project, held) == "3\n", "the held one, the hooked one and the spoiled one"
 
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_local_times_of_django_q_are_in_its_own_time_zone_if_it_has_one(project):
-    told = project("-c", ZONE)
+    told = code(project, ZONE)
     assert "30 16 * * * Europe/Berlin" in row(told, "daily ", "imported")
     times = {name: (one.get("cron"), one.get("timezone")) for name, one in schedules(project).items()}
     assert times == {
@@ -278,7 +305,7 @@ def test_local_times_of_django_q_are_in_its_own_time_zone_if_it_has_one(project)
 
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_what_waits_in_procrastinate_is_moved_with_its_queueing_lock_as_the_key(project):
-    project("-c", SETUP + PROCRASTINATE)
+    code(project, PROCRASTINATE)
     assert "would be moved" in import_from(project, "procrastinate", "--dry-run")
     assert messages(project) == []
     told = import_from(project, "procrastinate")
@@ -288,7 +315,7 @@ def test_what_waits_in_procrastinate_is_moved_with_its_queueing_lock_as_the_key(
     assert moved["payload"] == {"kwargs": {"name": "later", "value": "v"}}
     assert "may not overlap" in row(told, "refused", "channel")
     assert "missing a required argument: 'name'" in row(told, "refused", "mark: ")
-    project("-c", SETUP + AGAIN)
+    code(project, AGAIN)
     told = import_from(project, "procrastinate")
     assert "moved" not in told
     assert "refused" in row(told, "A live message has the key 'taken'.")
@@ -317,7 +344,7 @@ OxTask.objects.filter(pk=in_ox.enqueue("y").id).update(max_attempts=32_767)
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_rows_that_hold_anything_stay_there_with_the_reason_and_the_others_are_moved(project):
-    project("-c", SETUP + HOSTILE)
+    code(project, HOSTILE)
     told = import_from(project, "django-tasks-db", "--task", f"{THERE}.in_tasks_db={MARK}")
     for reason in ("'text'", "['name', 'x']", "KeyError: 'args'", "not subscriptable", "os.system"):
         assert "refused" in row(told, reason)

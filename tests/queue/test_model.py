@@ -34,6 +34,8 @@ from tests.queue.given import Boom, boom
 from tests.queue.reference import Ended, Reference
 from tests.store.given import LEASE, NOW, at
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
 SETTINGS = settings(
     max_examples=int(EXAMPLES or 25),

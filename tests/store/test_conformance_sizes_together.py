@@ -17,6 +17,8 @@ from delayedq.store.protocol import OfferOutcome, OnConflict
 from tests.store.channels import KIND, claims, finish, in_channel
 from tests.store.given import NOW, at, together
 
+pytestmark = pytest.mark.slow
+
 CREATED, UPDATED, IGNORED, DROPPED = OfferOutcome
 OLDEST = OnFull.DROP_OLDEST
 OTHER = "tests.other"

@@ -21,10 +21,12 @@ from tests.store.given import NOW, at
 from tests.store.limits_model import LIMITS
 from tests.store.limits_run import OPERATIONS, STEP, Run
 
+pytestmark = pytest.mark.slow
+
+#: So many of each limit by itself, or else 4; and of each pair, or else 1.
 EXAMPLES = os.environ.get("DELAYEDQ_TEST_EXAMPLES")
 LENGTH = int(os.environ.get("DELAYEDQ_TEST_OPERATIONS", "150"))
 SETTINGS = settings(
-    max_examples=int(EXAMPLES or 2),
     stateful_step_count=30,
     derandomize=EXAMPLES is None,
     database=None,
@@ -76,7 +78,9 @@ def known(monkeypatch):
 def test_no_limit_is_exceeded_and_nothing_waits_without_one(store, known, names):
     known(names)
     machine = type("Machine", (LimitMachine,), {"names": names})
-    run_state_machine_as_test(machine, settings=SETTINGS)
+    run_state_machine_as_test(
+        machine, settings=settings(SETTINGS, max_examples=int(EXAMPLES or (4 if len(names) == 1 else 1)))
+    )
 
 
 def test_after_many_operations_what_is_counted_is_what_is_leased(store, known):

@@ -21,6 +21,8 @@ from tests.worker.attempts import PATIENCE, playing
 from tests.worker.conftest import eventually
 from tests.worker.pools import working
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("asked", "code"), [(WorkerCommand.STOP, ExitCode.DONE), (WorkerCommand.RESTART, ExitCode.RECYCLE)]

@@ -9,10 +9,14 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 from delayedq.models import FinishedMessage, Message
 from tests.app import tasks
 from tests.worker.conftest import eventually
 from tests.worker.test_fleet import children
+
+pytestmark = pytest.mark.slow
 
 CHANNELS, MESSAGES, KILLS = 4, 160, 4
 

@@ -9,6 +9,7 @@ import signal
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import pytest
 from django.db import OperationalError, connections
 
 from delayedq.cron.beat import Beats, beat
@@ -22,6 +23,8 @@ from tests.app.models import Mark
 from tests.cron.given import nominal, placed
 from tests.operations.test_health import READ_ONLY
 from tests.worker.conftest import eventually
+
+pytestmark = pytest.mark.slow
 
 TASK = "tests.app.chores.note_tick"
 EVERY_SECOND = {"task": TASK, "cron": "* * * * * *", "timezone": "UTC", "misfire": "all"}

@@ -13,6 +13,8 @@ from delayedq.models import FinishedMessage, Message
 from tests.app import deciding
 from tests.worker.conftest import eventually
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.skipif(sys.platform != "linux", reason="kills its own process")
 def test_a_handlers_decision_is_neither_lost_nor_made_twice(workers, tmp_path):

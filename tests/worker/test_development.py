@@ -25,6 +25,8 @@ from tests.app import chores, tasks
 from tests.test_deploy import fetched
 from tests.worker.conftest import ROOT, eventually, marked
 
+pytestmark = pytest.mark.slow
+
 SQLITE = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 
 

@@ -14,7 +14,7 @@ from delayedq.models import FinishedMessage, Worker
 from tests.app import chores
 from tests.worker.conftest import eventually
 
-pytestmark = pytest.mark.parametrize("alias", ["postgresql", "sqlite"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["postgresql", "sqlite"], indirect=True)]
 
 
 def children(process):

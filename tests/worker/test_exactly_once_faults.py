@@ -20,6 +20,8 @@ from tests.store.given import together
 from tests.worker.conftest import eventually, marked
 from tests.worker.exactly_once_tasks import ROW_LOCKS
 
+pytestmark = pytest.mark.slow
+
 
 def marks():
     return list(Mark.objects.order_by("id").values_list("name", flat=True))

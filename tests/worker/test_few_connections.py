@@ -14,6 +14,8 @@ from delayedq.store.connecting import separate
 from tests.app import tasks
 from tests.worker.conftest import eventually
 
+pytestmark = pytest.mark.slow
+
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
 

@@ -18,6 +18,7 @@ from tests.store.given import together
 from tests.worker.conftest import eventually
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(sys.platform != "linux", reason="reads /proc"),
     pytest.mark.parametrize("alias", ["postgresql"], indirect=True),
 ]

@@ -23,6 +23,8 @@ from tests.app.models import Mark
 from tests.worker.conftest import eventually
 from tests.worker.test_fleet import children
 
+pytestmark = pytest.mark.slow
+
 SOAK = int(os.environ.get("DELAYEDQ_SOAK_FLOWS", "0"))
 FLOWS, KILLS, PATIENCE = (SOAK, 10_000, 3_000) if SOAK else (8, 3, 100)
 #: Steps of one flow, and their messages.

@@ -13,7 +13,11 @@ from tests.app import chores
 from tests.app.models import Mark
 from tests.worker.conftest import eventually
 
-pytestmark = [pytest.mark.parametrize("alias", ["postgresql"], indirect=True), pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.parametrize("alias", ["postgresql"], indirect=True),
+    pytest.mark.timeout(400),
+]
 
 
 def ended(key):

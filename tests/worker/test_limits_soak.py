@@ -29,6 +29,8 @@ from tests.worker.soak_checks import SHARED, SIZE, TASKS, Lines, write
 from tests.worker.test_channels_killed import state_of
 from tests.worker.test_fleet import children
 
+pytestmark = pytest.mark.slow
+
 SOAK = int(os.environ.get("DELAYEDQ_SOAK_LIMITS", "0"))
 OPERATIONS, FLEETS, PATIENCE = (SOAK, 2, 7_200) if SOAK else (300, 1, 100)
 SEED = int(os.environ.get("DELAYEDQ_SOAK_SEED", "0")) or random.randrange(10**6)

@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
 from django.db import transaction
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message
 from tests.app import chores
 from tests.worker.conftest import eventually
+
+pytestmark = pytest.mark.slow
 
 LEASE = 1.5
 

@@ -24,6 +24,8 @@ from tests.test_metrics import values_of
 from tests.worker.conftest import eventually
 from tests.worker.test_limits_soak import away
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def port():

@@ -19,7 +19,7 @@ from tests.missing import missing
 from tests.server import NoServer, pgbouncer_socket
 from tests.worker.conftest import eventually
 
-pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
+pytestmark = [pytest.mark.slow, pytest.mark.parametrize("alias", ["postgresql"], indirect=True)]
 
 
 @pytest.fixture

@@ -7,12 +7,16 @@ import signal
 from datetime import timedelta
 from itertools import islice
 
+import pytest
+
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.results.cancelling import cancel
 from tests.app import tasks
 from tests.worker.conftest import eventually
 from tests.worker.test_channels_killed import kill, most_at_once
 from tests.worker.test_fleet import children
+
+pytestmark = pytest.mark.slow
 
 CHANNELS, MESSAGES, TAKEN = 2, 24, 10
 SECONDS = 0.4

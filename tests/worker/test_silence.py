@@ -17,6 +17,8 @@ from tests.app.models import Mark
 from tests.proxy import Proxy
 from tests.worker.conftest import eventually, marked
 
+pytestmark = pytest.mark.slow
+
 on_servers = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
 on_postgresql = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 SLEEP = {"postgresql": "SELECT pg_sleep(30)", "mysql": "SELECT SLEEP(30)"}

@@ -17,6 +17,8 @@ from tests.app.models import Mark
 from tests.worker.conftest import eventually
 from tests.worker.test_fleet import children
 
+pytestmark = pytest.mark.slow
+
 MESSAGES, KILLS = 60, 8
 
 

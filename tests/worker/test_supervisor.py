@@ -19,7 +19,7 @@ from tests.app import chores
 from tests.app.models import Mark
 from tests.worker.conftest import eventually, marked
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 
 
 def children(pid):

@@ -63,7 +63,9 @@ def _kind(world):
 def pytest_terminal_summary(terminalreporter):
     """One line about all worlds, also in a file, from which `.ci/run` has the last line that it prints."""
     reports = [one for each in ("passed", "failed", "error", "skipped") for one in terminalreporter.stats.get(each, [])]
-    visited = {name: versions for one in reports for name, versions in one.user_properties if name in NAMES}
+    visited = {
+        name: versions for one in reports for name, versions in getattr(one, "user_properties", []) if name in NAMES
+    }
     if not any("tests/worlds/test_worlds.py" in one.nodeid for one in reports):
         return
     places = [f"{name} ({', '.join(versions.values())})" for name, versions in visited.items()]

@@ -223,7 +223,7 @@ def _sketch(counted: pa.Table, figure: str, **keys: str) -> pa.Table:
 # How many threads it takes to start messages in time, from the work that arrived in each period. Plain Python.
 #
 # The need of a period is the fewest threads with which a given share of its messages would wait at most the target's
-# time (see `core.erlang`), had the period gone on without end. A plan covers 19 of 20 periods, and names the need of
+# time (see `core.scaling`), had the period gone on without end. A plan covers 19 of 20 periods, and names the need of
 # the busiest one. How far chance may move it is read from 200 histories drawn from the weeks of this one (days, where
 # it is shorter).
 

@@ -198,7 +198,7 @@ class Selection:
         return any(state in FINAL_STATES for state in self.states)
 
     def parameters(self) -> dict[str, str | datetime | None]:
-        """Those of the statements in `reading_sql`; lists as JSON, empty for all."""
+        """Those of the statements in this module; lists as JSON, empty for all."""
         lists = {"states": self.states, "kinds": self.kinds, "queues": self.queues}
         return {name: json.dumps(names) if names else "" for name, names in lists.items()} | {
             "since": self.since,

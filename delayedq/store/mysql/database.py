@@ -100,7 +100,7 @@ _ESCAPES = {"backslash": r"\\", "controls": r"\b\f", "escape": r"\u", "letters":
 
 
 def matching_of(matching: Matching) -> dict[str, Any]:
-    """For `bare_sql`. The names in a path need no quotes."""
+    """For conditions on the payload. The names in a path need no quotes."""
     parameters = {**_ESCAPES, **place(matching.lane), **(matching.keys._asdict() if matching.keys else {})}
     for number, condition in enumerate(matching.conditions):
         parameters[f"path_{number}"] = f"$.{'.'.join(condition.path)}"

@@ -81,7 +81,7 @@ def of_request(request: ClaimRequest) -> dict[str, Any]:
 
 
 def of_matching(matching: Matching) -> dict[str, Any]:
-    """For `bare_sql.claim_matching`. Names are ASCII identifiers, so a path is an array as PostgreSQL writes it."""
+    """For `sql.claim_matching`. Names are ASCII identifiers, so a path is an array as PostgreSQL writes it."""
     parameters = {**matching.lane._asdict(), **(matching.keys._asdict() if matching.keys else {})}
     for number, condition in enumerate(matching.conditions):
         parameters |= {
