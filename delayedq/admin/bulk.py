@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from delayedq.admin.changes import Action, ActionForm
-    from delayedq.admin.filters import Filter
-    from delayedq.core.edits import Place
+    from delayedq.admin.filters import FilterForm
+    from delayedq.core.edits import LanePosition
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
-    from delayedq.operations.edits import Progress
+    from delayedq.operations.edits import EditProgress
 
 # What a change makes of messages, before it is made: the old values of a sample beside the new ones.
 
@@ -59,7 +59,7 @@ class Comparison(NamedTuple):
     after: SafeString | str
 
 
-def comparisons(form: ActionForm, places: Sequence[Place], now: datetime) -> list[Comparison]:
+def comparisons(form: ActionForm, places: Sequence[LanePosition], now: datetime) -> list[Comparison]:
     """One for each place; none if the form has no valid values yet, or does not change the place of messages."""
     tried = form if form.is_bound else type(form)(_shown(form))
     change = tried.change(now) if tried.is_valid() else None
@@ -73,7 +73,7 @@ def _shown(form: ActionForm) -> dict[str, object]:
     return {name: form[name].value() for name in form.fields}
 
 
-def compared(before: Place, after: Place, now: datetime) -> Comparison:
+def compared(before: LanePosition, after: LanePosition, now: datetime) -> Comparison:
     if before.queue != after.queue:
         return Comparison(visible(before.queue), visible(after.queue))
     if before.priority != after.priority:
@@ -155,14 +155,14 @@ class BulkAdmin(ReadOnlyAdmin):
     bulk_actions: dict[str, Action]
 
     @abstractmethod
-    def filter_of(self, query: QueryDict) -> Filter:
+    def filter_of(self, query: QueryDict) -> FilterForm:
         """The filter of the list that an address stands for."""
 
     @abstractmethod
     def preview(self, action: Action, chosen: BulkChoice) -> Preview: ...
 
     @abstractmethod
-    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> Progress:
+    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> EditProgress:
         """Do one part of the edit, beginning after position `after`."""
 
     def offered_actions(self, request: HttpRequest) -> list[Action]:

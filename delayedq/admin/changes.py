@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from django_stubs_ext import StrOrPromise
 
-    from delayedq.core.edits import Change, Place
+    from delayedq.core.edits import Change, LanePosition
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3_600, "days": 86_400}
 
@@ -59,7 +59,7 @@ class ActionForm(forms.Form):
         return ""
 
     @classmethod
-    def present(cls, place: Place) -> dict[str, Any]:  # noqa: ARG003
+    def present(cls, place: LanePosition) -> dict[str, Any]:  # noqa: ARG003
         """What the form shows at first: the present values of a message."""
         return {}
 
@@ -73,7 +73,7 @@ class RescheduleForm(ActionForm):
     at = Moment(label=_("New time"))
 
     @classmethod
-    def present(cls, place: Place) -> dict[str, Any]:
+    def present(cls, place: LanePosition) -> dict[str, Any]:
         return {"at": place.scheduled_at}
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
@@ -140,7 +140,7 @@ class PriorityForm(ActionForm):
     )
 
     @classmethod
-    def present(cls, place: Place) -> dict[str, Any]:
+    def present(cls, place: LanePosition) -> dict[str, Any]:
         return {"priority": place.priority}
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
@@ -156,7 +156,7 @@ class QueueForm(ActionForm):
         self.fields["queue"] = queue_field(_("Queue"))
 
     @classmethod
-    def present(cls, place: Place) -> dict[str, Any]:
+    def present(cls, place: LanePosition) -> dict[str, Any]:
         return {"queue": place.queue}
 
     def clean_queue(self) -> str:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from delayedq.core.limit import Limit
-    from delayedq.operations.channels import Listed, ScopeNow
+    from delayedq.operations.channels import ListedChannel, ScopeNow
 
 
 class ChannelFilter(forms.Form):
@@ -84,7 +84,7 @@ class LimitForm(forms.Form):
         return {"concurrency": given["concurrency"], "rate": rate, "size": given["size"], **turns}
 
 
-class Row(NamedTuple):
+class ChannelRow(NamedTuple):
     """A channel or a limit in its list. `state`: a pill, if it has one. `actions`: labels and addresses."""
 
     name: str
@@ -249,9 +249,9 @@ def _initial(limit: Limit, channel: str) -> dict[str, Any]:
     return given | how | {"count": rate.count, "per": str(rate.per.total_seconds()), "burst": rate.burst}
 
 
-def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> Row:
+def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> ChannelRow:
     paused_by = _("paused by %s") % visible(one.paused_by) if one.paused_by else ""
-    return Row(
+    return ChannelRow(
         name=name_of(one.scope, one.channel),
         queue="",
         kind="",
@@ -265,9 +265,9 @@ def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> Row:
     )
 
 
-def _channel_row(request: HttpRequest, one: Listed, now: datetime) -> Row:
+def _channel_row(request: HttpRequest, one: ListedChannel, now: datetime) -> ChannelRow:
     waiting = _("over %s") % grouped(MOST_COUNTED) if one.waiting > MOST_COUNTED else grouped(one.waiting)
-    return Row(
+    return ChannelRow(
         name=visible(one.name) or _("(no name)"),
         queue=visible(one.queue),
         kind=visible(one.kind),

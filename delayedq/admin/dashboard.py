@@ -44,7 +44,7 @@ from delayedq.operations.figures import (
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import both, exact, grouped
-from delayedq.store.operator import State
+from delayedq.store.operator import MessageState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -234,7 +234,7 @@ LENGTH = 400
 _OF_ERRORS = {Rule.SPIKE, Rule.UNKNOWN_TASK}
 
 
-class Step(NamedTuple):
+class NextStep(NamedTuple):
     """What can be done: a link to a page that shows something, or asks for confirmation."""
 
     label: str
@@ -247,10 +247,10 @@ class FindingRow(NamedTuple):
     sentence: str
     since: SafeString | str
     evidence: list[SafeString | str]
-    step: Step | None
+    step: NextStep | None
 
 
-class Verdict(NamedTuple):
+class VerdictPanel(NamedTuple):
     """`worst` None: nothing is wrong. `more`: how many findings are not shown."""
 
     worst: FindingRow | None
@@ -258,11 +258,11 @@ class Verdict(NamedTuple):
     more: int
 
 
-def verdict_of(request: HttpRequest, store: Store, now: datetime) -> Verdict:
+def verdict_of(request: HttpRequest, store: Store, now: datetime) -> VerdictPanel:
     """What the first screen says."""
     found = verdict(store, now)
     rows = [_finding_row(request, finding, now) for finding in found[:SHOWN]]
-    return Verdict(rows[0] if rows else None, rows[1:], len(found) - len(rows))
+    return VerdictPanel(rows[0] if rows else None, rows[1:], len(found) - len(rows))
 
 
 def _finding_row(request: HttpRequest, finding: Finding, now: datetime) -> FindingRow:
@@ -293,12 +293,12 @@ def _linked(request: HttpRequest, finding: Finding, text: str) -> SafeString | s
     return format_html('{}<a href="{}">{}</a>{}', text[: found.start()], url, found[0], text[found.end() :])
 
 
-def _step(request: HttpRequest, action: NextAction) -> Step | None:
+def _step(request: HttpRequest, action: NextAction) -> NextStep | None:
     """None if the user may not do it."""
     permission, url_of = _STEPS[action.verb]
     if not may(request, permission):
         return None
-    return Step(cut(action.label, LENGTH), url_of(action), cut(action.command, LENGTH))
+    return NextStep(cut(action.label, LENGTH), url_of(action), cut(action.command, LENGTH))
 
 
 def _to(name: str) -> Callable[[NextAction], str]:
@@ -348,7 +348,7 @@ AHEADS = {Ahead.DAY: gettext_lazy("Next day"), Ahead.WEEK: gettext_lazy("Next we
 MOST_PRECISE = 100
 
 
-class Choice(NamedTuple):
+class SpanChoice(NamedTuple):
     value: Span | Ahead
     label: str
 
@@ -357,8 +357,8 @@ class Choice(NamedTuple):
         return self.value.name
 
 
-def choices(labels: Mapping[Any, Any]) -> list[Choice]:
-    return [Choice(value, str(label)) for value, label in labels.items()]
+def choices(labels: Mapping[Any, Any]) -> list[SpanChoice]:
+    return [SpanChoice(value, str(label)) for value, label in labels.items()]
 
 
 @admin.register(Dashboard)
@@ -460,7 +460,7 @@ def _only(request: HttpRequest) -> dict[str, str]:
 
 
 def _backlog(store: Store, now: datetime, only: dict[str, str]) -> Count:
-    chosen = Selection(as_of=now, state=State.DUE, queue=only.get("queue"), kind=only.get("kind"))
+    chosen = Selection(as_of=now, state=MessageState.DUE, queue=only.get("queue"), kind=only.get("kind"))
     return count_live(store, chosen)
 
 

@@ -58,13 +58,13 @@ NAMES = {
 CALL = frozenset({"args", "kwargs"})
 
 
-class Difference(NamedTuple):
+class FieldDifference(NamedTuple):
     name: str
     before: str
     after: str
 
 
-class Row(NamedTuple):
+class EditRow(NamedTuple):
     """One message (or schedule) of an edit. `id`: of the record, by which the list is paged. `number`: of the message,
     if it has a name besides.
     """
@@ -73,11 +73,11 @@ class Row(NamedTuple):
     name: str
     number: str
     url: str
-    differences: list[Difference]
+    differences: list[FieldDifference]
     undone: bool
 
 
-def rows(store: Store, edit: Edit, after: int, *, payload: bool) -> list[Row]:
+def rows(store: Store, edit: Edit, after: int, *, payload: bool) -> list[EditRow]:
     """A page of the records behind the id `after`. `payload` False: the reader may not see payloads."""
     records = EditedMessage.objects.using(store.alias).filter(edit=edit, id__gt=after).order_by("id")[:PER_PAGE]
     known = _known(store, [record.message_id for record in records])
@@ -93,7 +93,7 @@ def _known(store: Store, ids: Sequence[int]) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: bool) -> Row:
+def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: bool) -> EditRow:
     before, after = _loaded(record.before), _loaded(record.after)
     number = f"#{record.message_id}"
     if edit.action == SCHEDULE:
@@ -103,7 +103,7 @@ def _row(edit: Edit, record: EditedMessage, kind: str, key: str, *, payload: boo
         url = reverse("admin:delayedq_message_change", args=[record.message_id])
         name, number = (key, number) if key else (number, "")
     found = [*_differences(before, after, kind, payload=payload)]
-    return Row(record.pk, visible(name), number, url, found, record.undone)
+    return EditRow(record.pk, visible(name), number, url, found, record.undone)
 
 
 def _loaded(text: str) -> dict[str, Any]:
@@ -114,7 +114,9 @@ def _loaded(text: str) -> dict[str, Any]:
     return loaded if isinstance(loaded, dict) else {}
 
 
-def _differences(before: dict[str, Any], after: dict[str, Any], kind: str, *, payload: bool) -> Iterator[Difference]:
+def _differences(
+    before: dict[str, Any], after: dict[str, Any], kind: str, *, payload: bool
+) -> Iterator[FieldDifference]:
     """Of what the edit has written; a record may tell more of what was before."""
     for name, value in after.items():
         if name == "payload":
@@ -122,10 +124,10 @@ def _differences(before: dict[str, Any], after: dict[str, Any], kind: str, *, pa
         elif name == "definition":
             yield from _definition(before.get(name), value, payload=payload)
         elif before.get(name) != value:
-            yield Difference(str(NAMES.get(name, visible(name))), _said(before.get(name)), _said(value))
+            yield FieldDifference(str(NAMES.get(name, visible(name))), _said(before.get(name)), _said(value))
 
 
-def _arguments(before: str, after: str, kind: str, *, payload: bool) -> Iterator[Difference]:
+def _arguments(before: str, after: str, kind: str, *, payload: bool) -> Iterator[FieldDifference]:
     """The arguments that differ, by name, as they may be shown; of what is masked, nobody learns whether it differs."""
     masking = masking_of(kind) if payload else hidden(kind)
     old, new = by_name(kind, before), by_name(kind, after)
@@ -138,17 +140,17 @@ def _arguments(before: str, after: str, kind: str, *, payload: bool) -> Iterator
                 "" if name not in given else json.dumps(masking.value(name, given[name]) if masking else given[name])
                 for given in (old, new)
             ]
-            yield Difference(_("argument %s") % visible(name), *(cut(value, VALUE_LENGTH) for value in values))
+            yield FieldDifference(_("argument %s") % visible(name), *(cut(value, VALUE_LENGTH) for value in values))
 
 
-def _definition(before: Any, after: Any, *, payload: bool) -> Iterator[Difference]:
+def _definition(before: Any, after: Any, *, payload: bool) -> Iterator[FieldDifference]:
     """What differs of the definition of a schedule. `payload` False: not what its arguments are."""
     old, new = _loaded(before or ""), _loaded(after or "")
     for name in {**old, **new}:
         is_hidden = name in CALL and not (payload and all(map(_is_shown, (old, new))))
         if is_hidden or old.get(name) != new.get(name):
             values = [MASK if is_hidden and name in given else _said(given.get(name)) for given in (old, new)]
-            yield Difference(visible(name), *values)
+            yield FieldDifference(visible(name), *values)
 
 
 def _is_shown(definition: dict[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from delayedq.models import Outcome
 from delayedq.operations.browsing import EndedSelection, Selection
 from delayedq.operations.workers import all_workers
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, Position, State
+from delayedq.store.operator import FIRST, LAST, MessageState, Position
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
@@ -35,17 +35,17 @@ NO_FILTERS = {"after", "e"}
 ANY = ("", pgettext_lazy("filter", "any"))
 STATES = [
     ANY,
-    (State.DUE.value, pgettext_lazy("state", "due")),
-    (State.SCHEDULED.value, pgettext_lazy("state", "scheduled")),
-    (State.RUNNING.value, pgettext_lazy("state", "running")),
-    (State.RETRYING.value, pgettext_lazy("state", "retrying")),
-    (State.PAUSED.value, _("due, but paused")),
-    (State.LOST.value, _("lost by its worker")),
+    (MessageState.DUE.value, pgettext_lazy("state", "due")),
+    (MessageState.SCHEDULED.value, pgettext_lazy("state", "scheduled")),
+    (MessageState.RUNNING.value, pgettext_lazy("state", "running")),
+    (MessageState.RETRYING.value, pgettext_lazy("state", "retrying")),
+    (MessageState.PAUSED.value, _("due, but paused")),
+    (MessageState.LOST.value, _("lost by its worker")),
 ]
 OUTCOMES = [ANY, *((outcome.value, STATE_NAMES[outcome.value]) for outcome in Outcome)]
 
 
-class Filter(forms.Form):
+class FilterForm(forms.Form):
     q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
     queue = forms.ChoiceField(label=_("Queue"), required=False)
     kind = forms.ChoiceField(label=_("Task"), required=False)
@@ -100,7 +100,7 @@ class Filter(forms.Form):
         return [(str(self[name].label), visible(str(self.data[name]))) for name in self.fields if self.data.get(name)]
 
 
-class LiveFilter(Filter):
+class LiveFilter(FilterForm):
     state = forms.ChoiceField(label=_("State"), choices=STATES, required=False)
 
     field_order = ("q", "state")
@@ -108,11 +108,11 @@ class LiveFilter(Filter):
     def selection(self, as_of: datetime) -> Selection:
         asked = self.asked()
         if "state" in asked:
-            asked["state"] = State(asked["state"])
+            asked["state"] = MessageState(asked["state"])
         return Selection(as_of=as_of, key=asked.pop("q", None), **asked)
 
 
-class EndedFilter(Filter):
+class EndedFilter(FilterForm):
     outcome = forms.ChoiceField(label=_("Outcome"), choices=OUTCOMES, required=False)
     error = forms.CharField(label=_("Error has"), required=False, max_length=LINE_LENGTH)
     group = forms.RegexField("^[0-9a-f]{16}$", label=_("Error group"), required=False, widget=forms.HiddenInput)

@@ -28,7 +28,7 @@ from delayedq.admin.one_message import links_of
 from delayedq.admin.queues import points
 from delayedq.admin.texts import about, pretty, preview_of
 from delayedq.core.bounds import is_storable
-from delayedq.core.edits import Place
+from delayedq.core.edits import LanePosition
 from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.core.masking import MASK
 from delayedq.exceptions import DelayedQError, InvalidMessage
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from delayedq.admin.changes import Action, ActionForm
     from delayedq.core.edits import Spread
     from delayedq.models import Edit
-    from delayedq.operations.edits import Progress
+    from delayedq.operations.edits import EditProgress
     from delayedq.operations.error_groups import ErrorGroup
     from delayedq.store.operator import Position
 
@@ -223,7 +223,7 @@ class ArchivedMessages(ReadOnlyAdmin):
 # Finished
 
 
-class Row(NamedTuple):
+class EndedRow(NamedTuple):
     """An ended message in a list."""
 
     id: int
@@ -243,10 +243,10 @@ class Row(NamedTuple):
     #: Of a dead letter: the class of its last error, and the first line of what that said.
     error_class: str
     error: str
-    place: Place
+    place: LanePosition
 
 
-class LastError(NamedTuple):
+class ErrorLine(NamedTuple):
     """Why a dead letter is one. `url`: the list of those that have the same error; "" if that is not known."""
 
     name: str
@@ -358,7 +358,7 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
             raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
         return replace(selection, outcome=Outcome.FAILED)
 
-    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> Progress:
+    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> EditProgress:
         which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
         if action.does == DISCARD:
             return discard(self.store, edit, which, chosen.as_of, after, chosen.most)
@@ -366,18 +366,18 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
 
 
-def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[Row]:
+def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[EndedRow]:
     """`payload`: whether to show the beginning of the arguments, and what errors said."""
     return [_row(message, now, payload=payload) for message in messages]
 
 
-def _without_errors(those: list[Row]) -> list[Row]:
+def _without_errors(those: list[EndedRow]) -> list[EndedRow]:
     """Not everybody who may retry may see what errors say."""
     return [row._replace(error="") for row in those]
 
 
-def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
-    return Row(
+def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> EndedRow:
+    return EndedRow(
         id=message.pk,
         url=reverse("admin:delayedq_finishedmessage_change", args=[message.pk]),
         outcome=message.outcome,
@@ -393,18 +393,18 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> Row:
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
         error=visible((message.error or "").partition(":")[2].strip()),
-        place=Place(message.finished_at, message.queue, message.priority),
+        place=LanePosition(message.finished_at, message.queue, message.priority),
     )
 
 
-def _last_error(ended: FinishedMessage) -> LastError | None:
+def _last_error(ended: FinishedMessage) -> ErrorLine | None:
     """Of a dead letter; None if its errors have no record that can be read."""
     records = records_in(ended.errors) if ended.outcome == Outcome.FAILED else []
     if not records:
         return None
     name, said, traceback = (cut(str(records[-1].get(part) or "")) for part in ("exception", "message", "traceback"))
     history = reverse("admin:delayedq_finishedmessage_changelist")
-    return LastError(name, said, traceback, f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else "")
+    return ErrorLine(name, said, traceback, f"{history}?{query_of(ended.fingerprint)}" if ended.fingerprint else "")
 
 
 def _between(start: datetime | None, end: datetime | None) -> str:

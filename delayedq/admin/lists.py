@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django import forms
     from django.http import HttpRequest, QueryDict
 
-    from delayedq.operations.browsing import Found
+    from delayedq.operations.browsing import SearchResult
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
 
@@ -103,11 +103,11 @@ def _without(query: QueryDict, *names: str) -> str:
 # What a list says of a search: how many it found, and where it looked.
 
 
-def found_count(found: Found) -> Count:
+def found_count(found: SearchResult) -> Count:
     return Count(len(found.messages), exact=None if found.is_cut else True)
 
 
-def searched(text: str, found: Found) -> str:
+def searched(text: str, found: SearchResult) -> str:
     """Where a search for a text looked; "" if it was found by key or id, and all of it is shown."""
     given = {"text": visible(text), "depth": grouped(DEPTH)}
     if not found.by_argument:

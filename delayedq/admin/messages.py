@@ -21,14 +21,14 @@ from delayedq.admin.lists import chips_of, found_count, searched, tabs_of, where
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about, preview_of
-from delayedq.core.edits import Place
+from delayedq.core.edits import LanePosition
 from delayedq.models import FinishedMessage, Message, with_renewals
 from delayedq.operations.browsing import AllOf, Page, Ticked, find, id_in, listed, live_page
 from delayedq.operations.counting import LEASED, Count, count_live, counted_live, leased_page
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import span
-from delayedq.store.operator import State
+from delayedq.store.operator import MessageState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
 
     from delayedq.admin.changes import Action, ActionForm
     from delayedq.models import Edit
-    from delayedq.operations.edits import Progress
+    from delayedq.operations.edits import EditProgress
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
     from delayedq.store.operator import Position
 
 
-class Row(NamedTuple):
+class LiveRow(NamedTuple):
     """A live message in a list. `remark` says more of its state. `preview`: the beginning of its arguments."""
 
     id: int
@@ -59,7 +59,7 @@ class Row(NamedTuple):
     priority: int
     due: SafeString | str
     attempt: str
-    place: Place
+    place: LanePosition
 
 
 @admin.register(Message)
@@ -166,14 +166,14 @@ class MessageAdmin(OneMessagePages, ExportPages):
     def _preview_of_all(self, chosen: BulkChoice, now: datetime) -> Preview:
         selection = self.filter_of(chosen.asked).selection(chosen.as_of)
         count, skipped = count_live(self.store, selection), []
-        if selection.state in {None, State.RUNNING}:
-            running = count_live(self.store, replace(selection, state=State.RUNNING))
+        if selection.state in {None, MessageState.RUNNING}:
+            running = count_live(self.store, replace(selection, state=MessageState.RUNNING))
             skipped = [f"{running} {RUNNING}"] if running.number else []
             count = count.without(running)
         shown = live_page(self.store, selection).rows[:SAMPLE]
         return Preview(count, skipped, rows(self.store, shown, now))
 
-    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> Progress:
+    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> EditProgress:
         which: Ticked | AllOf
         if chosen.ids is None:
             which = AllOf(self.filter_of(chosen.asked).selection(chosen.as_of), chosen.upto)
@@ -188,15 +188,15 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
 def rows(
     store: Store, messages: Iterable[Message], now: datetime, *, payload: bool = False, known: Paused | None = None
-) -> list[Row]:
+) -> list[LiveRow]:
     """`payload`: whether to show the beginning of the arguments. `known`: what is paused, if it is known."""
     paused = paused_now(store) if known is None else known
     return [_row(message, now, paused, payload=payload) for message in with_renewals(messages, now, store.alias)]
 
 
-def _row(message: Message, now: datetime, paused: Paused, *, payload: bool) -> Row:
+def _row(message: Message, now: datetime, paused: Paused, *, payload: bool) -> LiveRow:
     state, remark = state_of(message, now, paused)
-    return Row(
+    return LiveRow(
         id=message.pk,
         url=reverse("admin:delayedq_message_change", args=[message.pk]),
         state=state,
@@ -208,7 +208,7 @@ def _row(message: Message, now: datetime, paused: Paused, *, payload: bool) -> R
         priority=message.priority,
         due=when(message.scheduled_at, now),
         attempt=_("%(number)s of %(most)s") % {"number": message.attempt, "most": message.max_attempts},
-        place=Place(message.scheduled_at, message.queue, message.priority),
+        place=LanePosition(message.scheduled_at, message.queue, message.priority),
     )
 
 

@@ -211,7 +211,7 @@ def _list_url() -> str:
 WIDTH, HEIGHT = 120, 24
 
 
-class Row(NamedTuple):
+class QueueRow(NamedTuple):
     """A queue in the list."""
 
     name: str
@@ -335,9 +335,9 @@ class QueueAdmin(StatePages, ChannelPages):
         return HttpResponseRedirect(_list_url())
 
 
-def _row(state: QueueState, now: datetime, *, is_late: bool) -> Row:
+def _row(state: QueueState, now: datetime, *, is_late: bool) -> QueueRow:
     name = urlencode({"queue": state.name})
-    return Row(
+    return QueueRow(
         name=visible(state.name),
         url=f"{reverse('admin:delayedq_message_changelist')}?{name}",
         is_pausable=state.is_pausable,

@@ -51,7 +51,7 @@ UPCOMING = 10
 PAST = 20
 
 
-class Row(NamedTuple):
+class ScheduleRow(NamedTuple):
     """A schedule in the list. `last`: its last tick and the outcome."""
 
     name: str
@@ -84,9 +84,9 @@ def url_of(view: str, name: str) -> str:
     return f"{reverse(f'admin:delayedq_cronschedule_{view}')}?{urlencode({'name': name})}"
 
 
-def row_of(known: Known, now: datetime) -> Row:
+def row_of(known: Known, now: datetime) -> ScheduleRow:
     definition = known.definition
-    return Row(
+    return ScheduleRow(
         name=visible(known.name),
         url=url_of("schedule", known.name),
         task=definition.offer.kind if definition else "",

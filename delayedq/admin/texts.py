@@ -36,7 +36,7 @@ class Argument(NamedTuple):
     value: str
 
 
-class Call(NamedTuple):
+class ShownCall(NamedTuple):
     """The payload of a task: its arguments by name, or why they cannot be shown."""
 
     arguments: list[Argument]
@@ -53,19 +53,19 @@ def pretty(text: str | None) -> str:
         return cut(text)
 
 
-def call_of(kind: str, payload: str) -> Call:
+def call_of(kind: str, payload: str) -> ShownCall:
     """The arguments bound to the signature of the task, if it is registered here."""
     task = registered.get(kind)
     if task is None:
-        return Call([], _("Its task is not registered here."))
+        return ShownCall([], _("Its task is not registered here."))
     try:
         call = json.loads(payload)
         bound = parameters_of(task).bind(*call.get("args", []), **call.get("kwargs", {}))
     except (ValueError, RecursionError, AttributeError, TypeError) as error:
-        return Call(
+        return ShownCall(
             [], _("It does not fit the signature of its task: %(error)s") % {"error": cut(str(error), VALUE_LENGTH)}
         )
-    return Call([Argument(name, _value(value)) for name, value in bound.arguments.items()])
+    return ShownCall([Argument(name, _value(value)) for name, value in bound.arguments.items()])
 
 
 def preview_of(message: Message | FinishedMessage) -> str:

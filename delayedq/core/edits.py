@@ -18,7 +18,7 @@ LOWEST_PRIORITY, HIGHEST_PRIORITY = -100, 100
 GOLDEN = 0.6180339887498949
 
 
-class Place(NamedTuple):
+class LanePosition(NamedTuple):
     """The due time, queue and priority of a waiting message."""
 
     scheduled_at: datetime
@@ -30,7 +30,7 @@ class Place(NamedTuple):
 class RunNow:
     """Make messages due now. Those that are due already keep their time, and so their order."""
 
-    def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
+    def __call__(self, place: LanePosition, now: datetime, rank: int, draw: float) -> LanePosition:  # noqa: ARG002
         return place._replace(scheduled_at=min(place.scheduled_at, now))
 
 
@@ -38,7 +38,7 @@ class RunNow:
 class Reschedule:
     at: datetime
 
-    def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
+    def __call__(self, place: LanePosition, now: datetime, rank: int, draw: float) -> LanePosition:  # noqa: ARG002
         return place._replace(scheduled_at=within_time(self.at))
 
 
@@ -48,7 +48,7 @@ class Shift:
 
     by: timedelta
 
-    def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
+    def __call__(self, place: LanePosition, now: datetime, rank: int, draw: float) -> LanePosition:  # noqa: ARG002
         return place._replace(scheduled_at=later(place.scheduled_at, self.by))
 
 
@@ -60,7 +60,7 @@ class Spread:
     period: timedelta
     jitter: float = 0.0
 
-    def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
+    def __call__(self, place: LanePosition, now: datetime, rank: int, draw: float) -> LanePosition:  # noqa: ARG002
         return place._replace(scheduled_at=self.at(rank, draw))
 
     def at(self, rank: int, draw: float) -> datetime:
@@ -76,7 +76,7 @@ class Prioritize:
         if not LOWEST_PRIORITY <= self.priority <= HIGHEST_PRIORITY:
             raise ValueError(f"A priority is a number from {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}.")
 
-    def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
+    def __call__(self, place: LanePosition, now: datetime, rank: int, draw: float) -> LanePosition:  # noqa: ARG002
         return place._replace(priority=self.priority)
 
 
@@ -84,7 +84,7 @@ class Prioritize:
 class Reroute:
     queue: str
 
-    def __call__(self, place: Place, now: datetime, rank: int, draw: float) -> Place:  # noqa: ARG002
+    def __call__(self, place: LanePosition, now: datetime, rank: int, draw: float) -> LanePosition:  # noqa: ARG002
         return place._replace(queue=self.queue)
 
 

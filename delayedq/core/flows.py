@@ -84,7 +84,7 @@ OPEN = {StepState.WAITING, StepState.FILLING, StepState.RUNNING}
 _BAD = {StepState.FAILED, StepState.CANCELLED}
 
 
-class Step(NamedTuple):
+class JudgedStep(NamedTuple):
     """A step as it is judged. `after`: the numbers of its predecessors, all lower than its own."""
 
     number: int
@@ -93,7 +93,7 @@ class Step(NamedTuple):
     when: str = When.SUCCEEDED
 
 
-class Verdict(NamedTuple):
+class FlowVerdict(NamedTuple):
     """The steps (numbers) to release and to skip, and the state of the flow then."""
 
     released: list[int]
@@ -112,8 +112,8 @@ GOING = Stop()
 
 
 def judge(
-    steps: Iterable[Step], policy: str, stop: Stop = GOING, is_true: Callable[[int], bool] = lambda _: True
-) -> Verdict:
+    steps: Iterable[JudgedStep], policy: str, stop: Stop = GOING, is_true: Callable[[int], bool] = lambda _: True
+) -> FlowVerdict:
     """What becomes of the steps that wait. `is_true`: whether the result of this step is.
 
     Raises ValueError for one that comes after itself or a later one, as somebody has written by hand.
@@ -140,7 +140,7 @@ def judge(
             goes = _goes(step.when, {states[number] for number in step.after}, is_true)
         states[step.number] = StepState.RUNNING if goes else StepState.SKIPPED
         (released if goes else skipped).append(step.number)
-    return Verdict(released, skipped, _flow_state(set(states.values()), stop))
+    return FlowVerdict(released, skipped, _flow_state(set(states.values()), stop))
 
 
 def _goes(when: str, before: set[StepState], is_true: Callable[[int], bool]) -> bool:
@@ -203,7 +203,7 @@ def numbers(text: str) -> tuple[int, ...]:
 WIDTH, HEIGHT, ACROSS, DOWN, MARGIN = 190, 52, 56, 18, 10
 
 
-class Place(NamedTuple):
+class Corner(NamedTuple):
     """The upper left corner of a box."""
 
     x: int
@@ -213,7 +213,7 @@ class Place(NamedTuple):
 class Picture(NamedTuple):
     """The boxes of the steps by their numbers, the lines between them, and the size of all."""
 
-    places: dict[int, Place]
+    places: dict[int, Corner]
     lines: list[tuple[int, int, str]]
     width: int
     height: int
@@ -227,8 +227,8 @@ def picture(after: Mapping[int, Sequence[int]]) -> Picture:
     """
     columns: dict[int, int] = {}
     rows: dict[int, int] = {}
-    places: dict[int, Place] = {}
-    passed: dict[tuple[int, int], Place] = {}
+    places: dict[int, Corner] = {}
+    passed: dict[tuple[int, int], Corner] = {}
     for number in sorted(after):
         column = columns[number] = max((columns[before] + 1 for before in after[number]), default=0)
         for before in after[number]:
@@ -245,13 +245,13 @@ def picture(after: Mapping[int, Sequence[int]]) -> Picture:
     return Picture(places, lines, width, 2 * MARGIN + max(rows.values(), default=1) * (HEIGHT + DOWN) - DOWN)
 
 
-def _next_place(rows: dict[int, int], column: int) -> Place:
+def _next_place(rows: dict[int, int], column: int) -> Corner:
     row = rows.get(column, 0)
     rows[column] = row + 1
-    return Place(MARGIN + column * (WIDTH + ACROSS), MARGIN + row * (HEIGHT + DOWN))
+    return Corner(MARGIN + column * (WIDTH + ACROSS), MARGIN + row * (HEIGHT + DOWN))
 
 
-def _line(way: Sequence[Place]) -> str:
+def _line(way: Sequence[Corner]) -> str:
     """The path of a line from the first of these boxes to the last, through the places of the others."""
     path = f"M{way[0].x + WIDTH},{way[0].y + HEIGHT // 2}"
     for start, end in pairwise(way):

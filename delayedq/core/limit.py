@@ -373,14 +373,14 @@ def _rate_in(terms: list[Any] | None) -> Rate | None:
     return Rate(count, timedelta(seconds=per), burst, window=window, retries=retries)
 
 
-class Bucket(NamedTuple):
+class TokenBucket(NamedTuple):
     """How many tokens a bucket had at that moment."""
 
     tokens: float
     at: datetime
 
 
-def tokens(rate: Rate, bucket: Bucket | None, now: datetime) -> float:
+def tokens(rate: Rate, bucket: TokenBucket | None, now: datetime) -> float:
     """How many tokens there are now; a bucket that was never used (None) is full."""
     if bucket is None:
         return rate.size
@@ -395,18 +395,18 @@ def _window(rate: Rate, moment: datetime) -> int:
     return (moment - _EPOCH) // rate.per
 
 
-def startable(rate: Rate, bucket: Bucket | None, now: datetime) -> int:
+def startable(rate: Rate, bucket: TokenBucket | None, now: datetime) -> int:
     """How many messages may start now."""
     return max(0, floor(tokens(rate, bucket, now) + _GRAIN))
 
 
-def after(rate: Rate, bucket: Bucket | None, now: datetime, started: int) -> Bucket:
+def after(rate: Rate, bucket: TokenBucket | None, now: datetime, started: int) -> TokenBucket:
     """The bucket after so many starts."""
     moment = now if bucket is None else max(now, bucket.at)
-    return Bucket(tokens(rate, bucket, now) - started - (rate.count if rate.window else 0), moment)
+    return TokenBucket(tokens(rate, bucket, now) - started - (rate.count if rate.window else 0), moment)
 
 
-def release_at(rate: Rate, bucket: Bucket | None, now: datetime, wanted: float = 1.0) -> datetime:
+def release_at(rate: Rate, bucket: TokenBucket | None, now: datetime, wanted: float = 1.0) -> datetime:
     """The first moment at which there are `wanted` tokens (1: the next message may start)."""
     moment = now if bucket is None else max(now, bucket.at)
     missing = wanted - tokens(rate, bucket, now) - _GRAIN
@@ -420,7 +420,9 @@ def release_at(rate: Rate, bucket: Bucket | None, now: datetime, wanted: float =
     return moment + timedelta(microseconds=ceil(seconds * 1e6 - _ROUNDED))
 
 
-def last_start(rate: Rate, bucket: Bucket | None, now: datetime, arrivals: Iterable[tuple[datetime, int]]) -> datetime:
+def last_start(
+    rate: Rate, bucket: TokenBucket | None, now: datetime, arrivals: Iterable[tuple[datetime, int]]
+) -> datetime:
     """The earliest moment at which the last of these messages may start: so many that are due at each, in that order.
 
     A time beyond FARTHEST is told as that.
@@ -432,26 +434,26 @@ def last_start(rate: Rate, bucket: Bucket | None, now: datetime, arrivals: Itera
 
 
 def _start_all(
-    rate: Rate, bucket: Bucket | None, now: datetime, number: int, latest: datetime
-) -> tuple[datetime, Bucket]:
+    rate: Rate, bucket: TokenBucket | None, now: datetime, number: int, latest: datetime
+) -> tuple[datetime, TokenBucket]:
     """When the last of `number` messages starts that are due by now, and the bucket then."""
     missing = number - tokens(rate, bucket, now)
     if missing <= _GRAIN:
         return now, after(rate, bucket, now, number)
     if not rate.window:
         moment = min(release_at(rate, bucket, now, number), latest)
-        return moment, Bucket(max(0.0, (moment - now).total_seconds() / rate.interval - missing), moment)
+        return moment, TokenBucket(max(0.0, (moment - now).total_seconds() / rate.interval - missing), moment)
     windows = ceil(missing / rate.count)
     if windows > (latest - now) / rate.per:
-        return latest, Bucket(-rate.count, latest)
+        return latest, TokenBucket(-rate.count, latest)
     moment = _EPOCH + (_window(rate, now) + windows) * rate.per
-    return moment, Bucket((windows - 1) * rate.count - missing, moment)
+    return moment, TokenBucket((windows - 1) * rate.count - missing, moment)
 
 
 # Turns
 
 
-class Waiting(NamedTuple):
+class ChannelDemand(NamedTuple):
     """What waits in a channel: up to `most` places can be used.
 
     turn: where it is now. step: how much further each place takes it. owed: so many places come before those of others.
@@ -465,7 +467,7 @@ class Waiting(NamedTuple):
     at_once: int = 1
 
 
-def deal(room: int, waiting: Mapping[int, Waiting]) -> dict[int, int]:
+def deal(room: int, waiting: Mapping[int, ChannelDemand]) -> dict[int, int]:
     """Deal `room` places: first to those who are owed some, then to all; each time one (`at_once`) to the lowest turn.
 
     >>> deal(5, {1: Waiting(3), 2: Waiting(1), 3: Waiting(9)})

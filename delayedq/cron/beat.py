@@ -54,7 +54,7 @@ DISABLED = ""
 PRESENCE = ""
 
 
-class Seen(NamedTuple):
+class SeenSchedule(NamedTuple):
     id: int
     digest: str
     seen_at: datetime
@@ -86,10 +86,13 @@ class Deployed:
         self._say_present(seen, now)
         return self.known != before
 
-    def read(self, now: datetime) -> dict[str, Seen]:
+    def read(self, now: datetime) -> dict[str, SeenSchedule]:
         """Read which sets are in use; returns all rows by digest."""
         since = Case(When(digest=PRESENCE, then="content"))
-        seen = {row[1]: Seen._make(row) for row in self._rows.order_by("-id").values_list(*Seen._fields[:3], since)}
+        seen = {
+            row[1]: SeenSchedule._make(row)
+            for row in self._rows.order_by("-id").values_list(*SeenSchedule._fields[:3], since)
+        }
         unused_since = now - get_settings().CRON_GRACE
         sets = [row for row in seen.values() if row.digest != PRESENCE]
         is_watched = _present_since(seen, now) <= unused_since
@@ -97,7 +100,7 @@ class Deployed:
         self._unused = [row.id for row in sets if row.id not in self.known]
         return seen
 
-    def _say_present(self, seen: Mapping[str, Seen], now: datetime) -> None:
+    def _say_present(self, seen: Mapping[str, SeenSchedule], now: datetime) -> None:
         """Write the row of PRESENCE if that is older than a twentieth of the grace period: one write is enough."""
         row = seen.get(PRESENCE)
         if row is None:
@@ -135,7 +138,7 @@ class Deployed:
         return self._contents.get(id_, {})
 
 
-def _present_since(seen: Mapping[str, Seen], now: datetime) -> datetime:
+def _present_since(seen: Mapping[str, SeenSchedule], now: datetime) -> datetime:
     """Since when workers have had their beats, without a break of half a grace period."""
     row = seen.get(PRESENCE)
     if row is None or row.since is None or now - row.seen_at > get_settings().CRON_GRACE / 2:
@@ -165,7 +168,7 @@ GONE = "Its schedule is not defined any more."
 SWITCHED_OFF = "Its schedule was disabled in the settings."
 
 
-class Known(NamedTuple):
+class ComparedSchedule(NamedTuple):
     """What a comparison with the settings reads of a schedule."""
 
     id: int
@@ -289,15 +292,15 @@ class Beats:
         self._retire(known, decided, now)
         return visited
 
-    def _differs(self, known: Known) -> bool:
+    def _differs(self, known: ComparedSchedule) -> bool:
         own = self._definitions[known.name].config_hash
         return known.disabled_at is None and (known.config_hash != own or known.retired_at is not None)
 
-    def _rows(self, **conditions: object) -> Iterator[Known]:
+    def _rows(self, **conditions: object) -> Iterator[ComparedSchedule]:
         rows = CronSchedule.objects.using(self._store.alias).filter(owner=SETTINGS, **conditions)
-        return map(Known._make, rows.values_list(*Known._fields).iterator(NAMES))
+        return map(ComparedSchedule._make, rows.values_list(*ComparedSchedule._fields).iterator(NAMES))
 
-    def _add(self, names: set[str], known: dict[str, Known], now: datetime) -> None:
+    def _add(self, names: set[str], known: dict[str, ComparedSchedule], now: datetime) -> None:
         """Make rows for these schedules, which have none; those of the database may have the name already."""
         for some in batched(sorted(names), NAMES):
             rows = [CronSchedule(owner=SETTINGS, name=name, covered_until=now) for name in some]
@@ -314,7 +317,7 @@ class Beats:
                 problem = f"Schedule {name!r}: workers with newer settings define it otherwise."
                 self._log_once(name, problem, "Theirs is in effect while they live, and for DELAYEDQ['CRON_GRACE'].")
 
-    def _retire(self, known: Mapping[str, Known], decided: Mapping[str, str], now: datetime) -> None:
+    def _retire(self, known: Mapping[str, ComparedSchedule], decided: Mapping[str, str], now: datetime) -> None:
         installed = [one for one in known.values() if one.config_hash and one.retired_at is None]
         off = [one.id for one in installed if decided.get(one.name) == DISABLED]
         gone = [one.id for one in installed if one.name not in decided]

@@ -18,5 +18,5 @@ class DeskConfig(AppConfig):
 
         for verb in VERBS:
             setattr(Item, verb.__name__, verb)
-        for look in (let_wait, close_withdrawn, close_unopened, forget_closed):
-            register_sweep(look)
+        for sweep in (let_wait, close_withdrawn, close_unopened, forget_closed):
+            register_sweep(sweep)

@@ -29,7 +29,7 @@ logger = logging.getLogger("delayedq")
 PREVIEW_LENGTH, VALUE_LENGTH = 120, 10_000
 
 
-class Row(NamedTuple):
+class ItemRow(NamedTuple):
     """An item in a list. `name`: its key, or the number of its message. `about`: its arguments in one line."""
 
     item: Item
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     about: str
 
 
-class Call(NamedTuple):
+class ItemCall(NamedTuple):
     """The arguments of an item by name: as they are, and as texts; or why they cannot be shown. `deadline_at`: when its
     message ends, if nobody decides it before.
     """
@@ -56,12 +56,12 @@ def state_at(item: Item, now: datetime) -> State:
     return State.WAITING if is_over else State(item.state)
 
 
-def rows_of(items: Iterable[Item], now: datetime) -> list[Row]:
+def rows_of(items: Iterable[Item], now: datetime) -> list[ItemRow]:
     """The items as a list shows them: two statements for the arguments of all."""
     found = list(items)
     about = _abouts({item.message_id for item in found})
     return [
-        Row(
+        ItemRow(
             item,
             name_of(item),
             state_at(item, now),
@@ -77,18 +77,18 @@ def name_of(item: Item) -> str:
     return printable(item.key) if item.key else f"#{item.message_id}"
 
 
-def call_of(item: Item) -> Call:
+def call_of(item: Item) -> ItemCall:
     """The arguments; model instances are those of their rows now."""
     message: Any = Message.objects.filter(pk=item.message_id).first()
     message = message or FinishedMessage.objects.filter(pk=item.message_id).first()
     if message is None:
-        return Call({}, [], _("Its message is not in the database any more."))
+        return ItemCall({}, [], _("Its message is not in the database any more."))
     try:
         given = _named(item.kind, *load_call(shown(message).payload))
     except CannotRun as error:
-        return Call({}, [], text_of(str(error)))
+        return ItemCall({}, [], text_of(str(error)))
     texts = [(name, text_of(value), _address(value)) for name, value in given.items()]
-    return Call(given, texts, deadline_at=deadline_of(message, registered.get(item.kind)))
+    return ItemCall(given, texts, deadline_at=deadline_of(message, registered.get(item.kind)))
 
 
 def text_of(value: Any) -> str:

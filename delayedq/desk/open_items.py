@@ -22,14 +22,14 @@ TICK = timedelta(microseconds=1)
 LAPSED = 200
 
 
-class Page(NamedTuple):
+class ItemPage(NamedTuple):
     """Some items, and where the next ones begin (None: these are the last)."""
 
     rows: list[Item]
     after: str | None
 
 
-class Place(NamedTuple):
+class ItemPosition(NamedTuple):
     """Where an item is in the order."""
 
     priority: int
@@ -37,7 +37,7 @@ class Place(NamedTuple):
     id: int
 
     @classmethod
-    def parsed(cls, text: str) -> Place | None:
+    def parsed(cls, text: str) -> ItemPosition | None:
         """None if it is no place."""
         try:
             priority, due, pk = map(int, text.split("."))
@@ -59,23 +59,23 @@ def place(item: Item) -> tuple[int, datetime, int]:
     return -item.priority, item.due_or_last, item.pk
 
 
-def page(items: Any, after: str, size: int) -> Page:
+def page(items: Any, after: str, size: int) -> ItemPage:
     """At most `size` of these items behind a place (an empty text: the first ones)."""
-    return _cut(_heads(items, Place.parsed(after), size + 1), size)
+    return _cut(_heads(items, ItemPosition.parsed(after), size + 1), size)
 
 
-def page_of_queues(items: Any, queues: list[str], after: str, size: int) -> Page:
+def page_of_queues(items: Any, queues: list[str], after: str, size: int) -> ItemPage:
     """The same of several queues: the beginning of each is read by the index."""
-    begin = Place.parsed(after)
+    begin = ItemPosition.parsed(after)
     rows = [row for queue in queues for row in _heads(items.filter(queue=queue), begin, size + 1)]
     return _cut(sorted(rows, key=place), size)
 
 
-def page_of_ending(items: Any, states: Iterable[str], queues: list[str], after: str, size: int) -> Page:
+def page_of_ending(items: Any, states: Iterable[str], queues: list[str], after: str, size: int) -> ItemPage:
     """The same of items that end (`until`), in the order in which they do: what has run out, and waits again, is not
     read. Their places have the priority 0.
     """
-    begin, rows = Place.parsed(after), []
+    begin, rows = ItemPosition.parsed(after), []
     for queue, state in product(queues, states):
         found = items.filter(queue=queue, state=state, until__gt=Now()).order_by("until", "id")
         if begin is not None:
@@ -84,7 +84,7 @@ def page_of_ending(items: Any, states: Iterable[str], queues: list[str], after: 
         rows += found[: size + 1]
     rows.sort(key=lambda item: (item.until, item.pk))
     last = rows[size - 1] if len(rows) > size else None
-    return Page(rows[:size], str(Place(0, last.until, last.pk)) if last else None)
+    return ItemPage(rows[:size], str(ItemPosition(0, last.until, last.pk)) if last else None)
 
 
 def queues_of(items: Any) -> Iterator[str]:
@@ -96,18 +96,18 @@ def queues_of(items: Any) -> Iterator[str]:
         name = names.filter(queue__gt=name).first()
 
 
-def page_of_unassigned(items: Any, queues: list[str], after: str, size: int) -> Page:
+def page_of_unassigned(items: Any, queues: list[str], after: str, size: int) -> ItemPage:
     """The same of what somebody may take."""
-    begin, rows = Place.parsed(after), []
+    begin, rows = ItemPosition.parsed(after), []
     for queue in queues:
         rows += _heads(items.filter(queue=queue, state=State.WAITING), begin, size + 1)
         rows += [row for row in _lapsed(items, queue) if begin is None or place(row) > begin.key]
     return _cut(sorted(rows, key=place), size)
 
 
-def page_of_late(items: Any, queues: list[str], after: str, size: int) -> Page:
+def page_of_late(items: Any, queues: list[str], after: str, size: int) -> ItemPage:
     """The same of what was due: of each priority the beginning, since what is not due yet stands between them."""
-    begin, now, rows = Place.parsed(after), Now(), []
+    begin, now, rows = ItemPosition.parsed(after), Now(), []
     for queue in queues:
         of_queue = items.open().filter(queue=queue)
         found: list[Item] = []
@@ -120,7 +120,7 @@ def page_of_late(items: Any, queues: list[str], after: str, size: int) -> Page:
     return _cut(sorted(rows, key=place), size)
 
 
-def _priorities(items: Any, begin: Place | None) -> Iterator[int]:
+def _priorities(items: Any, begin: ItemPosition | None) -> Iterator[int]:
     """Those of these items from a place on, the highest first: a look into the index for each."""
     values = items.order_by("-priority").values_list("priority", flat=True)
     value = (values if begin is None else values.filter(priority__lte=begin.priority)).first()
@@ -156,13 +156,13 @@ def ended(items: Any, queue: str, state: str, now: Now | datetime) -> Any:
     return found.order_by("until", "id").values_list("pk", flat=True)
 
 
-def _cut(rows: list[Item], size: int) -> Page:
+def _cut(rows: list[Item], size: int) -> ItemPage:
     more = len(rows) > size
     last = rows[size - 1] if more else None
-    return Page(rows[:size], str(Place(last.priority, last.due_or_last, last.pk)) if last else None)
+    return ItemPage(rows[:size], str(ItemPosition(last.priority, last.due_or_last, last.pk)) if last else None)
 
 
-def _heads(items: Any, begin: Place | None, count: int) -> list[Item]:
+def _heads(items: Any, begin: ItemPosition | None, count: int) -> list[Item]:
     """The first ones behind a place: three ranges of the index, since no database takes the order for one."""
     if begin is None:
         return list(items.in_order()[:count])

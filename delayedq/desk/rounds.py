@@ -16,7 +16,7 @@ from delayedq.desk.agreement import WINDOW
 from delayedq.desk.models import ENDING, Item, State
 from delayedq.desk.open_items import ended, queues_of
 from delayedq.models import Message
-from delayedq.store.sweeps import PAGE, Page
+from delayedq.store.sweeps import PAGE, Swept
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
 
 
-def let_wait(store: Store, _after: Any = None, limit: int = PAGE) -> Page:
+def let_wait(store: Store, _after: Any = None, limit: int = PAGE) -> Swept:
     """The next items whose assignment or postponement has run out wait for anybody.
 
     Their row keeps who held them last: they may still decide them, as long as nobody else takes them.
     """
     if not _has_items(store):
-        return Page(0, None)
+        return Swept(0, None)
     rows, now = Item.objects.using(store.alias), store.now()
     found: list[int] = []
     for queue, state in product(queues_of(rows.open()), ENDING):
@@ -39,30 +39,30 @@ def let_wait(store: Store, _after: Any = None, limit: int = PAGE) -> Page:
         if len(found) == limit:
             break
     if not found:
-        return Page(0, None)
+        return Swept(0, None)
     # Judged as they are once they are locked: who renews one meanwhile keeps it, and who decides one is not waited for.
     over = rows.filter(pk__in=found, state__in=ENDING, until__lte=now)
     with store.database.atomic():
         free = list(store.database.unlocked(over).values_list("pk", flat=True))
         changed = over.filter(pk__in=free).update(state=State.WAITING)
-    return Page(changed, True if len(found) == limit and changed else None)
+    return Swept(changed, True if len(found) == limit and changed else None)
 
 
-def close_withdrawn(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+def close_withdrawn(store: Store, after: int | None = None, limit: int = PAGE) -> Swept:
     """Of the next open items by primary key, close those whose message is live no more: it was cancelled, say."""
     if not _has_items(store):
-        return Page(0, None)
+        return Swept(0, None)
     gone, last = _gone(store, after, limit, is_open=True)
-    return Page(len(withdraw(store, gone)), last)
+    return Swept(len(withdraw(store, gone)), last)
 
 
-def close_unopened(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+def close_unopened(store: Store, after: int | None = None, limit: int = PAGE) -> Swept:
     """The same for planted cases that no worker has opened, and for what the version before closed without a time."""
     if not _has_items(store):
-        return Page(0, None)
+        return Swept(0, None)
     gone, last = _gone(store, after, limit, is_open=False)
     rows = Item.objects.using(store.alias).closed().filter(pk__in=list(gone), closed_at=None)
-    return Page(rows.update(closed_at=store.now()), last)
+    return Swept(rows.update(closed_at=store.now()), last)
 
 
 def _gone(store: Store, after: int | None, limit: int, *, is_open: bool) -> tuple[Any, int | None]:
@@ -76,14 +76,14 @@ def _gone(store: Store, after: int | None, limit: int, *, is_open: bool) -> tupl
     return gone if last is None else gone.filter(pk__lte=last), last
 
 
-def forget_closed(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Page:
+def forget_closed(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Swept:
     """Of the next items that were closed longer ago than RETENTION, delete those that the brake does not count.
 
     Their comments go with them; files stay in the project's storage.
     """
     retention = get_settings().RETENTION
     if retention is None or not _has_items(store):
-        return Page(0, None)
+        return Swept(0, None)
     closed = Item.objects.using(store.alias).closed().filter(closed_at__lt=store.now() - retention)
     following = (
         closed if after is None else closed.filter(Q(closed_at=after[0], pk__gt=after[1]) | Q(closed_at__gt=after[0]))
@@ -93,7 +93,7 @@ def forget_closed(store: Store, after: tuple[datetime, int] | None = None, limit
     old = [item.pk for item in page if not _is_counted(item, begins[item.kind, item.agreed])]
     if old:
         closed.filter(pk__in=old).delete()
-    return Page(len(old), (page[-1].closed_at, page[-1].pk) if len(page) == limit else None)
+    return Swept(len(old), (page[-1].closed_at, page[-1].pk) if len(page) == limit else None)
 
 
 def _counted_since(alias: str, kind: str, agreed: bool | None) -> datetime | None:

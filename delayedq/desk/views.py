@@ -33,7 +33,7 @@ COUNTED = 1_000
 ENDING_FILTERS = {"assigned": HELD, "postponed": (State.POSTPONED,)}
 
 
-class Waiting(NamedTuple):
+class OpenQueue(NamedTuple):
     """What the user may take of a queue. `due`: when the next one is."""
 
     queue: str
@@ -64,19 +64,19 @@ def _to_review(user: Any, items: Any) -> Count:
     return Count(len(pending.rows), exact=True if pending.after is None else None)
 
 
-def _pending(user: Any, items: Any) -> open_items.Page:
+def _pending(user: Any, items: Any) -> open_items.ItemPage:
     """The first decisions of others that are pending review."""
     rows = items.filter(state=State.REVIEW).exclude(decided_by=user).select_related("decided_by")
     return open_items.page_of_queues(rows, list(open_items.queues_of(rows)), "", SHOWN)
 
 
-def _waiting(user: Any, items: Any) -> list[Waiting]:
+def _waiting(user: Any, items: Any) -> list[OpenQueue]:
     waiting, skills = [], rules.skills_of(user)
     for queue in open_items.queues_of(items.open()):
         heads = open_items.heads_of_unassigned(items, queue, skills, SHOWN)
         if heads and rules.may(user, "take", queue):
             number = Count(len(heads), exact=True if len(heads) < SHOWN else None)
-            waiting.append(Waiting(queue, number, heads[0].due_at))
+            waiting.append(OpenQueue(queue, number, heads[0].due_at))
     return waiting
 
 
@@ -113,7 +113,7 @@ def team(request: HttpRequest, site: Any = None) -> HttpResponse:
     return framed(request, site, "team", context)
 
 
-def _of_team(items: Any, only: str, queues: list[str], after: str) -> open_items.Page:
+def _of_team(items: Any, only: str, queues: list[str], after: str) -> open_items.ItemPage:
     """A page of what is open, or of one state of it."""
     if only in ENDING_FILTERS:
         return open_items.page_of_ending(items, ENDING_FILTERS[only], queues, after, SHOWN)

@@ -39,7 +39,7 @@ REASON_LENGTH = 2_000
 UNKNOWN = "?"
 
 
-class Answer(NamedTuple):
+class HandlerAnswer(NamedTuple):
     """What the handler said: the JSON of its decision, or why it has made none."""
 
     proposal: str | None = None
@@ -92,7 +92,7 @@ def _opened(
     alias = served_store().alias
     mode = mode_of(attempt.kind, desk, alias)
     skill, unknown = _skill(attempt, desk, args, kwargs)
-    answer = Answer() if mode is Mode.PEOPLE else _asked(attempt, desk, args, kwargs, mode)
+    answer = HandlerAnswer() if mode is Mode.PEOPLE else _asked(attempt, desk, args, kwargs, mode)
     item = Item(message_id=attempt.id, opened_at=now)
     if old is not None and not attempt.claimed.generation:
         item.truth = old.truth  # what was planted is no case of the business, however often it is opened
@@ -179,39 +179,39 @@ def _storable(skill: Any) -> str:
     raise ValueError(f"A skill is a text of at most {NAME_LENGTH} characters, not {skill!r}.")
 
 
-def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], mode: Mode) -> Answer:
+def _asked(attempt: Attempt, desk: Desk, args: Sequence[Any], kwargs: dict[str, Any], mode: Mode) -> HandlerAnswer:
     """What the handler says. Where it decides, its errors are those of a task, as long as another attempt may follow;
     where people do, nothing that it raises ends or repeats the message.
     """
     if reason := _vanished(attempt):
-        return Answer(reason=reason)
+        return HandlerAnswer(reason=reason)
     is_decided = mode in {Mode.REVIEWED, Mode.AUTOMATIC}
     try:
         returned = desk.handler(*args, **kwargs)
     except NeedsPerson as needed:
-        return Answer(reason=_masked(attempt, str(needed.reason)))
+        return HandlerAnswer(reason=_masked(attempt, str(needed.reason)))
     except TaskCancelled:
         raise
     except Exception as error:
         if is_decided and (_steers(error) or _may_follow(attempt, error)):
             raise
-        return Answer(reason=_told(attempt, error))
+        return HandlerAnswer(reason=_told(attempt, error))
     try:
         return _answer(desk, returned, is_decided=is_decided)
     except TaskCancelled:
         raise
     except Exception as error:  # noqa: BLE001 - of the form, too; another attempt would return the same
-        return Answer(reason=_told(attempt, error))
+        return HandlerAnswer(reason=_told(attempt, error))
 
 
-def _answer(desk: Desk, returned: Any, *, is_decided: bool) -> Answer:
+def _answer(desk: Desk, returned: Any, *, is_decided: bool) -> HandlerAnswer:
     """What the handler has returned. Raises InvalidDecision or NotStorable for what is no decision."""
     result, confidence = returned if isinstance(returned, Proposal) else (returned, None)
     if confidence is not None and not 0 <= confidence <= 1:
         raise InvalidDecision(f"A confidence is a number from 0 to 1, not {confidence!r}.")
     if is_decided:
         result = ends.checked_of_handler(desk, result)
-    return Answer(dumps(result, where="the result"), None if confidence is None else float(confidence))
+    return HandlerAnswer(dumps(result, where="the result"), None if confidence is None else float(confidence))
 
 
 def _vanished(attempt: Attempt) -> str:

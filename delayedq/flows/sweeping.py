@@ -22,7 +22,7 @@ from delayedq.core.flows import FlowState, StepState, flow_of, step_id
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.results.cancelling import PATIENCE, cancel
 from delayedq.store.flows.ending import AWAY, advance, end, lock_flows, lock_if_free
-from delayedq.store.sweeps import Page
+from delayedq.store.sweeps import Swept
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -292,7 +292,9 @@ class _Part(NamedTuple):
     deleted: int = 0
 
 
-def forget_flows(store: Store, older_than: timedelta, going: Iterator[_Part] | None = None, limit: int = FLOWS) -> Page:
+def forget_flows(
+    store: Store, older_than: timedelta, going: Iterator[_Part] | None = None, limit: int = FLOWS
+) -> Swept:
     """Of the next flows that ended longer ago, delete those that nothing needs, with their steps.
 
     Their messages go with the history. A flow that did not succeed stays as long as one of its messages is a dead
@@ -303,8 +305,8 @@ def forget_flows(store: Store, older_than: timedelta, going: Iterator[_Part] | N
     for part in going:
         looked = _Part(*map(sum, zip(looked, part, strict=True)))
         if looked.flows >= limit or looked.read + looked.deleted >= READ:
-            return Page(looked.forgotten or int(looked.deleted > 0), going)
-    return Page(looked.forgotten, None)
+            return Swept(looked.forgotten or int(looked.deleted > 0), going)
+    return Swept(looked.forgotten, None)
 
 
 def _parts(store: Store, older_than: timedelta) -> Iterator[_Part]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
 
 
-class Changes(StatReloader):
+class SourceReloader(StatReloader):
     """The first file that changed: a module that is loaded here, or one in the folder of an app of the project."""
 
     changed: Path | None = None
@@ -107,7 +107,7 @@ def run_reloading(out: OutputWrapper, parent: int | None) -> int:
     The workers end if this process is killed, and all of them if that with the pid `parent` is.
     """
     words = [*(word for word in get_child_arguments() if word != "--reload"), "--lines", *_owned()]
-    workers, changes = Together([[*map(str, words)]]), Changes()
+    workers, changes = Together([[*map(str, words)]]), SourceReloader()
     workers.start()
     while not workers.stopping and parent in {None, os.getppid()}:
         path = changes.look()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from django.core.management.base import OutputWrapper
 
-    from delayedq.operations.imports.schedules import Found
+    from delayedq.operations.imports.schedules import ForeignSchedule
     from delayedq.operations.imports.waiting import Origin
 
 WAITING: dict[str, Callable[[], Origin]] = {
@@ -28,7 +28,7 @@ WAITING: dict[str, Callable[[], Origin]] = {
     "django-tasks-db": DjangoTasksDb,
     "procrastinate": Procrastinate,
 }
-SCHEDULES: dict[str, Callable[[], Iterable[Found]]] = {
+SCHEDULES: dict[str, Callable[[], Iterable[ForeignSchedule]]] = {
     "celery-beat": celery_beat.found,
     "django-ox": django_ox.found,
     "django-q2": django_q.found,

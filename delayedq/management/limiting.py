@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
 
     from delayedq.core.limit import Limit
-    from delayedq.operations.channels import Listed
+    from delayedq.operations.channels import ListedChannel
     from delayedq.store.base import Store
 
 VERBS = {
@@ -127,7 +127,7 @@ def _lines(store: Store, now: datetime, channel: str) -> Iterator[str]:
         yield _("There are more: name one by --channel, or see the admin.")
 
 
-def _line(one: Listed, now: datetime) -> str:
+def _line(one: ListedChannel, now: datetime) -> str:
     over = _("over %(number)s") % {"number": grouped(MOST_COUNTED)}
     about = {
         "kind": printable(one.kind),

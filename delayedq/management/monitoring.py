@@ -19,7 +19,7 @@ from delayedq.management.arguments import age
 from delayedq.operations.doctor import health_within
 from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import printable
-from delayedq.worker.endpoints import Answer, Endpoint, Endpoints, HealthFile, Liveness, Reporting, listen
+from delayedq.worker.endpoints import Endpoint, EndpointAnswer, Endpoints, HealthFile, Liveness, Reporting, listen
 from delayedq.worker.tally import Tallies
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _metrics(address: str, port: int, directory: Path) -> Endpoint:
     from delayedq import metrics
 
     tallies = Tallies(directory)
-    return Endpoint(address, port, {"/metrics": lambda accept: Answer(*metrics.exposed(accept, tallies))})
+    return Endpoint(address, port, {"/metrics": lambda accept: EndpointAnswer(*metrics.exposed(accept, tallies))})
 
 
 def _library() -> None:

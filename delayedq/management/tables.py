@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from delayedq.cron.definitions import Definition
     from delayedq.cron.reading import LastTick
-    from delayedq.operations.imports.schedules import Taken
+    from delayedq.operations.imports.schedules import ImportedSchedule
     from delayedq.operations.imports.waiting import Moved
     from delayedq.operations.schedules import Change, Known
 
@@ -196,7 +196,7 @@ def _zone(definition: Definition) -> ZoneInfo:
 # import-from
 
 
-def show_imported(console: Console, taken: Iterable[Taken], *, dry_run: bool = False) -> None:
+def show_imported(console: Console, taken: Iterable[ImportedSchedule], *, dry_run: bool = False) -> None:
     """A row for each schedule of another framework: what became of it, or would."""
     table = _table(_("schedule"), _("task"), _("outcome"), _("when, or why not"), _("first tick"), _("notes"))
     for one in taken:

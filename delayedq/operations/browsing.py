@@ -17,7 +17,7 @@ from delayedq.masking import masking_of, masks_anything
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, has_run_out, is_free, is_held
 from delayedq.operations.pauses import paused_now
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, KeysetPage, State
+from delayedq.store.operator import FIRST, LAST, KeysetPage, MessageState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -192,7 +192,7 @@ class Selection:
     """
 
     as_of: datetime
-    state: State | None = None
+    state: MessageState | None = None
     queue: str | None = None
     kind: str | None = None
     since: datetime | None = None
@@ -211,24 +211,26 @@ class Selection:
     def is_range(self) -> bool:
         """Whether nearly all messages in a range of each lane are chosen: those that are due, or are scheduled."""
         others = {self.kind, self.key, self.argument, self.worker}
-        return self.state in {State.DUE, State.SCHEDULED} and others == {None}
+        return self.state in {MessageState.DUE, MessageState.SCHEDULED} and others == {None}
 
     @property
     def first(self) -> Position:
         """The position after which a keyset scan begins."""
-        since = max(self.since or FIRST.at, self.as_of + MICROSECOND if self.state is State.SCHEDULED else FIRST.at)
+        since = max(
+            self.since or FIRST.at, self.as_of + MICROSECOND if self.state is MessageState.SCHEDULED else FIRST.at
+        )
         return FIRST._replace(at=since)
 
     @property
     def last(self) -> datetime:
         until = self.until or LAST.at
-        return min(until, self.as_of) if self.state in {State.DUE, State.PAUSED} else until
+        return min(until, self.as_of) if self.state in {MessageState.DUE, MessageState.PAUSED} else until
 
     def lanes(self, store: Store) -> list[Lane]:
         """The lanes of the chosen queue or queues and priority, or all."""
         lanes = [lane for lane in store.lanes() if self.queue in {None, lane.queue}]
         lanes = [lane for lane in lanes if self.priority in {None, lane.priority}]
-        if self.state is not State.PAUSED:
+        if self.state is not MessageState.PAUSED:
             return lanes
         paused = paused_now(store)
         return lanes if paused.kinds else [lane for lane in lanes if lane.queue in paused.queues]
@@ -254,18 +256,18 @@ def _with_key(alias: str, prefix: str) -> dict[str, Any]:
     return {"kind__in": operator_store(alias).keyed_kinds(), "key__gte": keys.first, "key__lte": keys.last}
 
 
-def _in_state(state: State | None, now: datetime) -> Q:
+def _in_state(state: MessageState | None, now: datetime) -> Q:
     if state is None:
         return Q()
     due = Q(scheduled_at__lte=now)
     paused = Q(queue__in=PausedQueue.objects.values("queue")) | Q(kind__in=PausedTask.objects.values("kind"))
     return {
-        State.DUE: is_free(now) & due,
-        State.SCHEDULED: is_free(now) & Q(scheduled_at__gt=now, attempt=0),
-        State.RETRYING: is_free(now) & Q(attempt__gt=0),
-        State.RUNNING: is_held(now),
-        State.LOST: has_run_out(now),
-        State.PAUSED: is_free(now) & due & paused,
+        MessageState.DUE: is_free(now) & due,
+        MessageState.SCHEDULED: is_free(now) & Q(scheduled_at__gt=now, attempt=0),
+        MessageState.RETRYING: is_free(now) & Q(attempt__gt=0),
+        MessageState.RUNNING: is_held(now),
+        MessageState.LOST: has_run_out(now),
+        MessageState.PAUSED: is_free(now) & due & paused,
     }[state]
 
 
@@ -369,7 +371,7 @@ def newest_id(alias: str) -> int:
 MOST_MASKED = 1_000
 
 
-class Found(NamedTuple):
+class SearchResult(NamedTuple):
     """What a search found. `is_cut`: it stopped at its bound, so there may be more.
 
     `by_argument`: no id and no key fitted, so arguments were looked at.
@@ -380,24 +382,24 @@ class Found(NamedTuple):
     by_argument: bool = False
 
 
-def find(store: Store, text: str, selection: Selection, *, payload: bool = True) -> Found:
+def find(store: Store, text: str, selection: Selection, *, payload: bool = True) -> SearchResult:
     """The messages of a selection that a text may mean: those with this id or key, and whose key begins with it.
 
     If there is none, those with the text in their payload, among the first that are due: a bounded look. With
     `payload` False, payloads are not looked at.
     """
     if not text or not is_storable(text):
-        return Found([])
+        return SearchResult([])
     rest = replace(selection, key=None)
     found = by_key(store, text, rest)
     if found:
-        return Found(found[:PAGE], is_cut=len(found) > PAGE)
+        return SearchResult(found[:PAGE], is_cut=len(found) > PAGE)
     if not payload:
-        return Found([])
+        return SearchResult([])
     page = scan_live(store, replace(rest, argument=text), None, MOST_MASKED if masks_anything() else PAGE)
     shown = _that_show(store, [*page.found, *page.beyond], text)
     rows = live_rows(store, KeysetPage(shown[:PAGE], None)).rows
-    return Found(rows, page.reached is not None or len(shown) > PAGE, by_argument=True)
+    return SearchResult(rows, page.reached is not None or len(shown) > PAGE, by_argument=True)
 
 
 def _that_show(store: Store, positions: list[Position], text: str) -> list[Position]:

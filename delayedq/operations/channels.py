@@ -237,7 +237,7 @@ PAGE, MOST_COUNTED = 25, 1_000
 MOST_LISTED = 1_000
 
 
-class Listed(NamedTuple):
+class ListedChannel(NamedTuple):
     """A channel. `waiting`: how many messages are due in it, up to MOST_COUNTED + 1. `limit`: its own.
 
     released_at: when the next of them may start by its rate; None: one may now. blocked_by: the id of the message that
@@ -260,10 +260,10 @@ class Listed(NamedTuple):
         return _has_room(self.limit, self.running, self.released_at)
 
 
-class Page(NamedTuple):
+class ChannelPage(NamedTuple):
     """`following`: the text with which the next page is asked for; "": there is none."""
 
-    channels: list[Listed]
+    channels: list[ListedChannel]
     following: str
 
 
@@ -294,16 +294,18 @@ def _has_room(limit: Limit, running: int, released_at: datetime | None) -> bool:
 
 def page_of_channels(
     store: Store, now: datetime, *, queue: str = "", kind: str = "", name: str | None = None, after: str = ""
-) -> Page:
+) -> ChannelPage:
     """PAGE channels of this queue and task ("": of all), or those with this name."""
     wanted = Q(**{field: value for field, value in (("queue", queue), ("kind", kind)) if value})
     groups = list(ChannelGroup.objects.using(store.alias).filter(wanted).order_by("queue", "kind")[:MOST_LISTED])
     if name is not None:
         ids = [channel_id(group.queue, group.kind, name) for group in groups]
-        return Page(listed(store, now, groups, list(Channel.objects.using(store.alias).filter(id__in=ids)[:PAGE])), "")
+        return ChannelPage(
+            listed(store, now, groups, list(Channel.objects.using(store.alias).filter(id__in=ids)[:PAGE])), ""
+        )
     found = list(islice(_in_order(store, groups, after), PAGE + 1))
     shown = found[:PAGE]
-    return Page(listed(store, now, groups, shown), _cursor(shown[-1]) if len(found) > PAGE else "")
+    return ChannelPage(listed(store, now, groups, shown), _cursor(shown[-1]) if len(found) > PAGE else "")
 
 
 def _cursor(last: Channel) -> str:
@@ -330,7 +332,9 @@ def _position(after: str) -> tuple[tuple[int, bool], float, int]:
         return (-1, False), 0.0, 0
 
 
-def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]) -> list[Listed]:
+def listed(
+    store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]
+) -> list[ListedChannel]:
     """What is in these channels of these groups."""
     by_id = {group.pk: group for group in groups}
     running, _ = Places(store, now).running([one.pk for one in channels])
@@ -343,7 +347,7 @@ def listed(store: Store, now: datetime, groups: Sequence[ChannelGroup], channels
         limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
         places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
         numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number
-        listed = Listed(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
+        listed = ListedChannel(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
         found.append(listed._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
     return found
 
@@ -415,7 +419,7 @@ MOST_WAITS, CHANNELS = 20, 10
 NOTICES = 20
 
 
-class Wait(NamedTuple):
+class ChannelWait(NamedTuple):
     """Seconds for which the first message has been due that waits for a worker, and the first that waits for a limit.
 
     0.0: there is none.
@@ -424,18 +428,18 @@ class Wait(NamedTuple):
     late: float = 0.0
     limited: float = 0.0
 
-    def with_(self, seconds: float, *, limited: bool) -> Wait:
+    def with_(self, seconds: float, *, limited: bool) -> ChannelWait:
         if limited:
             return self._replace(limited=max(self.limited, seconds))
         return self._replace(late=max(self.late, seconds))
 
 
-def waits(store: Store, heads: Iterable[LaneHead], now: datetime, least: float = 0.0) -> dict[str, Wait]:
+def waits(store: Store, heads: Iterable[LaneHead], now: datetime, least: float = 0.0) -> dict[str, ChannelWait]:
     """By queue of these lanes. What has been due in channels for less than `least` seconds is not looked into."""
-    found: dict[str, Wait] = {}
+    found: dict[str, ChannelWait] = {}
     lanes = 0
     for head in heads:
-        wait, seconds = found.get(head.queue, Wait()), max(0.0, -head.due_in)
+        wait, seconds = found.get(head.queue, ChannelWait()), max(0.0, -head.due_in)
         is_in_channels = is_limited(head.priority) and seconds > 0 and seconds >= least
         lanes += is_in_channels
         if is_in_channels and lanes <= MOST_WAITS:
@@ -446,7 +450,7 @@ def waits(store: Store, heads: Iterable[LaneHead], now: datetime, least: float =
     return found
 
 
-def _of_lane(store: Store, head: LaneHead, wait: Wait, now: datetime) -> Wait:
+def _of_lane(store: Store, head: LaneHead, wait: ChannelWait, now: datetime) -> ChannelWait:
     waiting = Message.objects.using(store.alias).filter(queue=head.queue, priority=head.priority)
     first = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at", "id").first()
     if first is not None:
@@ -461,7 +465,7 @@ def _of_lane(store: Store, head: LaneHead, wait: Wait, now: datetime) -> Wait:
     return wait
 
 
-def _of_group(store: Store, group: ChannelGroup, new: dict[int, str], wait: Wait, now: datetime) -> Wait:
+def _of_group(store: Store, group: ChannelGroup, new: dict[int, str], wait: ChannelWait, now: datetime) -> ChannelWait:
     """`new`: ids and names of channels that no claim has heard of yet, or not again."""
     of_group = Channel.objects.using(store.alias).filter(group_id=group.pk)
     in_turn = list(of_group.filter(is_ready=True).order_by("turn", "id")[:CHANNELS])
@@ -519,7 +523,7 @@ class LimitsAhead:
 
 def limits_ahead(store: Store, grid: Grid, now: datetime) -> LimitsAhead:
     """Of the messages that wait and are due before the grid ends."""
-    waiting = _Waiting(store, grid, now)
+    waiting = _WaitingCounts(store, grid, now)
     if not waiting.groups:
         return LimitsAhead()
     shared, full = _of_scopes(store, waiting)
@@ -537,7 +541,7 @@ def _groups(store: Store) -> dict[int, ChannelGroup]:
     return {one.pk: one for one in known}
 
 
-class _Waiting:
+class _WaitingCounts:
     """How many messages wait in channels, by group, channel and bucket; of many, about so many."""
 
     def __init__(self, store: Store, grid: Grid, now: datetime) -> None:
@@ -581,7 +585,7 @@ class _Waiting:
         return max(self.now, self.grid.start + bucket * timedelta(seconds=self.grid.width))
 
 
-def _of_scopes(store: Store, waiting: _Waiting) -> tuple[list[HeldBack], set[str]]:
+def _of_scopes(store: Store, waiting: _WaitingCounts) -> tuple[list[HeldBack], set[str]]:
     """What the limits that channels share hold back, and the names of those that have no room now."""
     states = buckets_now(store)
     due: dict[str, Counter[int]] = {}
@@ -596,10 +600,10 @@ def _of_scopes(store: Store, waiting: _Waiting) -> tuple[list[HeldBack], set[str
     return [one for one in held_back if one is not None], {one.scope for one in limits if not one.has_room}
 
 
-type _Own = tuple[Channel, Listed, Counter[int]]
+type _Own = tuple[Channel, ListedChannel, Counter[int]]
 
 
-def _largest(store: Store, waiting: _Waiting) -> list[_Own]:
+def _largest(store: Store, waiting: _WaitingCounts) -> list[_Own]:
     """The channels in which most messages wait, with what is known of them and when these are due."""
     due = {id_: counted for id_ in waiting.groups for id_, counted in waiting.by_channel[id_].items()}
     largest = sorted(due, key=lambda id_: (-due[id_].total(), id_))[:MOST_CHANNELS]
@@ -608,7 +612,7 @@ def _largest(store: Store, waiting: _Waiting) -> list[_Own]:
     return [(row, one, due[row.pk]) for row, one in zip(rows, known, strict=True)]
 
 
-def _of_channels(channels: list[_Own], waiting: _Waiting) -> Iterator[HeldBack]:
+def _of_channels(channels: list[_Own], waiting: _WaitingCounts) -> Iterator[HeldBack]:
     """What their own limits hold back."""
     for row, one, due in channels:
         held = waiting.held_back(one.kind, one.name, one.limit, row, due)
@@ -616,7 +620,7 @@ def _of_channels(channels: list[_Own], waiting: _Waiting) -> Iterator[HeldBack]:
             yield held
 
 
-def _overdue(channels: list[_Own], waiting: _Waiting, full: set[str]) -> int:
+def _overdue(channels: list[_Own], waiting: _WaitingCounts, full: set[str]) -> int:
     """How many are due in groups whose shared limits have no room, or else in channels whose own limit has none."""
     held = {
         id_

@@ -33,7 +33,7 @@ from delayedq.operations.browsing import (
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import grouped
 from delayedq.operations.workers import all_workers, live_workers, running_ids
-from delayedq.store.operator import Position, State
+from delayedq.store.operator import MessageState, Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 #: The states that a lease decides.
-LEASED = frozenset({State.RUNNING, State.LOST})
+LEASED = frozenset({MessageState.RUNNING, MessageState.LOST})
 
 #: At most this many are found in the worker registry, and as many among what is due.
 MOST_LEASES = 1_000
@@ -376,14 +376,14 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
     counts: Counter[str] = Counter()
     for queue, kind, scheduled_at, attempt, is_held_ in rows:
         counts.update(_states(paused.has(queue, kind), scheduled_at <= now, attempt > 0, is_held_))
-    exact = {state: Count(counts[state], exact=True) for state in State}
+    exact = {state: Count(counts[state], exact=True) for state in MessageState}
     return StateCounts(
         Count(len(rows), exact=True),
-        exact[State.DUE],
-        exact[State.SCHEDULED],
-        exact[State.RUNNING],
-        exact[State.RETRYING],
-        exact[State.PAUSED],
+        exact[MessageState.DUE],
+        exact[MessageState.SCHEDULED],
+        exact[MessageState.RUNNING],
+        exact[MessageState.RETRYING],
+        exact[MessageState.PAUSED],
         dead,
     )
 
@@ -391,11 +391,11 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
 def _states(is_paused: bool, is_due: bool, was_tried: bool, is_held: bool) -> set[str]:
     """The states of one message, as the filters of the list mean them."""
     if is_held:
-        return {State.RUNNING}
-    states: set[str] = {State.RETRYING} if was_tried else set()
+        return {MessageState.RUNNING}
+    states: set[str] = {MessageState.RETRYING} if was_tried else set()
     if not is_due:
-        return states or {State.SCHEDULED}
-    return states | {State.DUE} | ({State.PAUSED} if is_paused else set())
+        return states or {MessageState.SCHEDULED}
+    return states | {MessageState.DUE} | ({MessageState.PAUSED} if is_paused else set())
 
 
 def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCounts:
@@ -406,7 +406,7 @@ def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCoun
         due=bounded_rows(due, FEW),
         scheduled=bounded_rows(_of(store, lanes).filter(scheduled_at__gt=now, attempt=0), FEW),
         running=Count(sum(worker.held for worker in live_workers(store, now)), exact=False),
-        retrying=_scanned(store, Selection(as_of=now, state=State.RETRYING)),
+        retrying=_scanned(store, Selection(as_of=now, state=MessageState.RETRYING)),
         paused=_paused(store, now, paused, due),
         dead=dead,
     )
@@ -414,7 +414,7 @@ def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCoun
 
 def _paused(store: Store, now: datetime, paused: Paused, due: QuerySet[Message]) -> Count:
     if paused.kinds:
-        return _scanned(store, Selection(as_of=now, state=State.PAUSED))
+        return _scanned(store, Selection(as_of=now, state=MessageState.PAUSED))
     return bounded_rows(due.filter(queue__in=paused.queues), FEW) if paused.queues else Count(0, exact=True)
 
 

@@ -21,7 +21,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils.translation import gettext_noop
 
-from delayedq.core.edits import Place
+from delayedq.core.edits import LanePosition
 from delayedq.core.instants import instant, microseconds
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message, Outcome, is_held
 from delayedq.operations.browsing import CHUNK, DEPTH
@@ -90,7 +90,7 @@ Write = Callable[[], Done]
 WriteSeen = Callable[[Sequence[Seen], Counter[str]], list[Record]]
 
 
-class Progress(NamedTuple):
+class EditProgress(NamedTuple):
     """The result of one call. `after`: pass it to the next call to continue; None: all is done."""
 
     changed: int
@@ -117,7 +117,7 @@ def reschedule(
     as_of: datetime,
     after: int = 0,
     most: int | None = None,
-) -> Progress:
+) -> EditProgress:
     """Change the time, queue or priority of waiting messages, at most CHUNKS chunks in one call.
 
     `as_of`: when the operator saw them; messages that another edit changed later are skipped. `after`: the `after` of
@@ -136,7 +136,7 @@ def reschedule(
 
 def cancel(
     store: Store, edit: Edit, chosen: Chosen, as_of: datetime, after: int = 0, most: int | None = None
-) -> Progress:
+) -> EditProgress:
     """End waiting messages with the outcome cancelled. The arguments are those of `reschedule`."""
 
     def write(seen: Sequence[Seen], _: Counter[str]) -> list[Record]:
@@ -154,7 +154,7 @@ def carry_out(
     chunks: Iterable[list[int]],
     read: Callable[[list[int]], Write],
     most: int | None = None,
-) -> Progress:
+) -> EditProgress:
     """Do at most CHUNKS chunks of ids: read each, then write it and its records in one transaction."""
     before, skipped, calls, last = edit.changed, Counter[str](), 0, 0
     for ids in islice(_limited(chunks, edit, most), CHUNKS):
@@ -164,7 +164,7 @@ def carry_out(
             _remember(store, edit, done)
         skipped += done.skipped
         calls, last = calls + 1, ids[-1]
-    return Progress(edit.changed - before, skipped, last if calls == CHUNKS else None)
+    return EditProgress(edit.changed - before, skipped, last if calls == CHUNKS else None)
 
 
 def _limited(chunks: Iterable[list[int]], edit: Edit, most: int | None) -> Iterator[list[int]]:
@@ -237,7 +237,7 @@ def _moves(seen: Sequence[Seen], change: Change, as_of: datetime, rank: int, ski
     moves: list[Move] = []
     for one in seen:
         draw = random.random()  # noqa: S311 - spreads load, guards nothing
-        place = Place(one.scheduled_at, one.queue, one.priority)
+        place = LanePosition(one.scheduled_at, one.queue, one.priority)
         changed = change(place, as_of, rank + len(moves), draw)
         if BARE in one.queue and (refusal := _refusal(place, changed)):
             skipped[refusal] += 1
@@ -248,7 +248,7 @@ def _moves(seen: Sequence[Seen], change: Change, as_of: datetime, rank: int, ski
     return moves
 
 
-def _refusal(place: Place, changed: Place) -> str:
+def _refusal(place: LanePosition, changed: LanePosition) -> str:
     """Why a message of a bare queue can't be moved so; empty: it can.
 
     Its consumers poll one queue, at the priorities that it declares: nobody would find the message elsewhere.
@@ -326,7 +326,7 @@ def redrive(
     as_of: datetime,
     after: int = 0,
     most: int | None = None,
-) -> Progress:
+) -> EditProgress:
     """Put dead letters back into their queues, due over the period of `spread` (a period of 0: all at its start).
 
     At most CHUNKS chunks in one call. `after`: the `after` of the previous call's Progress; for AllDead that is the
@@ -345,7 +345,7 @@ def by_position(
     do: Callable[[list[int]], Write],
     after: int = 0,
     most: int | None = None,
-) -> Progress:
+) -> EditProgress:
     """`carry_out` for all dead letters of a selection, from the latest end to the earliest; see `redrive`."""
     which = replace(chosen, by=instant(after)) if after else chosen
     ends: list[datetime] = []
@@ -414,7 +414,7 @@ def discard(
     as_of: datetime,
     after: int = 0,
     most: int | None = None,
-) -> Progress:
+) -> EditProgress:
     """Discard dead letters, at most CHUNKS chunks in one call. The arguments are those of `redrive`."""
     do = partial(_discard, store, edit, as_of)
     if isinstance(chosen, AllDead):

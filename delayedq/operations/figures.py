@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from delayedq.core.sampling import Sample
     from delayedq.cron.definitions import Definition
     from delayedq.store.base import Store
-    from delayedq.store.figures import Durations, Ended
+    from delayedq.store.figures import Durations, EndedCount
 
 #: Dead letters are counted in their index alone, which is cheaper: this many times MOST of them are read.
 DEAD_TIMES = 4
@@ -55,7 +55,7 @@ class Span(Enum):
         return Grid(end - timedelta(seconds=buckets * width), end, width)
 
 
-class Bucket(NamedTuple):
+class TimeBucket(NamedTuple):
     """Counts of the time from `start` on. Latencies in seconds, None if nothing that ended in it had started.
 
     `limited_p95`: of messages with a channel, which may have waited for a limit; `p50` and `p95` are of the others.
@@ -77,7 +77,7 @@ class Figures:
     `failed_one_in`: the same for failed messages.
     """
 
-    buckets: list[Bucket]
+    buckets: list[TimeBucket]
     one_in: float
     failed_one_in: float
 
@@ -131,7 +131,7 @@ def count_ids(
     return part, {bucket: part.estimate(count) for bucket, count in found.items()}
 
 
-def _ended(alias: str, grid: Grid) -> tuple[Sample, list[Ended]]:
+def _ended(alias: str, grid: Grid) -> tuple[Sample, list[EndedCount]]:
     return read_bounded(
         _in_order(FinishedMessage.objects.using(alias).all(), grid),
         (microseconds(grid.start), microseconds(grid.end)),
@@ -140,7 +140,7 @@ def _ended(alias: str, grid: Grid) -> tuple[Sample, list[Ended]]:
     )
 
 
-def _failed(alias: str, grid: Grid, sampled: Sample, ends: Sequence[Ended]) -> tuple[Counter[int], float]:
+def _failed(alias: str, grid: Grid, sampled: Sample, ends: Sequence[EndedCount]) -> tuple[Counter[int], float]:
     """Failures by bucket, from the index of the dead letters; on a database without it, from the sample."""
     if not connections[alias].features.supports_partial_indexes:
         return Counter({end.bucket: sampled.estimate(end.failed) for end in ends}), sampled.scale
@@ -162,11 +162,11 @@ def _in_order(rows: QuerySet[FinishedMessage], grid: Grid) -> QuerySet[Any]:
     )
 
 
-def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: Ended | None, part: Sample) -> Bucket:
+def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: EndedCount | None, part: Sample) -> TimeBucket:
     start = (grid.start + number * timedelta(seconds=grid.width)).astimezone(UTC)
     if end is None:
-        return Bucket(start, arrived, failed, failed, None, None)
-    return Bucket(start, arrived, max(part.estimate(end.ended), failed), failed, end.p50, end.p95, end.limited_p95)
+        return TimeBucket(start, arrived, failed, failed, None, None)
+    return TimeBucket(start, arrived, max(part.estimate(end.ended), failed), failed, end.p50, end.p95, end.limited_p95)
 
 
 # How long messages waited and ran, by task and by queue, from what the history has of the last hour, day or week.

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from delayedq.core.errors import class_of, pattern
-from delayedq.operations.channels import Wait
+from delayedq.operations.channels import ChannelWait
 from delayedq.operations.wording import relative, span
 from delayedq.operations.workers import is_alive, running_ids, serves
 from delayedq.store.protocol import BARE
@@ -119,7 +119,7 @@ class Symptoms:
     now: datetime
     workers: Sequence[Worker] = ()
     heads: Sequence[LaneHead] = ()
-    waits: Mapping[str, Wait] = field(default_factory=dict)
+    waits: Mapping[str, ChannelWait] = field(default_factory=dict)
     paused: Sequence[PausedQueue] = ()
     backlogs: Mapping[str, datetime] = field(default_factory=dict)
     paused_tasks: Sequence[PausedTask] = ()
@@ -203,7 +203,7 @@ def late(symptoms: Symptoms) -> Iterator[Finding]:
     """The first message of a queue that is served has been due for long, and waits for no limit."""
     workers = _live(symptoms)
     for queue, longest in oldest_due(symptoms).items():
-        known = symptoms.waits.get(queue, Wait(longest.total_seconds()))
+        known = symptoms.waits.get(queue, ChannelWait(longest.total_seconds()))
         wait, limited = timedelta(seconds=known.late), timedelta(seconds=known.limited)
         serving = [worker for worker in workers if serves(worker, queue)]
         if wait >= LATE and serving:

@@ -165,14 +165,14 @@ class Known:
         return "active" if self.following else "ended"
 
 
-class Page(NamedTuple):
+class SchedulePage(NamedTuple):
     schedules: list[Known]
     total: int
 
 
 def page_of_schedules(
     store: Store, definitions: Mapping[str, Definition], now: datetime, first: int = 0, count: int = ALL
-) -> Page:
+) -> SchedulePage:
     """Those of the settings in their order, then the others by name: `count` of them, from number `first` (0) on.
 
     At most 6 statements, whatever there is.
@@ -186,7 +186,7 @@ def page_of_schedules(
     if len(wanted) < count:
         start = max(0, first - len(names))
         wanted += others[start : start + count - len(wanted)]
-    return Page(_known(store, wanted, definitions, now), len(names) + others.count())
+    return SchedulePage(_known(store, wanted, definitions, now), len(names) + others.count())
 
 
 def all_schedules(store: Store, definitions: Mapping[str, Definition], now: datetime) -> Iterator[Known]:

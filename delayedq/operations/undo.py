@@ -24,7 +24,7 @@ from delayedq.operations.edits import (
     MEANWHILE,
     RESCHEDULE,
     RETRY,
-    Progress,
+    EditProgress,
     seen_in,
 )
 from delayedq.operations.schedules import SCHEDULE, undo_schedules
@@ -43,7 +43,7 @@ def can_undo(edit: Edit) -> bool:
     return edit.undone_at is None and edit.changed > 0 and edit.action in _UNDO
 
 
-def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> Progress:
+def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> EditProgress:
     """Undo at most CHUNKS chunks of the edit's records, beginning after record id `after`. `by`: the name of a user.
 
     Pass the `after` of the returned Progress to the next call; None means that the undo is complete.
@@ -59,7 +59,7 @@ def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> Progress:
     if rest is None:
         edit.undone_at, edit.undone_by = store.now(), by
         edit.save(using=store.alias, update_fields=["undone_at", "undone_by"])
-    return Progress(changed, +Counter({MEANWHILE: skipped}), rest)
+    return EditProgress(changed, +Counter({MEANWHILE: skipped}), rest)
 
 
 def _chunks(store: Store, edit: Edit, after: int) -> Iterator[list[EditedMessage]]:

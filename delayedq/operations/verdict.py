@@ -28,7 +28,7 @@ from delayedq.operations.rules import LATE, SPIKE_WINDOW, Finding, Lost, Overdue
 from delayedq.operations.workers import all_workers, is_alive, running_ids
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
-from delayedq.store.operator import State
+from delayedq.store.operator import MessageState
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _task_backlogs(store: Store, paused: Sequence[PausedTask], now: datetime) ->
     """By paused task, when its first due message became due, if that is among the first LOOK due ones."""
     found: dict[str, datetime] = {}
     for row in paused:
-        due = Selection(as_of=now, state=State.DUE, kind=row.kind)
+        due = Selection(as_of=now, state=MessageState.DUE, kind=row.kind)
         page = scan_live(store, due, None, 1, LOOK)
         if first := [*page.found, *page.beyond]:
             found[row.kind] = first[0].at

@@ -31,7 +31,7 @@ class Content[P](NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Address[P]:
+class QueueAddress[P]:
     """The rows of a bare queue have `queue` as their queue and as their kind.
 
     max_attempts: number of deliveries after which a message becomes a dead letter.

@@ -20,7 +20,7 @@ from delayedq.store.operator import Position
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from delayedq.queue.address import Address
+    from delayedq.queue.address import QueueAddress
     from delayedq.queue.filters import Filter
     from delayedq.queue.leases import Leases
     from delayedq.store.bare_queues import Browsed
@@ -34,7 +34,7 @@ VERSION = "1"
 _BODY = re.compile(r"(-?\d{1,4})/(-?\d{1,18})/(\d{1,19})")
 
 
-class Place(NamedTuple):
+class QueuePosition(NamedTuple):
     """A message's place in the order of claims."""
 
     priority: int
@@ -44,13 +44,13 @@ class Place(NamedTuple):
 class Readings[P]:
     """The messages of a queue that are not leased, each as a `Reading`, in the order of claims. See `Browsing`."""
 
-    def __init__(self, address: Address[P], leases: Leases, chosen: Filter, after: str | None) -> None:
+    def __init__(self, address: QueueAddress[P], leases: Leases, chosen: Filter, after: str | None) -> None:
         self._address = address
         self._leases = leases
         self._filter = chosen
         self._place = None if after is None else place_in(after, address.queue)
         self._to_read = deque(_from(self._place, leases.all_lanes() if leases.has_channels else leases.lanes()))
-        self._page: deque[tuple[Place, Reading[P]]] = deque()
+        self._page: deque[tuple[QueuePosition, Reading[P]]] = deque()
 
     @property
     def cursor(self) -> str | None:
@@ -89,12 +89,12 @@ class Readings[P]:
         if len(rows) == PAGE:
             self._to_read.appendleft((lane, rows[-1].position))
 
-    def _shown(self, lane: Lane, rows: list[Browsed]) -> Iterator[tuple[Place, Reading[P]]]:
+    def _shown(self, lane: Lane, rows: list[Browsed]) -> Iterator[tuple[QueuePosition, Reading[P]]]:
         for row in rows:
             if row.payload is not None and self._filter.passes(row.key, row.payload):
                 with suppress(ValueError):
                     content = self._address.read(row.payload, row.metadata)
-                    yield Place(lane.priority, row.position), Reading(self._leases, row, content)
+                    yield QueuePosition(lane.priority, row.position), Reading(self._leases, row, content)
 
 
 class Browsing[P]:
@@ -133,7 +133,7 @@ class Browsing[P]:
         return (await anext(self.readings)).payload
 
 
-def _from(place: Place | None, lanes: list[Lane]) -> Iterator[tuple[Lane, Position]]:
+def _from(place: QueuePosition | None, lanes: list[Lane]) -> Iterator[tuple[Lane, Position]]:
     """The lanes that are still to be read, and after which position. That of the place may be declared no more."""
     for lane in lanes:
         if place is None or lane.priority < place.priority:
@@ -145,7 +145,7 @@ def _from(place: Place | None, lanes: list[Lane]) -> Iterator[tuple[Lane, Positi
 # Cursors
 
 
-def cursor_of(place: Place, queue: str) -> str:
+def cursor_of(place: QueuePosition, queue: str) -> str:
     return _cursor(f"{place.priority}/{microseconds(place.position.at)}/{place.position.id}", queue)
 
 
@@ -154,14 +154,14 @@ def _cursor(body: str, queue: str) -> str:
     return f"{VERSION}.{urlsafe_b64encode(f'{body}/{check}'.encode()).decode().rstrip('=')}"
 
 
-def place_in(cursor: object, queue: str) -> Place:
+def place_in(cursor: object, queue: str) -> QueuePosition:
     """Raises InvalidQueue for what `cursor_of` did not make for this queue."""
     version, _, encoded = cursor.partition(".") if isinstance(cursor, str) else ("", "", "")
     with suppress(ValueError, OverflowError):
         body = urlsafe_b64decode(f"{encoded}{'=' * (-len(encoded) % 4)}").decode().rpartition("/")[0]
         if _cursor(body, queue) == cursor and (found := _BODY.fullmatch(body)):
             priority, at, id_ = map(int, found.groups())
-            return Place(priority, Position(instant(at), id_))
+            return QueuePosition(priority, Position(instant(at), id_))
     if version != VERSION and version.isdecimal():
         raise InvalidQueue(f"Cursor {cursor!r} is of another version of delayedq: browse from the start, without it.")
     raise InvalidQueue(

@@ -36,7 +36,7 @@ BACKOFF = timedelta(seconds=1)
 LOST = {Acknowledgement.LEASE_LOST, Acknowledgement.BUSY}
 
 
-class Terms(NamedTuple):
+class ConsumeTerms(NamedTuple):
     """See `DelayedQueue.consume`."""
 
     fewest: int
@@ -46,7 +46,9 @@ class Terms(NamedTuple):
     lease: timedelta | None
 
 
-def terms(threads: object, patience: timedelta, backoff: Backoff | timedelta | None, lease: timedelta | None) -> Terms:
+def terms(
+    threads: object, patience: timedelta, backoff: Backoff | timedelta | None, lease: timedelta | None
+) -> ConsumeTerms:
     """Raises InvalidQueue for what is no number of threads and no duration."""
     given = threads if isinstance(threads, tuple) else (threads, threads)
     if len(given) != 2 or any(type(one) is not int for one in given) or not 1 <= given[0] <= given[1]:  # noqa: PLR2004
@@ -56,13 +58,13 @@ def terms(threads: object, patience: timedelta, backoff: Backoff | timedelta | N
         check_duration("lease", lease)
     if backoff is not None:
         as_backoff(backoff)
-    return Terms(*given, patience, backoff, lease)
+    return ConsumeTerms(*given, patience, backoff, lease)
 
 
 class Consumers[P]:
     """The threads of one `consume()`. A thread starts when a message came and no other one waits for the next."""
 
-    def __init__(self, queue: Consumer[P], handle: Callable[[Envelope[P]], object], agreed: Terms) -> None:
+    def __init__(self, queue: Consumer[P], handle: Callable[[Envelope[P]], object], agreed: ConsumeTerms) -> None:
         self._queue, self._handle, self._terms = queue, handle, agreed
         self._lock = threading.RLock()
         self._threads: set[threading.Thread] = set()

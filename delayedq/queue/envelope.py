@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from delayedq.core.backoff import Backoff
-    from delayedq.queue.address import Address, Content
+    from delayedq.queue.address import Content, QueueAddress
     from delayedq.queue.leases import Leases
     from delayedq.store.protocol import Claimed
 
@@ -65,7 +65,7 @@ class Envelope[P]:
     """
 
     def __init__(
-        self, address: Address[P], leases: Leases, claimed: Claimed, content: Content[P], lease: timedelta
+        self, address: QueueAddress[P], leases: Leases, claimed: Claimed, content: Content[P], lease: timedelta
     ) -> None:
         self._address = address
         self._leases = leases

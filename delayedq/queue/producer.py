@@ -10,7 +10,7 @@ from delayedq.async_versions import async_version
 from delayedq.conf import get_settings
 from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from delayedq.exceptions import InvalidMessage, InvalidQueue
-from delayedq.queue.address import REPLY, Address, declare
+from delayedq.queue.address import REPLY, QueueAddress, declare
 from delayedq.queue.channels import QueueChannels
 from delayedq.queue.filters import Filter
 from delayedq.queue.leases import History, Leases, check_duration
@@ -56,7 +56,7 @@ class Base[P]:
                 check_duration(what, duration)
         declared = _priorities(priorities)
         waits_in = QueueChannels(channels, limit)
-        self.address = Address(name, serializer, _attempts(max_attempts), declared, waits_in)
+        self.address = QueueAddress(name, serializer, _attempts(max_attempts), declared, waits_in)
         if name.startswith(REPLY) and not self.is_temporary:
             raise InvalidQueue(f"The names of temporary queues begin with {REPLY!r}; make them with reply_queue().")
         self.leases = Leases(
@@ -145,7 +145,7 @@ class BatchedReply:
     outcome: OfferOutcome
 
 
-class Terms(TypedDict, total=False):
+class OfferTerms(TypedDict, total=False):
     """What an offer may say beside its message; see offer_or_update()."""
 
     priority: int
@@ -164,7 +164,7 @@ class Producer[P](Base[P]):
         *,
         on_conflict: Conflict = OnConflict.REPLACE,
         reply_to: Base[Any] | None = None,
-        **terms: Unpack[Terms],
+        **terms: Unpack[OfferTerms],
     ) -> OfferOutcome:
         """Store a message that is due at `schedule_at` (aware datetime; None: now), or replace the live one of `key`.
 
@@ -190,7 +190,7 @@ class Producer[P](Base[P]):
         schedule_at: datetime | None = None,
         *,
         reply_to: Base[Any] | None = None,
-        **terms: Unpack[Terms],
+        **terms: Unpack[OfferTerms],
     ) -> OfferOutcome:
         """Like offer_or_update(), but if there is a live message of this key it is kept, and the offer is IGNORED."""
         return self._offer(key, payload, schedule_at, OnConflict.KEEP, reply_to, terms)
@@ -202,7 +202,7 @@ class Producer[P](Base[P]):
         schedule_at: datetime | None,
         on_conflict: Conflict,
         reply_to: Base[Any] | None,
-        terms: Terms,
+        terms: OfferTerms,
     ) -> OfferOutcome:
         policy = checked(on_conflict)
         there = None if reply_to is None else self._reply_address(reply_to)
@@ -231,7 +231,11 @@ class Producer[P](Base[P]):
         return [BatchedReply(message.input, one.outcome) for message, one in zip(batch, offered, strict=True)]
 
     def _batched(self, message: BatchedMessage[P]) -> Offer:
-        terms: Terms = {"priority": message.priority, "max_attempts": message.max_attempts, "channel": message.channel}
+        terms: OfferTerms = {
+            "priority": message.priority,
+            "max_attempts": message.max_attempts,
+            "channel": message.channel,
+        }
         return self.address.offer(message.key, message.payload, message.schedule_at, **terms)
 
     aoffer_or_update = async_version(offer_or_update)

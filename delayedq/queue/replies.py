@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
-from delayedq.queue.address import REPLY, Address
+from delayedq.queue.address import REPLY, QueueAddress
 from delayedq.queue.watch import ring_after_commit
 from delayedq.store.protocol import BARE
 
@@ -31,14 +31,16 @@ def expiry(queue: str) -> datetime | None:
     return None if name is None else datetime.fromtimestamp(int(name[1]), UTC)
 
 
-def send_reply(address: Address[Any], leases: Leases, claimed: Claimed, reply_to: str | None, payload: object) -> bool:
+def send_reply(
+    address: QueueAddress[Any], leases: Leases, claimed: Claimed, reply_to: str | None, payload: object
+) -> bool:
     """Offer a reply. Returns False if the queue for it has expired. Raises LookupError if `reply_to` is None."""
     if reply_to is None:
         raise LookupError("This message was sent without `reply_to`, so it can't be answered.")
     store, expires_at = leases.store, expiry(reply_to)
     if expires_at is None or expires_at <= store.now():
         return False
-    there = Address(reply_to.partition(BARE)[0], address.serializer, address.max_attempts)
+    there = QueueAddress(reply_to.partition(BARE)[0], address.serializer, address.max_attempts)
     store.offer(there.offer(claimed.key or str(claimed.id), payload, None))
     ring_after_commit(store.alias, there.queue)
     return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from delayedq.async_versions import async_version
 from delayedq.exceptions import InvalidQueue
 from delayedq.queue.delayed import CONFIRMATION, DelayedQueue
-from delayedq.queue.producer import Terms, checked
+from delayedq.queue.producer import OfferTerms, checked
 from delayedq.queue.serializers import JSON
 from delayedq.queue.watch import ring_after_commit
 from delayedq.store.protocol import OnConflict
@@ -87,7 +87,7 @@ class Topic[P]:
         schedule_at: datetime | None = None,
         *,
         on_conflict: Conflict = OnConflict.REPLACE,
-        **terms: Unpack[Terms],
+        **terms: Unpack[OfferTerms],
     ) -> dict[str, OfferOutcome]:
         """Offer one copy to each subscription, all or none. Returns the outcomes by subscription.
 

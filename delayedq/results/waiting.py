@@ -55,7 +55,7 @@ def wait_all(results: Iterable[AnyResult], timeout: timedelta | None = None) -> 
 
 def as_completed(results: Iterable[AnyResult], timeout: timedelta | None = None) -> Iterator[AnyResult]:
     """Yield each of these results, refreshed, as soon as it has ended. Raises what `wait_all` raises."""
-    with _Waiting(results, timeout) as waiting:
+    with _Unended(results, timeout) as waiting:
         while True:
             yield from waiting.ended()
             if not waiting.left:
@@ -80,7 +80,7 @@ async def as_completed_async(
     timeout: timedelta | None = None,  # noqa: ASYNC109 - as `as_completed`
 ) -> AsyncIterator[AnyResult]:
     """The async version of `as_completed`; no thread waits while it does."""
-    waiting = _Waiting(results, timeout)
+    waiting = _Unended(results, timeout)
     try:
         while True:
             for result in await sync_to_async(waiting.ended)():
@@ -100,7 +100,7 @@ def check_result(one: object, what: str) -> None:
         raise TypeError(f"Results are {what}, as `enqueue` and `task.get_result(id)` return them, not {one!r}.{cure}")
 
 
-class _Waiting:
+class _Unended:
     """What has not ended yet, of some results, and how to sleep until some of it may have."""
 
     def __init__(self, results: Iterable[AnyResult], timeout: timedelta | None) -> None:

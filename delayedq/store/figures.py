@@ -143,7 +143,7 @@ class Grid(NamedTuple):
     width: int
 
 
-class Ended(NamedTuple):
+class EndedCount(NamedTuple):
     """How many messages of the sample ended in a bucket, and how late they had started: seconds after they were due.
 
     The latencies are None if none had started. `limited_p95`: of those with a channel, which the others are without.
@@ -183,7 +183,7 @@ class WaitingInChannel(NamedTuple):
     number: int
 
 
-class Figures:
+class FiguresStore:
     """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
     def __init__(self, database: Database, only: Mapping[str, str] | None = None) -> None:
@@ -194,8 +194,8 @@ class Figures:
         """Those of one task (`kind`), one `queue`, or both; but `dead`, `durations` and what falls due are of all."""
         return type(self)(self._database, only)
 
-    def ended(self, grid: Grid, times: Sample) -> list[Ended]:
-        return [Ended(*row) for row in self._rows(ENDED, grid, self._instants(times))]
+    def ended(self, grid: Grid, times: Sample) -> list[EndedCount]:
+        return [EndedCount(*row) for row in self._rows(ENDED, grid, self._instants(times))]
 
     def durations(self, times: Sample, limit: int, *, by_queue: bool) -> list[Durations]:
         """By task, or by queue: those of which most ended, at most `limit`."""
@@ -317,7 +317,7 @@ class Newest(NamedTuple):
     queue: str
 
 
-class ErrorGroups:
+class ErrorGroupStore:
     """Those of one database. `groups`: statement that finds them. Every verb may raise django.db.Error."""
 
     def __init__(self, database: Database, groups: str = GROUPS) -> None:

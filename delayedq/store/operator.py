@@ -22,7 +22,7 @@ from delayedq.core.errors import last_error
 from delayedq.store import figures
 from delayedq.store.channels.offers import line_up_again
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.figures import ErrorGroups, Figures
+from delayedq.store.figures import ErrorGroupStore, FiguresStore
 from delayedq.store.flows.ending import live_again
 from delayedq.store.steps import begin_generations
 
@@ -90,7 +90,7 @@ LIVE = {
 }
 
 
-def lane(dialect: Dialect, state: State | None, wanted: Sequence[str], *, queue: str, priority: str) -> str:
+def lane(dialect: Dialect, state: MessageState | None, wanted: Sequence[str], *, queue: str, priority: str) -> str:
     """A keyset scan along a lane, whose queue and priority stand for columns or parameters."""
     asked = [LIVE[name].format(position=dialect.position) for name in wanted]
     if state is not None:
@@ -160,7 +160,7 @@ class Revival(NamedTuple):
     scheduled_at: datetime | None = None
 
 
-class State(StrEnum):
+class MessageState(StrEnum):
     """What a live message does, as far as its own row tells."""
 
     DUE = "due"  #: it could start now
@@ -212,14 +212,14 @@ class OperatorStore(ABC):
         return type(self)(self._store.at(moment))
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> FiguresStore:
         """What the dashboard counts."""
-        return Figures(self.database)
+        return FiguresStore(self.database)
 
     @property
-    def error_groups(self) -> ErrorGroups:
+    def error_groups(self) -> ErrorGroupStore:
         """The dead letters by what they failed of."""
-        return ErrorGroups(self.database, self.groups)
+        return ErrorGroupStore(self.database, self.groups)
 
     @abstractmethod
     def keyed_kinds(self) -> list[str]:
@@ -303,7 +303,7 @@ class OperatorStore(ABC):
         limit: int = 100,
         budget: int = 10_000,
         *,
-        state: State | None = None,
+        state: MessageState | None = None,
         kind: str | None = None,
         argument: str | None = None,
         worker: str | None = None,
@@ -327,7 +327,9 @@ class OperatorStore(ABC):
         }
         return merged(self._scan_lanes(lanes, state, parameters), limit)
 
-    def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
+    def _scan_lanes(
+        self, lanes: Sequence[Lane], state: MessageState | None, parameters: dict[str, Any]
+    ) -> list[KeysetPage]:
         words = {"queue": "%(queue)s", "priority": "%(priority)s"}
         statement = lane(self.database.dialect, state, wanted_of(parameters), **words)
         places = ({"queue": lane.queue, "priority": lane.priority} for lane in lanes)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from delayedq.core.steps import Progress
-from delayedq.store.sweeps import PAGE, Page, forget_gone
+from delayedq.store.sweeps import PAGE, Swept, forget_gone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,7 @@ def read_progress(store: Store, id_: int) -> Progress | None:
     return None if row is None else Progress(*row)
 
 
-def forget_progress(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+def forget_progress(store: Store, after: int | None = None, limit: int = PAGE) -> Swept:
     """Delete that of messages that are neither live nor in the history, of the next rows after this one."""
     from delayedq.models import MessageProgress
 

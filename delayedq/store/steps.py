@@ -10,7 +10,7 @@ from django.db.models import OuterRef
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import LeaseLost
 from delayedq.store.protocol import Finish
-from delayedq.store.sweeps import PAGE, Page, forget_gone
+from delayedq.store.sweeps import PAGE, Swept, forget_gone
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -111,7 +111,7 @@ def steps_in_flight(store: Store) -> Iterator[tuple[int, str, str]]:
     return found.order_by("id").values_list("message_id", "kind", "name").iterator(chunk_size=CHUNK)
 
 
-def forget_steps(store: Store, after: int | None = None, limit: int = PAGE) -> Page:
+def forget_steps(store: Store, after: int | None = None, limit: int = PAGE) -> Swept:
     """Delete those of messages that are neither live nor in the history, of the next rows after this one."""
     from delayedq.models import RecordedStep
 

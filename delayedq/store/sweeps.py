@@ -18,46 +18,46 @@ if TYPE_CHECKING:
     from delayedq.store.base import Store
     from delayedq.store.protocol import Settled, Transition
 
-    Look = Callable[[Store, Any], "Page"]
+    Sweep = Callable[[Store, Any], "Swept"]
 
 # Rows that outlive their messages: looked at page by page, so that no statement is long, however many there are.
 
 
-#: Rows that one look reads.
+#: Rows that one page reads.
 PAGE = 1_000
 
 
-class Page(NamedTuple):
-    """What one look has removed, and after what the next one goes on; None: it has come to the end."""
+class Swept(NamedTuple):
+    """What one page of a sweep has removed, and after what the next one goes on; None: it has come to the end."""
 
     removed: int
     reached: Any
 
 
 #: What apps have registered, in that order.
-_LOOKS: list[Look] = []
+_SWEEPS: list[Sweep] = []
 
 
-def register_sweep(look: Look) -> None:
+def register_sweep(sweep: Sweep) -> None:
     """Let lease keepers look at the rows of an app, too, once a minute: page by page, until one reaches the end (None).
 
-    Each keeper does it for its database, whose leases wait meanwhile: a look reads a page by an index, and waits for
+    Each keeper does it for its database, whose leases wait meanwhile: a page is read by an index and waits for
     nothing else. Call it in `AppConfig.ready`; to register a function again changes nothing.
 
     Example:
-        look_too(close_withdrawn)
+        register_sweep(close_withdrawn)
     """
-    if look not in _LOOKS:
-        _LOOKS.append(look)
+    if sweep not in _SWEEPS:
+        _SWEEPS.append(sweep)
 
 
-def looks_of_apps() -> tuple[Look, ...]:
-    return tuple(_LOOKS)
+def sweeps_of_apps() -> tuple[Sweep, ...]:
+    return tuple(_SWEEPS)
 
 
 def forget_gone(
     store: Store, rows: QuerySet[Any], written: str, older_than: timedelta, after: int | None, limit: int
-) -> Page:
+) -> Swept:
     """Of the next `limit` of these rows by primary key, delete those of messages neither live nor in the history.
 
     `written` is the column that says when a row was written: younger ones stay. Whether the message has gone is part of
@@ -69,14 +69,14 @@ def forget_gone(
     following = rows if after is None else rows.filter(pk__gt=after)
     page = list(following.order_by("pk").values_list("pk", "message_id", written)[:limit])
     if not page:
-        return Page(0, None)
+        return Swept(0, None)
     ids = {id_ for _, id_, _ in page}
     before = store.now() - older_than
     known = {id_ for each in messages for id_ in each.filter(id__in=ids).values_list("id", flat=True)}
     gone = [key for key, id_, moment in page if id_ not in known and moment < before]
     live, ended = (each.filter(id=OuterRef("message_id")) for each in messages)
     removed = rows.filter(~Exists(live), ~Exists(ended), pk__in=gone).delete()[0] if gone else 0
-    return Page(removed, page[-1][0] if len(page) == limit else None)
+    return Swept(removed, page[-1][0] if len(page) == limit else None)
 
 
 # Expiring
@@ -101,7 +101,7 @@ def note_results(store: Store, finishes: Sequence[Finish], settled: Settled) -> 
     ExpiringResult.objects.using(store.alias).bulk_create(rows, batch_size=PAGE, ignore_conflicts=True)
 
 
-def expire_results(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Page:
+def expire_results(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Swept:
     """Remove return values whose time is over; the next look goes on `after` what this one has reached.
 
     Those that an open batch of the archive compares, and those that flows may still read, stay for a later
@@ -116,7 +116,7 @@ def expire_results(store: Store, after: tuple[datetime, int] | None = None, limi
         expired = expired.filter(Q(expires_at__gt=after[0]) | Q(expires_at=after[0], message_id__gt=after[1]))
     page = list(expired.values_list("expires_at", "message_id")[:limit])
     if not page:
-        return Page(0, None)
+        return Swept(0, None)
     ids = [id_ for _, id_ in page]
     with store.database.atomic():
         history = FinishedMessage.objects.using(store.alias).filter(id__in=ids, result__isnull=False)
@@ -127,4 +127,4 @@ def expire_results(store: Store, after: tuple[datetime, int] | None = None, limi
         removed = history.filter(id__in=found).update(result=None)
         kept = set(history.values_list("id", flat=True))
         rows.filter(message_id__in=[id_ for id_ in ids if id_ not in kept]).delete()
-    return Page(removed, page[-1] if len(page) == limit else None)
+    return Swept(removed, page[-1] if len(page) == limit else None)

@@ -37,7 +37,7 @@ LOOK = 1.0
 PATIENCE = 5
 
 
-class Answer(NamedTuple):
+class EndpointAnswer(NamedTuple):
     body: bytes
     content_type: str = "text/plain; charset=utf-8"
     status: HTTPStatus = HTTPStatus.OK
@@ -48,7 +48,7 @@ class Endpoint(NamedTuple):
 
     address: str
     port: int
-    answers: Mapping[str, Callable[[str], Answer]]
+    answers: Mapping[str, Callable[[str], EndpointAnswer]]
 
 
 class Endpoints:
@@ -118,7 +118,7 @@ def _server(endpoint: Endpoint) -> ThreadingHTTPServer:
     return server
 
 
-def _requests(answers: Mapping[str, Callable[[str], Answer]]) -> type[BaseHTTPRequestHandler]:
+def _requests(answers: Mapping[str, Callable[[str], EndpointAnswer]]) -> type[BaseHTTPRequestHandler]:
     class Requests(BaseHTTPRequestHandler):
         timeout = PATIENCE
 
@@ -140,8 +140,8 @@ def _requests(answers: Mapping[str, Callable[[str], Answer]]) -> type[BaseHTTPRe
     return Requests
 
 
-def _unknown(answers: Mapping[str, object]) -> Answer:
-    return Answer(f"There are {', '.join(sorted(answers))}.\n".encode(), status=HTTPStatus.NOT_FOUND)
+def _unknown(answers: Mapping[str, object]) -> EndpointAnswer:
+    return EndpointAnswer(f"There are {', '.join(sorted(answers))}.\n".encode(), status=HTTPStatus.NOT_FOUND)
 
 
 # Whether a supervisor's workers live, and take work: from shared memory, so that no database is asked.
@@ -183,10 +183,10 @@ class Liveness:
         })  # fmt: skip
 
 
-def _answer(word: str, is_so: bool) -> Answer:
+def _answer(word: str, is_so: bool) -> EndpointAnswer:
     if is_so:
-        return Answer(f"{word}\n".encode())
-    return Answer(f"not {word}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return EndpointAnswer(f"{word}\n".encode())
+    return EndpointAnswer(f"not {word}\n".encode(), status=HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 class HealthFile:

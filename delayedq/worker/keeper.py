@@ -30,7 +30,7 @@ from delayedq.store.channels.sizes import forget_unused
 from delayedq.store.progress import forget_progress
 from delayedq.store.registry import WorkerCommand, WorkerState
 from delayedq.store.steps import forget_steps
-from delayedq.store.sweeps import Page, expire_results, looks_of_apps
+from delayedq.store.sweeps import Swept, expire_results, sweeps_of_apps
 from delayedq.worker.outage import Outage
 from delayedq.worker.releases import Releases
 from delayedq.worker.sessions import keep_no_query_log
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from delayedq.store.base import Store
-    from delayedq.store.sweeps import Look
+    from delayedq.store.sweeps import Sweep
     from delayedq.worker.options import Options
     from delayedq.worker.shared_leases import SharedLeases
 
@@ -52,20 +52,20 @@ if TYPE_CHECKING:
 logger = logging.getLogger("delayedq")
 
 
-def _forget_flows(store: Store, after: Any) -> Page:
+def _forget_flows(store: Store, after: Any) -> Swept:
     retention = get_settings().RETENTION
-    return Page(0, None) if retention is None else forget_flows(store, retention, after)
+    return Swept(0, None) if retention is None else forget_flows(store, retention, after)
 
 
-LOOKS: tuple[Look, ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
+SWEEPS: tuple[Sweep, ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
 
 
-class Forgetting:
+class SweepRounds:
     """Rounds over these rows. Most of them stay: a round that takes long goes on later, and begins nothing anew."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._looks = [*LOOKS, *looks_of_apps()]
+        self._sweeps = [*SWEEPS, *sweeps_of_apps()]
         self._after: Any = None
 
     def go_on(self, pause_at: float) -> bool:
@@ -74,28 +74,28 @@ class Forgetting:
         Returns whether there is more to remove: nothing of a long round that only finds what stays is pressing.
         """
         removed = 0
-        while self._looks:
-            removed += self._look().removed
-            if self._looks and time.monotonic() >= pause_at:
+        while self._sweeps:
+            removed += self._next_page().removed
+            if self._sweeps and time.monotonic() >= pause_at:
                 return removed > 0
-        self._looks = [*LOOKS, *looks_of_apps()]
+        self._sweeps = [*SWEEPS, *sweeps_of_apps()]
         return False
 
-    def _look(self) -> Page:
+    def _next_page(self) -> Swept:
         """The next page. After an error the round goes on with the others: one table that is locked, or was not
         migrated, and an app with a defect hold up nothing else.
         """
         try:
-            page = self._looks[0](self._store, self._after)
+            page = self._sweeps[0](self._store, self._after)
         except Exception as error:
-            look, self._after = self._looks.pop(0), None
+            sweep, self._after = self._sweeps.pop(0), None
             if isinstance(error, Error):
                 raise
-            logger.exception("A look at rows of an app has failed: %s.", getattr(look, "__qualname__", look))
-            return Page(0, None)
+            logger.exception("A sweep over rows of an app has failed: %s.", getattr(sweep, "__qualname__", sweep))
+            return Swept(0, None)
         self._after = page.reached
         if page.reached is None:
-            self._looks.pop(0)
+            self._sweeps.pop(0)
         return page
 
 
@@ -336,7 +336,7 @@ class LeaseKeeper:
         self._orphaned = self._ended = False
         self._prune_at = 0.0
         self._sweep_at = 0.0
-        self._forgetting = Forgetting(store)
+        self._rounds = SweepRounds(store)
         self._sweeping = Sweeping(store, patience=0.0)
         #: Each may take as long as ANSWER_WITHIN says.
         self._steps = (self._keep_if_due, self._release, self._registration.update, self._prune, self._sweep)
@@ -502,7 +502,7 @@ class LeaseKeeper:
             while retention is not None and self._store.prune(retention, PRUNE_ROWS) == PRUNE_ROWS:
                 if time.monotonic() >= pause_at:
                     return  # it goes on in the next turn, which renews first if that is due
-            if self._forgetting.go_on(pause_at):
+            if self._rounds.go_on(pause_at):
                 return
         except Error as error:
             connection = connections[self._store.alias]

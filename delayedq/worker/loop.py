@@ -152,7 +152,7 @@ logger = logging.getLogger("delayedq")
 SHORTEST_REFUSAL, LONGEST_REFUSAL = 1.0, 60.0
 
 
-class _Refused(NamedTuple):
+class _RefusedClaims(NamedTuple):
     """When this worker first refused a message of this kind (moments of `time.monotonic()`), and when last."""
 
     first: float
@@ -167,7 +167,7 @@ class DeployGrace:
         #: Refusals that are this far apart are not of the same deploy.
         self._forget = max(self._grace, 2 * LONGEST_REFUSAL)
         self._lanes = lanes
-        self._kinds: dict[str, _Refused] = {}
+        self._kinds: dict[str, _RefusedClaims] = {}
         self._left_alone: set[str] = set()
 
     def judge(self, result: AttemptResult) -> AttemptResult:
@@ -204,7 +204,7 @@ class DeployGrace:
         moment = time.monotonic()
         refused = self._kinds.get(kind)
         first = moment if refused is None or moment - refused.last > self._forget else refused.first
-        self._kinds[kind] = _Refused(first, moment)
+        self._kinds[kind] = _RefusedClaims(first, moment)
         return moment - first
 
 

@@ -84,7 +84,9 @@ class Deadlines:
 
     def execute_exactly_once(self, attempt: Attempt) -> AttemptResult:
         """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
-        limit: AbstractContextManager[object] = Limit(self, attempt) if attempt.may_be_interrupted else nullcontext()
+        limit: AbstractContextManager[object] = (
+            TimeLimit(self, attempt) if attempt.may_be_interrupted else nullcontext()
+        )
         return _explained(execute_exactly_once(attempt, limit))
 
     def arm(self, attempt: Attempt) -> None:
@@ -168,7 +170,7 @@ class Deadlines:
         return lost
 
 
-class Limit:
+class TimeLimit:
     """Raises TaskTimeout in its block when the time is over, and never after it."""
 
     def __init__(self, deadlines: Deadlines, attempt: Attempt) -> None:

@@ -32,7 +32,7 @@ logger = logging.getLogger("delayedq")
 EVERY = 0.5
 
 
-class Wait:
+class DatabaseWait:
     """What one thread waits for: `with wait:` around its statements. It takes two assignments, and no lock.
 
     `seconds`: how long it may take; None: for ever.
@@ -65,14 +65,14 @@ class Silence(threading.Thread):
         self._alias = alias
         given = get_settings().ANSWER_WITHIN
         self._seconds = lease / 4 if given is None else given.total_seconds()
-        self._waits: list[Wait] = []
+        self._waits: list[DatabaseWait] = []
         self._ended = threading.Event()
         #: How many waits were ended.
         self.abandoned = 0
 
-    def wait(self, what: str, *, times: int = 1) -> Wait:
+    def wait(self, what: str, *, times: int = 1) -> DatabaseWait:
         """A wait that is watched from now on: so many times ANSWER_WITHIN are not too long for it."""
-        one = Wait(what, times * self._seconds)
+        one = DatabaseWait(what, times * self._seconds)
         self._waits.append(one)
         return one
 
@@ -85,7 +85,7 @@ class Silence(threading.Thread):
                 if time.monotonic() - one.since > one.seconds:
                     self._abandon(one)
 
-    def _abandon(self, wait: Wait) -> None:
+    def _abandon(self, wait: DatabaseWait) -> None:
         """Close its sockets, unless it goes on meanwhile: then they may be those of another wait."""
         since = wait.since
         opened = (each for each in opened_by(wait.thread) if each[0].alias == self._alias)

@@ -101,7 +101,7 @@ class RecordsInMemory:
         return clock.now()
 
 
-class Call(NamedTuple):
+class StepCall(NamedTuple):
     """What a step calls."""
 
     name: str
@@ -117,17 +117,17 @@ class Call(NamedTuple):
         return self.function(*self.args, **self.kwargs)
 
 
-def call_of(name: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+def call_of(name: str | Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> StepCall:
     """What `step(name, function, *args)` or `step(function, *args)` shall call. Raises TypeError or ValueError."""
     if callable(name):
-        return Call(check_name(getattr(name, "__name__", None)), name, args, kwargs)
+        return StepCall(check_name(getattr(name, "__name__", None)), name, args, kwargs)
     name = check_name(name)
     if not args or not callable(args[0]):
         raise TypeError(
             f'step({name!r}) needs the function to call: step({name!r}, function, *args). A "with" block would not be '
             "a step, since Python can't skip its body."
         )
-    return Call(name, args[0], args[1:], kwargs)
+    return StepCall(name, args[0], args[1:], kwargs)
 
 
 class Steps:
@@ -141,13 +141,13 @@ class Steps:
         self._names = StepNames()
         self._known: dict[str, str] | None = None
 
-    def run(self, call: Call) -> Any:
+    def run(self, call: StepCall) -> Any:
         """The result of a step: the recorded one, or that of the call, which is then recorded."""
         if call.is_async:
             raise TypeError(f"The function of step {call.name!r} is async: use `await current_message().astep(...)`.")
         return self._done(self._next(call.name), call)
 
-    async def arun(self, call: Call) -> Any:
+    async def arun(self, call: StepCall) -> Any:
         """The same for async tasks. A sync function is called in a thread, in the transaction of its record."""
         name = self._next(call.name)
         if not call.is_async:
@@ -189,7 +189,7 @@ class Steps:
             self._known = self._records.read()
         return self._known
 
-    def _done(self, name: str, call: Call) -> Any:
+    def _done(self, name: str, call: StepCall) -> Any:
         known = self._read()
         if name not in known:
             with self._records.transaction(), _within(name):

@@ -9,11 +9,11 @@ from itertools import pairwise
 import pytest
 
 from delayedq.core.bounds import EARLIEST
-from delayedq.core.edits import LATEST, Place, Prioritize, Reroute, Reschedule, RunNow, Shift, Spread
+from delayedq.core.edits import LATEST, LanePosition, Prioritize, Reroute, Reschedule, RunNow, Shift, Spread
 
 NOW = datetime(2026, 3, 8, 6, 59, 30, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-PLACE = Place(NOW + HOUR, "mail", 0)
+PLACE = LanePosition(NOW + HOUR, "mail", 0)
 
 
 def changed(change, place=PLACE, rank=0, draw=0.5):

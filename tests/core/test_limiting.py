@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limit import FARTHEST, Bucket, Limit, Rate, after, last_start, release_at, startable
+from delayedq.core.limit import FARTHEST, Limit, Rate, TokenBucket, after, last_start, release_at, startable
 
 NOW = datetime(2026, 3, 8, 7, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -199,7 +199,7 @@ def test_no_window_has_more_starts_than_burst_and_rate_allow(rate, pauses):
 @settings(deadline=None)
 @given(RATES, st.integers(0, 9), st.timedeltas(timedelta(), timedelta(hours=1)))
 def test_one_may_start_at_the_release_instant_and_none_well_before(rate, used, pause):
-    bucket, moment = Bucket(rate.size - min(used, rate.size), NOW), NOW + pause
+    bucket, moment = TokenBucket(rate.size - min(used, rate.size), NOW), NOW + pause
     released = release_at(rate, bucket, moment)
 
     assert startable(rate, bucket, released) >= 1
@@ -208,7 +208,7 @@ def test_one_may_start_at_the_release_instant_and_none_well_before(rate, used, p
 
 def test_a_release_that_is_longer_ahead_than_times_go_is_told_again_later():
     rate = Rate(1, timedelta(days=36_500), burst=1_000_000)
-    bucket = Bucket(0.0, NOW)
+    bucket = TokenBucket(0.0, NOW)
     assert NOW + timedelta(days=36_500) == release_at(rate, bucket, NOW, rate.size)
 
 

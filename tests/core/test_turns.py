@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limit import Waiting, deal
+from delayedq.core.limit import ChannelDemand, deal
 
 
 @settings(deadline=None)
 @given(st.integers(0, 200), st.dictionaries(st.integers(0, 30), st.integers(0, 40)))
 def test_places_are_dealt_one_by_one_and_none_is_left_that_somebody_may_take(room, most):
-    dealt = deal(room, {name: Waiting(bound) for name, bound in most.items()})
+    dealt = deal(room, {name: ChannelDemand(bound) for name, bound in most.items()})
 
     assert all(0 <= dealt[name] <= most[name] for name in most)
     assert sum(dealt.values()) == min(room, sum(most.values()))
@@ -23,7 +23,7 @@ def test_places_are_dealt_one_by_one_and_none_is_left_that_somebody_may_take(roo
 @settings(deadline=None)
 @given(st.integers(0, 300), st.lists(st.integers(1, 9), min_size=1, max_size=9))
 def test_places_are_dealt_by_weight(room, weights):
-    dealt = deal(room, {rank: Waiting(room, step=1 / weight) for rank, weight in enumerate(weights)})
+    dealt = deal(room, {rank: ChannelDemand(room, step=1 / weight) for rank, weight in enumerate(weights)})
 
     for rank, weight in enumerate(weights):
         assert abs(dealt[rank] - room * weight / sum(weights)) < len(weights) + 1
@@ -35,7 +35,7 @@ def test_places_are_dealt_by_weight(room, weights):
     st.lists(st.tuples(st.integers(0, 9), st.floats(0, 100), st.integers(0, 5)), min_size=1, max_size=9),
 )
 def test_who_is_owed_places_gets_them_before_anybody_gets_more(room, given_):
-    waiting = {rank: Waiting(most, turn, owed=owed) for rank, (most, turn, owed) in enumerate(given_)}
+    waiting = {rank: ChannelDemand(most, turn, owed=owed) for rank, (most, turn, owed) in enumerate(given_)}
     dealt = deal(room, waiting)
 
     is_short = any(dealt[rank] < min(one.owed, one.most) for rank, one in waiting.items())
@@ -46,7 +46,7 @@ def test_who_is_owed_places_gets_them_before_anybody_gets_more(room, given_):
 @settings(deadline=None)
 @given(st.integers(0, 200), st.dictionaries(st.integers(0, 30), st.tuples(st.integers(0, 40), st.integers(0, 3))))
 def test_where_two_are_dealt_at_once_nobody_is_more_than_two_ahead_and_shares_come_first(room, given_):
-    waiting = {name: Waiting(most, owed=owed, at_once=2) for name, (most, owed) in given_.items()}
+    waiting = {name: ChannelDemand(most, owed=owed, at_once=2) for name, (most, owed) in given_.items()}
     dealt = deal(room, waiting)
 
     assert sum(dealt.values()) == min(room, sum(one.most for one in waiting.values()))

@@ -16,7 +16,7 @@ from delayedq.desk.visits import measured
 from delayedq.models import FinishedMessage, Message
 from delayedq.results.cancelling import cancel
 from delayedq.testing import clock, run_due
-from delayedq.worker.keeper import Forgetting
+from delayedq.worker.keeper import SweepRounds
 from tests.desk.given import ALL, PAID, opened, person, refund, reviewed
 
 START = datetime(2026, 3, 2, 9, tzinfo=UTC)
@@ -38,7 +38,7 @@ def told():
 
 def swept(store):
     """A round, as lease keepers make it."""
-    assert Forgetting(store).go_on(time.monotonic() + 3_600) is False
+    assert SweepRounds(store).go_on(time.monotonic() + 3_600) is False
 
 
 def in_each_state(ann):

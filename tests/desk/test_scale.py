@@ -185,7 +185,7 @@ def acts(store, monkeypatch):
             transaction.set_rollback(True, using=store.alias)
 
     def behind():
-        after = open_items.Place(0, store.now() + timedelta(minutes=FEW // 2), 1)
+        after = open_items.ItemPosition(0, store.now() + timedelta(minutes=FEW // 2), 1)
         assert len(client.get(f"/desk/team/?queue={QUEUE}&after={after}").context["rows"]) == 50
 
     def one():

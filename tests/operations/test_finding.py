@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq.operations import browsing
 from delayedq.operations.browsing import Selection, find
-from delayedq.store.operator import State
+from delayedq.store.operator import MessageState
 from tests.admin.given import offer, run
 
 
@@ -46,7 +46,7 @@ def test_a_search_within_a_filter_stays_within_it(store, everything):
     offer(store, "UA2", queue="other")
     run(store)
     assert keys(find(store, "UA", replace(everything, queue="other"))) == ["UA2"]
-    assert keys(find(store, "UA", replace(everything, as_of=store.now(), state=State.RUNNING))) == ["UA1"]
+    assert keys(find(store, "UA", replace(everything, as_of=store.now(), state=MessageState.RUNNING))) == ["UA1"]
 
 
 def test_what_is_in_no_key_is_looked_for_in_payloads(store, everything):

@@ -13,7 +13,7 @@ from delayedq.limits import rules_for
 from delayedq.models import ChannelMessage
 from delayedq.operations import backlogs
 from delayedq.operations.backlogs import backlog
-from delayedq.operations.channels import MOST_PARTS, Wait, count_live, page_of_channels, waits
+from delayedq.operations.channels import MOST_PARTS, ChannelWait, count_live, page_of_channels, waits
 from delayedq.operations.doctor import health
 from delayedq.operations.figures import Span, figures
 from delayedq.operations.rules import Rule
@@ -46,13 +46,13 @@ def waited(store, now=LATER):
 def test_what_waits_for_a_concurrency_is_limited(store):
     offer(store, tasks.deliver, 3, "acme")
     claim(store)
-    assert waited(store) == {"webhooks": Wait(0.0, 300.0)}
+    assert waited(store) == {"webhooks": ChannelWait(0.0, 300.0)}
 
 
 def test_what_waits_for_a_rate_is_limited(store):
     offer(store, tasks.report, 9)
     assert len(claim(store)) == 2
-    assert waited(store) == {"webhooks": Wait(0.0, 300.0)}
+    assert waited(store) == {"webhooks": ChannelWait(0.0, 300.0)}
 
 
 @pytest.mark.parametrize("channel", ["acme", ""])
@@ -60,7 +60,7 @@ def test_what_is_paused_is_limited(store, channel):
     offer(store, tasks.deliver, 3, "acme")
     limits.pause(tasks.deliver.module_path, channel=channel, store=store.at(NOW))
     assert claim(store) == []
-    assert waited(store) == {"webhooks": Wait(0.0, 300.0)}
+    assert waited(store) == {"webhooks": ChannelWait(0.0, 300.0)}
 
 
 def test_what_waits_for_a_worker_is_late_also_behind_what_is_limited_for_longer(store):
@@ -68,7 +68,7 @@ def test_what_waits_for_a_worker_is_late_also_behind_what_is_limited_for_longer(
     offer(store, tasks.deliver, 2, "acme")
     claim(store)
     offer(store, tasks.deliver, 2, "other", due=100)
-    assert waited(store) == {"webhooks": Wait(200.0, 300.0)}
+    assert waited(store) == {"webhooks": ChannelWait(200.0, 300.0)}
     assert late_queues(store, LATER) == {"webhooks"}
 
 
@@ -76,7 +76,7 @@ def test_what_was_cancelled_while_its_channel_was_full_does_not_wait(store):
     offered = offer(store, tasks.deliver, 3, "acme") + offer(store, tasks.deliver, 1, "acme", due=100)
     claim(store)
     cancel(store, offered[1:3])
-    assert waited(store) == {"webhooks": Wait(0.0, 200.0)}
+    assert waited(store) == {"webhooks": ChannelWait(0.0, 200.0)}
     (listed,) = page_of_channels(store, LATER).channels
     assert (listed.waiting, listed.running) == (1, 1)
 

@@ -10,7 +10,7 @@ from delayedq.models import Message, with_renewals
 from delayedq.operations.browsing import Selection, live_page
 from delayedq.operations.explain import Reason, explain
 from delayedq.operations.timeline import timeline
-from delayedq.store.operator import State
+from delayedq.store.operator import MessageState
 from delayedq.store.protocol import Renewed
 from tests.store.given import LEASE, NOW, at, claim_one, elsewhere, message
 
@@ -48,8 +48,8 @@ def test_it_is_running_on_the_pages_of_an_operator(store, renewed):
         assert listed == list(selection.messages(store.alias).values_list("pk", flat=True))
         return bool(listed)
 
-    assert [state for state in State if shown(state, 89.9)] == [State.RUNNING]
-    assert [state for state in State if shown(state, 90)] == [State.DUE, State.LOST]
+    assert [state for state in MessageState if shown(state, 89.9)] == [MessageState.RUNNING]
+    assert [state for state in MessageState if shown(state, 90)] == [MessageState.DUE, MessageState.LOST]
 
 
 def test_explain_and_the_timeline_say_until_when_it_is_leased(store, renewed):

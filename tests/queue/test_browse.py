@@ -15,11 +15,11 @@ from delayedq import BatchedMessage
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.models import LockedRenewal, Message
 from delayedq.queue import TEXT, browsing
-from delayedq.queue.browsing import Place, cursor_of, place_in
+from delayedq.queue.browsing import QueuePosition, cursor_of, place_in
 from delayedq.store.operator import Position
 from tests.store.given import NOW, at
 
-EARLIEST_CURSOR = cursor_of(Place(-100, Position(NOW, 1)), "contacts|json")
+EARLIEST_CURSOR = cursor_of(QueuePosition(-100, Position(NOW, 1)), "contacts|json")
 
 
 @pytest.fixture(params=[2, 200])
@@ -189,7 +189,7 @@ def test_it_is_iterated_in_an_event_loop_too(queue, page):
 @pytest.mark.parametrize("place", [(0, NOW, 1), (-100, at(-1e10), 2**63 - 1), (100, NOW.replace(year=9999), 7)])
 def test_a_cursor_is_short_printable_and_says_where(place):
     priority, moment, id_ = place
-    text = cursor_of(Place(priority, Position(moment, id_)), "q|json")
+    text = cursor_of(QueuePosition(priority, Position(moment, id_)), "q|json")
 
     assert place_in(text, "q|json") == (priority, (moment, id_))
     assert text.isascii()

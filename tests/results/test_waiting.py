@@ -127,7 +127,7 @@ def test_workers_tell_nobody_while_nobody_waits(store, connection):
 
 
 def test_questions_become_rare():
-    waits = waiting._Waiting([], None)
+    waits = waiting._Unended([], None)
     pauses = [waits._patience() for _ in range(15)]
     assert pauses[0] == waiting.FIRST
     assert pauses[-1] == waiting.LONGEST
@@ -138,7 +138,7 @@ def test_after_each_question_it_sleeps_also_if_something_had_ended(alias, monkey
     asked, given = [], [tasks.echo.enqueue(number) for number in range(3)]
     ask = waiting._ended
     monkeypatch.setattr(waiting, "_ended", lambda *of: asked.append(of) or ask(*of))
-    monkeypatch.setattr(waiting._Waiting, "sleep", lambda _: run_due(limit=1))
+    monkeypatch.setattr(waiting._Unended, "sleep", lambda _: run_due(limit=1))
     assert list(as_completed(given)) == given
     assert len(asked) == 4
 

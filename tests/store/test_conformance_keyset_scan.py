@@ -6,7 +6,7 @@ import pytest
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.store import operator_store
-from delayedq.store.operator import KeysetPage, Position, State, merged
+from delayedq.store.operator import KeysetPage, MessageState, Position, merged
 from delayedq.store.protocol import Lane
 from tests.store.given import KIND, LEASE, NOW, at, claim, message, put_back, retry, settle, succeed
 
@@ -82,11 +82,11 @@ def states(store):
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
-        (State.DUE, {"due", "lost"}),
-        (State.SCHEDULED, {"scheduled"}),
-        (State.RETRYING, {"retrying", "lost"}),
-        (State.RUNNING, {"running"}),
-        (State.LOST, {"lost"}),
+        (MessageState.DUE, {"due", "lost"}),
+        (MessageState.SCHEDULED, {"scheduled"}),
+        (MessageState.RETRYING, {"retrying", "lost"}),
+        (MessageState.RUNNING, {"running"}),
+        (MessageState.LOST, {"lost"}),
     ],
 )
 def test_each_state_is_found(states, store, state, expected):
@@ -138,7 +138,7 @@ def test_history_is_asked_by_key(store):
 def test_what_was_given_back_is_due(store):
     store.at(NOW).offer(message("a"))
     settle(store, put_back(*claim(store)))
-    assert keys(keyset_scan(store, state=State.DUE)) == ["a"]
+    assert keys(keyset_scan(store, state=MessageState.DUE)) == ["a"]
 
 
 # Merging

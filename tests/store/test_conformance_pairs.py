@@ -8,7 +8,7 @@ import pytest
 
 from delayedq.core.limit import Limit, channel_of
 from delayedq.store.channels.claims import IN_PAIRS
-from delayedq.store.channels.requests import ChannelQuery, Group, Rules
+from delayedq.store.channels.requests import ChannelQuery, Rules, ServedGroup
 from tests.store.channels import UNLIMITED, asked, claims, finish, offer, one_by_one
 from tests.store.given import at
 
@@ -69,7 +69,7 @@ def test_it_visits_as_many_channels_as_take_its_places(store, seconds, visited):
     claims(store, 1, now=at(1))
     store = store.at(at(1))
     ((group,),) = store.database.rows("SELECT id FROM delayedq_channelgroup")
-    first = ChannelQuery(Group(group, "mail", "tests.remind", 0.0), 20, 20)
+    first = ChannelQuery(ServedGroup(group, "mail", "tests.remind", 0.0), 20, 20)
 
     with store.database.atomic():
         store.lock_channels()

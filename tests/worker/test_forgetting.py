@@ -16,10 +16,10 @@ from delayedq.models import FinishedMessage, Flow, FlowMember, MessageProgress, 
 from delayedq.store import sweeps
 from delayedq.store.progress import forget_progress
 from delayedq.store.steps import forget_steps
-from delayedq.store.sweeps import Page
+from delayedq.store.sweeps import Swept
 from delayedq.testing import run_due
 from delayedq.worker import keeper
-from delayedq.worker.keeper import Forgetting
+from delayedq.worker.keeper import SweepRounds
 from tests.app import tasks
 from tests.flows.given import fails, run
 
@@ -100,14 +100,14 @@ def test_a_round_goes_on_where_it_stopped_and_then_begins_anew(store, monkeypatc
     def look(name, count, _, after):
         at = after or 0
         looked.append((name, at))
-        return Page(at, at + 1 if at + 1 < count else None)
+        return Swept(at, at + 1 if at + 1 < count else None)
 
     of_app = partial(look, "b", 1)
-    monkeypatch.setattr(keeper, "LOOKS", (partial(look, "a", 3),))
-    monkeypatch.setattr(sweeps, "_LOOKS", [])
+    monkeypatch.setattr(keeper, "SWEEPS", (partial(look, "a", 3),))
+    monkeypatch.setattr(sweeps, "_SWEEPS", [])
     for _ in range(2):
         sweeps.register_sweep(of_app)
-    rounds = Forgetting(store)
+    rounds = SweepRounds(store)
     over = time.monotonic() - 1
     assert [rounds.go_on(over) for _ in range(4)] == [False, True, True, False]  # what it removed is pressing
     assert looked == [("a", 0), ("a", 1), ("a", 2), ("b", 0)]
@@ -128,18 +128,18 @@ def test_what_fails_holds_up_nothing_else(store, monkeypatch, caplog):
 
     def works(_, after):
         looked.append("works")
-        return Page(0, None)
+        return Swept(0, None)
 
-    monkeypatch.setattr(keeper, "LOOKS", (fails, has_a_defect, works))
-    monkeypatch.setattr(sweeps, "_LOOKS", [])
-    rounds = Forgetting(store)
+    monkeypatch.setattr(keeper, "SWEEPS", (fails, has_a_defect, works))
+    monkeypatch.setattr(sweeps, "_SWEEPS", [])
+    rounds = SweepRounds(store)
     for _ in range(2):
         with pytest.raises(OperationalError):
             rounds.go_on(time.monotonic() + 3_600)
         assert rounds.go_on(time.monotonic() + 3_600) is False
     assert looked == ["fails", "has a defect", "works"] * 2
     assert [one.message for one in caplog.records] == [
-        f"A look at rows of an app has failed: {name}." for name in [has_a_defect.__qualname__] * 2
+        f"A sweep over rows of an app has failed: {name}." for name in [has_a_defect.__qualname__] * 2
     ]
 
 
@@ -149,6 +149,6 @@ def test_a_round_forgets_all_of_it(store, settings, ended):
     run()
     for make in (step, progress):
         make(GONE)
-    assert Forgetting(store).go_on(time.monotonic() + 3_600) is False
+    assert SweepRounds(store).go_on(time.monotonic() + 3_600) is False
     left = [model.objects.count() for model in (Flow, FlowMember, RecordedStep, MessageProgress)]
     assert left == [0, 0, 0, 0]

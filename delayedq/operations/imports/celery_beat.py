@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delayedq.operations.imports.schedules import Found, Refused
+from delayedq.operations.imports.schedules import ForeignSchedule, Refused
 from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ APP = "django_celery_beat"
 DAY = timedelta(days=1)
 
 
-def found() -> Iterator[Found]:
+def found() -> Iterator[ForeignSchedule]:
     """Its periodic tasks, by name. Raises InvalidMessage if its tables can't be read here."""
     # What says when each ticks is read one by one: a zone that this host does not know fails where it is read.
     for one in rows_of(APP, "PeriodicTask").order_by("name"):
-        yield Found(one.name, one.task, one.enabled, partial(_read, one), partial(_notes, one))
+        yield ForeignSchedule(one.name, one.task, one.enabled, partial(_read, one), partial(_notes, one))
 
 
 def _read(periodic: Any) -> tuple[dict[str, Any], str]:

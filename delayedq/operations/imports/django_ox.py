@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delayedq.operations.imports.schedules import Found
+from delayedq.operations.imports.schedules import ForeignSchedule
 from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def found() -> Iterator[Found]:
+def found() -> Iterator[ForeignSchedule]:
     """Its schedules, by name. Raises InvalidMessage if its tables can't be read here."""
     for one in rows_of("django_ox", "OxSchedule").order_by("name"):
-        yield Found(one.name, one.task_key, one.enabled, partial(_read, one), list)
+        yield ForeignSchedule(one.name, one.task_key, one.enabled, partial(_read, one), list)
 
 
 def _read(schedule: Any) -> tuple[dict[str, Any], str]:

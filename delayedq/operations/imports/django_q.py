@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.utils import timezone
 
-from delayedq.operations.imports.schedules import Found, Refused
+from delayedq.operations.imports.schedules import ForeignSchedule, Refused
 from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
@@ -25,11 +25,11 @@ LAST_DAY = 28
 _MONTHLY = {"M": 1, "BM": 2, "Q": 3, "Y": MONTHS}
 
 
-def found() -> Iterator[Found]:
+def found() -> Iterator[ForeignSchedule]:
     """Its schedules, in the order in which they were made. Raises InvalidMessage if its tables can't be read here."""
     for one in rows_of("django_q", "Schedule").order_by("pk"):
         name = one.name or f"django-q2 {one.pk}"
-        yield Found(name, one.func, one.repeats != 0, partial(_read, one), partial(_notes, one))
+        yield ForeignSchedule(name, one.func, one.repeats != 0, partial(_read, one), partial(_notes, one))
 
 
 def _read(schedule: Any) -> tuple[dict[str, Any], str]:

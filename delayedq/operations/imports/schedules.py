@@ -26,7 +26,7 @@ class Refused(Exception):  # noqa: N818
     """A schedule there for which none here can stand."""
 
 
-class Found(NamedTuple):
+class ForeignSchedule(NamedTuple):
     """A schedule there. `read` gives the keys of one here, and its times in words, or raises Refused.
 
     `notes` says what is otherwise here.
@@ -39,7 +39,7 @@ class Found(NamedTuple):
     notes: Callable[[], list[str]]
 
 
-class Taken(NamedTuple):
+class ImportedSchedule(NamedTuple):
     """What became of a schedule: `outcome` is IMPORTED or REFUSED, `said` the times, or the reason."""
 
     name: str
@@ -50,7 +50,9 @@ class Taken(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def take_over(found: Iterable[Found], tasks: Mapping[str, str], *, dry_run: bool = False) -> list[Taken]:
+def take_over(
+    found: Iterable[ForeignSchedule], tasks: Mapping[str, str], *, dry_run: bool = False
+) -> list[ImportedSchedule]:
     """Make a schedule of each, all in one transaction; with `dry_run`, roll it back.
 
     `tasks` names the task here for the name that a task has there.
@@ -63,21 +65,21 @@ def take_over(found: Iterable[Found], tasks: Mapping[str, str], *, dry_run: bool
     return taken
 
 
-def _take_over(one: Found, task: str) -> Taken:
+def _take_over(one: ForeignSchedule, task: str) -> ImportedSchedule:
     try:
         given, said = _read(one)
         first = recorded(one.name, "Import", lambda: schedules.create(one.name, task, enabled=one.enabled, **given))
     except (Refused, DelayedQError) as error:
-        return Taken(one.name, task, REFUSED, str(error))
+        return ImportedSchedule(one.name, task, REFUSED, str(error))
     notes = one.notes()
     if not one.enabled:
         notes.append("disabled, as it was")
     elif first is None:
         notes.append("its time has passed: it will not run")
-    return Taken(one.name, task, IMPORTED, said, first, tuple(notes))
+    return ImportedSchedule(one.name, task, IMPORTED, said, first, tuple(notes))
 
 
-def _read(one: Found) -> tuple[dict[str, Any], str]:
+def _read(one: ForeignSchedule) -> tuple[dict[str, Any], str]:
     """Nothing there checks what stands in its columns, so anything may. Raises Refused."""
     try:
         return one.read()

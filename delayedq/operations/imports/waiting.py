@@ -62,7 +62,7 @@ MOVED, REFUSED = "moved", "refused"
 ORIGIN = "imported_from"
 
 
-class Waiting(NamedTuple):
+class ForeignMessage(NamedTuple):
     """A message as it waits there. `options` are those of `Task.using`; `problem` says why it can't be moved."""
 
     id: Any
@@ -85,7 +85,7 @@ class Origin(Protocol):
     def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         """Those rows that no worker there holds."""
 
-    def as_waiting(self, row: Any) -> Waiting: ...
+    def as_waiting(self, row: Any) -> ForeignMessage: ...
 
 
 class Moved(NamedTuple):
@@ -141,14 +141,14 @@ def _moved(
         )
 
 
-def _read(origin: Origin, row: Any) -> Waiting:
+def _read(origin: Origin, row: Any) -> ForeignMessage:
     """The message of a row. Nothing there checks what stands in its columns, so anything may."""
     try:
         one = origin.as_waiting(row)
     except Error:
         raise
     except Exception as error:  # noqa: BLE001
-        return Waiting(row.pk, "?", problem=f"It can't be read: {type(error).__name__}: {error}.")
+        return ForeignMessage(row.pk, "?", problem=f"It can't be read: {type(error).__name__}: {error}.")
     if not isinstance(one.args, list | tuple) or not isinstance(one.kwargs, Mapping):
         return one._replace(
             problem=f"Its arguments are not a list and a dict of names: {one.args!r:.100}, {one.kwargs!r:.100}."
@@ -156,7 +156,7 @@ def _read(origin: Origin, row: Any) -> Waiting:
     return one
 
 
-def _problem(origin: Origin, one: Waiting, tasks: Mapping[str, str], store: Store) -> str:
+def _problem(origin: Origin, one: ForeignMessage, tasks: Mapping[str, str], store: Store) -> str:
     """Store the message; or why that can't be."""
     if one.problem:
         return one.problem
@@ -190,11 +190,13 @@ class DjangoTasksDb:
     def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(status="READY")
 
-    def as_waiting(self, row: Any) -> Waiting:
+    def as_waiting(self, row: Any) -> ForeignMessage:
         given = row.args_kwargs
         at = None if row.run_after.year == MAXYEAR else row.run_after  # its sign of "at once"
         options = {"priority": row.priority, "queue_name": row.queue_name}
-        return Waiting(row.pk, row.task_path, given["args"], given["kwargs"], at or row.enqueued_at, options=options)
+        return ForeignMessage(
+            row.pk, row.task_path, given["args"], given["kwargs"], at or row.enqueued_at, options=options
+        )
 
 
 class DjangoOx:
@@ -206,14 +208,14 @@ class DjangoOx:
     def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(status="READY")
 
-    def as_waiting(self, row: Any) -> Waiting:
+    def as_waiting(self, row: Any) -> ForeignMessage:
         options = {
             "priority": row.priority,
             "queue_name": row.queue_name,
             "max_attempts": max(1, row.max_attempts - row.attempts),
         }
         at = row.run_after or row.enqueued_at
-        return Waiting(row.pk, row.task_path, row.args, row.kwargs, at, options=options)
+        return ForeignMessage(row.pk, row.task_path, row.args, row.kwargs, at, options=options)
 
 
 class Procrastinate:
@@ -225,12 +227,12 @@ class Procrastinate:
     def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(status="todo")
 
-    def as_waiting(self, row: Any) -> Waiting:
+    def as_waiting(self, row: Any) -> ForeignMessage:
         priority = min(max(row.priority, LOWEST_PRIORITY), HIGHEST_PRIORITY)
         options: dict[str, Any] = {"priority": priority, "queue_name": row.queue_name}
         if row.lock is not None:
             options["channel"] = row.lock
-        return Waiting(
+        return ForeignMessage(
             row.pk, row.task_name, (), row.args, row.scheduled_at, row.queueing_lock or None, options=options
         )
 
@@ -246,12 +248,12 @@ class DjangoQ:
     def waiting(self, rows: QuerySet[Any]) -> QuerySet[Any]:
         return rows.filter(lock__lte=clock.now())
 
-    def as_waiting(self, row: Any) -> Waiting:
+    def as_waiting(self, row: Any) -> ForeignMessage:
         given: Mapping[str, Any] = row.task
         function = given.get("func")
         if function is None:
-            return Waiting(row.pk, "?", problem=f"Its payload can't be read: {given['id']}.")
+            return ForeignMessage(row.pk, "?", problem=f"Its payload can't be read: {given['id']}.")
         path = function if isinstance(function, str) else f"{function.__module__}.{function.__qualname__}"
         lost = [name for name in self._WITHOUT_EQUAL if given.get(name)]
         problem = f"It has {', '.join(lost)}, which has no equal here." if lost else ""
-        return Waiting(row.pk, path, given["args"], given["kwargs"], row.lock, problem=problem)
+        return ForeignMessage(row.pk, path, given["args"], given["kwargs"], row.lock, problem=problem)

@@ -42,7 +42,7 @@ from delayedq.pipeline.lake.side_table import Flows, RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
 from delayedq.pipeline.spark.archive import Copying, Deleted
-from delayedq.pipeline.spark.lake import Lake, Place
+from delayedq.pipeline.spark.lake import BatchPlace, Lake
 from delayedq.pipeline.spark.measuring import checksums_of
 from delayedq.pipeline.spark.session import READ_ERRORS
 from delayedq.tasks import registered
@@ -162,7 +162,7 @@ ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Archived:
+class ArchivedBatch:
     """A batch that is done. `deleted` is less than `row_count` if others deleted or changed some meanwhile.
 
     changed: how many were changed since they were verified, and stay for the next batch; some: ids of these. added: how
@@ -215,7 +215,7 @@ class Archiving:
         self._here = here
         self._source = books.source_of(store.alias)
 
-    def run(self, cutoff: datetime, batch_rows: int = BATCH_ROWS) -> Iterator[Archived]:
+    def run(self, cutoff: datetime, batch_rows: int = BATCH_ROWS) -> Iterator[ArchivedBatch]:
         """Finish the batch that was left open, then move all that finished before the cutoff.
 
         Raises ArchiveBusy if another process archives; ArchiveFailed if a batch can't be made to match the table;
@@ -359,7 +359,7 @@ class Archiving:
 
     # The steps
 
-    def _finish(self, batch: ArchiveBatch) -> Archived:
+    def _finish(self, batch: ArchiveBatch) -> ArchivedBatch:
         while batch.state not in {ArchiveState.VERIFIED, ArchiveState.DELETING}:
             self._tell(batch)
             if batch.state == ArchiveState.PLANNED:
@@ -380,8 +380,8 @@ class Archiving:
         archive.write(self._copying(batch, snapshot, self._known(batch, snapshot)))
         self._record(batch, state=ArchiveState.WRITTEN, written_at=self._store.now())
 
-    def _place(self, batch: ArchiveBatch) -> Place:
-        return Place(self._source, batch.number, batch.directory)
+    def _place(self, batch: ArchiveBatch) -> BatchPlace:
+        return BatchPlace(self._source, batch.number, batch.directory)
 
     def _known(self, batch: ArchiveBatch, snapshot: Snapshot) -> list[int]:
         """The batches whose rows may be in the table too, beside this one."""
@@ -426,7 +426,7 @@ class Archiving:
                 f"Batch {batch.name} was written {batch.attempt} times and never matched the table; all is still there."
             )
 
-    def _delete(self, batch: ArchiveBatch) -> Archived:
+    def _delete(self, batch: ArchiveBatch) -> ArchivedBatch:
         assert batch.checksums is not None  # it is verified
         known = batch.checksums["known"]
         restored = books.restored(known)
@@ -444,7 +444,7 @@ class Archiving:
             copying = self._copying(batch, self._lake.table.snapshot(), known)
             books.settle(archive.ends(copying), restored, batch)
         replaced = sum(sums["row_count"] for sums in batch.checksums.get("replaced", {}).values())
-        return Archived(batch.name, batch.row_count or 0, *deleted, batch.checksums["row_count"], replaced)
+        return ArchivedBatch(batch.name, batch.row_count or 0, *deleted, batch.checksums["row_count"], replaced)
 
     def _delete_from(self, batch: ArchiveBatch, lake: Lake, without: Sequence[DataFile] = ()) -> Deleted:
         """Delete the rows that the files of the batch hold, without those that are damaged."""
@@ -525,7 +525,7 @@ def run_archive(pipeline: Pipeline, options: Options) -> None:
         pipeline.tell(f"Nothing ended before {cutoff:%Y-%m-%d %H:%M:%S} UTC.")
 
 
-def _immovable(done: Archived) -> str:
+def _immovable(done: ArchivedBatch) -> str:
     """Rows that the lake has as they are, and that no statement finds as they are: they would be tried for ever."""
     named = ", ".join(map(str, done.some))
     return (

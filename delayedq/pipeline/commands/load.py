@@ -227,7 +227,7 @@ def _rejects_file(options: Options) -> Path:
     return first.with_name(name) if first.parent.is_dir() and "*" not in name else Path("rejects.jsonl")
 
 
-def _write_rejects(pipeline: Pipeline, rows: DataFrame, counts: load.Counts, path: Path) -> None:
+def _write_rejects(pipeline: Pipeline, rows: DataFrame, counts: load.LoadCounts, path: Path) -> None:
     for reason, number in counts.reasons:
         pipeline.tell(f"  {number:>9,}  {reason}")
     with path.open("w", encoding="utf-8") as file:

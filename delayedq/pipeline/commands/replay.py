@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from delayedq.pipeline.commands.view import View
     from delayedq.pipeline.opening import Options, Pipeline
-    from delayedq.pipeline.spark.replay import Choice, Group
+    from delayedq.pipeline.spark.replay import Choice, ReplayGroup
 
 #: So that key and load, which have it in them beside an id and a token, can be stored.
 ID_LENGTH = min(KEY_LENGTH - len(replay.prefix("")) - len(str(2**63 - 1)), NAME_LENGTH - 20)
@@ -94,7 +94,7 @@ def _judged(pipeline: Pipeline, view: View, choice: Choice, replay_id: str) -> D
     return replay.judged(choice.of(messages.where(~own)), live, sent)
 
 
-def _told(pipeline: Pipeline, groups: list[Group]) -> int:
+def _told(pipeline: Pipeline, groups: list[ReplayGroup]) -> int:
     """Tell what there is; returns how many are to be sent."""
     kept = [group for group in groups if not group.sent and _is_known(group.kind)]
     totals: dict[tuple[str, str], int] = {}
@@ -126,7 +126,7 @@ def _told(pipeline: Pipeline, groups: list[Group]) -> int:
     return _sum(kept)
 
 
-def _sum(groups: Iterable[Group]) -> int:
+def _sum(groups: Iterable[ReplayGroup]) -> int:
     return sum(group.number for group in groups)
 
 
@@ -137,7 +137,7 @@ def _is_known(kind: str) -> bool:
     return kind in registered and not lines_up(registered[kind])
 
 
-def _check_kinds(choice: Choice, groups: list[Group]) -> None:
+def _check_kinds(choice: Choice, groups: list[ReplayGroup]) -> None:
     there = {group.kind for group in groups}
     if unknown := [kind for kind in choice.kinds if kind not in there and kind not in registered]:
         raise InvalidOption(
@@ -146,7 +146,7 @@ def _check_kinds(choice: Choice, groups: list[Group]) -> None:
         )
 
 
-def _check_masked(groups: list[Group]) -> None:
+def _check_masked(groups: list[ReplayGroup]) -> None:
     if kinds := sorted({group.kind for group in groups if group.masked and not group.sent}):
         raise InvalidOption(
             f"The arguments of {', '.join(kinds)} were masked when they were archived (ARCHIVE_SENSITIVE), so these "

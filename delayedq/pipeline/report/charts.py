@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
-    from delayedq.pipeline.report.tables import Figures, Plan, Row
+    from delayedq.pipeline.report.tables import Plan, ReportFigures, Row
 
 # How charts look: drawn by matplotlib, as SVG whose colours are those of the page, in light and in dark.
 
@@ -187,7 +187,7 @@ _WEEK_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _PERCENTILES = (("p50", GREEN), ("p95", ORANGE), ("p99", RED))
 
 
-def throughput(figures: Figures, label: str) -> str:
+def throughput(figures: ReportFigures, label: str) -> str:
     """Bars of what ended, a line of what arrived."""
     chart = Chart()
     axes, buckets = chart.axes[0], figures.window.buckets()
@@ -209,7 +209,7 @@ def throughput(figures: Figures, label: str) -> str:
     return chart.svg(label)
 
 
-def backlog(figures: Figures, label: str) -> str:
+def backlog(figures: ReportFigures, label: str) -> str:
     """Two panels: what waited, and what ran."""
     chart = Chart(columns=2)
     for axes, level, colour in zip(chart.axes, ("waiting", "running"), (ORANGE, BLUE), strict=True):
@@ -223,7 +223,7 @@ def backlog(figures: Figures, label: str) -> str:
     return chart.svg(label)
 
 
-def waits(figures: Figures, label: str) -> str:
+def waits(figures: ReportFigures, label: str) -> str:
     """Percentiles of the wait through time, and the target. Where no wait ended there is no line."""
     chart = Chart()
     axes = chart.axes[0]
@@ -242,7 +242,7 @@ def waits(figures: Figures, label: str) -> str:
     return chart.svg(label)
 
 
-def by_kind(figures: Figures, label: str) -> str:
+def by_kind(figures: ReportFigures, label: str) -> str:
     """From p50 by p95 to p99, of wait and of run time, for the kinds with most messages."""
     names = [row["kind"] for row in kinds(figures)[:MOST_KINDS]]
     chart = Chart(height=0.9 + 0.3 * len(names), columns=2, share_y=True)
@@ -261,7 +261,7 @@ def by_kind(figures: Figures, label: str) -> str:
     return chart.svg(label)
 
 
-def distribution(figures: Figures, label: str) -> str:
+def distribution(figures: ReportFigures, label: str) -> str:
     """The share of messages that takes longer than a time, by that time."""
     chart = Chart()
     axes, shortest, longest = chart.axes[0], [], []
@@ -286,7 +286,7 @@ def distribution(figures: Figures, label: str) -> str:
     return chart.svg(label)
 
 
-def week(figures: Figures, label: str) -> str:
+def week(figures: ReportFigures, label: str) -> str:
     """Hours of the week, the darker the more arrived."""
     chart = Chart(height=2.2)
     axes, loads = chart.axes[0], hours_of_week(figures)
@@ -304,7 +304,7 @@ def week(figures: Figures, label: str) -> str:
     return chart.svg(label)
 
 
-def capacity(figures: Figures, plan: Plan, label: str) -> str:
+def capacity(figures: ReportFigures, plan: Plan, label: str) -> str:
     """The wait in the busiest period, by the number of threads."""
     chart = Chart()
     axes, target = chart.axes[0], figures.target
@@ -324,7 +324,7 @@ def capacity(figures: Figures, plan: Plan, label: str) -> str:
     return chart.svg(label)
 
 
-def retries(figures: Figures, label: str) -> str:
+def retries(figures: ReportFigures, label: str) -> str:
     """The share of messages that had succeeded after at most N attempts, by N."""
     chart = Chart(height=2.2)
     axes = chart.axes[0]
@@ -347,12 +347,12 @@ def retries(figures: Figures, label: str) -> str:
 _NAMES = {"wait": "waits", "run": "run times", "turnaround": "arrival to end"}
 
 
-def kinds(figures: Figures) -> list[Row]:
+def kinds(figures: ReportFigures) -> list[Row]:
     """Run times by kind, that with the most attempts first."""
     return sorted(figures.rows("by_kind", measure="run"), key=lambda row: (-row["n"], row["kind"]))
 
 
-def within_attempts(figures: Figures) -> list[tuple[int, float]]:
+def within_attempts(figures: ReportFigures) -> list[tuple[int, float]]:
     """(attempts, the share that succeeded within that number of attempts of the messages that succeeded or failed)."""
     rows, ended = figures.rows("retries"), figures.ended()
     total = ended.get("succeeded", 0) + ended.get("failed", 0)
@@ -361,7 +361,7 @@ def within_attempts(figures: Figures) -> list[tuple[int, float]]:
     return [(n, upto / total) for n, upto in enumerate(accumulate(good)) if n]
 
 
-def hours_of_week(figures: Figures) -> dict[tuple[int, int], float]:
+def hours_of_week(figures: ReportFigures) -> dict[tuple[int, int], float]:
     """Messages by (day of the week, hour) in UTC, Monday being 0: the mean of all such hours."""
     sums: dict[tuple[int, int], float] = {}
     for row in figures.rows("offered"):
@@ -372,18 +372,18 @@ def hours_of_week(figures: Figures) -> dict[tuple[int, int], float]:
     return {slot: total / sum((h.weekday(), h.hour) == slot for h in hours) for slot, total in sums.items()}
 
 
-def has_weeks(figures: Figures) -> bool:
+def has_weeks(figures: ReportFigures) -> bool:
     """Is there enough for a chart of the hours of the week: a week, and messages?"""
     return figures.window.seconds >= 7 * DAY and any(row["messages"] for row in figures.rows("offered"))
 
 
-def has_tail(figures: Figures) -> bool:
+def has_tail(figures: ReportFigures) -> bool:
     """Are there enough messages that 1 in 1,000 says something?"""
     whole = figures.overall("turnaround")
     return whole is not None and whole["n"] >= _MANY
 
 
-def falling(figures: Figures, plan: Plan) -> list[tuple[int, float]]:
+def falling(figures: ReportFigures, plan: Plan) -> list[tuple[int, float]]:
     """The wait in the busiest period by the number of threads: (threads, seconds).
 
     Up to the first number at which nobody waits: more of them change nothing.
@@ -427,5 +427,5 @@ def _moments(seconds: Sequence[float]) -> list[float]:
     return [second / DAY for second in seconds]
 
 
-def _middles(figures: Figures) -> list[float]:
+def _middles(figures: ReportFigures) -> list[float]:
     return _moments([bucket + figures.window.width / 2 for bucket in figures.window.buckets()])

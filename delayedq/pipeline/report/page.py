@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from delayedq.pipeline.report.tables import Figures, Plan, Row
+    from delayedq.pipeline.report.tables import Plan, ReportFigures, Row
 
 PAGE = "report.html"
 TABLES = "tables"
@@ -52,7 +52,7 @@ class Section:
     notes: list[str] = field(default_factory=list)
 
 
-def render(figures: Figures, made_at: datetime) -> str:
+def render(figures: ReportFigures, made_at: datetime) -> str:
     """The page. `made_at` is an aware time; the page says it in UTC."""
     environment = Environment(
         loader=PackageLoader("delayedq.pipeline.report"),
@@ -72,7 +72,7 @@ def render(figures: Figures, made_at: datetime) -> str:
     )
 
 
-def write(figures: Figures, directory: Path, made_at: datetime) -> Path:
+def write(figures: ReportFigures, directory: Path, made_at: datetime) -> Path:
     """Write `report.html` and `tables/*.parquet, *.csv` into a directory of this machine; returns the page's path.
 
     What an earlier report left there under these names is replaced.
@@ -87,33 +87,33 @@ def write(figures: Figures, directory: Path, made_at: datetime) -> Path:
     return page
 
 
-def sections(figures: Figures) -> list[Section]:
+def sections(figures: ReportFigures) -> list[Section]:
     """Those for which there is something to say."""
     each = [_throughput, _waits, _backlog, _kinds, _distribution, _week, _capacity, _failures, _retries, _leases]
     made = [section(figures) for section in [*each, _drift, _open]]
     return [section for section in made if section is not None]
 
 
-def _throughput(figures: Figures) -> Section | None:
+def _throughput(figures: ReportFigures) -> Section | None:
     if not figures.rows("flow"):
         return None
     return _drawn("What arrived, and what ended", sentences.throughput(figures), charts.throughput, figures)
 
 
-def _waits(figures: Figures) -> Section | None:
+def _waits(figures: ReportFigures) -> Section | None:
     if figures.overall("wait") is None:
         return None
     return _drawn("How long messages waited to begin", sentences.waits(figures), charts.waits, figures)
 
 
-def _backlog(figures: Figures) -> Section | None:
+def _backlog(figures: ReportFigures) -> Section | None:
     """Only if there was one: of a queue with less than one message in it at any time there is no picture."""
     if not any(row["waiting_mean"] + row["running_mean"] >= 1 for row in figures.levels.values()):
         return None
     return _drawn("Backlog", sentences.backlog(figures), charts.backlog, figures)
 
 
-def _kinds(figures: Figures) -> Section | None:
+def _kinds(figures: ReportFigures) -> Section | None:
     if not charts.kinds(figures):
         return None
     waits = {row["kind"]: row for row in figures.rows("by_kind", measure="wait")}
@@ -131,19 +131,19 @@ def _kinds(figures: Figures) -> Section | None:
     return _drawn("Task by task", sentences.kinds(figures), charts.by_kind, figures, table)
 
 
-def _distribution(figures: Figures) -> Section | None:
+def _distribution(figures: ReportFigures) -> Section | None:
     if not charts.has_tail(figures):
         return None
     return _drawn("The slow ones", sentences.distribution(figures), charts.distribution, figures)
 
 
-def _week(figures: Figures) -> Section | None:
+def _week(figures: ReportFigures) -> Section | None:
     if not charts.has_weeks(figures):
         return None
     return _drawn("Hours of the week", sentences.week(figures), charts.week, figures)
 
 
-def _capacity(figures: Figures) -> Section | None:
+def _capacity(figures: ReportFigures) -> Section | None:
     if not figures.plans:
         return None
     plan = figures.plans[0]
@@ -173,7 +173,7 @@ def _by_chance(plan: Plan) -> str:
     return "–" if plan.low is None else f"{plan.low:,}" if plan.low == plan.high else f"{plan.low:,}–{plan.high:,}"
 
 
-def _failures(figures: Figures) -> Section | None:
+def _failures(figures: ReportFigures) -> Section | None:
     failures = sorted(figures.rows("failures"), key=lambda row: (-row["dead"], -row["wasted"]))
     table = _table(
         failures,
@@ -187,7 +187,7 @@ def _failures(figures: Figures) -> Section | None:
     return Section("Failures", sentences.failures(figures), table=table) if failures else None
 
 
-def _retries(figures: Figures) -> Section | None:
+def _retries(figures: ReportFigures) -> Section | None:
     """Only if a second attempt made a difference: a single bar of 100% says nothing."""
     if len(charts.within_attempts(figures)) < 2:  # noqa: PLR2004
         return None
@@ -202,7 +202,7 @@ def _retries(figures: Figures) -> Section | None:
     return _drawn("Retries", sentences.retries(figures), charts.retries, figures, table)
 
 
-def _leases(figures: Figures) -> Section | None:
+def _leases(figures: ReportFigures) -> Section | None:
     """Only of tasks whose leases were lost, whose messages were replaced, or that run for nearly as long as a lease."""
     lease = figures.lease.total_seconds()
     rows = [
@@ -221,7 +221,7 @@ def _leases(figures: Figures) -> Section | None:
     return Section("Leases", sentences.leases(figures), table=table) if rows else None
 
 
-def _drift(figures: Figures) -> Section | None:
+def _drift(figures: ReportFigures) -> Section | None:
     rows = sorted(figures.rows("drift"), key=lambda row: row["schedule"])
     table = _table(
         rows,
@@ -236,7 +236,7 @@ def _drift(figures: Figures) -> Section | None:
     return Section("Cron", sentences.drift(figures), table=table) if rows else None
 
 
-def _open(figures: Figures) -> Section | None:
+def _open(figures: ReportFigures) -> Section | None:
     rows = sorted(figures.rows("still_open"), key=lambda row: -(row["oldest"] or 0))
     table = _table(
         rows,
@@ -250,7 +250,11 @@ def _open(figures: Figures) -> Section | None:
 
 
 def _drawn(
-    title: str, sentence: Markup, draw: Callable[[Figures, str], str], figures: Figures, table: Table | None = None
+    title: str,
+    sentence: Markup,
+    draw: Callable[[ReportFigures, str], str],
+    figures: ReportFigures,
+    table: Table | None = None,
 ) -> Section:
     return Section(title, sentence, Markup(draw(figures, sentence.striptags())), table)  # noqa: S704 - made here
 

@@ -11,7 +11,7 @@ from delayedq.pipeline.report.facts import HOUR, moment
 from delayedq.pipeline.report.tables import ALL, COVERED
 
 if TYPE_CHECKING:
-    from delayedq.pipeline.report.tables import Figures
+    from delayedq.pipeline.report.tables import ReportFigures
 
 _MINUTE = 60
 _DAYS = ("Mondays", "Tuesdays", "Wednesdays", "Thursdays", "Fridays", "Saturdays", "Sundays")
@@ -28,7 +28,7 @@ def _say(text: str, *values: object) -> Markup:
     return Markup(text.replace("{}", "<b>{}</b>")).format(*values)  # noqa: S704 - only our own texts
 
 
-def summary(figures: Figures) -> Markup:
+def summary(figures: ReportFigures) -> Markup:
     ended, wait = figures.ended(), figures.overall("wait")
     total = sum(ended.values())
     if not total:
@@ -53,7 +53,7 @@ def summary(figures: Figures) -> Markup:
     return text
 
 
-def tiles(figures: Figures) -> list[Tile]:
+def tiles(figures: ReportFigures) -> list[Tile]:
     ended, wait, whole = figures.ended(), figures.overall("wait"), figures.overall("turnaround")
     total = sum(ended.values())
     if not total:
@@ -74,7 +74,7 @@ def tiles(figures: Figures) -> list[Tile]:
     return made
 
 
-def throughput(figures: Figures) -> Markup:
+def throughput(figures: ReportFigures) -> Markup:
     ended = figures.ended()
     arrived = {bucket: n for (bucket, event), n in figures.events.items() if event == "arrived"}
     width = words.duration(figures.window.width)
@@ -98,7 +98,7 @@ def throughput(figures: Figures) -> Markup:
     return text
 
 
-def waits(figures: Figures) -> Markup:
+def waits(figures: ReportFigures) -> Markup:
     wait = figures.overall("wait") or {}
     rows = figures.rows("by_time", measure="wait")
     worst = max(rows, key=lambda row: row["p95"])
@@ -120,7 +120,7 @@ def waits(figures: Figures) -> Markup:
     )
 
 
-def backlog(figures: Figures) -> Markup:
+def backlog(figures: ReportFigures) -> Markup:
     text = _say(
         "{} waited and {} ran on average. ",
         words.count(_mean(figures, "waiting_mean")),
@@ -133,7 +133,7 @@ def backlog(figures: Figures) -> Markup:
     return text + _say("The most that waited at the end of a span were {}, on {}.", f"{most:,}", _when(figures, end))
 
 
-def kinds(figures: Figures) -> Markup:
+def kinds(figures: ReportFigures) -> Markup:
     rows = charts.kinds(figures)
     work = {row["kind"]: row["mean"] * row["n"] for row in rows}
     heaviest = max(rows, key=lambda row: work[row["kind"]])
@@ -153,7 +153,7 @@ def kinds(figures: Figures) -> Markup:
     return text
 
 
-def distribution(figures: Figures) -> Markup:
+def distribution(figures: ReportFigures) -> Markup:
     whole = figures.overall("turnaround") or figures.overall("wait") or figures.overall("run") or {}
     return _say(
         "One message in 100 took longer than {} from its arrival to its end, and the slowest {}. Each line shows which"
@@ -163,7 +163,7 @@ def distribution(figures: Figures) -> Markup:
     )
 
 
-def week(figures: Figures) -> Markup:
+def week(figures: ReportFigures) -> Markup:
     hours = charts.hours_of_week(figures)
     (day, hour), most = max(hours.items(), key=lambda pair: pair[1])
     mean = sum(hours.values()) / (7 * 24)
@@ -176,7 +176,7 @@ def week(figures: Figures) -> Markup:
     )
 
 
-def capacity(figures: Figures) -> Markup:
+def capacity(figures: ReportFigures) -> Markup:
     plan, target = figures.plans[0], figures.target
     whose = "" if plan.queue == ALL else f" in {plan.queue}"
     text = _say(
@@ -199,7 +199,7 @@ def capacity(figures: Figures) -> Markup:
     return text + _say(" The chart shows how long its messages would wait with fewer or more.")
 
 
-def capacity_notes(figures: Figures) -> list[str]:
+def capacity_notes(figures: ReportFigures) -> list[str]:
     traffic = figures.plans[0].peak.traffic
     arrivals, runs = words.count(traffic.arrival_variability), words.count(traffic.run_variability)
     method = (
@@ -210,7 +210,7 @@ def capacity_notes(figures: Figures) -> list[str]:
     return ["A thread runs one task at a time. Loads are in threads that are kept busy.", method]
 
 
-def failures(figures: Figures) -> Markup:
+def failures(figures: ReportFigures) -> Markup:
     """What failed, and what trying again made of it."""
     rows = figures.rows("failures")
     worst = max(rows, key=lambda row: row["attempts"])
@@ -229,7 +229,7 @@ def failures(figures: Figures) -> Markup:
     return text
 
 
-def retries(figures: Figures) -> Markup:
+def retries(figures: ReportFigures) -> Markup:
     rows, reached = figures.rows("retries"), charts.within_attempts(figures)
     again = sum(row["n"] * max(0, row["attempts"] - 1) for row in rows)
     return _say(
@@ -241,7 +241,7 @@ def retries(figures: Figures) -> Markup:
     )
 
 
-def leases(figures: Figures) -> Markup:
+def leases(figures: ReportFigures) -> Markup:
     rows = figures.rows("leases")
     attempts, silent = sum(row["attempts"] for row in rows), sum(row["silent"] for row in rows)
     run, lease = figures.overall("run"), figures.lease.total_seconds()
@@ -257,7 +257,7 @@ def leases(figures: Figures) -> Markup:
     return text
 
 
-def drift(figures: Figures) -> Markup:
+def drift(figures: ReportFigures) -> Markup:
     rows = figures.rows("drift")
     late = [row for row in rows if row["longest"] is not None]
     missed, repeated = (sum(row[name] for row in rows) for name in ("cancelled", "repeated"))
@@ -268,7 +268,7 @@ def drift(figures: Figures) -> Markup:
     return text + _say("{} were missed and {} ran twice.", f"{missed:,}", f"{repeated:,}")
 
 
-def still_open(figures: Figures) -> Markup:
+def still_open(figures: ReportFigures) -> Markup:
     rows = figures.rows("still_open")
     oldest = max((row["oldest"] for row in rows if row["oldest"] is not None), default=None)
     due = sum(row["due"] for row in rows)
@@ -284,12 +284,12 @@ def still_open(figures: Figures) -> Markup:
     )
 
 
-def _mean(figures: Figures, level: str) -> float:
+def _mean(figures: ReportFigures, level: str) -> float:
     area = sum(row[level] * row["seconds"] for row in figures.rows("backlog"))
     return float(area / figures.window.seconds)
 
 
-def _when(figures: Figures, seconds: float) -> str:
+def _when(figures: ReportFigures, seconds: float) -> str:
     """A moment of the window: a bucket may begin before it. With seconds where buckets are shorter than a minute."""
     begins = moment(max(seconds, figures.window.since))
     return f"{begins:%a %-d %b %H:%M:%S}" if figures.window.width < _MINUTE else f"{begins:%a %-d %b %H:%M}"
@@ -299,5 +299,5 @@ def _times(ratio: float) -> str:
     return words.share(ratio, 1) if ratio < 1 else f"{words.count(ratio)} times"
 
 
-def _periods(figures: Figures) -> str:
+def _periods(figures: ReportFigures) -> str:
     return "hours" if figures.window.period == HOUR else f"spans of {words.duration(figures.window.period)}"

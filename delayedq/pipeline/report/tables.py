@@ -247,7 +247,7 @@ class Target(NamedTuple):
     share: float = 0.95
 
 
-class Period(NamedTuple):
+class ReportPeriod(NamedTuple):
     begins: float
     traffic: Traffic
 
@@ -258,7 +258,7 @@ class Plan:
 
     queue: str
     mean_load: float
-    peak: Period
+    peak: ReportPeriod
     threads: int
     peak_threads: int
     low: int | None = None
@@ -290,7 +290,7 @@ def traffic_of(row: Row, seconds: float) -> Traffic:
 
 
 def _plan(queue: str, rows: Sequence[Row], window: Window, target: Target) -> Plan:
-    known = [Period(row["period"], traffic_of(row, window.length(row["period"]))) for row in rows]
+    known = [ReportPeriod(row["period"], traffic_of(row, window.length(row["period"]))) for row in rows]
     needs = {period: period.traffic.threads_for(target.seconds, target.share) for period in known}
     peak = max(known, key=lambda period: (needs[period], period.traffic.load))
     low, high = _chance({period.begins: need for period, need in needs.items()}, window)
@@ -341,7 +341,7 @@ def _chance(needs: dict[float, int], window: Window) -> tuple[int | None, int | 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
+class ReportFigures:
     """`tables` by name; their columns are those that `report.tables` makes."""
 
     window: Window
@@ -390,7 +390,7 @@ def measure(
     *,
     target: Target = Target(),  # noqa: B008 - it is immutable
     lease: timedelta = timedelta(seconds=60),
-) -> Figures:
+) -> ReportFigures:
     """Everything about a window of `messages`, which have the columns of MESSAGES or LAKE, live ones or not.
 
     One query of Spark, whatever the number of tables. Raises ValueError for a window that is none.
@@ -402,7 +402,7 @@ def measure(
     counted = facts.counted(timed(within(messages, since, until)), window).toArrow()
     found = tables(counted, window)
     offered = found["offered"].to_pylist()
-    return Figures(window=window, tables=found, target=target, lease=lease, plans=plans(offered, window, target))
+    return ReportFigures(window=window, tables=found, target=target, lease=lease, plans=plans(offered, window, target))
 
 
 def span(messages: DataFrame) -> tuple[datetime, datetime] | None:

@@ -29,7 +29,7 @@ from delayedq.pipeline.lake.table import VERSION
 from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.connecting import Address, connect
 from delayedq.pipeline.spark.digests import SECRET, digest, digest_in_sql, masks
-from delayedq.pipeline.spark.lake import Lake, Place, as_in_lake
+from delayedq.pipeline.spark.lake import BatchPlace, Lake, as_in_lake
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by, checksums_of, measured
 from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
 from delayedq.pipeline.spark.schema import FINAL_STATES, LAKE, MESSAGES
@@ -131,7 +131,7 @@ class Copying:
     spark: SparkSession
     address: Address
     lake: Lake
-    place: Place
+    place: BatchPlace
     cutoff: datetime
     snapshot: Snapshot
     known: Sequence[int] = ()

@@ -35,7 +35,7 @@ _MICROS_OF_A_DAY = 86_400_000_000
 _FILE_ROWS = 5_000_000
 
 
-class Place(NamedTuple):
+class BatchPlace(NamedTuple):
     """Where one attempt at a batch writes: no other one writes there. `source` and `number` are those of its rows."""
 
     source: str
@@ -115,7 +115,7 @@ class Lake:
             F.col("file_size").alias("__size"),
         )
 
-    def read(self, place: Place) -> DataFrame:
+    def read(self, place: BatchPlace) -> DataFrame:
         """What was written to a place, published or not; the columns of `files`."""
         return self.files(f"{DIRECTORY}/{place.directory}")
 

@@ -60,7 +60,7 @@ class Duplicates(StrEnum):
     LAST = "last"  #: all but the last
 
 
-class Counts(NamedTuple):
+class LoadCounts(NamedTuple):
     """How many rows are good, how many are refused, and why."""
 
     accepted: int
@@ -157,13 +157,13 @@ def rejected(frame: DataFrame) -> Iterator[dict[str, str]]:
         yield {"file": row[0], "reason": row[1], "row": row[2]}
 
 
-def counts(frame: DataFrame, reasons: int = 10) -> Counts:
+def counts(frame: DataFrame, reasons: int = 10) -> LoadCounts:
     """Counted in one pass over what `checked` gives; at most this many reasons."""
     by_reason = frame.groupBy("reason").count().collect()
     numbers = {row.reason: row["count"] for row in by_reason}
     good = numbers.pop(None, 0)
     most = sorted(numbers.items(), key=lambda pair: (-pair[1], pair[0]))[:reasons]
-    return Counts(good, sum(numbers.values()), most)
+    return LoadCounts(good, sum(numbers.values()), most)
 
 
 # Checking

@@ -173,7 +173,7 @@ PARTITIONS, MOST_PARTITIONS = 4, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class ReadSelection:
     """Which messages are read. An empty tuple selects all; the window is on `finished_at`, and what lives is in any."""
 
     address: Address
@@ -206,11 +206,11 @@ class Selection:
         }
 
 
-def selection(options: Mapping[str, str]) -> Selection:
+def selection(options: Mapping[str, str]) -> ReadSelection:
     """Raises InvalidOption, naming the option."""
     known = ("address", "states", "kinds", "queues", "since", "until", "snapshot", "partitions", "lateness", "columns")
     refuse_unknown(options, known)
-    return Selection(
+    return ReadSelection(
         address=address(options),
         states=_states(_names(options, "states")) or STATES,
         kinds=_names(options, "kinds"),
@@ -223,7 +223,7 @@ def selection(options: Mapping[str, str]) -> Selection:
     )
 
 
-def stream_selection(options: Mapping[str, str]) -> Selection:
+def stream_selection(options: Mapping[str, str]) -> ReadSelection:
     """Only what has ended is streamed, and no snapshot holds it. Raises InvalidOption."""
     selected = selection({"states": ",".join(FINAL_STATES), **options})
     if selected.live:
@@ -340,7 +340,7 @@ def snapshot(address: Address) -> Iterator[dict[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span(InputPartition):
+class IdSpan(InputPartition):
     """The ids from `first`, up to and without `after`."""
 
     first: int = LOWEST
@@ -350,7 +350,7 @@ class Span(InputPartition):
 class MessageReader(DataSourceReader):
     """Plain values only: it travels to the executors."""
 
-    def __init__(self, selection: Selection, schema: StructType) -> None:
+    def __init__(self, selection: ReadSelection, schema: StructType) -> None:
         if selection.snapshot and not _SNAPSHOT.fullmatch(selection.snapshot):
             raise InvalidOption("snapshot: take it from `with snapshot(address) as options`.")
         self.selection = selection
@@ -358,16 +358,16 @@ class MessageReader(DataSourceReader):
 
     # No pushFilters: Spark 4.3 would reuse the reader with the filters of another query on the same DataFrame.
 
-    def partitions(self) -> list[Span]:
+    def partitions(self) -> list[IdSpan]:
         """Ranges of ids that can be read at once; one for all without a snapshot."""
         if not self.selection.snapshot or self.selection.partitions == 1:
-            return [Span()]
+            return [IdSpan()]
         with connect(self.selection.address) as connection, connection.transaction(BEGIN):
             _enter(connection, self.selection.snapshot)
             return spans(connection, self.selection)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Span):
+        if not isinstance(partition, IdSpan):
             return
         if self.selection.address.vendor != "postgresql":
             yield from read_rows(self.selection, self.schema)
@@ -386,13 +386,13 @@ def read_here(
     have more than SMALL_BYTES, which is for Spark. A small queue is read here in less time than a Python worker of
     Spark takes to start. Raises DatabaseUnreachable.
     """
-    selection = Selection(address, states=states, until=until)
+    selection = ReadSelection(address, states=states, until=until)
     with connect(address) as connection:
         counts = [connection.rows(COUNT.format(table), {"most": SMALL_ROWS + 1}) for table in tables(selection)]
     if sum(count for ((count,),) in counts) > SMALL_ROWS:
         return None
     batches, size = [], 0
-    for batch in MessageReader(selection, schema).read(Span()):
+    for batch in MessageReader(selection, schema).read(IdSpan()):
         size += batch.nbytes
         if size > SMALL_BYTES:
             return None
@@ -400,16 +400,16 @@ def read_here(
     return pa.Table.from_batches(batches, to_arrow_schema(schema, timezone="UTC"))
 
 
-def read_rows(selection: Selection, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_rows(selection: ReadSelection, schema: StructType) -> Iterator[pa.RecordBatch]:
     """On SQLite and MySQL: all that is selected, as one statement finds it."""
     target = to_arrow_schema(schema, timezone="UTC")
-    statement = select(selection.address.vendor, schema.names, conditions(selection, Span()))
+    statement = select(selection.address.vendor, schema.names, conditions(selection, IdSpan()))
     with connect(selection.address) as connection:
         for rows in connection.stream(statement, selection.parameters(), BATCH):
             yield as_batch(rows, target)
 
 
-def conditions(selection: Selection, span: Span) -> dict[str, str]:
+def conditions(selection: ReadSelection, span: IdSpan) -> dict[str, str]:
     """By table: the condition of what is selected there, which asks for nothing that holds for all rows."""
     given = {option for option in ("kinds", "queues") if getattr(selection, option)}
     given |= {"window"} if selection.since or selection.until else set()
@@ -422,21 +422,21 @@ def conditions(selection: Selection, span: Span) -> dict[str, str]:
     return found
 
 
-def tables(selection: Selection) -> list[str]:
+def tables(selection: ReadSelection) -> list[str]:
     """The tables that hold what is selected."""
     return [LIVE] * selection.live + [ENDED] * selection.ended
 
 
-def spans(connection: Connection, selection: Selection) -> list[Span]:
+def spans(connection: Connection, selection: ReadSelection) -> list[IdSpan]:
     """Ranges that hold about as many of the selected rows each, in this transaction of PostgreSQL."""
-    connection.rows(SET.format("%(settings)s"), {"settings": settings(selection, Span())})
+    connection.rows(SET.format("%(settings)s"), {"settings": settings(selection, IdSpan())})
     shares = [number / selection.partitions for number in range(1, selection.partitions)]
     ((inner,),) = connection.rows(quantiles(tables(selection)), {"shares": shares})
     bounds = [LOWEST, *sorted({bound for bound in inner or [] if bound is not None}), HIGHEST]
-    return [Span(*bounds) for bounds in pairwise(bounds)]
+    return [IdSpan(*bounds) for bounds in pairwise(bounds)]
 
 
-def settings(selection: Selection, span: Span, **others: str) -> str:
+def settings(selection: ReadSelection, span: IdSpan, **others: str) -> str:
     """The settings of the transaction that reads the span, as JSON."""
     chosen = selection.parameters()
     since, until = (
@@ -447,7 +447,7 @@ def settings(selection: Selection, span: Span, **others: str) -> str:
     )
 
 
-def read_span(selection: Selection, set_to: str, statement: str, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read_span(selection: ReadSelection, set_to: str, statement: str, target: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Stream what PostgreSQL copies out, with these settings of the transaction."""
     with arrow(selection.address) as connection:
         connection.execute(BEGIN)

@@ -43,7 +43,7 @@ class Choice:
         return chosen.withColumn("__end", last).where(F.col("__end") == 1).drop("__end")
 
 
-class Group(NamedTuple):
+class ReplayGroup(NamedTuple):
     """How many chosen messages have all of this in common.
 
     sent: this replay sent them before. archived: they are in the lake. beside: their key is live again. masked: the
@@ -71,10 +71,10 @@ def judged(chosen: DataFrame, live: DataFrame, sent: DataFrame) -> DataFrame:
     return found.withColumns({**known, "masked": F.col("payload") == MASKED})
 
 
-def groups(messages: DataFrame) -> list[Group]:
+def groups(messages: DataFrame) -> list[ReplayGroup]:
     """Of judged messages."""
-    names = Group._fields[:-1]
-    return [Group(*row) for row in messages.groupBy(*names).count().orderBy(*names).collect()]
+    names = ReplayGroup._fields[:-1]
+    return [ReplayGroup(*row) for row in messages.groupBy(*names).count().orderBy(*names).collect()]
 
 
 def prefix(replay_id: str) -> str:

@@ -26,7 +26,16 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from delayedq.exceptions import InvalidOption, PipelineError
 from delayedq.pipeline.spark import reading
 from delayedq.pipeline.spark.connecting import as_instant, connect
-from delayedq.pipeline.spark.reading import ENDED, SELECTED, MessageReader, Span, read_rows, read_span, settings, spans
+from delayedq.pipeline.spark.reading import (
+    ENDED,
+    SELECTED,
+    IdSpan,
+    MessageReader,
+    read_rows,
+    read_span,
+    settings,
+    spans,
+)
 from delayedq.pipeline.spark.writing import MessageWriter, load_options
 
 if TYPE_CHECKING:
@@ -38,7 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from delayedq.pipeline.spark.connecting import Connection
-    from delayedq.pipeline.spark.reading import Selection
+    from delayedq.pipeline.spark.reading import ReadSelection
 
 # The statements of the streaming reader: where the stream is, and which rows lie between two such places.
 
@@ -80,7 +89,7 @@ type Offset = dict[str, Any]
 _EVER = "-infinity"
 
 
-def stream_reader(selection: Selection, schema: StructType) -> DataSourceStreamReader:
+def stream_reader(selection: ReadSelection, schema: StructType) -> DataSourceStreamReader:
     by_transaction = selection.address.vendor == "postgresql"
     return TransactionReader(selection, schema) if by_transaction else TimeReader(selection, schema)
 
@@ -88,7 +97,7 @@ def stream_reader(selection: Selection, schema: StructType) -> DataSourceStreamR
 class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """`commit` is not ours to act on: Spark leaves it out for the last batch."""
 
-    def __init__(self, selection: Selection, schema: StructType) -> None:
+    def __init__(self, selection: ReadSelection, schema: StructType) -> None:
         self.selection = selection
         self.schema = schema
         #: Where a run that takes only what there is now ends.
@@ -113,7 +122,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 @dataclass(frozen=True, slots=True)
-class TransactionSpan(Span):
+class TransactionSpan(IdSpan):
     """The rows of the transactions from `begun` up to and without `settled`."""
 
     begun: int = 0
@@ -177,7 +186,7 @@ class TransactionReader(_StreamReader):
 
 
 @dataclass(frozen=True, slots=True)
-class TimeSpan(Span):
+class TimeSpan(IdSpan):
     since: datetime | None = None
     until: datetime | None = None
 
@@ -200,7 +209,7 @@ class TimeReader(_StreamReader):
         since = None if start["moment"] == _EVER else datetime.fromisoformat(start["moment"])
         return TimeSpan(since=since, until=datetime.fromisoformat(end["moment"]))
 
-    def _selected(self, span: TimeSpan) -> Selection:
+    def _selected(self, span: TimeSpan) -> ReadSelection:
         """What lies in the window that was asked for, and in this one."""
         since = max(filter(None, (self.selection.since, span.since)), default=None)
         until = min(filter(None, (self.selection.until, span.until)), default=None)

@@ -40,18 +40,18 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
-    from delayedq.core.limit import Bucket, Rate
+    from delayedq.core.limit import Rate, TokenBucket
     from delayedq.store.base import Store
-    from delayedq.store.channels.places_held import Attempt
+    from delayedq.store.channels.places_held import HeldAttempt
     from delayedq.store.channels.requests import (
         ChannelRequest,
         ChannelState,
         ChannelView,
         ClaimContext,
         Dealt,
-        Group,
         Rules,
         ScopeState,
+        ServedGroup,
     )
     from delayedq.store.protocol import Claimed
 
@@ -81,10 +81,10 @@ class ChannelTurn:
         self._request = request
         self._now = store.now()
         self._places = Places(store, self._now, expired=request.expired)
-        self._groups: list[Group] = []
+        self._groups: list[ServedGroup] = []
         self._live: dict[str, ScopeState] = {}
         self._shares: Sequence[tuple[str, str]] = ()
-        self._buckets: dict[str, Bucket] = {}
+        self._buckets: dict[str, TokenBucket] = {}
         self._named: set[int] = set()
         self._running: Counter[str] = Counter()
         self._claimed: list[Claimed] = []
@@ -105,7 +105,7 @@ class ChannelTurn:
                 self._serve(group, rules)
         return ChannelClaim(self._claimed, self._due_in())
 
-    def _served(self, around: ClaimContext) -> list[tuple[Group, Rules]]:
+    def _served(self, around: ClaimContext) -> list[tuple[ServedGroup, Rules]]:
         self._groups = around.groups
         groups = [g for g in around.groups if g.queue not in around.queues_paused and g.kind not in around.kinds_paused]
         given = [(group, self._request.rules(group.queue, group.kind)) for group in groups]
@@ -120,7 +120,7 @@ class ChannelTurn:
 
     # What the channels of a group share
 
-    def _count(self, served: Sequence[tuple[Group, Rules]]) -> None:
+    def _count(self, served: Sequence[tuple[ServedGroup, Rules]]) -> None:
         """How many messages run in each scope that is limited; those of paused and of other workers' queues count."""
         shared = [(scope, limit) for _, rules in served for scope, limit in rules.scopes]
         limited = {scope: most for scope, limit in shared if (most := self._of(scope, limit).concurrency)}
@@ -132,18 +132,20 @@ class ChannelTurn:
             for scope in members[id_]:
                 attempts[scope].running.update(running)
                 attempts[scope].ended.update(ended)
-        gone: set[Attempt] = set()
+        gone: set[HeldAttempt] = set()
         if any(group.is_ready for group, _ in served):
             for scope, (running, ended) in attempts.items():
                 gone |= self._make_room(limited[scope], running, ended - gone)
         self._running.update({scope: len((one.running | one.ended) - gone) for scope, one in attempts.items()})
 
-    def _make_room(self, most: int, running: AbstractSet[Attempt], ended: AbstractSet[Attempt]) -> AbstractSet[Attempt]:
+    def _make_room(
+        self, most: int, running: AbstractSet[HeldAttempt], ended: AbstractSet[HeldAttempt]
+    ) -> AbstractSet[HeldAttempt]:
         """Take as many of the leases that ran out as are in the way of what this claim may start; says which."""
         lacking = len(running | ended) + self._request.limit - most
         return self._places.take_leases(ended, lacking) if lacking > 0 else set()
 
-    def _scopes(self, group: Group) -> set[str]:
+    def _scopes(self, group: ServedGroup) -> set[str]:
         """The limits that this group shares with others, as far as this process knows its task."""
         rules = self._request.rules(group.queue, group.kind)
         return {group.queue, group.kind, *(scope for scope, _ in (rules.scopes if rules else ()))}
@@ -170,7 +172,7 @@ class ChannelTurn:
 
     # Its channels
 
-    def _serve(self, group: Group, rules: Rules) -> None:
+    def _serve(self, group: ServedGroup, rules: Rules) -> None:
         room = self._shared_room(rules)
         asked = self._asked(group, rules, room.places)
         if is_plain(asked, rules) and group.id not in self._named and (dealt := self._dealt(asked, rules)):
@@ -194,7 +196,7 @@ class ChannelTurn:
         if has_more or len(claimed) >= room.places or is_ready:
             self._again.append(0.0)
 
-    def _asked(self, group: Group, rules: Rules, places: int) -> ChannelQuery:
+    def _asked(self, group: ServedGroup, rules: Rules, places: int) -> ChannelQuery:
         """Which channels to visit: for a share, also those that are far behind in turn."""
         is_strict = rules.is_strict
         if places <= 0:
@@ -226,7 +228,7 @@ class ChannelTurn:
             dealt = self._store.deal(asked, limit, self._request)
         return None if dealt is None or dealt.ended else dealt
 
-    def _keep(self, group: Group, rules: Rules, dealt: Dealt) -> None:
+    def _keep(self, group: ServedGroup, rules: Rules, dealt: Dealt) -> None:
         """What was dealt by the database. The channels of what can't be started there are looked at again at once."""
         homes = {id_: (group.queue, group.kind, name) for id_, name in dealt.chosen.items()}
         claimed = self._without_moved(dealt.claimed, homes)
@@ -261,7 +263,7 @@ class ChannelTurn:
         for id_, one in by_id.items():
             one.wanted = min(dealt[id_], len(one.heads))
 
-    def _start(self, group: Group, visits: Sequence[Visit]) -> tuple[list[Claimed], bool]:
+    def _start(self, group: ServedGroup, visits: Sequence[Visit]) -> tuple[list[Claimed], bool]:
         """Claim what was chosen; says what that was, and whether a channel stays in turn."""
         home = {id_: visit for visit in visits for id_ in visit.heads[: visit.wanted]}
         turn = max([group.turn, *(one.look.channel.turn for one in visits if one.wanted)])
@@ -297,7 +299,7 @@ class ChannelTurn:
         for channel in {home[id_].look.channel.id for id_ in gone}:
             self._places.sweep(channel)
 
-    def _left(self, group: Group, visits: Sequence[Visit], started: Counter[int], counted: Counter[int]) -> Start:
+    def _left(self, group: ServedGroup, visits: Sequence[Visit], started: Counter[int], counted: Counter[int]) -> Start:
         """The channels when so many of their messages have started, of which so many count for their rates."""
         lease, now = self._request.lease, self._now
         numbers = {one.look.channel.id: (one, started[one.look.channel.id]) for one in visits}

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 REMEMBERED = 50_000
 
 
-class Address(NamedTuple):
+class ChannelAddress(NamedTuple):
     """A channel, by its ids and by its names."""
 
     id: int
@@ -44,12 +44,12 @@ class Address(NamedTuple):
 
 
 @lru_cache(maxsize=REMEMBERED)
-def address(queue: str, kind: str, name: str) -> Address:
+def address(queue: str, kind: str, name: str) -> ChannelAddress:
     """Where messages of this task and queue with this channel wait."""
-    return Address(channel_id(queue, kind, name), group_id(queue, kind), queue, kind, name)
+    return ChannelAddress(channel_id(queue, kind, name), group_id(queue, kind), queue, kind, name)
 
 
-def address_of(claimed: Claimed) -> Address:
+def address_of(claimed: Claimed) -> ChannelAddress:
     return address(claimed.queue, claimed.kind, channel_of(claimed.metadata) or "")
 
 
@@ -128,7 +128,7 @@ def told_of(limited: Sequence[Transition], settled: Settled) -> Events:
     kept = settled.superseded | settled.lost
     ended = [one.claimed.id for one in over if not isinstance(one, GiveBack) and one.claimed.id not in kept]
     ended += [held_key(one.claimed.id, one.claimed.token) for one in over if one.claimed.id in kept]
-    took: dict[Address, list[float]] = {}
+    took: dict[ChannelAddress, list[float]] = {}
     known: dict[tuple[str, str, str | None], list[float]] = {}  # most messages of a channel have the same metadata
     for one in over:
         claimed = one.claimed

@@ -10,7 +10,7 @@ from django.db.models import Exists, Min, OuterRef, Subquery
 
 from delayedq.core.limit import BOUNDARY, HEAD
 from delayedq.store.channels.offers import line_up_again
-from delayedq.store.channels.places_held import AT_ONCE, Attempt, give_up, held_key, message_of, unlocked
+from delayedq.store.channels.places_held import AT_ONCE, HeldAttempt, give_up, held_key, message_of, unlocked
 from delayedq.store.channels.requests import MOST_VISITED, ChannelState, ChannelView, Running, at_once
 
 if TYPE_CHECKING:
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from django.db.models import QuerySet
 
     from delayedq.models import ChannelMessage
-    from delayedq.store.channels.requests import ChannelQuery, Group, Lease
+    from delayedq.store.channels.requests import ChannelQuery, Lease, ServedGroup
     from delayedq.store.channels.verbs import Channels
 
 #: Where a message was cancelled, so many others of its channel are looked at.
 SWEPT = 1_000
 
 
-class Taken(NamedTuple):
+class TakenPlace(NamedTuple):
     """A place that a claim has taken; `held_until`: it is held for its attempt, whatever became of its message.
 
     Or, in the place of a message: its attempt has a held place where it started, as the message was replaced into
@@ -50,14 +50,14 @@ class Taken(NamedTuple):
         return self.id > 0 and self.held_until is not None
 
     @property
-    def attempt(self) -> Attempt:
+    def attempt(self) -> HeldAttempt:
         return self.message, self.token
 
 
 class Attempts(NamedTuple):
-    running: set[Attempt]
+    running: set[HeldAttempt]
     #: Their leases ran out, and can be renewed until they are taken away.
-    ended: set[Attempt]
+    ended: set[HeldAttempt]
 
 
 class Places:
@@ -100,12 +100,12 @@ class Places:
             attempts[one.group].running.add(one.attempt)
         return attempts
 
-    def _held_since(self, ended: Collection[Taken], leased: Collection[Attempt]) -> list[Taken]:
+    def _held_since(self, ended: Collection[TakenPlace], leased: Collection[HeldAttempt]) -> list[TakenPlace]:
         """What was renewed and then taken from its attempt since it was read as `ended`: its place is held now."""
         lost = {held_key(*one.attempt) for one in ended if one.id > 0 and one.attempt not in leased}
         return self._taken(self._all.filter(message_id__in=lost)) if lost else []
 
-    def _in_groups(self, groups: Collection[int]) -> tuple[list[Taken], list[Taken]]:
+    def _in_groups(self, groups: Collection[int]) -> tuple[list[TakenPlace], list[TakenPlace]]:
         """What runs in them, and what has a place as if it ran; what runs elsewhere is neither."""
         taken, held = self._judged(self._all.filter(group_id__in=groups))
         running = [one for one in taken if one.id in held and not one.runs_elsewhere]
@@ -124,12 +124,12 @@ class Places:
                 ended[one.channel].append(one.id)
         return running, ended
 
-    def _taken(self, places: QuerySet[ChannelMessage]) -> list[Taken]:
+    def _taken(self, places: QuerySet[ChannelMessage]) -> list[TakenPlace]:
         rows = places.filter(lease_token__gt=0)
         named = rows.values_list("message_id", "channel_id", "group_id", "lease_token", "held_until")
-        return [Taken(*row) for row in named]
+        return [TakenPlace(*row) for row in named]
 
-    def _judged(self, places: QuerySet[ChannelMessage]) -> tuple[list[Taken], dict[int, datetime]]:
+    def _judged(self, places: QuerySet[ChannelMessage]) -> tuple[list[TakenPlace], dict[int, datetime]]:
         """Of these, those that claims have taken; and of what runs, `_held`.
 
         What was taken from its attempt after the places were read was given a held place then, which stands for it.
@@ -144,7 +144,7 @@ class Places:
             taken, held = [*(one for one in taken if one not in replaced), *new], held | self._held(new)
         return taken, held
 
-    def _held(self, taken: Collection[Taken]) -> dict[int, datetime]:
+    def _held(self, taken: Collection[TakenPlace]) -> dict[int, datetime]:
         """The ids of the places of those that run, and until when their leases hold, or at least now."""
         leases = self._leases([one.message for one in taken]) if taken else {}
         held = {}
@@ -156,7 +156,7 @@ class Places:
                 held[one.id] = max(one.held_until, self._now)
         return held
 
-    def _is_held(self, one: Taken) -> bool:
+    def _is_held(self, one: TakenPlace) -> bool:
         """Whether it is held for an attempt, until later or until it may be given up."""
         return one.id < 0 and one.held_until is not None and (one.held_until > self._now or not self._expired)
 
@@ -174,7 +174,7 @@ class Places:
         self._give_up([one for one in taken if one.id < 0])
         self.put_right([id_ for id_ in ended if id_ > 0], is_strict=is_strict)
 
-    def _give_up(self, held: Sequence[Taken]) -> set[int]:
+    def _give_up(self, held: Sequence[TakenPlace]) -> set[int]:
         """Free these held places, which ran out; not those of attempts whose messages carry their tokens.
 
         Returns the ids of those that stay.
@@ -216,7 +216,7 @@ class Places:
         self._all.bulk_update(changed, fields, batch_size=AT_ONCE)
         return gone
 
-    def take_leases(self, ended: AbstractSet[Attempt], most: int | None = None) -> AbstractSet[Attempt]:
+    def take_leases(self, ended: AbstractSet[HeldAttempt], most: int | None = None) -> AbstractSet[HeldAttempt]:
         """Take away the leases of up to so many of these that ran out, unless another transaction has locked them."""
         from delayedq.models import Message, has_run_out
 
@@ -290,7 +290,7 @@ class Places:
         rows = Channel.objects.using(self._alias).filter(id__in=channels)
         return dict(rows.annotate(due=Subquery(later.order_by("due_at").values("due_at")[:1])).values_list("id", "due"))
 
-    def _definitions(self, group: Group, channels: Sequence[ChannelState]) -> dict[str, str]:
+    def _definitions(self, group: ServedGroup, channels: Sequence[ChannelState]) -> dict[str, str]:
         """The limits that were set live, as `claims.limit_in` reads them: that of the queue, then that of the task."""
         from delayedq.models import LimitState
 

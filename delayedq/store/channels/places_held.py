@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 #: A message, and the token of its lease.
-type Attempt = tuple[int, int]
+type HeldAttempt = tuple[int, int]
 
 #: Messages in one statement.
 AT_ONCE = 1_000
@@ -125,7 +125,9 @@ def _until(store: Channels, held: Mapping[int, Lease]) -> dict[int, datetime]:
     return {id_: beside.get((id_, lease.token or 0)) or lease.until or now for id_, lease in held.items()}
 
 
-def renewed_beside(store: Channels, attempts: Collection[tuple[int, int]], now: datetime) -> dict[Attempt, datetime]:
+def renewed_beside(
+    store: Channels, attempts: Collection[tuple[int, int]], now: datetime
+) -> dict[HeldAttempt, datetime]:
     """The leases of those of these attempts that were renewed beside their rows, and hold."""
     from delayedq.models import LockedRenewal
 
@@ -142,7 +144,7 @@ def hold_longer(store: Channels, lost: Iterable[tuple[int, int]], lease: timedel
         _unlocked(store, [held_key(*pair) for pair in lost]).filter(held_until__lt=until).update(held_until=until)
 
 
-def give_up(store: Channels, attempts: Collection[Attempt], now: datetime) -> set[int]:
+def give_up(store: Channels, attempts: Collection[HeldAttempt], now: datetime) -> set[int]:
     """Free the places that are held for these attempts, and ran out. Returns the keys of those that stay.
 
     These are those that another transaction has locked, as it extends them; and those whose lease was renewed beside
@@ -163,7 +165,7 @@ def free(store: Channels, keys: Collection[int]) -> None:
             _unlocked(store, keys).delete()
 
 
-def let_go(store: Channels, attempts: Collection[Attempt], released: Collection[int] = ()) -> None:
+def let_go(store: Channels, attempts: Collection[HeldAttempt], released: Collection[int] = ()) -> None:
     """`free` the places that are held for these attempts, and have their channels looked at.
 
     So are those of these messages (`released`), which wait again. On PostgreSQL, the statement that releases them does

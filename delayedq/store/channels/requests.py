@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from delayedq.core.limit import Bucket, Limit, Waiting, after, release_at, startable
+from delayedq.core.limit import ChannelDemand, Limit, TokenBucket, after, release_at, startable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -89,7 +89,7 @@ class Events(NamedTuple):
     ended: Collection[int] = ()
 
 
-class Group(NamedTuple):
+class ServedGroup(NamedTuple):
     """The channels of one task in one queue. `is_ready`: at least one of them is in turn."""
 
     id: int
@@ -110,12 +110,12 @@ class ClaimContext(NamedTuple):
 
     queues_paused: set[str]
     kinds_paused: set[str]
-    groups: list[Group]
+    groups: list[ServedGroup]
     scopes: dict[str, ScopeState]
     #: Channels for which a share was set live, as scope and name.
     shares: list[tuple[str, str]]
     #: The token buckets of the limits that channels share, by `bucket_name`.
-    buckets: dict[str, Bucket]
+    buckets: dict[str, TokenBucket]
     #: Groups (ids) with a limit that was set live for one of their channels. Asked of databases that deal themselves.
     named: set[int]
     #: As many notices were taken as one claim takes: there may be more.
@@ -144,7 +144,7 @@ class ChannelQuery(NamedTuple):
     channels. expired: see `ChannelRequest`.
     """
 
-    group: Group
+    group: ServedGroup
     most: int
     room: int
     is_strict: bool = False
@@ -216,7 +216,7 @@ class Start(NamedTuple):
     ids: list[int]
     channels: list[ChannelState]
     gone: list[int]
-    group: Group
+    group: ServedGroup
 
 
 # One channel in one claim: how many of its messages may start, and when it is looked at again.
@@ -260,14 +260,14 @@ def at_once(seconds: float, *, in_pairs: bool) -> int:
     return 2 if in_pairs and 0 < seconds <= SHORT_SECONDS else 1
 
 
-def bucket_of(state: HasTokens | None) -> Bucket | None:
+def bucket_of(state: HasTokens | None) -> TokenBucket | None:
     """The token bucket in a row; None: it is full."""
     if state is None or state.tokens is None or state.tokens_at is None:
         return None
-    return Bucket(state.tokens, state.tokens_at)
+    return TokenBucket(state.tokens, state.tokens_at)
 
 
-def room_of(limit: Limit, running: int, bucket: Bucket | None, most: int, now: datetime) -> Room:
+def room_of(limit: Limit, running: int, bucket: TokenBucket | None, most: int, now: datetime) -> Room:
     """The room that a limit leaves, up to `most`."""
     places = most if limit.concurrency is None else min(most, limit.concurrency - running)
     if limit.rate is None or places <= 0:
@@ -302,14 +302,14 @@ class Visit:
         """Whether all of its places were taken before this claim."""
         return self.limit.concurrency is not None and self.look.running.number >= self.limit.concurrency
 
-    def waiting(self, most: int, now: datetime) -> Waiting:
+    def waiting(self, most: int, now: datetime) -> ChannelDemand:
         """How many of its messages may start, and how far that takes its turn."""
         channel, running = self.look.channel, self.look.running.number
         if self.look.blocked_until is None:
             most = room_of(self.limit, running, bucket_of(channel), most, now).places
         else:
             most = 0
-        return Waiting(most, channel.turn, self.step, (self.limit.share or 0) - running, self.at_once)
+        return ChannelDemand(most, channel.turn, self.step, (self.limit.share or 0) - running, self.at_once)
 
     def after(self, started: int, counted: int, now: datetime, lease: timedelta) -> ChannelState | None:
         """The channel after so many were claimed: it stays in turn, or rests; None: nothing is left of it.
@@ -334,7 +334,9 @@ class Visit:
         """Nothing more is due in it. If more than `asked` were, it stays in turn: the next claim finds out."""
         return len(self.heads) <= started and len(self.look.heads) < self.look.asked
 
-    def _rests_until(self, started: int, bucket: Bucket | None, now: datetime, lease: timedelta) -> datetime | None:
+    def _rests_until(
+        self, started: int, bucket: TokenBucket | None, now: datetime, lease: timedelta
+    ) -> datetime | None:
         """None: it is in turn; or, if no message waits, it is not needed any more."""
         running = self.look.running.number + started
         is_held = running > 0 or self.look.running.until is not None
@@ -356,7 +358,7 @@ class Visit:
         """When to look at it again, if nothing tells of the end of what runs in it: then the first lease has ended."""
         return max(self.look.running.until or now + lease, now + LOCKED)
 
-    def _full_at(self, bucket: Bucket | None, now: datetime) -> datetime | None:
+    def _full_at(self, bucket: TokenBucket | None, now: datetime) -> datetime | None:
         """When its bucket is full; None: it is."""
         if self.limit.rate is None or bucket is None:
             return None

@@ -52,7 +52,7 @@ MOST_FORGOTTEN = 10_000
 NEVER = datetime(2000, 1, 1, tzinfo=UTC)
 
 
-class Place(Protocol):
+class CountedPlace(Protocol):
     """Where a message waits, as counters see it."""
 
     @property
@@ -61,7 +61,7 @@ class Place(Protocol):
     def channel_id(self) -> int: ...
 
 
-class Address(NamedTuple):
+class WaitingPlace(NamedTuple):
     """Where a message waits."""
 
     queue: str
@@ -84,7 +84,7 @@ class Address(NamedTuple):
 class Counter:
     """Of one channel (scope ""), or of a scope with the groups in it. `most`: its size; None: it was lifted live."""
 
-    def __init__(self, address: Address, scope: str, most: int | None, on_full: OnFull) -> None:
+    def __init__(self, address: WaitingPlace, scope: str, most: int | None, on_full: OnFull) -> None:
         self.address, self.scope, self.most, self.on_full = address, scope, most, on_full
         self.id = scope_id(scope) if scope else address.channel_id
         self.groups = {address.group_id} if scope else set[int]()
@@ -102,7 +102,7 @@ class Counter:
         """Whether no message can be added, also after `freed` of them are gone."""
         return self.most is not None and self.size - freed >= self.most
 
-    def has(self, place: Place | None) -> bool:
+    def has(self, place: CountedPlace | None) -> bool:
         """Whether it counts what waits there."""
         if place is None:
             return False
@@ -152,11 +152,11 @@ def of(database: Database, offers: Iterable[Offer]) -> list[list[Counter]]:
     """Those of each offer's sizes, as they were set live or else as defined. Offers to one limit share its counter."""
     live = _set_live(database, offers)
     found: dict[int, Counter] = {}
-    return [[_counter(found, Address.of(offer), size, live) for size in offer.sizes] for offer in offers]
+    return [[_counter(found, WaitingPlace.of(offer), size, live) for size in offer.sizes] for offer in offers]
 
 
 def _counter(
-    found: dict[int, Counter], address: Address, size: Size, live: Mapping[tuple[str, str], int | None]
+    found: dict[int, Counter], address: WaitingPlace, size: Size, live: Mapping[tuple[str, str], int | None]
 ) -> Counter:
     most = next((live[name] for name in _names(size.scope, address) if name in live), size.most)
     new = Counter(address, size.scope, most, size.on_full)
@@ -165,7 +165,7 @@ def _counter(
     return one
 
 
-def _names(scope: str, address: Address) -> list[tuple[str, str]]:
+def _names(scope: str, address: WaitingPlace) -> list[tuple[str, str]]:
     """Under which names a limit may have been set live."""
     if scope:
         return [(scope, "")]
@@ -175,7 +175,7 @@ def _names(scope: str, address: Address) -> list[tuple[str, str]]:
 def _set_live(database: Database, offers: Iterable[Offer]) -> dict[tuple[str, str], int | None]:
     from delayedq.models import LimitState
 
-    names = {name for offer in offers for size in offer.sizes for name in _names(size.scope, Address.of(offer))}
+    names = {name for offer in offers for size in offer.sizes for name in _names(size.scope, WaitingPlace.of(offer))}
     rows = LimitState.objects.using(database.alias).filter(
         definition__isnull=False, scope__in={scope for scope, _ in names}, channel__in={channel for _, channel in names}
     )
@@ -272,7 +272,7 @@ def forget_unused(database: Database) -> None:
 LOOKED_AT = 100
 
 
-class Waiting(NamedTuple):
+class Cancellable(NamedTuple):
     """A message that may be cancelled, in the order of their due times. rank: its id, or of a new one, its position."""
 
     due_at: datetime
@@ -289,19 +289,19 @@ class Waiting(NamedTuple):
         return -1 - self.rank if self.is_new else self.rank
 
 
-def read(database: Database, one: Counter, most: int) -> list[Waiting]:
+def read(database: Database, one: Counter, most: int) -> list[Cancellable]:
     """The first `most` that this counter counts, as a heap. They are locked, so that nobody claims them."""
     from delayedq.models import Message, is_free
 
     waiting = one.live_places(database).filter(lease_token=0).order_by("due_at", "message_id")
     places = {place.message_id: place for place in waiting[: most + LOOKED_AT]}
-    ids, found = list(places), list[Waiting]()
+    ids, found = list(places), list[Cancellable]()
     for some in (ids[:most], ids[most:]):
         if some and len(found) < most:
             free = Message.objects.using(database.alias).filter(is_free(database.now()), id__in=some).order_by("id")
             for id_, kind, key in database.unlocked(free).values_list("id", "kind", "key"):
                 place = places[id_]
-                found.append(Waiting(place.due_at, False, id_, (kind, key or ""), place.channel_id, place.group_id))
+                found.append(Cancellable(place.due_at, False, id_, (kind, key or ""), place.channel_id, place.group_id))
     heapify(found)
     return found
 
@@ -354,7 +354,7 @@ class _Gate:
         self._passed: dict[int, int | None] = {}
         #: By counter: how many offers are still to come, what waits and may be dropped, and whether that is all.
         self._to_come = Tally(one.id for limits in self._limits for one in limits)
-        self._waiting: dict[int, list[Waiting]] = {}
+        self._waiting: dict[int, list[Cancellable]] = {}
         self._complete: set[int] = set()
         #: What is to be cancelled, and for which limit; and the ids of all that was dropped.
         self._dropped: dict[int, Counter] = {}
@@ -381,10 +381,10 @@ class _Gate:
         if offer.key is not None and (offer.kind, offer.key) in self._dropped_names:
             self._flush()
 
-    def _known(self, offer: Offer) -> Address | None:
+    def _known(self, offer: Offer) -> WaitingPlace | None:
         """Where the message waits that this offer replaces or keeps; None: it is a new one."""
         known = None if offer.key is None else self._live.get((offer.kind, offer.key))
-        return Address.of(offer) if known is not None and self._policy is OnConflict.KEEP else known
+        return WaitingPlace.of(offer) if known is not None and self._policy is OnConflict.KEEP else known
 
     # Room
 
@@ -393,7 +393,7 @@ class _Gate:
 
         So narrow limits come before wide ones, and those that drop nothing come last; nothing is dropped in vain.
         """
-        dropped: dict[Waiting, Counter] = {}
+        dropped: dict[Cancellable, Counter] = {}
         refusing: list[Counter] = []
         for one in sorted(filter(self._is_full, entered), key=_turn):
             freed = sum(map(one.has, dropped))
@@ -419,7 +419,7 @@ class _Gate:
             one.count(self._database)
         return one.lacks_room()
 
-    def _oldest(self, one: Counter) -> Waiting | None:
+    def _oldest(self, one: Counter) -> Cancellable | None:
         """The waiting message that has been due the longest; None: all are in flight."""
         while True:
             if one.id not in self._waiting:
@@ -439,7 +439,7 @@ class _Gate:
         if len(found) < most:
             self._complete.add(one.id)
 
-    def _drop(self, message: Waiting, one: Counter) -> None:
+    def _drop(self, message: Cancellable, one: Counter) -> None:
         number = self._id(message.number)
         self._gone.add(number)
         self._dropped[number] = one
@@ -453,7 +453,7 @@ class _Gate:
         stored = self._outcomes.get(-1 - number) if number < 0 else None
         return stored.id or number if stored else number
 
-    def _counting(self, place: Place) -> Iterator[Counter]:
+    def _counting(self, place: CountedPlace) -> Iterator[Counter]:
         """The counters that know of what waits there. The others count anew before they refuse anything."""
         of_channel = self._counters.get(place.channel_id)
         for one in self._scopes if of_channel is None else [of_channel, *self._scopes]:
@@ -462,8 +462,8 @@ class _Gate:
 
     # What passes
 
-    def _enter(self, position: int, offer: Offer, known: Address | None, entered: Sequence[Counter]) -> None:
-        address = Address.of(offer)
+    def _enter(self, position: int, offer: Offer, known: WaitingPlace | None, entered: Sequence[Counter]) -> None:
+        address = WaitingPlace.of(offer)
         if known is not None and known != address:  # it leaves another channel
             for one in self._counting(known):
                 one.size -= not one.has(address)
@@ -479,11 +479,11 @@ class _Gate:
 
     def _waits_too(self, position: int, offer: Offer, entered: Iterable[Counter]) -> None:
         """A later offer may drop it."""
-        address, name = Address.of(offer), (offer.kind, offer.key or "")
+        address, name = WaitingPlace.of(offer), (offer.kind, offer.key or "")
         due_at = offer.scheduled_at or self._database.now()
         for one in entered:
             if one.id in self._waiting:
-                new = Waiting(due_at, True, position, name, address.channel_id, address.group_id)
+                new = Cancellable(due_at, True, position, name, address.channel_id, address.group_id)
                 heappush(self._waiting[one.id], new)
 
     def _flush(self) -> None:
@@ -519,7 +519,7 @@ def _turn(one: Counter) -> tuple[int, bool, int]:
     return _TURNS.index(one.on_full), bool(one.scope), len(one.groups)
 
 
-def _live_of(database: Database, offers: Sequence[Offer]) -> dict[tuple[str, str], Address]:
+def _live_of(database: Database, offers: Sequence[Offer]) -> dict[tuple[str, str], WaitingPlace]:
     """Where the live messages of their keys wait, which stay as they are until the transaction ends."""
     from delayedq.models import Message
 
@@ -533,10 +533,10 @@ def _live_of(database: Database, offers: Sequence[Offer]) -> dict[tuple[str, str
     return {(one.kind, one.key or ""): _address_of(one) for one in rows.only("kind", "key", "queue", "metadata")}
 
 
-def _address_of(message: Message) -> Address:
+def _address_of(message: Message) -> WaitingPlace:
     """What has no channel is counted nowhere."""
     channel = channel_of(message.metadata)
-    return Address("", "", "") if channel is None else Address(message.queue, message.kind, channel)
+    return WaitingPlace("", "", "") if channel is None else WaitingPlace(message.queue, message.kind, channel)
 
 
 def _least_room(limits: Sequence[Counter]) -> int | None:

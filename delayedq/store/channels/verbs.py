@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from delayedq.core.limit import BOUNDARY, Bucket, bucket_name
+from delayedq.core.limit import BOUNDARY, TokenBucket, bucket_name
 from delayedq.store.channels.places import Places
 from delayedq.store.channels.requests import (
     LEAST_SECONDS,
@@ -14,10 +14,10 @@ from delayedq.store.channels.requests import (
     ChannelRequest,
     ClaimContext,
     Events,
-    Group,
     Lease,
     Notice,
     ScopeState,
+    ServedGroup,
     cost,
     nobody,
 )
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from delayedq.core.limit import Limit
     from delayedq.models import Channel, ChannelNotice
-    from delayedq.store.channels.offers import Address
+    from delayedq.store.channels.offers import ChannelAddress
     from delayedq.store.channels.requests import ChannelQuery, ChannelView, Dealt, Rules, Start
     from delayedq.store.database import Database
     from delayedq.store.protocol import Claimed
@@ -277,7 +277,7 @@ class Channels(ABC):
                 case "scope":
                     around.scopes[name] = ScopeState(text)
                 case "bucket":
-                    around.buckets[name] = Bucket(number, self.database.dialect.instant(moment))
+                    around.buckets[name] = TokenBucket(number, self.database.dialect.instant(moment))
                 case "queue":
                     around.queues_paused.add(name)
                 case "kind":
@@ -289,7 +289,7 @@ class Channels(ABC):
                 case "cut":
                     around = around._replace(is_cut=True)
                 case _:
-                    around.groups.append(Group(id_, name, text, number, what == "ready"))
+                    around.groups.append(ServedGroup(id_, name, text, number, what == "ready"))
         return around
 
     def _moment(self, stored: object) -> datetime | None:
@@ -340,7 +340,7 @@ class Channels(ABC):
         Channel.objects.using(alias).filter(id__in=start.gone).delete()
         ChannelGroup.objects.using(alias).filter(pk=group.id).update(turn=group.turn)
 
-    def keep_tokens(self, scope: str, bucket: Bucket) -> None:
+    def keep_tokens(self, scope: str, bucket: TokenBucket) -> None:
         """Store the token bucket of a limit that channels share."""
         from delayedq.models import LimitState
 
@@ -369,7 +369,7 @@ class Channels(ABC):
 
     # What offers and settlements write. They only insert, and delete what is theirs.
 
-    def line_up(self, lined: Mapping[int, Address]) -> None:
+    def line_up(self, lined: Mapping[int, ChannelAddress]) -> None:
         """Give these messages (ids) their places, or new places, and tell their channels; not those without a channel.
 
         Their due times and priorities are those of their rows.
@@ -380,7 +380,7 @@ class Channels(ABC):
         rows = Message.objects.using(alias).filter(id__in=lined, priority__lt=BOUNDARY)
         due = {id_: (-priority, at) for id_, priority, at in rows.values_list("id", "priority", "scheduled_at")}
         places: list[ChannelMessage] = []
-        first: dict[Address, datetime] = {}
+        first: dict[ChannelAddress, datetime] = {}
         for id_, (urgency, at) in due.items():
             where = lined[id_]
             places.append(ChannelMessage(id_, where.id, where.group_id, urgency, at))

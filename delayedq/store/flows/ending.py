@@ -13,9 +13,9 @@ from django.db.models import Exists, OuterRef
 
 from delayedq.core.flows import (
     FlowState,
+    FlowVerdict,
     StepState,
     Stop,
-    Verdict,
     ended_as,
     flow_of,
     judge,
@@ -23,7 +23,7 @@ from delayedq.core.flows import (
     numbers,
     step_id,
 )
-from delayedq.core.flows import Step as Judged
+from delayedq.core.flows import JudgedStep as Judged
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.core.metadata import FLOW, STEP_DEADLINE, step_of, with_own
 from delayedq.store.flows import members_sql
@@ -243,7 +243,7 @@ class Judging:
         self._end_flows({id_: state for id_, state in states.items() if state != self._flows[id_].state})
         return empty
 
-    def _judged(self, flow: Flow) -> Verdict:
+    def _judged(self, flow: Flow) -> FlowVerdict:
         steps = [
             Judged(number_of(row.pk), StepState(row.state), numbers(row.after), row.runs_when)
             for row in self._rows.values()

@@ -63,10 +63,10 @@ if TYPE_CHECKING:
     from delayedq.core.limit import Limit
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
-    from delayedq.store.channels.offers import Address
+    from delayedq.store.channels.offers import ChannelAddress
     from delayedq.store.channels.requests import ChannelQuery, ChannelRequest, ClaimContext, Events, Notice, Start
     from delayedq.store.database import Listener
-    from delayedq.store.operator import KeysetPage, Move, Revival, Rewrite, Seen, State
+    from delayedq.store.operator import KeysetPage, MessageState, Move, Revival, Rewrite, Seen
     from delayedq.store.postgresql.database import PostgreSQLDatabase
     from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
 
@@ -80,7 +80,7 @@ class PostgreSQLChannels(Channels):
         moment: datetime | None = self.database.rows(channels_sql.LOCK)[0][0]
         return moment
 
-    def line_up(self, lined: Mapping[int, Address]) -> None:
+    def line_up(self, lined: Mapping[int, ChannelAddress]) -> None:
         homes = numbers(where.id for where in lined.values())
         self.database.batch(channels_sql.LINE_UP, {"ids": numbers(lined), "homes": homes, **_named({*lined.values()})})
 
@@ -135,7 +135,7 @@ def _leased(request: ChannelRequest) -> dict[str, Any]:
     return {**of_lease(request.lease, request.worker, request.token), "expired": request.expired}
 
 
-def _named(channels: Collection[Address | Notice]) -> dict[str, Any]:
+def _named(channels: Collection[ChannelAddress | Notice]) -> dict[str, Any]:
     """Both begin with the id of the channel."""
     return {
         "channels": numbers(one[0] for one in channels),
@@ -524,7 +524,9 @@ class PostgreSQLOperatorStore(OperatorStore):
         self._store.notify_after_commit(times)
         return revived
 
-    def _scan_lanes(self, lanes: Sequence[Lane], state: State | None, parameters: dict[str, Any]) -> list[KeysetPage]:
+    def _scan_lanes(
+        self, lanes: Sequence[Lane], state: MessageState | None, parameters: dict[str, Any]
+    ) -> list[KeysetPage]:
         """All lanes in one statement."""
         words = {"queue": "lane.queue", "priority": "lane.priority"}
         along = operator.lane(self.database.dialect, state, wanted_of(parameters), **words)

@@ -14,7 +14,7 @@ from delayedq.pipeline.books import source_of
 from delayedq.pipeline.commands.archive import Archiving
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
 from delayedq.pipeline.spark import archive
-from delayedq.pipeline.spark.lake import Lake, Place
+from delayedq.pipeline.spark.lake import BatchPlace, Lake
 from delayedq.pipeline.spark.schema import LAKE
 from tests.pipeline.given import DAY, NOW, finished, history, ids
 
@@ -70,7 +70,7 @@ def written(spark, store, address, tmp_path):
     with pytest.raises(Killed):
         list(Archiving(spark, store, address, lake.path, tell, address).run(NOW))
     batch = ArchiveBatch.objects.get()
-    place = Place(source_of(store.alias), batch.number, batch.directory)
+    place = BatchPlace(source_of(store.alias), batch.number, batch.directory)
     return archive.Copying(spark, address, lake, place, NOW, lake.table.snapshot(), here=address)
 
 
