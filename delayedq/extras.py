@@ -1,4 +1,4 @@
-"""What to say of an optional library that is missing, or that does not fit: the extra that brings it."""
+"""Errors for optional libraries that are missing, or do not fit: they name the extra that brings them."""
 
 from __future__ import annotations
 

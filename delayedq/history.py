@@ -1,4 +1,4 @@
-"""What has ended, in the database and in the lake together, without Spark: `read` gives a table, `find` messages.
+"""Read what has ended from database and lake together, without Spark: `read` gives a table, `find` messages.
 
     from delayedq import history
 

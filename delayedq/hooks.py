@@ -1,4 +1,4 @@
-"""What a project adds around its messages: metadata when a task enqueues one, and context managers around attempts.
+"""Hooks of a project around its messages: metadata when a task enqueues one, and context managers around attempts.
 
 `DELAYEDQ["METADATA_FROM"]` names functions that take the task and return a dict of JSON values, which is added to the
 metadata of each message without a key (one with a key is that of all who offer it: what differs would replace it);

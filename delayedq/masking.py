@@ -1,4 +1,4 @@
-"""What is masked wherever delayedq shows or logs it: arguments, results and errors of sensitive tasks.
+"""Mask what is sensitive wherever delayedq shows or logs it: arguments, results and errors of sensitive tasks.
 
 `@task(sensitive=["token"])` masks these arguments, `sensitive=True` all of them and the result ("return" in the list
 masks the result, too). Django's `sensitive_variables` counts like the list. The texts of errors are searched for the

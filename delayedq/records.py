@@ -1,4 +1,4 @@
-"""Whether a log record would be written by anyone: if not, neither it nor what it says need be made.
+"""Ask whether anyone would write a log record: if not, neither it nor what it says need be made.
 
 With the default LOGGING of Django and DEBUG off, the logger `django` is at INFO, and its handlers drop every record
 below ERROR; so `Logger.isEnabledFor` says yes to records that nobody writes.

@@ -1,4 +1,4 @@
-"""What the admin pages share: a read-only base class, permissions, relative times, and escaped texts."""
+"""Shared by all admin pages: a read-only base class, permissions, relative times, and escaped texts."""
 
 from __future__ import annotations
 

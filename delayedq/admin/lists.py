@@ -1,4 +1,4 @@
-"""What the lists of messages share: a tab for each state, and the filters that are set as removable chips."""
+"""Shared by the lists of messages: a tab for each state, and the filters that are set as removable chips."""
 
 from __future__ import annotations
 

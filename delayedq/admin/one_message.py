@@ -1,4 +1,4 @@
-"""What is done to one message, or makes one: edit its arguments, stop it, send a new one or a copy."""
+"""Pages for one message: edit its arguments, stop it, send a new one or a copy."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What helps projects that used something else before."""
+"""Help for projects that used something else before."""

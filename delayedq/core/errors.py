@@ -1,4 +1,4 @@
-"""What tells dead letters apart: their last error in one line, and a number that alike errors share. Pure functions."""
+"""Tell dead letters apart: by their last error in one line, and by a number that alike errors share. Pure functions."""
 
 from __future__ import annotations
 

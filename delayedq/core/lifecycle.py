@@ -1,4 +1,4 @@
-"""How an attempt ended, and what happens to its message then. Pure functions on values.
+"""Decide what happens to a message from how its attempt ended. Pure functions on values.
 
 an attempt            attempts left        none left
 ──────────────────    ─────────────────    ──────────

@@ -1,4 +1,4 @@
-"""What delayedq itself keeps in the metadata of a message: names that begin with `delayedq.`, beside those of the task.
+"""Keys of delayedq itself in the metadata of a message: names that begin with `delayedq.`, beside those of the task.
 
 Metadata travels with its message, also into the history and back. A message that uses none of this has none.
 """

@@ -1,4 +1,4 @@
-"""Which slices of a range to read if the range is too long to be read as a whole.
+"""Choose slices of a range that is too long to be read as a whole.
 
 A sample is many thin slices, one in each of PARTS equal parts of the range, at an offset that differs from part to
 part, so that patterns that repeat every minute or hour are neither always hit nor always missed. A count over the

@@ -1,4 +1,4 @@
-"""How many threads and processes keep the wait of due messages below a target, and when a fleet grows and shrinks.
+"""Compute how many threads keep the wait of due messages below a target, and when a fleet grows and shrinks.
 
 What arrives takes as many threads as Erlang C says (`core.scaling`); what is due already is worked off in the time that
 is left of the target. A fleet grows at once, and shrinks to the most that was wanted in the last `patience` seconds, so

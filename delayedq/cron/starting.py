@@ -1,4 +1,4 @@
-"""Whether a tick may start now. Asked by the worker that has claimed it, in the thread that would run it.
+"""Decide whether a tick may start now. Asked by the worker that has claimed it, in the thread that would run it.
 
 A tick carries the time at which it counts as missed, so it need not wait for a beat to be judged, and is judged by
 workers that do not know its schedule. A tick whose schedule allows no overlap takes the place of the running one in

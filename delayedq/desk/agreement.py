@@ -1,4 +1,4 @@
-"""How much of its messages a handler may decide: pure functions on counts.
+"""Decide how much of its messages a handler may decide: pure functions on counts.
 
 People decide some messages without seeing what the handler has decided. How often both are the same is an estimate;
 what may be automated follows from the lower end of its confidence interval.

@@ -1,4 +1,4 @@
-"""Which item comes next: people take it (`take_next`), or it is dealt to them (`distribute`)."""
+"""Choose which item comes next: people take it (`take_next`), or it is dealt to them (`distribute`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pages show of an item: its state at this moment, and its arguments. What is sensitive is masked."""
+"""Show an item on a page: its state at this moment, and its arguments. What is sensitive is masked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What happened on the desk: throughput, age, and how people and handlers agree."""
+"""Measure the desk: throughput, age, and how people and handlers agree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all pages of the desk share: a frame, which is a site's own or an admin site's, and links."""
+"""Shared by all pages of the desk: a frame, which is a site's own or an admin site's, and links."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""What workers do once a minute for all items: those whose time is over wait for anybody, those whose message has ended
-without a decision are closed, and those that were closed longer ago than the history goes back are deleted.
+"""Sweep over all items once a minute, in workers.
+
+Items whose time is over wait for anybody, those whose message has ended without a decision are closed, and those that
+were closed longer ago than the history goes back are deleted.
 """
 
 from __future__ import annotations

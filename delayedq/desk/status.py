@@ -1,4 +1,4 @@
-"""What who has submitted a message may know of its item: where it stands, and not who has it or why."""
+"""Tell who has submitted a message about its item: where it stands, and not who has it or why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How automation went, period by period: who decided, how people and handler agreed, and what reviews have found."""
+"""Count automation by period: who decided, how people and handler agreed, and what reviews have found."""
 
 from __future__ import annotations
 

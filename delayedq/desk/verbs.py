@@ -1,4 +1,4 @@
-"""What is done with an item: each verb is one transaction, and changes the item only as it is in the table now.
+"""The verbs of an item: each is one transaction, and changes the item only as it is in the table now.
 
 The first statement of each writes the row, so that of two who do something at once one waits, then sees what the other
 has done, and is told so. `by`: the user who does it, by the rules of `delayedq.desk.rules`; None: code, which may.

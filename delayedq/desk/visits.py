@@ -1,4 +1,4 @@
-"""What a worker does with a message of a desk task: decide it, or open its item and come back when something is due.
+"""Run a message of a desk task: decide it, or open its item and come back when something is due.
 
 While the item is open its message waits, scheduled for the next visit. A visit of a worker that was killed is made
 again: it draws the same lots, and finds the item that was committed. That holds for the last attempt, too: where its

@@ -1,4 +1,4 @@
-"""What workers do for flows besides ending their messages: find what ended elsewhere, and stop what is to be stopped.
+"""Look after flows from the workers: find members that ended elsewhere, and stop what is to be stopped.
 
 The end of a message is told to its flow by the transaction that ends it. Not so if an operator cancels it, or somebody
 deletes it: the lease keeper finds that its row is gone. It also cancels the messages of flows that were cancelled or

@@ -1,4 +1,4 @@
-"""Whether the queues that an operator names exist."""
+"""Check that the queues that an operator names exist, and pause them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a row of a task, live or ended, says as Python values, and how rows are found by their arguments."""
+"""Read the row of a task, live or ended, as Python values, and find rows by their arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits in a database, and for how long, as numbers for monitoring: a bounded read, however much there is."""
+"""Count what waits in a database, and for how long, for monitoring: a bounded read, however much there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of a channel: how many messages run and wait in it, its limits, and when the next may start."""
+"""Describe channels: how many messages run and wait in one, its limits, and when the next may start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a database, its workers and its messages, each with the cure, for `manage.py delayedq doctor`.
+"""Find what is wrong with a database, its workers and messages, and the cure, for `manage.py delayedq doctor`.
 
 It connects as a worker would, and reads catalogues, statistics and what a verdict reads. It changes nothing.
 """

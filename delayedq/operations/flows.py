@@ -1,4 +1,4 @@
-"""What an operator sees of flows: a list, one flow with its steps, and why a step waits."""
+"""Show flows to an operator: a list, one flow with its steps, and why a step waits."""
 
 from __future__ import annotations
 

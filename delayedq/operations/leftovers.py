@@ -1,4 +1,4 @@
-"""What a drain leaves: messages that are due, and that no worker of it could start."""
+"""Tell what a drain leaves: messages that are due, and that no worker of it could start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the core asks of the archive: messages by id or key, found by `delayedq.history.find`, and its open batch."""
+"""Answer the core about the archive: messages by id or key, found by `delayedq.history.find`, and its open batch."""
 
 from __future__ import annotations
 

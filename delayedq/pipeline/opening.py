@@ -1,4 +1,4 @@
-"""What each step of the pipeline works with: a Spark session, the store, and how executors reach its database."""
+"""Open what commands of the pipeline work with: a Spark session, the store, and how executors reach its database."""
 
 from __future__ import annotations
 

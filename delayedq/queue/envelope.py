@@ -1,4 +1,4 @@
-"""What a poll returns: a message under a lease, and the verbs that settle it."""
+"""The envelope that a poll returns: a message under a lease, and the verbs that settle it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What filter() takes: `payload__region__in=["eu", "us"]`, `payload__size__width__gte=3`, `key__startswith="UA"`."""
+"""Parse conditions of filter(): `payload__region__in=["eu", "us"]`, `payload__size__gte=3`, `key__startswith="UA"`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what was written in the caller's transaction was rolled back with it, or with one of its savepoints."""
+"""Notice that a write in the caller's transaction was rolled back, with it or with one of its savepoints."""
 
 from __future__ import annotations
 

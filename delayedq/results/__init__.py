@@ -1,4 +1,4 @@
-"""What became of messages: results as `django.tasks` has them, their errors, waiting for them, and cancelling."""
+"""Results of messages, as `django.tasks` has them: their errors, waiting for them, and cancelling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the store does for bare queues alone: messages that meet conditions are claimed, and lanes are browsed.
+"""The store's part for bare queues: claim messages that meet conditions, and browse lanes.
 
 Neither workers nor queues without a filter use it, so it adds nothing to their statements.
 """

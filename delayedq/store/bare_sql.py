@@ -1,4 +1,4 @@
-"""What all databases ask alike for bare queues alone. See `bare_queues`."""
+"""The statements for bare queues that are alike on all databases. See `bare_queues`."""
 
 from __future__ import annotations
 

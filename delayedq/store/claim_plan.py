@@ -1,4 +1,4 @@
-"""How a database finds what a claim takes: the plan of the statement that a worker sends.
+"""Explain how a database finds what a claim takes: the plan of the statement that a worker sends.
 
 MySQL and MariaDB are told the index by the statement itself, and refuse it where that is missing.
 """

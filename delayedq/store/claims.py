@@ -1,4 +1,4 @@
-"""What every claim has: a token, and an order."""
+"""The token and the order of a claim."""
 
 from __future__ import annotations
 

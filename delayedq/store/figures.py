@@ -1,4 +1,4 @@
-"""What the dashboard counts, by bucket, in the slices of a sample: see `core.sampling`."""
+"""Count for the dashboard, by bucket, in the slices of a sample: see `core.sampling`."""
 
 from __future__ import annotations
 

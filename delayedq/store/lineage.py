@@ -1,4 +1,4 @@
-"""Which messages a message has made: those whose metadata name it as their parent.
+"""Find the messages that a message has made: their metadata name it as their parent.
 
 PostgreSQL and SQLite have an index of the parents in the metadata (migration 0001), in which a message without a parent
 has no entry. MySQL has no such index: a limited number of the messages that were stored after the parent is read there.

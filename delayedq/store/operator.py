@@ -1,4 +1,4 @@
-"""What an operator does to messages, and how they are read: the part of the store that workers do not use.
+"""Read and edit messages for an operator: the part of the store that workers do not use.
 
 An edit names each message *as it was seen*, and changes it only while it still is so and no worker holds it: an attempt
 that started meanwhile, a retry, a replacement and another operator's edit are all left alone. To undo an edit is to

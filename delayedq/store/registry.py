@@ -1,4 +1,4 @@
-"""Which worker processes live: rows that a lease keeper renews, for operators to see."""
+"""The registry of living worker processes: rows that a lease keeper renews, for operators to see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What delayedq needs of a database that Django may do without: psycopg 3, and a version that is new enough."""
+"""Check what delayedq needs of a database and Django may do without: psycopg 3, and a version that is new enough."""
 
 from __future__ import annotations
 

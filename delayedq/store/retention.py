@@ -1,4 +1,4 @@
-"""What pruning must keep, besides what is younger than RETENTION: the messages of flows that have not ended, and more.
+"""Keep from pruning what is still needed after RETENTION: the messages of flows that have not ended, and more.
 
 An app that moves history registers here from when on it does not need it any more. Its query becomes a part of the
 statement that deletes: nothing can change between asking and deleting.

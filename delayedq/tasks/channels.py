@@ -1,4 +1,4 @@
-"""Which channel a call of a task goes to, and which limits hold for it.
+"""Find the channel of a call of a task, and the limits that hold for it.
 
     @task(channel="customer_id", limit=Limit(concurrency=2))
 

@@ -1,4 +1,4 @@
-"""What the options of a task may be."""
+"""Check the options of a task."""
 
 from __future__ import annotations
 

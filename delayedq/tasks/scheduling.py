@@ -1,4 +1,4 @@
-"""What a backend does for `Task` beyond `django.tasks`: schedule by time and key, many at once, and take back."""
+"""The part of a backend beyond `django.tasks`: schedule by time and key, many at once, and take back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the templates of the admin write alike: numbers, times, states and the names of tasks."""
+"""Tags for the templates of the admin: numbers, times, states and the names of tasks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of the messages that a dead worker process held."""
+"""Release the messages that a dead worker process held."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What attempts report of their progress is written by a thread of its own, once a second: no task waits for it.
+"""Write the progress that attempts report in a thread of its own, once a second: no task waits for it.
 
 Whoever stores the end of an attempt writes its last report before that, so it stands where the message has ended.
 """

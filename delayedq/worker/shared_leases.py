@@ -1,4 +1,4 @@
-"""Which messages a worker process holds, in memory that it shares with the lease keeper.
+"""The leases that a worker process holds, in memory that it shares with the lease keeper.
 
 The keeper is another process, so that no task can starve it, and it outlives the worker: the shared leases are all that
 remains of a process that was killed. The worker writes an entry; the keeper only reads it, and may set its `lost` word.

@@ -1,4 +1,4 @@
-"""What worker processes have done, for metrics: each counts, and one process adds up what all have counted.
+"""Count what worker processes have done, for metrics: each counts, and one process adds up what all have counted.
 
 A worker counts in the loop, a round trip at a time, and writes a file once a second if something has changed. The
 reader adds what ended processes had counted to one file, and removes theirs: counters never go back, also when the

@@ -1,4 +1,4 @@
-"""What the templates of the desk write alike: links, times, states, tasks and shares."""
+"""Tags for the templates of the desk: links, times, states, tasks and shares."""
 
 from __future__ import annotations
 

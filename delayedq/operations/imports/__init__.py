@@ -1,1 +1,1 @@
-"""What waits in another task framework of the same project, moved here; and its schedules, copied."""
+"""Move messages that wait in another task framework of the same project, and copy its schedules."""

@@ -1,4 +1,4 @@
-"""Which files of the lake are damaged. An outage is no damage: it is proven from the bytes themselves, without Spark.
+"""Find damaged files of the lake. An outage is no damage: it is proven from the bytes themselves, without Spark.
 
 A file is damaged if the store, which answers, has none of its name, or one of another size, or bytes that contradict
 the checksums that were written with them: one of each page of a Parquet file and, on a file system, those of Hadoop

@@ -1,4 +1,4 @@
-"""How a lake is called: in the books, and wherever it is looked for. It needs none of the libraries of the lake."""
+"""Name a lake: in the books, and wherever it is looked for. It needs none of the libraries of the lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a lake keeps beside its messages: the flows that have ended, and the recorded steps of its messages.
+"""Tables beside the messages of a lake: the flows that have ended, and the recorded steps of its messages.
 
     _flows/        a table of Delta Lake
     _steps/        another one

@@ -1,4 +1,4 @@
-"""What a report counts, in one pass of Spark over the messages.
+"""Count the facts of a report, in one pass of Spark over the messages.
 
 Each message becomes a few *facts*: rows with the same columns, whose `figure` says what they are of. They are added up
 by their keys, and the sums, which are few, become those of every table and are added up once more. So a report is one

@@ -1,4 +1,4 @@
-"""What the report says above each chart, in words and numbers."""
+"""The sentences above each chart of a report."""
 
 from __future__ import annotations
 

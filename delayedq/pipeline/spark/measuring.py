@@ -1,4 +1,4 @@
-"""What rows and files hold: checksums over every column, and the statistics by which readers choose files."""
+"""Measure rows and files: checksums over every column, and the statistics by which readers choose files."""
 
 from __future__ import annotations
 

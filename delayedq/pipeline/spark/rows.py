@@ -1,4 +1,4 @@
-"""What a row of a file becomes: the message for a call of one task, or the reasons why not. Runs in executors.
+"""Turn rows of files into messages for calls of one task, or say why not. Runs in executors.
 
 A row is a dict by column. Files of texts (CSV) hold texts only; they are read as what the task's parameters are
 annotated with. Nothing is guessed: what does not read as its type is a reason.

@@ -1,7 +1,8 @@
-"""What offers and settlements say of messages with a channel. They only insert, so none of them waits for another.
+"""Tell claims of messages with a channel that are offered or settled.
 
-A message is *lined up* in its channel by the transaction that stores it, and a *notice* tells the next claim to look at
-that channel. So does the end of an attempt: there is room for another message then. `claims` reads the notices.
+Offers and settlements only insert, so none of them waits for another. A message is *lined up* in its channel by the
+transaction that stores it, and a *notice* tells the next claim to look at that channel. So does the end of an attempt:
+there is room for another message then. `claims` reads the notices.
 """
 
 from __future__ import annotations

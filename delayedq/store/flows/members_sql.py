@@ -1,4 +1,4 @@
-"""What each batch of messages asks and writes of its flows. Django's ORM took as long for it as for the messages."""
+"""The statements for the flows of a batch of messages. Django's ORM took as long for it as for the messages."""
 
 from __future__ import annotations
 
