@@ -34,7 +34,12 @@ if TYPE_CHECKING:
 LIVE, ENDED = "delayedq_message", "delayedq_finishedmessage"
 
 # Columns -------------------------------------------------------------------------------------------------------------
-_LEASED = "lease_token IS NOT NULL AND leased_until > {now}"
+# Where a transaction has locked a row, its lease is renewed beside it.
+_LEASED = f"""lease_token IS NOT NULL AND (leased_until > {{now}} OR EXISTS (
+    SELECT 1 FROM delayedq_lockedrenewal AS renewal
+    WHERE renewal.message_id = {LIVE}.id AND renewal.lease_token = {LIVE}.lease_token
+        AND renewal.leased_until > {{now}}
+))"""
 
 _SAME = (
     "id", "queue", "kind", "priority", "max_attempts", "created_at", "scheduled_at_initially", "scheduled_at",

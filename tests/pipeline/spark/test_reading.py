@@ -8,11 +8,12 @@ from datetime import timedelta
 import pyarrow as pa
 import pytest
 from django.db import connections
+from django.utils import timezone
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from delayedq.exceptions import DatabaseUnreachable, InvalidOption, SnapshotGone
-from delayedq.models import FinishedMessage, Message
+from delayedq.models import FinishedMessage, LockedRenewal, Message
 from delayedq.pipeline.spark import reading
 from delayedq.pipeline.spark.reading import MessageReader, read_here, snapshot
 from delayedq.pipeline.spark.schema import MESSAGES
@@ -71,6 +72,24 @@ def test_live_messages_are_leased_or_waiting(address, store):
     }
     assert {row["finished_at"] for row in found.values()} == {None}
     assert found["waiting"]["scheduled_at"] == Message.objects.get(key="waiting").scheduled_at
+
+
+def test_a_lease_that_is_renewed_beside_its_locked_row_holds(address, store):
+    live_messages(store)
+    ran_out = Message.objects.get(key="expired")
+    over = timezone.now() + timedelta(minutes=1)
+    LockedRenewal.objects.create(message_id=ran_out.pk, lease_token=ran_out.lease_token, leased_until=over)
+    waiting = Message.objects.get(key="waiting")
+    LockedRenewal.objects.create(message_id=waiting.pk, lease_token=7, leased_until=over)  # of a lease that is gone
+
+    found = {row["key"]: row for row in rows(reader({"address": address.reference}))}
+
+    assert {key: row["state"] for key, row in found.items()} == {
+        "leased": "leased",
+        "expired": "leased",
+        "waiting": "waiting",
+    }
+    assert {row["key"] for row in rows(reader({"address": address.reference, "states": "waiting"}))} == {"waiting"}
 
 
 @pytest.mark.parametrize(
