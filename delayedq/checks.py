@@ -11,6 +11,7 @@
 - delayedq.E009  a library that the settings or the URLs use is missing, or too old: a driver, or that of metrics or
   traces; it names the extra
 - delayedq.E010  the version of the database is not supported (but for SQLite, it needs `check --database`)
+- delayedq.E011  the database has AUTOCOMMIT = False
 - delayedq.W001  SQLite without transaction_mode IMMEDIATE
 - delayedq.W002  SQLite without WAL (needs `check --database`)
 - delayedq.W003  PostgreSQL at another isolation level than READ COMMITTED
@@ -261,6 +262,9 @@ def _flaws(*, connect: bool, among: Collection[str] | None = None) -> list[Check
 
 def _flaws_of(alias: str, *, connect: bool) -> list[CheckMessage]:
     store = store_for(alias)
+    if not connections[alias].settings_dict["AUTOCOMMIT"]:
+        said = f"DATABASES[{alias!r}] has AUTOCOMMIT = False: nothing that delayedq writes would be committed."
+        return [Error(said, hint="Remove it; use transaction.atomic() where you need it.", id="delayedq.E011")]
     knows_version = connect or connections[alias].vendor == "sqlite"
     if knows_version and (problem := too_old(alias)):
         return [Error(problem, hint="Upgrade the database.", id="delayedq.E010")]

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
+#: A lease and a wait for the database are at least so long; any duration can be added to the time of now.
+SHORTEST, LONGEST = timedelta(milliseconds=10), timedelta(days=36_500)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The keys of `DELAYEDQ = {...}` with their types and defaults. Raises ImproperlyConfigured for a wrong value."""
@@ -85,13 +89,14 @@ class Settings:
     LIMITS: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("LEASE", "POLL_INTERVAL", "HUNG_AFTER", "ARCHIVE_AFTER", "CRON_GRACE", "TARGET_LATENCY"):
-            _positive_duration(name, getattr(self, name))
-        if not isinstance(self.DEPLOY_GRACE, timedelta) or timedelta() > self.DEPLOY_GRACE:
-            raise ImproperlyConfigured(_problem("DEPLOY_GRACE", "a timedelta, not below zero", self.DEPLOY_GRACE))
-        for name in ("RETENTION", "ANSWER_WITHIN"):
-            if getattr(self, name) is not None:
-                _positive_duration(name, getattr(self, name))
+        _duration("DEPLOY_GRACE", self.DEPLOY_GRACE, timedelta())
+        for name in ("POLL_INTERVAL", "HUNG_AFTER", "ARCHIVE_AFTER", "CRON_GRACE", "TARGET_LATENCY"):
+            _duration(name, getattr(self, name))
+        _duration("LEASE", self.LEASE, SHORTEST)
+        if self.RETENTION is not None:
+            _duration("RETENTION", self.RETENTION)
+        if self.ANSWER_WITHIN is not None:
+            _duration("ANSWER_WITHIN", self.ANSWER_WITHIN, SHORTEST)
         if type(self.MAX_PAYLOAD_BYTES) is not int or self.MAX_PAYLOAD_BYTES <= 0:
             raise ImproperlyConfigured(
                 _problem("MAX_PAYLOAD_BYTES", "a number of bytes over 0", self.MAX_PAYLOAD_BYTES)
@@ -106,6 +111,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise ImproperlyConfigured(_problem(name, "a text, or None", value))
+        if self.LISTENER_DSN is not None:
+            _address_of_postgresql("LISTENER_DSN", self.LISTENER_DSN)
         if not isinstance(self.CRON, dict):
             raise ImproperlyConfigured(_problem("CRON", "a dict of schedules by name", self.CRON))
         object.__setattr__(self, "LIMITS", _limits(self.LIMITS))
@@ -174,9 +181,23 @@ def _limit(name: object, terms: Any) -> Limit:
     return limit
 
 
-def _positive_duration(name: str, value: object) -> None:
-    if not isinstance(value, timedelta) or value <= timedelta():
-        raise ImproperlyConfigured(_problem(name, "a timedelta over zero", value))
+def _duration(name: str, value: object, shortest: timedelta = timedelta.resolution) -> None:
+    if not isinstance(value, timedelta) or not shortest <= value <= LONGEST:
+        least = {timedelta(): "not below zero", timedelta.resolution: "over zero"}.get(shortest, f"at least {shortest}")
+        raise ImproperlyConfigured(_problem(name, f"a timedelta, {least} and at most {LONGEST.days:,} days", value))
+
+
+def _address_of_postgresql(name: str, value: str) -> None:
+    try:
+        from psycopg import Error
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError:  # the system checks tell that
+        return
+    try:
+        conninfo_to_dict(value)
+    except Error as error:
+        wanted = f"a URL (postgresql://...) or keywords of libpq (host=... dbname=...): {str(error).strip()}"
+        raise ImproperlyConfigured(f"DELAYEDQ[{name!r}] must be {wanted}.") from None
 
 
 def _one_of(name: str, value: object, *choices: str) -> None:

@@ -21,6 +21,7 @@ from delayedq.extras import told
 from delayedq.operations.backlogs import Backlog, backlog
 from delayedq.operations.queues import all_databases
 from delayedq.store import store_for
+from delayedq.worker.silence import answered
 from delayedq.worker.tally import BOUNDS, Counts, Tallies
 
 try:
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
 
 #: A process reads each database at most once in this many seconds, however often it is asked.
 CACHED = 10.0
+
+#: Seconds that a database may take to answer; Prometheus waits for 10 s.
+ANSWERED = 8.0
 
 _QUEUE, _TASK = ("database", "queue"), ("database", "queue", "task")
 #: Of the database: name, what it says, labels.
@@ -211,7 +215,8 @@ class _Cache:
 
 def _read(alias: str) -> Backlog | None:
     try:
-        return backlog(store_for(alias))
+        with answered("the metrics", alias, ANSWERED):
+            return backlog(store_for(alias))
     except Error:
         return None
     finally:

@@ -22,7 +22,7 @@ class Proxy:
         else:
             self._server = socket.create_server(here, family=socket.AF_UNIX)
         self.address = here or f"127.0.0.1:{self._server.getsockname()[1]}"
-        self._sockets = []
+        self._sockets, self._silent, self._closing = [], set(), threading.Event()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
         self.delay = 0.0
@@ -36,8 +36,13 @@ class Proxy:
         for each in self._open.values():
             each.set()
 
+    def forget(self):
+        """What is open now is never answered again, and not closed either; new connections are forwarded."""
+        self._silent.update(self._sockets)
+
     def close(self):
         self._ended = True
+        self._closing.set()
         self.go_on()
         with suppress(OSError):
             self._server.shutdown(socket.SHUT_RDWR)
@@ -67,6 +72,8 @@ class Proxy:
         with suppress(OSError):
             while data := source.recv(65_536):
                 self._open[direction].wait()
+                if source in self._silent:
+                    self._closing.wait()
                 time.sleep(self.delay)
                 target.sendall(data)
         with suppress(OSError):

@@ -79,6 +79,12 @@ def test_all_findings_are_told_at_once(settings):
     assert found() == ["delayedq.E001", "delayedq.E002"]
 
 
+def test_a_database_that_commits_nothing_by_itself_is_e011(alias, monkeypatch):
+    assert found() == []
+    monkeypatch.setitem(connections[alias].settings_dict, "AUTOCOMMIT", False)
+    assert found() == ["delayedq.E011"]
+
+
 @pytest.fixture
 def oracle(monkeypatch):
     store_for.cache_clear()

@@ -62,6 +62,12 @@ def test_an_unknown_key_is_named_with_its_path_and_what_is_known(settings, name)
     [
         ("LEASE", timedelta()),
         ("LEASE", -MINUTE),
+        ("LEASE", timedelta(microseconds=1)),
+        ("LEASE", timedelta.max),
+        ("ANSWER_WITHIN", timedelta(microseconds=1)),
+        ("POLL_INTERVAL", timedelta.max),
+        ("CRON_GRACE", timedelta.max),
+        ("RETENTION", timedelta.max),
         ("LEASE", 60),
         ("LEASE", "60s"),
         ("LEASE", None),
@@ -85,6 +91,19 @@ def test_a_wrong_value_is_named_with_its_path(settings, name, value):
         get_settings()
     assert str(raised.value).startswith(f"DELAYEDQ[{name!r}] must be ")
     assert str(raised.value).endswith(f" not {value!r}.")
+
+
+@pytest.mark.parametrize("value", ["db.internal", "hots=db", "mysql://db/queue", "host"])
+def test_an_address_of_the_listener_that_can_not_be_read_is_refused(settings, value):
+    settings.DELAYEDQ = {"LISTENER_DSN": value}
+    with pytest.raises(ImproperlyConfigured, match=r"^DELAYEDQ\['LISTENER_DSN'\] must be a URL \(postgresql://"):
+        get_settings()
+
+
+@pytest.mark.parametrize("value", ["postgresql://db/queue", "postgres:///queue?host=/tmp", "host=db dbname=queue"])
+def test_the_address_of_the_listener_is_a_url_or_keywords(settings, value):
+    settings.DELAYEDQ = {"LISTENER_DSN": value}
+    assert value == get_settings().LISTENER_DSN
 
 
 @pytest.mark.parametrize("given", [None, [], "LEASE", [("LEASE", MINUTE)], Settings()], ids=repr)

@@ -10,8 +10,10 @@ from django.db import Error, connections
 from delayedq.backend import DelayedQBackend
 from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.store import default_store
+from delayedq.store.connecting import use_worker_connections
 from delayedq.store.database import cure, missing_tables
 from delayedq.store.requirements import too_old
+from delayedq.worker.silence import answered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 #: Connections of a fleet: of its lease keeper; of each process for claims, scans, LISTEN and cron; and beside those of
 #: its threads, also for progress and all async tasks together.
 KEEPER, LEAST, BESIDE_THREADS = 1, 4, 6
+#: Seconds in which a database answers a command.
+ANSWERED = 10.0
 SETTING = 'TASKS = {"default": {"BACKEND": "delayedq.backend.DelayedQBackend"}}'
 
 
@@ -75,9 +79,10 @@ def check_tables(store: Store) -> None:
     One that does not answer is not judged.
     """
     try:
-        if problem := too_old(store.alias):
-            raise CommandError(problem)
-        missing = missing_tables(store.alias)
+        with answered("the look for its tables", store.alias, ANSWERED):
+            if problem := too_old(store.alias):
+                raise CommandError(problem)
+            missing = missing_tables(store.alias)
     except Error:
         connections[store.alias].close()
         return
@@ -94,7 +99,8 @@ def tell_of_connections(store: Store, processes: int, threads: int, stderr: Outp
     """
     least, most = KEEPER + processes * LEAST, KEEPER + processes * (threads + BESIDE_THREADS)
     try:
-        left = store.database.connections_left()
+        with answered("how many connections are left", store.alias, ANSWERED):
+            left = store.database.connections_left()
     except Error:
         connections[store.alias].close()
         return
@@ -108,11 +114,19 @@ def tell_of_connections(store: Store, processes: int, threads: int, stderr: Outp
 
 
 def check_answer(store: Store) -> None:
-    """Raises CommandError if there is no connection to the database."""
+    """Raises CommandError if the database does not answer."""
     try:
-        connections[store.alias].ensure_connection()
+        ask(store)
     except Error as error:
         raise CommandError(f"The database {store.alias!r} does not answer: {str(error).strip()}") from None
+
+
+def ask(store: Store) -> None:
+    """Open a connection, and ask it something. Raises django.db.Error if it gets no answer in 10 s."""
+    use_worker_connections()
+    with answered("a first question", store.alias, ANSWERED):
+        connections[store.alias].ensure_connection()  # SQLite needs none for the time
+        store.now()
 
 
 def _ours() -> list[DelayedQBackend]:

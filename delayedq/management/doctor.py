@@ -10,6 +10,7 @@ from django.db import Error
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from delayedq.management.backends import ask
 from delayedq.operations.doctor import HIDDEN, check_pending, diagnose, refused
 from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import grouped, printable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from django.core.management.base import OutputWrapper
 
+    from delayedq.operations.doctor import Diagnosis
     from delayedq.store.base import Store
 
 
@@ -27,7 +29,7 @@ def add_json(parser: ArgumentParser) -> None:
 
 
 def run_doctor(out: OutputWrapper, options: dict[str, Any]) -> None:
-    found = [{"database": store.alias, **one._asdict()} for store in all_databases() for one in diagnose(store)]
+    found = [{"database": store.alias, **one._asdict()} for store in all_databases() for one in _diagnosed(store)]
     cure = _("Cure: %(cure)s")
     lines = [f"{one['database']}: {one['sentence']}\n  {cure % one}" for one in found]
     # Others' sessions come and go, and few users may see what they do: that alone is nothing wrong.
@@ -35,11 +37,20 @@ def run_doctor(out: OutputWrapper, options: dict[str, Any]) -> None:
     _tell(out, found, lines or [_("Nothing is wrong.")], as_json=options["json"], failed=wrong)
 
 
+def _diagnosed(store: Store) -> list[Diagnosis]:
+    try:
+        ask(store)
+    except Error as error:
+        return [refused(store, error)]
+    return list(diagnose(store))
+
+
 def run_check_pending(out: OutputWrapper, options: dict[str, Any]) -> None:
     found: list[dict[str, Any]] = []
     checked = 0
     for store in all_databases():
         try:
+            ask(store)
             number, unrunnable = check_pending(store)
         except Error as error:
             if not options["json"]:

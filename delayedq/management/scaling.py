@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from delayedq.core.scaling import threads_needed
 from delayedq.management.arguments import age, positive, queue_names
-from delayedq.management.backends import chosen_store
+from delayedq.management.backends import ask, chosen_store
 from delayedq.management.doctor import as_told
 from delayedq.operations.backlogs import demand
 
@@ -38,6 +38,7 @@ def run_needed(out: OutputWrapper, options: dict[str, Any]) -> None:
     store, _backends = chosen_store(options["backend"])
     queues: tuple[str, ...] | None = options["queues"]
     try:
+        ask(store)
         seen = demand(store, lambda queue: queues is None or queue in queues)
     except Error as error:
         if not options["json"]:

@@ -20,7 +20,7 @@ from django.db import DatabaseError, router
 
 from delayedq.conf import get_settings
 from delayedq.exceptions import JavaMissing
-from delayedq.pipeline.spark.session import require_java
+from delayedq.pipeline.spark.java import require_java
 from delayedq.store import store_for
 
 if TYPE_CHECKING:

@@ -11,9 +11,10 @@ from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidOption
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
+from delayedq.pipeline.lake.columns import ARROW, VERSION
 from delayedq.pipeline.lake.rows import Wanted
 from delayedq.pipeline.lake.rows import read as read_files
-from delayedq.pipeline.lake.table import ARROW, VERSION, LakeTable
+from delayedq.pipeline.lake.table import LakeTable
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def read(
 
     since, until: aware; None: no bound. queue: one, or several; None: all. lake: where it is (DELAYEDQ['LAKE']);
     without one, or as long as nothing was archived, it is the database alone. columns: which of
-    `delayedq.pipeline.lake.table.COLUMNS` (all); `batch` is NULL for what is in the database.
+    `delayedq.pipeline.lake.columns.COLUMNS` (all); `batch` is NULL for what is in the database.
 
     Raises InvalidOption for a wrong argument, LakeUnusable if the lake can't be read.
     """

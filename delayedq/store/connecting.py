@@ -11,9 +11,9 @@ import os
 import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
-from django.db import connections
+from django.db import InterfaceError, connections
 from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
@@ -37,9 +37,9 @@ _PATIENCE: dict[str, dict[str, Any]] = {
 #: That of psycopg_pool, if OPTIONS name none.
 POOL_SIZE = 4
 
-#: The connections of all threads of this process that were opened, and not yet collected, with the descriptors of
-#: their sockets: mysqlclient tells it to no other thread while a statement runs. -1: there is none.
-_opened: WeakKeyDictionary[BaseDatabaseWrapper, int] = WeakKeyDictionary()
+#: The connections of all threads of this process that were opened, and not yet collected, with those of the driver and
+#: the descriptors of their sockets: mysqlclient tells it to no other thread while a statement runs. -1: there is none.
+_opened: WeakKeyDictionary[BaseDatabaseWrapper, tuple[Any, int]] = WeakKeyDictionary()
 #: Also held during a fork, so that no child inherits it locked.
 _lock = threading.Lock()
 #: The same while a fork lasts: the threads of a child end at once, and their connections must not be closed by that.
@@ -74,15 +74,34 @@ def separate(alias: str) -> BaseDatabaseWrapper:
     """A connection beside that of the thread, of no pool: one that listens would go on to do so for whom it is lent."""
     connection = connections[alias].copy()
     _take_no_pool(connection.settings_dict)
+    know_socket(connection)
     return connection
 
 
-def opened_by(thread: int) -> list[tuple[BaseDatabaseWrapper, int]]:
-    """The connections of the thread with this identifier, also those beside the one that Django gives it, and the
-    descriptors of their sockets.
+def know_socket(connection: BaseDatabaseWrapper) -> None:
+    """Know its sockets as soon as they are connected: Django tells of a connection when its session is set up, by
+    statements that may get no answer.
+    """
+    if "get_new_connection" in vars(connection):
+        return
+    seen = ref(connection)
+
+    def get_new_connection(parameters: Any) -> Any:
+        if (one := seen()) is None:
+            raise InterfaceError("The connection is gone.")
+        raw = type(one).get_new_connection(one, parameters)
+        _know(one, raw)
+        return raw
+
+    connection.get_new_connection = get_new_connection  # type: ignore[assignment,method-assign]
+
+
+def opened_by(thread: int) -> list[tuple[BaseDatabaseWrapper, Any, int]]:
+    """The connections of the thread with this identifier, also those beside the one that Django gives it: each with
+    that of the driver, and the descriptor of its socket.
     """
     with _lock:
-        return [each for each in _opened.items() if each[0]._thread_ident == thread]  # type: ignore[attr-defined]  # noqa: SLF001
+        return [(one, *known) for one, known in _opened.items() if one._thread_ident == thread]  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def pool_size(alias: str) -> int | None:
@@ -101,8 +120,12 @@ def _take_no_pool(settings: dict[str, Any]) -> None:
 
 @receiver(connection_created)
 def _remember(connection: BaseDatabaseWrapper, **_: object) -> None:
+    _know(connection, connection.connection)
+
+
+def _know(connection: BaseDatabaseWrapper, raw: Any) -> None:
     with _lock:
-        _opened[connection] = _descriptor(connection.connection)
+        _opened[connection] = raw, _descriptor(raw)
 
 
 def _descriptor(raw: Any) -> int:

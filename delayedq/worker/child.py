@@ -159,8 +159,15 @@ class Child:
         return WorkerExit(self._number, all_of_it=code == ExitCode.GAVE_UP, reason=reason)
 
     def _judge(self, code: int, pid: int | None) -> None:
-        if code == ExitCode.DONE or self._stopped:
+        if self._stopped or (code == ExitCode.DONE and self._options.drain):
             self._stopped = True
+            return
+        if code == ExitCode.DONE:
+            logger.warning(
+                "Worker process %s (pid %s) was ended by a SIGTERM that did not come from its supervisor; another "
+                "starts in %.1f s. Send signals to the supervisor.",
+                self._index + 1, pid, self.restarts.died(), extra={"pid": pid},
+            )  # fmt: skip
             return
         if code in {ExitCode.RECYCLE, ExitCode.LOST_THREADS}:
             return

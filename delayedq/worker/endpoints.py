@@ -128,11 +128,12 @@ def _requests(answers: Mapping[str, Callable[[str], EndpointAnswer]]) -> type[Ba
                 found = answer(self.headers.get("Accept", "")) if answer else _unknown(answers)
             finally:
                 connections.close_all()  # each request has a thread
-            self.send_response(found.status)
-            self.send_header("Content-Type", found.content_type)
-            self.send_header("Content-Length", str(len(found.body)))
-            self.end_headers()
-            self.wfile.write(found.body)
+            with suppress(ConnectionError):  # whoever asked has given up
+                self.send_response(found.status)
+                self.send_header("Content-Type", found.content_type)
+                self.send_header("Content-Length", str(len(found.body)))
+                self.end_headers()
+                self.wfile.write(found.body)
 
         def log_message(self, *_: object) -> None:
             """Probes come every few seconds."""

@@ -212,7 +212,8 @@ class Poller(threading.Thread):
             self._become_deaf(f"The listener is deaf: {reason}.")
 
     def _hear(self, listener: Listener) -> None:
-        heard = listener.heard()
+        with self._wait:  # MySQL's asks for it
+            heard = listener.heard()
         self._judge(listener)
         if listener.heard_waiting:
             listener.heard_waiting = False

@@ -15,7 +15,7 @@ from contextvars import Context
 from functools import partial
 from math import inf
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import sync_to_async
 from django.db import Error, InterfaceError, OperationalError, close_old_connections, connections
@@ -223,7 +223,7 @@ class Pool:
     """Takes attempts, and hands back their results. `wake` is called when the loop has a reason to take them.
 
     `flush`: this many results are worth a round trip to the database at once. `write` is entered around the writes of
-    progress.
+    progress; what `wait` gives, around what threads ask the database before and after a task.
     """
 
     def __init__(
@@ -232,8 +232,10 @@ class Pool:
         wake: Callable[[], None],
         flush: int = FLUSH,
         write: AbstractContextManager[None] | None = None,
+        wait: Callable[[str], AbstractContextManager[Any]] | None = None,
     ) -> None:
         self._wake = wake
+        self._wait: Callable[[str], AbstractContextManager[Any]] = wait or nullcontext
         self._flush = flush
         self._waiting: SimpleQueue[Attempt | None] = SimpleQueue()
         self._ended: deque[AttemptResult] = deque()
@@ -344,20 +346,23 @@ class Pool:
 
     def _work(self) -> None:
         observe()
+        wait = self._wait("a check of the connections of a task")
         while (attempt := self._next()) is not None:
             # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
-            result = Context().run(self._run, attempt)
+            result = Context().run(self._run, attempt, wait)
             try:
-                restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
+                with wait:
+                    restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
             except Exception:
                 logger.exception("The connections could not be restored after %r.", attempt)
                 connections.close_all()
             self._end(self._ended, result)
         connections.close_all()
 
-    def _run(self, attempt: Attempt) -> AttemptResult:
+    def _run(self, attempt: Attempt, wait: AbstractContextManager[Any]) -> AttemptResult:
         try:
-            check()
+            with wait:
+                check()
         except Error as error:
             return not_begun(attempt, error)
         if not attempt.start():
@@ -450,17 +455,19 @@ class Coroutines:
         try:
             if time.monotonic() - self._checked > CHECK_CONNECTIONS or may_be_dead(self._opened):
                 self._checked = time.monotonic()
-                self._opened = await sync_to_async(_check_connections)()
+                self._opened = await sync_to_async(_check_connections)(len(self._tasks))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
             self._end(_failed(attempt, error))
         else:
             self._end(await aexecute(attempt) if attempt.start() else _not_started(attempt))
 
 
-def _check_connections() -> Mapping[BaseDatabaseWrapper, object]:
+def _check_connections(running: int) -> Mapping[BaseDatabaseWrapper, object]:
+    """Beside others that run, a session that they may need is left as it is."""
     if not observed():
         observe()
-    restore()
+    restore(shared=running > 1)
     check()
-    close_old_connections()
+    if running <= 1:
+        close_old_connections()
     return opened()

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("delayedq")
 
-#: Statements that change the session for longer than a transaction, and functions that do.
+#: Statements that change the session for longer than a transaction, or may do so, and functions that do.
 _STATEMENT = re.compile(
     r"\s*(SET(?!\s+(LOCAL|CONSTRAINTS|TRANSACTION|STATEMENT)\b)|RESET|DISCARD|LISTEN|BEGIN|START|PREPARE|DECLARE|USE"
-    r"|LOCK\s+TABLES|ATTACH|PRAGMA\s+\w+\s*=|CREATE\s+((LOCAL|GLOBAL)\s+)?TEMP)",
+    r"|LOCK\s+TABLES|ATTACH|PRAGMA\s+\w+\s*=|CREATE\s+((LOCAL|GLOBAL)\s+)?TEMP|DO\b|CALL\b)",
     re.IGNORECASE,
 )
 _FUNCTIONS = ("set_config(", "advisory_lock", "get_lock(")
+_INTO_TEMPORARY = re.compile(r"\bINTO\s+((LOCAL|GLOBAL)\s+)?TEMP", re.IGNORECASE)
+#: Where another statement may begin. In a literal it divides what is none: then a session is closed in vain.
+_DIVIDERS = (";", "--", "/*")
+_DIVIDER = re.compile(r";|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _LOCAL = re.compile(r"set_config\(\s*'[^']*'\s*,\s*'[^']*'\s*,\s*true\s*\)")
 #: What PostgreSQL reports to its client whenever it changes, from whatever statement: reading it takes no round trip.
 _REPORTED = (
@@ -63,12 +67,21 @@ class _Session:
 
     def __call__(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
         self.used = True
-        self.changed = self.changed or _changes(sql if isinstance(sql, str) else repr(sql))
+        self.changed = self.changed or _changes(sql if isinstance(sql, str) else self._text(sql))
         return execute(sql, params, many, context)
 
     def is_changed(self) -> bool:
         """True if what the last task ran may have changed the session; a session that it did not use costs nothing."""
         return self.used and (self.changed or self.reported != self._report())
+
+    def _text(self, sql: Any) -> str:
+        """Of bytes, and of a composition of psycopg's."""
+        if isinstance(sql, bytes):
+            return sql.decode(errors="replace")
+        try:
+            return str(sql.as_string(self.connection.connection))
+        except Exception:  # noqa: BLE001  the statement itself will tell what is wrong with it
+            return repr(sql)
 
     def _report(self) -> tuple[bytes | None, ...]:
         if self.connection.vendor != "postgresql" or self.connection.connection is None:
@@ -81,7 +94,11 @@ def _changes(statement: str) -> bool:
     """True if it may change the session for longer than its transaction."""
     if _STATEMENT.match(statement):
         return True
+    if any(one in statement for one in _DIVIDERS) and any(map(_STATEMENT.match, _DIVIDER.split(statement))):
+        return True
     lower = statement.lower()
+    if "temp" in lower and _INTO_TEMPORARY.search(statement):
+        return True
     if not any(function in lower for function in _FUNCTIONS):
         return False
     lower = _LOCAL.sub("", lower)
@@ -163,13 +180,13 @@ def _is_readable(raw: Any) -> bool:
         return True
 
 
-def restore(*, failed: bool = False, task: str = "a task") -> None:
+def restore(*, failed: bool = False, shared: bool = False, task: str = "a task") -> None:
     """After a task: close what it left broken, in a transaction, or with another session than it found.
 
     With DEBUG, its statements are forgotten, as Django does after a request.
 
-    After one that has `failed`, the connections that it used are checked. task: as a warning names it. Raises
-    django.db.Error.
+    After one that has `failed`, the connections that it used are checked. shared: others run that use the same ones,
+    and may need the session as it is. task: as a warning names it. Raises django.db.Error.
     """
     for connection, session in [*(_opened.sessions or {}).items()]:
         in_transaction = connection.in_atomic_block or not connection.autocommit
@@ -178,14 +195,15 @@ def restore(*, failed: bool = False, task: str = "a task") -> None:
                 "%s has left a transaction open on %r: what it wrote there is rolled back. It should commit, call "
                 "set_autocommit(True), or use transaction.atomic().", task, connection.alias,
             )  # fmt: skip
-        if in_transaction or session.is_changed() or _is_closed(session):
+        if in_transaction or (session.is_changed() and not shared) or _is_closed(session):
             _drop(connection)
             continue
         if connection.queries_log:
             connection.queries_log.clear()
         if failed and session.used:
             connection.errors_occurred = True
-        session.used = False
+        if not shared:  # what they have changed is restored later
+            session.used = False
         if connection.errors_occurred:
             connection.close_if_unusable_or_obsolete()
 

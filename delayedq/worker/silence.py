@@ -14,14 +14,17 @@ import os
 import socket
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
 
 from delayedq.conf import get_settings
-from delayedq.store.connecting import opened_by
+from delayedq.store.connecting import know_socket, opened_by
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
 
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -35,19 +38,23 @@ EVERY = 0.5
 class DatabaseWait:
     """What one thread waits for: `with wait:` around its statements. It takes two assignments, and no lock.
 
-    `seconds`: how long it may take; None: for ever.
+    alias: of the database; seconds: how long it may take.
     """
 
-    __slots__ = ("seconds", "since", "thread", "what")
+    __slots__ = ("alias", "seconds", "since", "thread", "what")
 
-    def __init__(self, what: str, seconds: float | None) -> None:
+    def __init__(self, what: str, alias: str, seconds: float) -> None:
         self.what = what
-        self.seconds = inf if seconds is None else seconds
+        self.alias = alias
+        self.seconds = seconds
         self.since = inf
         self.thread = 0
 
     def __enter__(self) -> None:
-        self.thread = threading.get_ident()
+        thread = threading.get_ident()
+        if thread != self.thread:
+            self.thread = thread
+            know_socket(connections[self.alias])
         self.since = time.monotonic()
 
     def __exit__(
@@ -72,7 +79,7 @@ class Silence(threading.Thread):
 
     def wait(self, what: str, *, times: int = 1) -> DatabaseWait:
         """A wait that is watched from now on: so many times ANSWER_WITHIN are not too long for it."""
-        one = DatabaseWait(what, times * self._seconds)
+        one = DatabaseWait(what, self._alias, times * self._seconds)
         self._waits.append(one)
         return one
 
@@ -104,10 +111,29 @@ class Silence(threading.Thread):
             one.close()
 
 
-def _copy_of(connection: BaseDatabaseWrapper, descriptor: int) -> socket.socket | None:
-    """The same socket by another descriptor: that of the driver may be closed, and be another's, at any moment."""
-    raw = connection.connection
-    if raw is None or descriptor < 0:
+@contextmanager
+def answered(what: str, alias: str, most: float) -> Iterator[None]:
+    """Give up the connections of the calling thread if the statements of this block get no answer for `most` seconds,
+    or for ANSWER_WITHIN, if that is shorter: then they raise django.db.Error.
+    """
+    silence = Silence("delayedq", alias, 4 * most)
+    wait = silence.wait(what)
+    wait.seconds = min(wait.seconds, most)
+    silence.start()
+    try:
+        with wait:
+            yield
+    finally:
+        silence.stop()
+        silence.join()
+
+
+def _copy_of(connection: BaseDatabaseWrapper, raw: Any, descriptor: int) -> socket.socket | None:
+    """The same socket by another descriptor: that of the driver may be closed, and be another's, at any moment.
+
+    None: the connection has another one by now, or none.
+    """
+    if connection.connection is not raw or descriptor < 0:
         return None
     try:
         copied = socket.socket(fileno=os.dup(descriptor))

@@ -20,7 +20,8 @@ NEED_ENGINES = {"test_engines.py", "test_outside_engines.py", "test_s3.py", "tes
 if HAS_SPARK:
     from delayedq.exceptions import JavaMissing
     from delayedq.pipeline.spark.connecting import Address
-    from delayedq.pipeline.spark.session import require_java, start
+    from delayedq.pipeline.spark.java import require_java
+    from delayedq.pipeline.spark.session import start
 
 #: Small: the tests share one machine with other tests.
 SMALL = {

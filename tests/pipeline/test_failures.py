@@ -107,7 +107,7 @@ django.setup()
 from pyspark.sql.functions import udf
 
 from delayedq.exceptions import PipelineError
-from delayedq.pipeline import steps
+from delayedq.pipeline import commands
 from delayedq.pipeline.spark.session import start
 from tests.pipeline.killing import JAVA, kill
 
@@ -130,9 +130,9 @@ def end_java():
 
 threading.Thread(target=end_java).start()
 for ask in (lambda *_: spark.range(1).select(wait("id")).toArrow(), lambda *_: spark.range(3).count()):
-    steps._run = ask
+    commands._run = ask
     try:
-        steps.run("report", {}, print)
+        commands.run("report", {}, print)
     except PipelineError as error:
         print(error)
 os._exit(0)

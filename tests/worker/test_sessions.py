@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from django.db import connections, transaction
+from psycopg.sql import SQL, Identifier
 
+from delayedq.worker import sessions
 from tests.app import tasks
 from tests.router import ChosenDatabase
 from tests.worker.attempts import attempt_of, playing
@@ -56,11 +58,36 @@ def raw(statement):
         ),
         ("CREATE TEMP TABLE left_behind (x int)", "SELECT to_regclass('left_behind')"),
         ("SET work_mem = '77MB'", "SHOW work_mem"),
+        (SQL("SET ROLE {}").format(Identifier("pg_monitor")), "SELECT current_user"),
+        (b"SET work_mem = '77MB'", "SHOW work_mem"),
+        ("/* mine */ SET work_mem = '77MB'", "SHOW work_mem"),
+        ("-- mine\nSET work_mem = '77MB'", "SHOW work_mem"),
+        ("SELECT 1; SET work_mem = '77MB'", "SHOW work_mem"),
+        ("DO $$ BEGIN PERFORM set_config('work_mem', '77MB', false); END $$", "SHOW work_mem"),
+        ("SELECT 7 AS x INTO TEMP left_behind", "SELECT to_regclass('left_behind')"),
     ],
+    ids=str,
 )
 def test_a_changed_session_is_not_met_by_the_next_task(alias, statement, question):
     before, now = after(lambda: ask(statement), question)
     assert now == before
+
+
+@POSTGRESQL
+def test_a_session_that_others_use_is_restored_when_they_are_done(connection):
+    """As the one that all async tasks share."""
+    connection.close()
+    sessions.observe()
+    try:
+        ask("SELECT pg_advisory_lock(7)")
+        session = connection.connection
+        sessions.restore(shared=True)
+        assert (ask(OWN_LOCKS), connections[connection.alias].connection is session) == ("1", True)
+        sessions.restore()
+        assert ask(OWN_LOCKS) == "0"
+    finally:
+        connections[connection.alias].close()
+        sessions._opened.sessions = None
 
 
 @POSTGRESQL

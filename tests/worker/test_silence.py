@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import time
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
-from django.db import connections
+from django.db import Error, connections
 
+from delayedq import metrics
+from delayedq.management import backends
 from delayedq.models import FinishedMessage, Message, MessageProgress
 from delayedq.store.connecting import opened_by
 from delayedq.worker.silence import Silence
@@ -63,6 +68,68 @@ def test_workers_give_up_connections_that_are_silent_and_open_new_ones(through, 
     assert code == 0
     assert "the connection is given up, and a new one is opened" in output
     assert "Traceback" not in output
+
+
+@on_servers
+def test_sockets_that_are_never_answered_again_keep_nobody_from_new_ones(through, proxy):
+    """As where a failover leaves the old addresses in the tables of a router. MariaDB's listener asks, too."""
+    one = through("--lease", "4", poll=0.3)
+    one.ready()
+    proxy.forget()
+    for number in range(20):
+        chores.note.enqueue(f"after it {number}")
+    eventually(lambda: Mark.objects.filter(name__startswith="after it").count() == 20)
+    one.send(signal.SIGTERM)
+    assert one.finish()[0] == 0
+
+
+@pytest.fixture
+def never_set_up(alias, monkeypatch):
+    """A connection that gets no answer while Django sets up its session, and the descriptor of the one before."""
+    connection = connections[alias]
+    connection.close()
+    connection.ensure_connection()
+    before = os.dup(connection.connection.fileno())
+    closed = connection.connection.fileno()
+    connection.close()
+    os.dup2(before, closed)  # somebody else's by now
+    statement = SLEEP[connection.vendor]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(connection), "init_connection_state", lambda one: one.connection.cursor().execute(statement))
+        yield SimpleNamespace(connection=connection, number=closed)
+    connection.close()
+    for each in (before, closed):
+        with suppress(OSError):
+            os.close(each)
+
+
+@on_servers
+def test_a_session_that_is_never_set_up_is_given_up_and_nothing_else(alias, never_set_up):
+    mine, other = socket.socketpair()
+    os.dup2(mine.fileno(), never_set_up.number)
+    silence = Silence("The test", alias, lease=2.0)
+    wait = silence.wait("a claim")
+    silence.start()
+    try:
+        with pytest.raises(Error), wait:
+            never_set_up.connection.ensure_connection()
+    finally:
+        silence.stop()
+        silence.join()
+    mine.send(b"x")
+    assert (silence.abandoned, other.recv(1)) == (1, b"x")
+    mine.close()
+    other.close()
+
+
+@on_servers
+def test_a_command_and_the_metrics_give_up_a_database_that_is_silent(alias, never_set_up, store, monkeypatch):
+    monkeypatch.setattr(metrics, "ANSWERED", 0.5)
+    monkeypatch.setattr(backends, "ANSWERED", 0.5)
+    assert metrics._read(alias) is None
+    with pytest.raises(Error):
+        backends.ask(store)
+    backends.check_tables(store)  # it is not judged
 
 
 @on_postgresql
@@ -144,5 +211,5 @@ def test_only_who_waits_too_long_is_interrupted(alias, caplog):
 
 def test_the_connections_of_another_thread_are_not_found(alias, connection):
     connection.ensure_connection()
-    assert connection in dict(opened_by(connection._thread_ident))
-    assert connection not in dict(opened_by(connection._thread_ident + 1))
+    assert connection in [one for one, *_ in opened_by(connection._thread_ident)]
+    assert connection not in [one for one, *_ in opened_by(connection._thread_ident + 1)]

@@ -155,3 +155,14 @@ def test_an_error_in_the_supervisor_ends_it_and_its_workers(workers, tmp_path):
     assert code == 1
     assert "This handler is broken." in output
     assert Message.objects.count() == 1
+
+
+def test_a_process_that_others_end_is_replaced_and_that_is_said(workers):
+    """As a task does that signals its own process, or a hand that kills what it does not know."""
+    one = workers("--processes", "2", "--no-cron")
+    before = eventually(lambda: len(found := {*Worker.objects.values_list("pid", flat=True)}) == 2 and found)
+    os.kill(min(before), signal.SIGTERM)
+    eventually(lambda: len({*Worker.objects.values_list("pid", flat=True)} - before) == 1)
+    one.send(signal.SIGTERM)
+    code, output = one.finish()
+    assert (code, output.count("was ended by a SIGTERM that did not come from its supervisor")) == (0, 1)

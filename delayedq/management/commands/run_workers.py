@@ -20,6 +20,7 @@ from delayedq.management.monitoring import add_monitoring, monitored
 from delayedq.management.queues import check_queues
 from delayedq.operations.leftovers import tell_what_is_left
 from delayedq.store import store_for
+from delayedq.store.connecting import use_worker_connections
 from delayedq.worker.logs import wanted_by_default
 from delayedq.worker.options import Options
 from delayedq.worker.supervisor import Elastic, Fleet, Supervisor
@@ -89,6 +90,7 @@ class Command(ConfiguredCommand):
             sys.exit(run_reloading(self.stdout, options["parent"]))
         served = backends(options["backend"])
         by_alias = by_database(served)
+        use_worker_connections()
         for alias in by_alias:
             _check_database(store_for(alias))
         chosen = _options(options)

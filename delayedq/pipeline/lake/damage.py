@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.table import ARROW, MESSAGES
+from delayedq.pipeline.lake.columns import ARROW
+from delayedq.pipeline.lake.table import MESSAGES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

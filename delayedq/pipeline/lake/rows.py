@@ -12,7 +12,7 @@ from pyarrow import parquet
 from pyarrow.fs import FileSelector, FileType
 
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.table import ARROW, PARTITIONED_BY
+from delayedq.pipeline.lake.columns import ARROW, PARTITIONED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence

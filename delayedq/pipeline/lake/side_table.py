@@ -22,7 +22,8 @@ from deltalake.transaction import AddAction, RemoveAction
 from pyarrow import parquet
 
 from delayedq.exceptions import LakeUnusable
-from delayedq.pipeline.lake.table import VERSION, LakeTable, Snapshot, arrow_schema, delta_schema
+from delayedq.pipeline.lake.columns import VERSION, arrow_schema, delta_schema
+from delayedq.pipeline.lake.table import LakeTable, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

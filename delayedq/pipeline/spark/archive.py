@@ -23,9 +23,9 @@ from pyspark.sql import functions as F
 from delayedq.core.instants import instant
 from delayedq.core.masking import MASKED
 from delayedq.exceptions import LakeUnusable
+from delayedq.pipeline.lake.columns import VERSION
 from delayedq.pipeline.lake.damage import is_damaged
 from delayedq.pipeline.lake.table import MESSAGES as DIRECTORY
-from delayedq.pipeline.lake.table import VERSION
 from delayedq.pipeline.spark import register
 from delayedq.pipeline.spark.connecting import Address, connect
 from delayedq.pipeline.spark.digests import SECRET, digest, digest_in_sql, masks

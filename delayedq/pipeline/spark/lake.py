@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from delayedq.pipeline.lake.columns import PARTITIONED_BY, VERSION
 from delayedq.pipeline.lake.rows import Staging
 from delayedq.pipeline.lake.table import MESSAGES as DIRECTORY
-from delayedq.pipeline.lake.table import PARTITIONED_BY, VERSION, LakeTable
+from delayedq.pipeline.lake.table import LakeTable
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by
 from delayedq.pipeline.spark.schema import LAKE, MESSAGES
 from delayedq.pipeline.spark.session import semantics

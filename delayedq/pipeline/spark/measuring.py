@@ -9,7 +9,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StructField, TimestampType
 
 from delayedq.core.instants import instant
-from delayedq.pipeline.lake.table import MEASURED, DataFile
+from delayedq.pipeline.lake.columns import MEASURED
+from delayedq.pipeline.lake.table import DataFile
 from delayedq.pipeline.spark.schema import LAKE
 
 if TYPE_CHECKING:

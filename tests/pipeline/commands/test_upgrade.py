@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.commands import lake as upgrade
-from delayedq.pipeline.lake.table import VERSION
+from delayedq.pipeline.lake.columns import VERSION
 from delayedq.pipeline.spark import register
 from tests.pipeline.archives import ONE_STORE, Killed, archived
 from tests.pipeline.given import NOW, finished, history

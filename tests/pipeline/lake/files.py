@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 from pyarrow import parquet
 
-from delayedq.pipeline.lake.table import ARROW, MEASURED, VERSION, DataFile
+from delayedq.pipeline.lake.columns import ARROW, MEASURED, VERSION
+from delayedq.pipeline.lake.table import DataFile
 
 NOON = datetime(2026, 2, 28, 12, tzinfo=UTC)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from delayedq.models import FinishedMessage
-from delayedq.pipeline.lake.table import ARROW, COLUMNS, MEASURED, delta_schema
+from delayedq.pipeline.lake.columns import ARROW, COLUMNS, MEASURED, delta_schema
 from delayedq.pipeline.spark.schema import LAKE
 
 #: They follow from `errors`.

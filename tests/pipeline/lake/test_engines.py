@@ -6,8 +6,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+from delayedq.pipeline.lake.columns import COLUMNS
 from delayedq.pipeline.lake.rows import Wanted, read
-from delayedq.pipeline.lake.table import COLUMNS
 from tests.pipeline.lake.engines import ENGINES, read_by_all
 from tests.pipeline.lake.files import NOON, publish, row, write
 

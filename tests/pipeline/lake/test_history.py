@@ -14,7 +14,7 @@ from delayedq.exceptions import InvalidOption, LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
 from delayedq.pipeline import history as reading
-from delayedq.pipeline.lake.table import ARROW
+from delayedq.pipeline.lake.columns import ARROW
 from delayedq.pipeline.models import ArchiveBatch
 from tests.pipeline.given import DAY, NOW, finished
 from tests.pipeline.given import history as given_history

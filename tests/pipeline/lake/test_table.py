@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from delayedq.exceptions import InvalidOption, LakeUnusable
-from delayedq.pipeline.lake.table import VERSION, LakeTable, others
+from delayedq.pipeline.lake.columns import VERSION
+from delayedq.pipeline.lake.table import LakeTable, others
 from tests.pipeline.lake.files import NOON, ids, publish, row, write
 
 DAY = timedelta(days=1)

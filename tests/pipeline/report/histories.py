@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 
-from delayedq.pipeline.lake.table import ARROW
+from delayedq.pipeline.lake.columns import ARROW
 from delayedq.pipeline.spark.schema import LAKE
 
 NOON = datetime(2013, 3, 10, 12, tzinfo=UTC)

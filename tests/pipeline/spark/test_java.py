@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from delayedq.exceptions import JavaMissing
-from delayedq.pipeline.spark.session import require_java
+from delayedq.pipeline.spark.java import require_java
 
 #: What a `java -version` of each vendor begins with, and the release of Java.
 OPENJDK = 'openjdk version "{}" 2023-10-17'

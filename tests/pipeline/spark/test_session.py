@@ -7,7 +7,8 @@ import pytest
 
 from delayedq.exceptions import JavaMissing
 from delayedq.pipeline.spark import session
-from delayedq.pipeline.spark.session import require_java, spark_session, start
+from delayedq.pipeline.spark.java import require_java
+from delayedq.pipeline.spark.session import spark_session, start
 
 
 def test_without_java_the_message_names_debians_package(monkeypatch, tmp_path):
