@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from django.db import Error
+from django.db import DEFAULT_DB_ALIAS, Error
 
+from delayedq.management.backends import ANSWERED
 from delayedq.management.configured import ConfiguredCommand
+from delayedq.store.connecting import use_worker_connections
+from delayedq.worker.silence import answered
 
 
 class MigratedCommand(ConfiguredCommand):
@@ -18,7 +21,8 @@ class MigratedCommand(ConfiguredCommand):
         """Of a database that answers, to a user who may read django_migrations, which workers need not."""
         stdout, self.stdout = self.stdout, self.stderr
         try:
-            with suppress(Error):
+            use_worker_connections()
+            with suppress(Error), answered("which migrations were applied", DEFAULT_DB_ALIAS, ANSWERED):
                 super().check_migrations()
         finally:
             self.stdout = stdout

@@ -331,8 +331,9 @@ class Loop:
         self._outage = Outage(f"Worker {name}", longest_pause=LONGEST_PAUSE)
         where = store, self._lanes, options.queues, options.poll_interval.total_seconds()
         self._poller = Poller(
-            *where, self._waiter.wake, self._outage, self._leases, self._silence.wait("a scan", times=4)
-        )
+            *where, self._waiter.wake, self._outage, self._leases, self._silence.wait("a scan", times=4),
+            self._pool.lacks_connection,
+        )  # fmt: skip
         beat = definitions_in(store), self._outage, self._silence.wait("a beat of cron", times=4)
         self._beat = CronBeat(store, *beat) if options.cron else None
         self._unsettled: list[AttemptResult] = []

@@ -82,6 +82,7 @@ class Poller(threading.Thread):
         outage: Outage,
         leases: SharedLeases | None = None,
         wait: AbstractContextManager[None] | None = None,
+        tasks_lack: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(name="delayedq-poller", daemon=True)
         self._store = store
@@ -92,6 +93,7 @@ class Poller(threading.Thread):
         self._outage = outage
         self._leases = leases
         self._wait = wait or nullcontext()
+        self._tasks_lack = tasks_lack
         self._pipe = WakeUpPipe()
         self._stopping = False
         #: True if the listener did not hear its own notification within PROOF_TIMEOUT, or has no connection.
@@ -160,7 +162,7 @@ class Poller(threading.Thread):
             self._stop_listening()
 
     def _listen_or_spare(self) -> None:
-        """Listen, unless the loop, cron or the keeper has had no connection for a while: then that of LISTEN is spared.
+        """Listen, unless the loop, cron, the keeper or tasks had no connection for a while: then it does without.
 
         Not during an outage, when this thread has none either: then it would be deaf for longer than that.
         """
@@ -168,6 +170,7 @@ class Poller(threading.Thread):
         if not (
             self._outage.another_lacks_connection("poller")
             or (self._leases is not None and self._leases.keeper_lacks_connection)
+            or self._tasks_lack()
         ):
             self._others_lack_since = float("inf")
         elif self._others_lack_since == float("inf"):

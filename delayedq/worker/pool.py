@@ -24,10 +24,10 @@ from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.exceptions import TaskCancelled, TaskTimeout
 from delayedq.worker.executor import AttemptResult, aexecute, execute, execute_exactly_once, not_begun
 from delayedq.worker.reporting import ProgressWriter
-from delayedq.worker.sessions import check, may_be_dead, observe, observed, opened, restore
+from delayedq.worker.sessions import check, is_open, may_be_dead, observe, observed, opened, restore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
 
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -209,6 +209,9 @@ ROUND_TRIP_REST = 10
 #: the default of 0 it would open a connection for each task.
 KEEP_CONNECTIONS = 5.0
 
+#: Seconds for which an attempt without a connection is remembered: LISTEN then leaves its own to others.
+LACKED = 30.0
+
 #: Seconds between two checks of the connection that all async tasks share.
 CHECK_CONNECTIONS = 1.0
 
@@ -252,6 +255,7 @@ class Pool:
         self.in_threads = 0
         self.in_event_loop = 0
         self._flush_after = FLUSH_AFTER
+        self._lacked_at = -LACKED
         #: What was found to be lost.
         self.lost: list[Attempt] = []
         for thread in self._threads:
@@ -267,9 +271,13 @@ class Pool:
             self._waiting.put(attempt)
             return
         if self._coroutines is None:
-            self._coroutines = Coroutines(partial(self._end, self._ended_in_event_loop))
+            self._coroutines = Coroutines(partial(self._end, self._ended_in_event_loop), self._note_lack)
         self.in_event_loop += 1
         self._coroutines.submit(attempt)
+
+    def lacks_connection(self) -> bool:
+        """True for LACKED seconds after an attempt got no connection to a database."""
+        return time.monotonic() - self._lacked_at < LACKED
 
     def waiting(self) -> bool:
         """True if there is an attempt that no thread has started yet."""
@@ -350,6 +358,8 @@ class Pool:
         while (attempt := self._next()) is not None:
             # What it sets in its context (its language, time zone, decimals, any ContextVar) ends with it.
             result = Context().run(self._run, attempt, wait)
+            if isinstance(result.error, OperationalError):
+                self._note_lack(connections.all(initialized_only=True))
             try:
                 with wait:
                     restore(failed=isinstance(result.outcome, Raised), task=attempt.kind)
@@ -372,6 +382,11 @@ class Pool:
         if attempt.is_plain or not attempt.may_be_interrupted:
             return execute(attempt)
         return self._deadlines.execute(attempt)
+
+    def _note_lack(self, opened: Iterable[BaseDatabaseWrapper]) -> None:
+        """After an error of the database: none of these connections, of the thread of the attempt, is open."""
+        if not any(map(is_open, opened)):
+            self._lacked_at = time.monotonic()
 
     def _next(self) -> Attempt | None:
         try:
@@ -403,8 +418,13 @@ def _failed(attempt: Attempt, error: BaseException) -> AttemptResult:
 class Coroutines:
     """Runs async attempts: an event loop in a thread of its own. What loses its lease is cancelled, once."""
 
-    def __init__(self, end: Callable[[AttemptResult], None]) -> None:
+    def __init__(
+        self,
+        end: Callable[[AttemptResult], None],
+        note_lack: Callable[[Iterable[BaseDatabaseWrapper]], None] = lambda _: None,
+    ) -> None:
         self._end = end
+        self._note_lack = note_lack
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[asyncio.Task[None], Attempt] = {}
         self._is_watching = False
@@ -457,9 +477,12 @@ class Coroutines:
                 self._checked = time.monotonic()
                 self._opened = await sync_to_async(_check_connections)(len(self._tasks))
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  whatever happens, the attempt must end
-            self._end(_failed(attempt, error))
+            result = _failed(attempt, error)
         else:
-            self._end(await aexecute(attempt) if attempt.start() else _not_started(attempt))
+            result = await aexecute(attempt) if attempt.start() else _not_started(attempt)
+        if isinstance(result.error, OperationalError):
+            self._note_lack(self._opened)
+        self._end(result)
 
 
 def _check_connections(running: int) -> Mapping[BaseDatabaseWrapper, object]:

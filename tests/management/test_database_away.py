@@ -51,6 +51,20 @@ def test_a_server_that_accepts_and_never_answers_fails_a_probe_in_time(alias, en
 
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
+    "verb", [["doctor", "--json"], ["workers-needed", "--target-latency", "30s", "--json"]], ids=str
+)
+def test_it_is_given_up_by_other_verbs_too(alias, environment, verb):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"postgres://nobody@127.0.0.1:{server.getsockname()[1]}/nothing"
+        command = [sys.executable, "-m", "django", "delayedq", *verb]
+        environment |= {"DATABASE_URL": url}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=100)
+    assert (done.returncode, '"condition": "database"' in done.stdout) == (1, True)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
     "verb", [["doctor"], ["check-pending"], ["workers-needed", "--target-latency", "30s"]], ids=" ".join
 )
 def test_programs_are_told_in_json(alias, environment, verb):

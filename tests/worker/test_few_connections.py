@@ -11,8 +11,8 @@ from django.db import connections
 
 from delayedq.models import FinishedMessage
 from delayedq.store.connecting import separate
-from tests.app import tasks
-from tests.worker.conftest import eventually
+from tests.app import chores, tasks
+from tests.worker.conftest import eventually, marked
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +71,16 @@ def test_the_room_for_connections_is_known(store, alias):
         assert store.database.connections_left() < before  # others, of tests before, may end meanwhile
     finally:
         other.close()
+
+
+@on_postgresql
+def test_listen_gives_way_to_tasks_that_get_no_connection(workers, connection, environment):
+    """The keeper, claims, scans and LISTEN take all four; then a task has that of LISTEN."""
+    with limited(connection, environment, 4) as variables:
+        one = workers("--no-cron", "--threads", "1", **variables)
+        eventually(lambda: sessions(connection) == 3)  # the loop opens its own with its first claim
+        chores.note.using(max_attempts=20).enqueue("written")
+        eventually(lambda: marked("written"))
+        one.send(signal.SIGTERM)
+        code, output = one.finish()
+    assert (code, output.count("other parts of this worker have no connection")) == (0, 1)
