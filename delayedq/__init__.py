@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from delayedq.exceptions import Cancel, Fail, Retry, Snooze
 
 if TYPE_CHECKING:
-    from delayedq.core.limit import Limit, Rate
     from delayedq.flows.graph import Flow, chain, group, map_
     from delayedq.flows.result import FlowResult, get_flow
+    from delayedq.limits.rules import Limit, Rate
     from delayedq.queue import Acknowledgement, BatchedMessage, DelayedQueue, Envelope, History, Topic
     from delayedq.results.cancelling import Cancellation
     from delayedq.results.message import cancel_all
@@ -59,7 +59,7 @@ _HOMES = {
     "delayedq.results.cancelling": {"Cancellation"},
     "delayedq.flows.graph": {"Flow", "chain", "group", "map_"},
     "delayedq.flows.result": {"FlowResult", "get_flow"},
-    "delayedq.core.limit": {"Limit", "Rate"},
+    "delayedq.limits.rules": {"Limit", "Rate"},
     "delayedq.results.message": {"cancel_all"},
     "delayedq.queue": {"Acknowledgement", "BatchedMessage", "DelayedQueue", "Envelope", "History", "Topic"},
     "delayedq.tasks.scheduling": {"Call", "Scheduled"},

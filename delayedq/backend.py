@@ -26,12 +26,12 @@ from delayedq.compat import (
     task_enqueued,
 )
 from delayedq.core.other_names import hint
+from delayedq.limits.channels import unschedule_and_tell
+from delayedq.limits.declared import is_strict
 from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
-from delayedq.store.channels.offers import unschedule_and_tell
 from delayedq.store.protocol import OfferOutcome
 from delayedq.tasks import Task
-from delayedq.tasks.channels import is_strict
 from delayedq.tasks.options import read_options
 from delayedq.tasks.scheduling import Scheduled
 

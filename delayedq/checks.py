@@ -41,12 +41,12 @@ from delayedq.compat import InvalidTaskBackend, task_backends
 from delayedq.conf import ExtraMissing, get_settings, missing_extras
 from delayedq.cron.definitions import read
 from delayedq.hooks import attempt_hooks, enqueue_hooks
+from delayedq.limits.declared import limits_in
 from delayedq.masking import redact
 from delayedq.models import Message
 from delayedq.store import store_for
 from delayedq.store.requirements import too_old
 from delayedq.tasks import registered
-from delayedq.tasks.channels import limits_in
 from delayedq.tasks.registry import doubled
 from delayedq.tasks.unimported import unimported_modules
 

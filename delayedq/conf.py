@@ -13,7 +13,7 @@ from django.core.signals import setting_changed
 from django.dispatch import receiver
 
 from delayedq.core.bounds import MAX_PAYLOAD_BYTES, NAME_LENGTH, is_storable
-from delayedq.core.limit import Limit
+from delayedq.limits.rules import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

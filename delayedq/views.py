@@ -22,7 +22,7 @@ from delayedq.results.message import SALT
 if TYPE_CHECKING:
     from django.http import HttpRequest
 
-    from delayedq.core.steps import Progress
+    from delayedq.core.progress import Progress
 
 #: What tells that a token is that of no message: it is no token, or its message or its backend was removed.
 _UNKNOWN = (signing.BadSignature, TaskResultDoesNotExist, InvalidTaskBackend, NotImplementedError, ValueError)

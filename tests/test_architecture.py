@@ -22,6 +22,9 @@ PACKAGE = ROOT / "delayedq"
 FILES = sorted(PACKAGE.rglob("*.py"))
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef
 
+#: Each is a folder.
+FEATURES = ("cron", "flows", "limits", "steps")
+
 FORBIDDEN = {"job", "item", "manager", "util", "helper", "common"}
 CLOCK = re.compile(r"\b(now|utcnow|today|time|monotonic|localtime|gmtime|perf_counter)\(\)")
 SQL = re.compile(
@@ -151,16 +154,30 @@ def test_everything_that_a_project_calls_has_a_docstring():
 # Boundaries
 
 
-def test_the_core_reads_no_clock():
-    core = [path for path in FILES if path.is_relative_to(PACKAGE / "core")]
+def test_the_core_and_the_rules_of_features_read_no_clock():
+    core = [path for path in FILES if path.is_relative_to(PACKAGE / "core") or is_pure(path)]
     lines = [(path, n, line) for path in core for n, line in enumerate(path.read_text().splitlines(), 1)]
 
     assert core
     none_of([f"{place(path, n)} {line.strip()}" for path, n, line in lines if CLOCK.search(line)])
 
 
+def is_of_a_feature(path):
+    return path.parent.parent == PACKAGE and path.parent.name in FEATURES
+
+
+def is_pure(path):
+    """The rules of a feature."""
+    return is_of_a_feature(path) and path.stem in {"rules", "expressions", "ticks"}
+
+
 def may_hold_sql(path):
-    """Executors can't import the store: the statements of the pipeline stand beside what reads and writes with them."""
+    """Executors can't import the store: the statements of the pipeline stand beside what reads and writes with them.
+
+    Those of a feature stand beside what the store asks of it; its pages and commands have none.
+    """
+    if is_of_a_feature(path):
+        return not is_pure(path) and not path.stem.startswith(("admin", "command"))
     if path.is_relative_to(PACKAGE / "store") or path.parent.name == "migrations":
         return True
     return path.parent == PACKAGE / "pipeline" / "spark"
@@ -185,6 +202,34 @@ def test_raw_sql_is_only_in_the_store():
     none_of(
         statements + [f"{place(path, line)} {name}()" for path in others for line, name in calls(path) if name in RAW]
     )
+
+
+#: Statements of PostgreSQL that are fused with what limits do: they hold the places of what they end or release.
+FUSED = {"postgresql/sql.py", "postgresql/operator_sql.py"}
+
+TABLE_OF_A_FEATURE = re.compile(r"delayedq_(channel|limit|flow|recordedstep|cron|expiring)\w*")
+
+
+def test_the_store_knows_no_feature_by_name():
+    """`store.feature` is how they take part. Values that pass through (a rule, a stored priority) may be imported."""
+    store = [path for path in FILES if path.is_relative_to(PACKAGE / "store")]
+    imported = [
+        f"{place(path, node.lineno)} {node.module}"
+        for path in store
+        for node in nodes(path)
+        if isinstance(node, ast.ImportFrom)
+        and re.fullmatch(rf"delayedq\.({'|'.join(FEATURES)})(\.(?!rules).*)?", node.module or "")
+    ]
+    tables = [
+        f"{place(path, line)} {found[0]}"
+        for path in store
+        if str(path.relative_to(PACKAGE / "store")) not in FUSED
+        for line, text in texts(path)
+        if (found := TABLE_OF_A_FEATURE.search(text))
+    ]
+
+    assert store
+    none_of(imported + tables)
 
 
 def test_the_pipeline_asks_spark_for_nothing_that_spark_connect_lacks():

@@ -15,9 +15,9 @@ from delayedq.checks import check_limits, check_settings
 from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
 from delayedq.exceptions import InvalidLimit, InvalidMessage
+from delayedq.limits.declared import rules_of
 from delayedq.models import ChannelMessage, ChannelNotice, LimitState, Message
 from delayedq.tasks import registered
-from delayedq.tasks.channels import rules_of
 from tests.app import tasks
 
 pytestmark = pytest.mark.usefixtures("registry")

@@ -14,6 +14,7 @@ from django.test import RequestFactory
 from delayedq import metrics
 from delayedq.core.bounds import OTHERS
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs
 from delayedq.operations.pauses import pause, pause_task
@@ -75,7 +76,7 @@ def test_the_oldest_due_message_is_known_by_task(store):
 
 def test_channels_and_what_may_wait_for_limits_are_shown(store):
     tasks.deliver.enqueue_many([(("acme",), {})] * 2)
-    store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
+    Channels.of(store).claim(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
     found, where = exposed(), f'{{database="{store.alias}",queue="webhooks"'
 
     assert found[f"delayedq_limited_due{where}}}"] == 1

@@ -6,6 +6,8 @@ Django imports this where there is an admin. What templates use of it works with
 from django.apps import apps
 
 if apps.is_installed("django.contrib.admin"):
-    from delayedq.admin import dashboard, edits, finished, flows, messages, queues, schedules
+    from delayedq.admin import dashboard, edits, finished, messages, queues
+    from delayedq.cron import admin as schedules
+    from delayedq.flows import admin as flows
 
     __all__ = ["dashboard", "edits", "finished", "flows", "messages", "queues", "schedules"]

@@ -24,9 +24,9 @@ from delayedq.core.edits import (
     Shift,
     Spread,
 )
+from delayedq.cron.operator import SCHEDULE
 from delayedq.exceptions import InvalidMessage
 from delayedq.operations.edits import CANCEL, DISCARD, RESCHEDULE, RETRY
-from delayedq.operations.schedules import SCHEDULE
 from delayedq.operations.sending import ARGUMENTS, SEND
 from delayedq.operations.wording import exact, span
 from delayedq.store.offers import check_name

@@ -19,15 +19,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, cut, may, visible
-from delayedq.admin.channels import name_of
 from delayedq.admin.charts import Chart, Series, count, seconds
 from delayedq.admin.finished import query_of
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.errors import class_of
+from delayedq.limits.admin import name_of
+from delayedq.limits.operator import terms_of
 from delayedq.models import Dashboard
 from delayedq.operations.browsing import Selection
-from delayedq.operations.channels import terms_of
 from delayedq.operations.counting import count_live
 from delayedq.operations.figures import (
     MINUTE,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
-    from delayedq.operations.channels import HeldBack
+    from delayedq.limits.operator import HeldBack
     from delayedq.operations.counting import Count
     from delayedq.operations.figures import DurationFigures
     from delayedq.operations.rules import Finding, NextAction

@@ -12,10 +12,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.admin.channels import ChannelPages
 from delayedq.admin.moments import when
 from delayedq.core.bounds import is_storable
 from delayedq.exceptions import InvalidQueue
+from delayedq.limits.admin import ChannelPages
 from delayedq.models import PausedQueue, PausedTask, Worker
 from delayedq.operations.pauses import known_queues, pause, pause_all, pause_task, resume, resume_all, resume_task
 from delayedq.operations.queues import queue_states

@@ -13,15 +13,15 @@ from delayedq.operations.browsing import PAYLOAD_START
 from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
 from delayedq.operations.wording import grouped, span
+from delayedq.steps.store import recorded_steps
 from delayedq.store.progress import read_progress
 from delayedq.store.protocol import BARE
-from delayedq.store.steps import recorded_steps
 from delayedq.tasks import parameters_of, registered
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.core.steps import Progress
+    from delayedq.core.progress import Progress
     from delayedq.models import FinishedMessage, Message
     from delayedq.store.base import Store
 

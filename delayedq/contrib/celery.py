@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Never, NoReturn, cast
 from delayedq import clock, tasks
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, TaskResultDoesNotExist, TaskResultStatus, task_backends
 from delayedq.core.backoff import Constant, Exponential
-from delayedq.core.limit import Limit, Rate
 from delayedq.core.other_names import hint, unknown_name
 from delayedq.exceptions import DelayedQError, Retry
+from delayedq.limits.rules import Limit, Rate
 from delayedq.store.offers import check_time
 from delayedq.tasks import current_attempt, current_message
 

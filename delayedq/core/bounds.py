@@ -33,6 +33,12 @@ def is_storable(text: str) -> bool:
         return False
 
 
+def check_channel(name: object) -> None:
+    """Raises ValueError for what is no name of a channel."""
+    if not isinstance(name, str) or len(name) > NAME_LENGTH or not is_storable(name):
+        raise ValueError(f"a channel is a text of at most {NAME_LENGTH} characters, not {str(name)[:80]!r}")
+
+
 # Labels
 
 

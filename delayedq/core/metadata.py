@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
-from functools import lru_cache
 from typing import Any
-
-from delayedq.core.flows import are_of_a_step
 
 PREFIX = "delayedq."
 #: Seconds that the message may wait for its first start, and within which it must have ended; see `Task`.
@@ -21,7 +18,7 @@ STARTED = f"{PREFIX}started"
 #: The message whose attempt has made this one, and the first one of that line.
 PARENT, ROOT = f"{PREFIX}parent", f"{PREFIX}root"
 
-#: The flow and the number of the step whose message it is; see `core.flows`.
+#: The flow and the number of the step whose message it is; see `flows.rules`.
 FLOW, STEP = f"{PREFIX}flow", f"{PREFIX}step"
 #: Seconds within which its flow lets it run; its own DEADLINE may be shorter.
 STEP_DEADLINE = f"{PREFIX}step_deadline"
@@ -45,25 +42,6 @@ def own(metadata: str | None, name: str) -> Any:
     if not metadata or name not in metadata:
         return None
     return json.loads(metadata).get(name)
-
-
-@lru_cache(maxsize=1_000)  # that of all members of a group is the same
-def step_of(metadata: str | None) -> tuple[int, int] | None:
-    """The flow and the number of the step of a message; None if it is in none, or if somebody has spoiled that."""
-    if not metadata or FLOW not in metadata:
-        return None
-    try:
-        loaded = json.loads(metadata)
-        place = loaded[FLOW], loaded[STEP]
-    except (ValueError, RecursionError, TypeError, KeyError):
-        return None
-    return place if are_of_a_step(*place) else None
-
-
-@lru_cache(maxsize=1_000)
-def has_step_only(metadata: str) -> bool:
-    """Whether it says of which step the message is, and nothing else."""
-    return step_of(metadata) is not None and json.loads(metadata).keys() == {FLOW, STEP}
 
 
 def stored_duration(metadata: str | None, name: str, otherwise: timedelta | None) -> timedelta | None:

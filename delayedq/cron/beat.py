@@ -24,8 +24,8 @@ from django.db.models import BooleanField, Case, ExpressionWrapper, Q, When
 
 from delayedq.conf import get_settings
 from delayedq.core.serialization import loads
-from delayedq.core.ticks import config_hash
 from delayedq.cron.definitions import read_stored
+from delayedq.cron.ticks import config_hash
 from delayedq.cron.visiting import stop, visit
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule, CronSettings

@@ -15,13 +15,13 @@ from django.dispatch import receiver
 
 from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
-from delayedq.core.cron import Cron, Every, Within, as_zone
 from delayedq.core.instants import EPOCH
-from delayedq.core.limit import OnFull
 from delayedq.core.serialization import dumps
-from delayedq.core.ticks import Misfire, Overlap, config_hash, expires_at, jittered, later, tick_key
+from delayedq.cron.expressions import Cron, Every, Within, as_zone
+from delayedq.cron.ticks import Misfire, Overlap, config_hash, expires_at, jittered, later, tick_key
 from delayedq.cron.visiting import Tick
 from delayedq.exceptions import DelayedQError, InvalidSchedule
+from delayedq.limits.rules import OnFull
 from delayedq.store import default_store
 from delayedq.store.offers import check_key
 from delayedq.tasks import registered, task_at

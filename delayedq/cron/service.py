@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from django.db import connections
 
-from delayedq.core.cron import Every
 from delayedq.core.instants import EPOCH
-from delayedq.core.ticks import DailySchedule, daily_hash, periodic_hash, tick_key
+from delayedq.cron.expressions import Every
+from delayedq.cron.ticks import DailySchedule, daily_hash, periodic_hash, tick_key
 from delayedq.cron.visiting import Tick, lock, place, prune, refresh, take_back, ticks_of, together
 from delayedq.exceptions import InvalidSchedule
 from delayedq.models import HASH_LENGTH
@@ -131,7 +131,7 @@ class CronService:
         schedule_in_advance: timedelta = timedelta(days=1),
         schedule_interval: timedelta = timedelta(hours=1),
     ) -> Installed:
-        """Daily at these local times; `generator` makes the message for each UTC time (DST rule: `core.cron`).
+        """Daily at these local times; `generator` makes the message for each UTC time (DST rule: `cron.expressions`).
 
         Each round places the ticks of the next `schedule_in_advance`, and at least one. Raises InvalidSchedule.
         """

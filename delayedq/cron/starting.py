@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from django.db.models import Exists, OuterRef, Q
 
 from delayedq import clock
-from delayedq.core.ticks import Overlap
 from delayedq.cron.beat import SETTINGS
+from delayedq.cron.ticks import Overlap
 from delayedq.cron.visiting import tell_missed
 from delayedq.exceptions import Cancel, Snooze
 from delayedq.models import CronSchedule, CronTick, Message

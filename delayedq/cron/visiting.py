@@ -19,9 +19,9 @@ from django.db.models import F
 from django.db.models.functions import Coalesce, Least
 
 from delayedq import signals
-from delayedq.core.cron import SECOND, latest, ticks
 from delayedq.core.errors import with_error
-from delayedq.core.ticks import SKIP_AFTER, Misfire, still_due
+from delayedq.cron.expressions import SECOND, latest, ticks
+from delayedq.cron.ticks import SKIP_AFTER, Misfire, still_due
 from delayedq.models import CronSchedule, CronTick, Message
 from delayedq.store.protocol import OnConflict
 

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.core.metadata import shortest_deadline
 from delayedq.core.serialization import loads
-from delayedq.core.ticks import later
+from delayedq.cron.ticks import later
 from delayedq.desk.errors import InvalidDecision, NotOpen, Replaced
 from delayedq.desk.tasks import decided
 from delayedq.exceptions import CannotRun, DeadlineExceeded, UnknownTask

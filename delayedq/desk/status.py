@@ -11,7 +11,7 @@ from delayedq.store.progress import read_progress
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from delayedq.core.steps import Progress
+    from delayedq.core.progress import Progress
 
 
 class Status(NamedTuple):

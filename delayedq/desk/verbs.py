@@ -16,8 +16,8 @@ from django.db import IntegrityError, router, transaction
 from django.db.models import F
 from django.utils.translation import gettext as _
 
+from delayedq.core.progress import Progress, checked
 from delayedq.core.serialization import dumps
-from delayedq.core.steps import Progress, checked
 from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import drawn
 from delayedq.desk.errors import InvalidDecision, InvalidPostponement, NotAllowed, NotOpen, Replaced, Taken

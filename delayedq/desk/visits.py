@@ -13,7 +13,6 @@ from django.db import models, transaction
 
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.lifecycle import AskedRetry, Raised
-from delayedq.core.limit import shown_priority
 from delayedq.core.serialization import dumps, loads
 from delayedq.desk import ends, rules, signals
 from delayedq.desk.agreement import WINDOW, Agreement, drawn
@@ -22,6 +21,7 @@ from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.desk.options import Mode, NeedsPerson, Proposal
 from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
+from delayedq.limits.rules import shown_priority
 from delayedq.masking import error_text
 from delayedq.store import served_store
 from delayedq.worker.executor import is_spent, retried, vanished_error

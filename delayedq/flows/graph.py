@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.async_versions import async_version
 from delayedq.core.bounds import NAME_LENGTH
-from delayedq.core.flows import MAX_NESTING, MAX_STEPS, MAX_WAITING, RESULT, Policy, StepState, When, flow_of, step_id
 from delayedq.core.metadata import FLOW, STEP
 from delayedq.core.other_names import PARTS, NoOperators, no_attribute
 from delayedq.core.signatures import check_fit
 from delayedq.exceptions import InvalidFlow, InvalidMessage
+from delayedq.flows.ending import advance, dump_calls, lock_flows, store_members, until
 from delayedq.flows.result import FlowResult, cancel_flow
+from delayedq.flows.rules import MAX_NESTING, MAX_STEPS, MAX_WAITING, RESULT, Policy, StepState, When, flow_of, step_id
+from delayedq.flows.step_results import StepResult
+from delayedq.limits.offers import as_stored
 from delayedq.store.base import CHUNK
-from delayedq.store.channels.offers import as_stored
-from delayedq.store.flows.ending import advance, dump_calls, lock_flows, store_members, until
-from delayedq.store.flows.results import StepResult
 from delayedq.store.offers import check, check_name
 from delayedq.tasks import Task
 from delayedq.tasks.base import BaseTask, Signature

@@ -13,15 +13,15 @@ from django.db import transaction
 
 from delayedq.async_versions import async_version
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, task_backends
-from delayedq.core.flows import RESULT, FlowState, StepState, flow_of, numbers, step_id
 from delayedq.core.metadata import STEP_DEADLINE, with_own
 from delayedq.core.other_names import FLOWS, no_attribute
 from delayedq.exceptions import CannotRun, InvalidFlow
+from delayedq.flows.ending import advance, lock_flows
+from delayedq.flows.rules import RESULT, FlowState, StepState, flow_of, numbers, step_id
+from delayedq.flows.step_results import results_of
 from delayedq.flows.sweeping import stop_flow
 from delayedq.results.waiting import FIRST, GROWTH, LONGEST, check_outside_of_transactions, check_timeout
 from delayedq.store import operator_store
-from delayedq.store.flows.ending import advance, lock_flows
-from delayedq.store.flows.results import results_of
 from delayedq.store.operator import Revival
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db.models import Exists, OuterRef, Q
 
-from delayedq.core.flows import FlowState, StepState, flow_of, step_id
+from delayedq.flows.ending import AWAY, advance, end, lock_flows, lock_if_free
+from delayedq.flows.rules import FlowState, StepState, flow_of, step_id
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.results.cancelling import PATIENCE, cancel
-from delayedq.store.flows.ending import AWAY, advance, end, lock_flows, lock_if_free
 from delayedq.store.sweeps import Swept
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from delayedq.operations.schedules import changes, describe, disabled_by_hand, zone_of
+from delayedq.cron.operator import changes, describe, disabled_by_hand, zone_of
 from delayedq.operations.wording import grouped
 from delayedq.store import default_store
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from delayedq.cron.definitions import Definition
+    from delayedq.cron.operator import Change, Known
     from delayedq.cron.reading import LastTick
     from delayedq.operations.imports.schedules import ImportedSchedule
     from delayedq.operations.imports.waiting import Moved
-    from delayedq.operations.schedules import Change, Known
 
     #: The cells of a schedule: lines by column title.
     Record = dict[str, list[Text]]

@@ -1,7 +1,7 @@
 """Channels: which have messages, which of these wait in each, and what was last said of them.
 
 No row here belongs to a message without a channel. Offers and settlements only insert; one claim at a time changes the
-rest (`delayedq.store.channels`).
+rest (`delayedq.limits`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class ChannelMessage(models.Model):
     """The place of a live message in its channel: it waits (`lease_token` 0), or a claim has taken it.
 
     What counts as running is a message that still has this token, and whose lease holds. A row with an id below zero is
-    the place of an attempt whose message was taken from it (`delayedq.store.channels.places_held`).
+    the place of an attempt whose message was taken from it (`delayedq.limits.places_held`).
     """
 
     message_id = models.BigIntegerField(primary_key=True)
@@ -105,7 +105,7 @@ class ChannelNotice(models.Model):
 
 
 class LimitState(models.Model):
-    """A limit that was set live; or, with an empty scope, the token bucket of one (`core.channels.bucket_name`)."""
+    """A limit that was set live; or, with an empty scope, the token bucket of one (`limits.rules.bucket_name`)."""
 
     scope = models.CharField(max_length=NAME_LENGTH, help_text="The name of a queue, a task or a shared limit.")
     channel = models.CharField(max_length=NAME_LENGTH, blank=True, help_text="Empty: all of the scope.")

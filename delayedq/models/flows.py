@@ -11,7 +11,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from delayedq.core.bounds import NAME_LENGTH
-from delayedq.core.flows import FlowState, Policy, StepState, When
+from delayedq.flows.rules import FlowState, Policy, StepState, When
 
 
 class Flow(models.Model):
@@ -45,7 +45,7 @@ class FlowStep(models.Model):
     """A step: its predecessors, and what it calls, as long as it waits.
 
     Its id is made of that of its flow and its number. The row with number 0 is locked by whoever ends or releases steps
-    of its flow: see `store.flows`.
+    of its flow: see `flows.ending`.
     """
 
     id = models.BigIntegerField(primary_key=True)

@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy as _
 from delayedq import clock
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH
 from delayedq.core.errors import LINE_LENGTH
-from delayedq.core.limit import shown_priority
+from delayedq.limits.rules import shown_priority
 from delayedq.models.calls import StoredCall, StoredCallQuerySet
 from delayedq.models.stored_json import StoredJSON
 
@@ -102,7 +102,7 @@ def _renewed(message: Message, renewal: LockedRenewal) -> Message:
 
 
 class Priority(models.SmallIntegerField):  # type: ignore[type-arg]  # Django does not know arguments
-    """The priority that a message was given. That of a message with a channel is stored lower: see `core.channels`."""
+    """The priority that a message was given. That of a message with a channel is stored lower: see `limits.rules`."""
 
     def from_db_value(self, value: int, *_: object) -> int:
         return shown_priority(value)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from delayedq.core.limit import channel_of
 from delayedq.core.masking import MASKED
 from delayedq.exceptions import DelayedQError, InvalidMessage, QueueFull
-from delayedq.operations.channels import rules_here
+from delayedq.limits.declared import sizes_of
+from delayedq.limits.operator import rules_here
+from delayedq.limits.rules import channel_of
 from delayedq.store.protocol import Offer, OfferOutcome, OnConflict
-from delayedq.tasks.channels import sizes_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,14 +12,15 @@ from django.db.models import Min, Q
 
 from delayedq.conf import get_settings
 from delayedq.core.bounds import OTHERS
-from delayedq.core.limit import BOUNDARY, is_limited
 from delayedq.core.scaling import Demand, threads_needed
+from delayedq.limits.channels import Channels
+from delayedq.limits.operator import rules_here, waits
+from delayedq.limits.places import Places
+from delayedq.limits.rules import BOUNDARY, is_limited
 from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, PausedTask, is_free, is_held
 from delayedq.operations.archived import archive_open_since
-from delayedq.operations.channels import rules_here, waits
 from delayedq.operations.counting import FEW, bounded_rows
 from delayedq.operations.workers import live_workers
-from delayedq.store.channels.places import Places
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def _count_channels(store: Store, now: datetime, found: Backlog) -> None:
     groups = {one.pk: one for one in ChannelGroup.objects.using(store.alias).order_by("queue", "kind")[:QUEUES]}
     strict = {id_ for id_, one in groups.items() if rules_here(one.queue, one.kind).is_strict}
     resting = [id_ for id_, group, is_ready in rows if not is_ready and group in strict]
-    blocked = Places(store, now).blocked(resting) if resting else {}
+    blocked = Places(Channels.of(store), now).blocked(resting) if resting else {}
     for id_, group, is_ready in rows if len(rows) <= FEW else ():
         state = BLOCKED if id_ in blocked else IN_TURN if is_ready else RESTING
         found.channels[groups[group].queue if group in groups else "", state] += 1

@@ -24,24 +24,24 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from delayedq.conf import get_settings
-from delayedq.core.flows import StepState
 from delayedq.core.serialization import load_call
-from delayedq.core.steps import SLEEP, base_name
 from delayedq.cron.beat import PRESENCE
 from delayedq.exceptions import CannotRun
+from delayedq.flows.ending import load_calls
+from delayedq.flows.rules import StepState
+from delayedq.limits.operator import waits
 from delayedq.models import CronSettings, Flow, FlowStep, Message
 from delayedq.operations.archived import archive_troubles, look_into_archives
-from delayedq.operations.channels import waits
 from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import grouped, span
 from delayedq.operations.workers import live_workers
+from delayedq.steps.rules import SLEEP, base_name
+from delayedq.steps.store import steps_in_flight
 from delayedq.store.claim_plan import claim_plan
 from delayedq.store.database import cure, missing_tables
-from delayedq.store.flows.ending import load_calls
 from delayedq.store.postgresql.inspection import LEAVE_IT_ON, LEAVE_ROOM, Inspection
 from delayedq.store.protocol import BARE
-from delayedq.store.steps import steps_in_flight
 from delayedq.tasks import parameters_of, registered, task_at
 
 if TYPE_CHECKING:

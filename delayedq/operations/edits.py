@@ -23,13 +23,14 @@ from django.utils.translation import gettext_noop
 
 from delayedq.core.edits import LanePosition
 from delayedq.core.instants import instant, microseconds
+from delayedq.limits.channels import Channels
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message, Outcome, is_held
 from delayedq.operations.browsing import CHUNK, DEPTH
 from delayedq.queue.address import declared
+from delayedq.steps.store import forget_replaced
 from delayedq.store import operator_store
 from delayedq.store.operator import FIRST, LAST, Move, Position, Revival, Seen
 from delayedq.store.protocol import BARE
-from delayedq.store.steps import forget_replaced
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -141,7 +142,7 @@ def cancel(
 
     def write(seen: Sequence[Seen], _: Counter[str]) -> list[Record]:
         ended = operator_store(store.alias).cancel(seen)
-        store.tell_freed(ended)
+        Channels.of(store).tell_freed(ended)
         forget_replaced(store, {one.id: one.generation for one in seen if one.id in ended})
         return [_cancelled(one) for one in seen if one.id in ended]
 

@@ -13,11 +13,11 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.core.limit import channel_of
 from delayedq.exceptions import UnknownTask
+from delayedq.limits.operator import why_limited
+from delayedq.limits.rules import channel_of
 from delayedq.masking import masking_of
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, Worker, is_free, with_renewals
-from delayedq.operations.channels import why_limited
 from delayedq.operations.counting import counted
 from delayedq.operations.rules import LATE
 from delayedq.operations.wording import both, exact, grouped, relative, span

@@ -15,14 +15,14 @@ from django.db import connections
 from django.db.models.functions import Mod
 from django.utils import timezone
 
-from delayedq.core.cron import ticks
 from delayedq.core.instants import EPOCH, microseconds
 from delayedq.core.serialization import loads
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions, read_stored
+from delayedq.cron.expressions import ticks
 from delayedq.exceptions import DelayedQError
+from delayedq.limits.operator import OVERDUE, LimitsAhead, limits_ahead
 from delayedq.models import CronSchedule, FinishedMessage, Message
-from delayedq.operations.channels import OVERDUE, LimitsAhead, limits_ahead
 from delayedq.operations.counting import ids_since, read_bounded
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid

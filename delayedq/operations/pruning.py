@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from delayedq.models import FinishedMessage, Outcome
 from delayedq.store import operator_store
 from delayedq.store.operator import Position
-from delayedq.store.retention import of_open_flows, unneeded_condition
+from delayedq.store.retention import needed_by_features, unneeded_condition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,9 @@ def prune(
         sum(batch.deleted for batch in prune(store, store.now() - timedelta(days=30)))
     """
     operator, keep = operator_store(store.alias), unneeded_condition(store.alias)
-    rows = FinishedMessage.objects.using(store.alias).exclude(of_open_flows(store.alias))
+    rows = FinishedMessage.objects.using(store.alias)
+    for of_feature in needed_by_features(store.alias):
+        rows = rows.exclude(of_feature)
     rows = rows.failed() if dead_letters else rows.exclude(outcome=Outcome.FAILED)
     outcome = Outcome.FAILED.value if dead_letters else None
     position: Position | None = Position(before, 0)

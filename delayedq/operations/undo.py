@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.db import transaction
 
+from delayedq.cron.operator import SCHEDULE, undo_schedules
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Outcome
 from delayedq.operations.browsing import CHUNK
 from delayedq.operations.edits import (
@@ -27,7 +28,6 @@ from delayedq.operations.edits import (
     EditProgress,
     seen_in,
 )
-from delayedq.operations.schedules import SCHEDULE, undo_schedules
 from delayedq.operations.sending import ARGUMENTS, SEND, undo_arguments
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Revival

@@ -18,10 +18,10 @@ from django.db import Error, connections, transaction
 from django.utils.translation import gettext as _
 
 from delayedq.cron.beat import SETTINGS
+from delayedq.limits.operator import waits
 from delayedq.models import CronSchedule, Message, PausedQueue, PausedTask, has_run_out
 from delayedq.operations.archived import Trouble, archive_troubles
 from delayedq.operations.browsing import Selection, scan_live
-from delayedq.operations.channels import waits
 from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.explain import due_in
 from delayedq.operations.rules import LATE, SPIKE_WINDOW, Finding, Lost, Overdue, Rule, Spike, Symptoms, judged

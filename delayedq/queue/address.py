@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.core.serialization import dumps, loads
 from delayedq.exceptions import CannotRun, InvalidMessage, InvalidQueue, NotStorable
-from delayedq.queue.channels import NO_CHANNELS, QueueChannels
+from delayedq.limits.of_queues import NO_CHANNELS, QueueChannels
 from delayedq.store.offers import check_time
 from delayedq.store.protocol import BARE, Offer
 from delayedq.tasks.options import MOST_ATTEMPTS

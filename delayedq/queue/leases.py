@@ -14,8 +14,9 @@ from delayedq import results, signals
 from delayedq.conf import get_settings
 from delayedq.core.bounds import NAME_LENGTH
 from delayedq.core.lifecycle import CENTURY, FinalOutcome
-from delayedq.core.limit import LIMITED
 from delayedq.exceptions import InvalidQueue, QueueClosed
+from delayedq.limits.channels import Channels
+from delayedq.limits.rules import LIMITED
 from delayedq.masking import error_text
 from delayedq.store import default_store, store_for
 from delayedq.store.claims import BUSY_PAUSE
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from delayedq.queue.channels import QueueChannels
+    from delayedq.limits.of_queues import QueueChannels
+    from delayedq.limits.requests import Rules
     from delayedq.queue.filters import Filter
     from delayedq.store.base import Store
-    from delayedq.store.channels.requests import Rules
     from delayedq.store.protocol import Claimed, Settled, Transition
 
 
@@ -120,7 +121,7 @@ class Leases:
             return self._claim(limit, chosen, lease)
         if chosen:
             raise InvalidQueue(f"{self.queue!r} has channels, which take turns: browse it with a filter, poll without.")
-        asked = self.store.claim_channels_at_last(self._rules, limit, lease, consumer())
+        asked = Channels.of(self.store).claim_at_last(self._rules, limit, lease, consumer())
         self.channels_due_in = asked.due_in
         room = limit - len(asked.claimed)  # for what was offered before there were channels
         return [*asked.claimed, *self._claim(room, chosen, lease)] if room else asked.claimed

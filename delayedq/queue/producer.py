@@ -10,8 +10,8 @@ from delayedq.async_versions import async_version
 from delayedq.conf import get_settings
 from delayedq.core.edits import HIGHEST_PRIORITY, LOWEST_PRIORITY
 from delayedq.exceptions import InvalidMessage, InvalidQueue
+from delayedq.limits.of_queues import QueueChannels
 from delayedq.queue.address import REPLY, QueueAddress, declare
-from delayedq.queue.channels import QueueChannels
 from delayedq.queue.filters import Filter
 from delayedq.queue.leases import History, Leases, check_duration
 from delayedq.queue.serializers import JSON
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime, timedelta
 
-    from delayedq.core.limit import Limit
+    from delayedq.limits.rules import Limit
     from delayedq.queue.serializers import Serializer
     from delayedq.store.protocol import Conflict, Offer, OfferOutcome
 

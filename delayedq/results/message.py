@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from datetime import timedelta
 
-    from delayedq.core.steps import Progress
+    from delayedq.core.progress import Progress
     from delayedq.store.base import Store
 
     AnyResult = TaskResult[..., Any]

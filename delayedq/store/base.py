@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from contextlib import suppress
 from copy import copy
 from functools import partial
@@ -16,14 +16,9 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from django.db import transaction
 
 from delayedq.store.bare_queues import BareQueues
-from delayedq.store.channels.offers import as_stored, line_up_offered, told_of, with_channels
-from delayedq.store.channels.places_held import hold_longer, let_go
-from delayedq.store.channels.sizes import offer_sized
-from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import BUSY_PAUSE
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.flows import members_sql
-from delayedq.store.flows.ending import end_members, in_flows
+from delayedq.store.feature import FEATURES, concerned
 from delayedq.store.offers import check, check_key, check_time, in_lock_order, may_be_due_soon, waves
 from delayedq.store.protocol import (
     ClaimRequest,
@@ -38,19 +33,19 @@ from delayedq.store.protocol import (
     Settled,
     SettledAndClaimed,
 )
-from delayedq.store.steps import forget_replaced, replaced_failures
-from delayedq.store.sweeps import note_results, with_retention
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
-    from delayedq.store.channels.requests import ChannelClaim, ChannelRequest, Events
+    from django.db.models import QuerySet
+
+    from delayedq.models import Message
     from delayedq.store.database import Database, Listener
+    from delayedq.store.feature import Taken
     from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offer, Transition
 
-# Offers: one message, or many in one transaction, whose keys every batch locks in the same order.
-
+type LeaseId = tuple[int, int]
 
 #: At most this many messages go into one statement; `enqueue_bulk` holds this many in memory.
 CHUNK = 10_000
@@ -65,18 +60,80 @@ def chunks(offers: Sequence[Offer]) -> Iterator[tuple[int, ...]]:
     return batched(positions if len(offers) <= CHUNK else in_lock_order(offers, positions), CHUNK)
 
 
-class Offering(ABC):
-    database: Database
+# Wake-ups for those who wait for the end of messages, and for workers whose message has ended.
+#
+# Nobody pays for them while nobody waits: who waits says so, and workers that hear it tell of ends for a while.
+# Whatever is not told is found by asking the table: this saves time, and nothing depends on it.
+
+
+#: Workers tell of ends for this many seconds after they heard that somebody waits; who waits says so twice as often.
+TOLD_FOR = 10.0
+
+ASK_EVERY = TOLD_FOR / 2
+
+
+class EndNotices:
+    """What a database without notifications does: nothing. Who waits there polls."""
+
+    def end_listener(self) -> Listener | None:
+        """A new listener that hears of ends; the caller closes it. None: the database tells of none."""
+        return None
+
+    def ask_for_ends(self) -> None:
+        """Say that somebody waits. Raises django.db.Error."""
+
+    def somebody_waits(self) -> None:
+        """A worker heard that somebody waits."""
+
+    def tell_stopped_after_commit(self) -> None:
+        """Have workers look which of their running messages have ended, after the commit of the caller."""
+
+    def tell_ends(self) -> None:
+        """A worker has ended messages: tell who waits, if somebody does. Raises django.db.Error."""
+
+
+class Store(BareQueues, EndNotices):
+    """A database that holds the queue. One object per database alias; threads share it, connections are theirs.
+
+    Every verb may raise django.db.Error.
+    """
+
+    can_notify: ClassVar[bool] = False
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.alias = database.alias
+        #: From when on there may be renewals beside locked rows to delete, by `time.monotonic()`; infinity: there are
+        #: none. In a list, which all moments of this store share.
+        self._sweep_at = [float("inf")]
+
+    def at(self, moment: datetime | None) -> Self:
+        """The same store, which judges what is due and leased at this moment; None: by the database's clock."""
+        if moment is None and self.database.moment is None:
+            return self
+        bound = copy(self)
+        bound.database = self.database.at(moment)
+        return bound
+
+    def now(self) -> datetime:
+        """The moment at which this store judges what is due and leased."""
+        return self.database.now()
+
+    def flaws(self, *, connect: bool) -> list[Flaw]:  # noqa: ARG002
+        """What is wrong with the settings of this database; `connect`: also what only the database knows."""
+        return []
+
+    # Offers: one message, or many in one transaction, whose keys every batch locks in the same order.
 
     @retry_on_deadlock
     def offer(self, offer: Offer, on_conflict: OnConflict = OnConflict.REPLACE) -> Offered:
         """Store one message in one statement, within the caller's transaction if there is one.
 
-        One with a channel takes more, in one transaction: on PostgreSQL one more.
+        One of which a feature takes part takes more, in one transaction.
 
         Raises InvalidMessage for what can't be stored.
         """
-        if offer.channel is not None:
+        if not offer.is_plain:
             return self._offer_all([offer], on_conflict)[0]
         check(offer)
         offered = self._named(offer, self._offer_one(offer, on_conflict))
@@ -103,9 +160,7 @@ class Offering(ABC):
         with self.database.atomic():
             for positions in chunks(offers):
                 chunk = [offers[position] for position in positions]
-                store = partial(self._offer_lined_up, on_conflict=on_conflict, checked=checked)
-                sized = any(offer.sizes for offer in chunk)
-                outcomes = offer_sized(self.database, chunk, on_conflict, store) if sized else store(chunk)
+                outcomes = self._offer_with_features(chunk, on_conflict, checked=checked)
                 offered.update(zip(positions, outcomes, strict=True))
                 stored = zip(chunk, outcomes, strict=True)
                 self.notify_after_commit(
@@ -113,15 +168,18 @@ class Offering(ABC):
                 )
         return [offered[position] for position in range(len(offers))]
 
-    def _offer_lined_up(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool) -> list[Offered]:
-        """Those with a channel get their places in it."""
-        stored = [as_stored(offer) for offer in offers]
-        if not checked:
-            for offer in stored:
-                check(offer)
-        outcomes = self._offer_chunk(stored, on_conflict)
-        line_up_offered(self, offers, outcomes)  # type: ignore[arg-type]  # this is the store
-        return outcomes
+    def _offer_with_features(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool) -> list[Offered]:
+        """Each feature stores what the next ones leave of the offers, if one of these is not plain."""
+        store = partial(self._offer_checked, on_conflict=on_conflict, checked=checked)
+        if not all(offer.is_plain for offer in offers):
+            for feature in FEATURES:
+                store = partial(feature.offer, self, on_conflict=on_conflict, store_all=store)
+        return store(offers)
+
+    def _offer_checked(self, offers: Sequence[Offer], on_conflict: OnConflict, *, checked: bool) -> list[Offered]:
+        for offer in () if checked else offers:
+            check(offer)
+        return self._offer_chunk(offers, on_conflict)
 
     def _offer_chunk(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
         outcomes: list[Offered | None] = [None] * len(offers)
@@ -134,14 +192,6 @@ class Offering(ABC):
                 known = one.id is not None
                 outcomes[position] = one if known else Offered(OfferOutcome.IGNORED, ids.get((offer.kind, offer.key)))
         return outcomes  # type: ignore[return-value]  # every position is in a wave
-
-    @retry_on_deadlock
-    def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
-        """`offer_many` of messages without keys, and store that they are members of this step of a flow."""
-        with self.database.atomic():
-            offered = self._offer_all(offers, OnConflict.REPLACE, checked=checked)
-            ids = [one.id for one in offered if one.id is not None]
-            members_sql.store(self.database, ids, [step] * len(ids))
 
     @retry_on_deadlock
     def offer_each(self, given: Sequence[tuple[Offer, OnConflict]]) -> list[Offered]:
@@ -189,168 +239,6 @@ class Offering(ABC):
     @abstractmethod
     def _offer_wave(self, offers: Sequence[Offer], on_conflict: OnConflict) -> list[Offered]:
         """No key occurs twice in them."""
-
-    @abstractmethod
-    def notify_after_commit(self, times: Collection[datetime | None] = (None,)) -> None:
-        """Wake the workers after commit, if what is due at these times (None: now) is due before their next scan."""
-
-
-# Renewing and releasing leases, also of messages whose rows somebody's open transaction has locked.
-#
-# A renewal never waits for a row. The lease of a row that is locked is written beside it, into `LockedRenewal`, and
-# every claim of an expired lease looks there. That holds only if the renewal was committed before the lease ran out: a
-# claim that takes place later finds it then, as it reads its clock before it looks. What came too late is taken back.
-
-
-type LeaseId = tuple[int, int]
-
-
-class Renewals(ABC):
-    database: Database
-
-    def __init__(self) -> None:
-        #: From when on there may be renewals beside locked rows to delete, by `time.monotonic()`; infinity: there are
-        #: none. In a list, which all moments of this store share.
-        self._sweep_at = [float("inf")]
-
-    @retry_on_deadlock
-    def renew(self, held: Sequence[LeaseId], lease: timedelta) -> Renewed:
-        """Extend the leases of (id, token) pairs, never shortening one.
-
-        It waits for no lock of a row. Raises django.db.Error.
-        """
-        began = time.monotonic()
-        skipped = self._renew(held, lease)
-        self._sweep(began)
-        left = {pair: seconds for pair, seconds in skipped.items() if seconds is not None}
-        kept = self._renew_locked(left, lease, began) if left else set()
-        lost = frozenset(skipped.keys() - left.keys())
-        if lost:
-            hold_longer(self, lost, lease)  # type: ignore[arg-type]  # this is the store
-        return Renewed(lost, frozenset(left.keys() - kept))
-
-    @retry_on_deadlock
-    def release(self, held: Collection[LeaseId]) -> Released:
-        """Give back messages (id, token) that were never started, without charge: they are due again at once.
-
-        It waits for no lock of a row: what is locked is in the answer's `busy`. Raises django.db.Error.
-        """
-        skipped = self._release(held) if held else {}
-        busy = frozenset(pair for pair, is_held in skipped.items() if is_held)
-        if lost := skipped.keys() - busy:
-            let_go(self, lost)  # type: ignore[arg-type]  # this is the store
-        return Released(frozenset(skipped) - busy, busy)
-
-    @abstractmethod
-    def _release(self, held: Collection[LeaseId]) -> dict[LeaseId, bool]:
-        """Those of these pairs that were not released, and whether they still hold their message."""
-
-    def _renew_locked(self, left: dict[LeaseId, float], lease: timedelta, began: float) -> set[LeaseId]:
-        """Those of these pairs whose leases were renewed beside their locked rows; `left` says how long they held."""
-        alive = sorted(pair for pair, seconds in left.items() if seconds > 0)
-        if not alive or self.database.in_transaction:  # before its commit, nobody would see it
-            return set()
-        if self._sweep_at[0] == float("inf"):
-            self.sweep()  # what another process has left
-        self._keep_locked(alive, lease)
-        took = time.monotonic() - began
-        self._sweep_at[0] = began + took + lease.total_seconds()
-        if late := [pair for pair in alive if left[pair] <= took]:
-            self._forget_locked(late)
-        return set(alive).difference(late)
-
-    def _sweep(self, moment: float) -> None:
-        if moment >= self._sweep_at[0]:
-            self._sweep_at[0] = float("inf")
-            self.sweep()
-
-    def sweep(self) -> None:
-        """Delete what has run out beside the rows, whoever wrote it: also what a process left that was killed.
-
-        Lease keepers do so from time to time. Raises django.db.Error.
-        """
-        self._forget_expired()
-
-    @abstractmethod
-    def _renew(self, held: Sequence[LeaseId], lease: timedelta) -> dict[LeaseId, float | None]:
-        """Renew those whose rows nobody has locked. Of the others: the seconds that are left; None if it is lost."""
-
-    @abstractmethod
-    def _keep_locked(self, held: Collection[LeaseId], lease: timedelta) -> None:
-        """Write these leases beside the rows."""
-
-    @abstractmethod
-    def _forget_locked(self, held: Collection[LeaseId]) -> None:
-        """Undo that."""
-
-    @abstractmethod
-    def _forget_expired(self) -> None:
-        """Delete what has run out there."""
-
-
-# Wake-ups for those who wait for the end of messages, and for workers whose message has ended.
-#
-# Nobody pays for them while nobody waits: who waits says so, and workers that hear it tell of ends for a while.
-# Whatever is not told is found by asking the table: this saves time, and nothing depends on it.
-
-
-#: Workers tell of ends for this many seconds after they heard that somebody waits; who waits says so twice as often.
-TOLD_FOR = 10.0
-
-ASK_EVERY = TOLD_FOR / 2
-
-
-class EndNotices:
-    """What a database without notifications does: nothing. Who waits there polls."""
-
-    def end_listener(self) -> Listener | None:
-        """A new listener that hears of ends; the caller closes it. None: the database tells of none."""
-        return None
-
-    def ask_for_ends(self) -> None:
-        """Say that somebody waits. Raises django.db.Error."""
-
-    def somebody_waits(self) -> None:
-        """A worker heard that somebody waits."""
-
-    def tell_stopped_after_commit(self) -> None:
-        """Have workers look which of their running messages have ended, after the commit of the caller."""
-
-    def tell_ends(self) -> None:
-        """A worker has ended messages: tell who waits, if somebody does. Raises django.db.Error."""
-
-
-# Base
-
-
-class Store(Offering, Renewals, BareQueues, Channels, EndNotices):
-    """A database that holds the queue. One object per database alias; threads share it, connections are theirs.
-
-    Every verb may raise django.db.Error.
-    """
-
-    can_notify: ClassVar[bool] = False
-
-    def __init__(self, database: Database) -> None:
-        super().__init__()
-        self.database = database
-        self.alias = database.alias
-
-    def at(self, moment: datetime | None) -> Self:
-        """The same store, which judges what is due and leased at this moment; None: by the database's clock."""
-        if moment is None and self.database.moment is None:
-            return self
-        bound = copy(self)
-        bound.database = self.database.at(moment)
-        return bound
-
-    def now(self) -> datetime:
-        """The moment at which this store judges what is due and leased."""
-        return self.database.now()
-
-    def flaws(self, *, connect: bool) -> list[Flaw]:  # noqa: ARG002
-        """What is wrong with the settings of this database; `connect`: also what only the database knows."""
-        return []
 
     # Wake-ups
 
@@ -422,6 +310,89 @@ class Store(Offering, Renewals, BareQueues, Channels, EndNotices):
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
         """Lease this one message, due or not; None if it is leased or locked, or it ended or was replaced since."""
 
+    # Renewing and releasing leases, also of messages whose rows somebody's open transaction has locked.
+    #
+    # A renewal never waits for a row. The lease of a row that is locked is written beside it, into `LockedRenewal`, and
+    # every claim of an expired lease looks there. That holds only if the renewal was committed before the lease ran
+    # out: a claim that takes place later finds it then, as it reads its clock before it looks. What came too late is
+    # taken back.
+
+    @retry_on_deadlock
+    def renew(self, held: Sequence[LeaseId], lease: timedelta) -> Renewed:
+        """Extend the leases of (id, token) pairs, never shortening one.
+
+        It waits for no lock of a row. Raises django.db.Error.
+        """
+        began = time.monotonic()
+        skipped = self._renew(held, lease)
+        self._sweep(began)
+        left = {pair: seconds for pair, seconds in skipped.items() if seconds is not None}
+        kept = self._renew_locked(left, lease, began) if left else set()
+        lost = frozenset(skipped.keys() - left.keys())
+        if lost:
+            for feature in FEATURES:
+                feature.lost(self, lost, lease)
+        return Renewed(lost, frozenset(left.keys() - kept))
+
+    @retry_on_deadlock
+    def release(self, held: Collection[LeaseId]) -> Released:
+        """Give back messages (id, token) that were never started, without charge: they are due again at once.
+
+        It waits for no lock of a row: what is locked is in the answer's `busy`. Raises django.db.Error.
+        """
+        skipped = self._release(held) if held else {}
+        busy = frozenset(pair for pair, is_held in skipped.items() if is_held)
+        if lost := skipped.keys() - busy:
+            for feature in FEATURES:
+                feature.released(self, lost)
+        return Released(frozenset(skipped) - busy, busy)
+
+    @abstractmethod
+    def _release(self, held: Collection[LeaseId]) -> dict[LeaseId, bool]:
+        """Those of these pairs that were not released, and whether they still hold their message."""
+
+    def _renew_locked(self, left: dict[LeaseId, float], lease: timedelta, began: float) -> set[LeaseId]:
+        """Those of these pairs whose leases were renewed beside their locked rows; `left` says how long they held."""
+        alive = sorted(pair for pair, seconds in left.items() if seconds > 0)
+        if not alive or self.database.in_transaction:  # before its commit, nobody would see it
+            return set()
+        if self._sweep_at[0] == float("inf"):
+            self.sweep()  # what another process has left
+        self._keep_locked(alive, lease)
+        took = time.monotonic() - began
+        self._sweep_at[0] = began + took + lease.total_seconds()
+        if late := [pair for pair in alive if left[pair] <= took]:
+            self._forget_locked(late)
+        return set(alive).difference(late)
+
+    def _sweep(self, moment: float) -> None:
+        if moment >= self._sweep_at[0]:
+            self._sweep_at[0] = float("inf")
+            self.sweep()
+
+    def sweep(self) -> None:
+        """Delete what has run out beside the rows, whoever wrote it: also what a process left that was killed.
+
+        Lease keepers do so from time to time. Raises django.db.Error.
+        """
+        self._forget_expired()
+
+    @abstractmethod
+    def _renew(self, held: Sequence[LeaseId], lease: timedelta) -> dict[LeaseId, float | None]:
+        """Renew those whose rows nobody has locked. Of the others: the seconds that are left; None if it is lost."""
+
+    @abstractmethod
+    def _keep_locked(self, held: Collection[LeaseId], lease: timedelta) -> None:
+        """Write these leases beside the rows."""
+
+    @abstractmethod
+    def _forget_locked(self, held: Collection[LeaseId]) -> None:
+        """Undo that."""
+
+    @abstractmethod
+    def _forget_expired(self) -> None:
+        """Delete what has run out there."""
+
     # Settling
 
     @retry_on_deadlock
@@ -455,32 +426,13 @@ class Store(Offering, Renewals, BareQueues, Channels, EndNotices):
         if not transitions:
             return Settled()
         with self.database.atomic(savepoint=False):
-            settled = self._settle(transitions, worker)
-            if limited := with_channels(transitions):
-                self.tell(told_of(limited, settled))
+            settled = self.carry_out(transitions, worker)
+            for feature, concerning in concerned(transitions):
+                feature.told(self, concerning, settled)
             return settled
 
-    @retry_on_deadlock
-    def settle_and_claim_channels(
-        self, transitions: Sequence[Transition], worker: str, request: ChannelRequest
-    ) -> tuple[Settled, ChannelClaim]:
-        """`settle`, then `claim_channels`, in one transaction: it hears at once what the settlement tells."""
-        if not (limited := with_channels(transitions)):
-            return self.settle(transitions, worker), self.claim_channels(
-                *request[:5], expired=request.expired, tell_unknown=request.tell_unknown
-            )
-        with self.database.atomic():
-            settled, moment, told = self._settle_and_lock(transitions, limited, request)
-            return settled, self._claim_channels(request, moment, told)
-
-    def _settle_and_lock(
-        self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
-    ) -> tuple[Settled, datetime | None, Events]:
-        """`_settle`, then `lock_channels`; and what is to be said of those with a channel (`limited`)."""
-        settled = self._settle(transitions, request.worker)
-        return settled, self.lock_channels(), told_of(limited, settled)
-
-    def _settle(self, transitions: Sequence[Transition], worker: str) -> Settled:
+    def carry_out(self, transitions: Sequence[Transition], worker: str) -> Settled:
+        """`settle`, within a transaction, and without what features say at its end (`Feature.told`)."""
         ended: set[int] = set()
         if finishes := _of(Finish, transitions):
             ended |= self._finish(finishes)
@@ -488,26 +440,21 @@ class Store(Offering, Renewals, BareQueues, Channels, EndNotices):
             ended |= self._give_back(returns)
         if discards := _of(Discard, transitions):
             ended |= self._discard([discard.claimed for discard in discards])
-        return self._settled(transitions, ended, worker)
+        return self.followed(transitions, ended, worker)
 
-    def _settled(self, transitions: Sequence[Transition], ended: set[int], worker: str) -> Settled:
-        """What follows when these (`ended`) were carried out."""
+    def followed(self, transitions: Sequence[Transition], ended: set[int], worker: str) -> Settled:
+        """What follows when those of the transitions whose ids are `ended` were carried out, in their transaction."""
         settled = self._settle_rest([t for t in transitions if t.claimed.id not in ended], worker)
-        if followed := with_follow_ups(transitions):
-            self._offer_follow_ups(followed, settled)
-        if failed := replaced_failures(transitions):
-            forget_replaced(self, {one.claimed.id: one.claimed.generation for one in failed if one.claimed.id in ended})
-        if expiring := with_retention(transitions):
-            note_results(self, expiring, settled)
-        if moved := [one.claimed.id for one in with_channels(transitions) if one.claimed.id in settled.superseded]:
-            self.tell_freed(moved)
-        if members := in_flows(transitions):
-            settled = settled._replace(offered=end_members(self, members, settled))
+        if offering := with_follow_ups(transitions):
+            self._offer_follow_ups(offering, settled)
+        for feature, concerning in concerned(transitions):
+            if feature.settled(self, concerning, settled):
+                settled = settled._replace(offered=True)
         return settled
 
     def _offer_follow_ups(self, followed: Sequence[Finish | GiveBack], answer: Settled) -> None:
         """Within the transaction that settles them: what follows those that were carried out."""
-        untouched = answer.lost | answer.busy | answer.superseded
+        untouched = answer.untouched
         offers = [offer for one in followed if one.claimed.id not in untouched for offer in one.follow_ups]
         if offers:
             self.offer_many(offers)
@@ -595,6 +542,22 @@ class Store(Offering, Renewals, BareQueues, Channels, EndNotices):
     @abstractmethod
     def _drop_all(self, queue: str) -> int:
         """End the live messages of the queue as cancelled; returns how many there were."""
+
+    def take_away(self, taken: Sequence[Taken], *, waits: bool = False) -> None:
+        """Tell the features what is to be ended, or to wait again, while its attempt may run on."""
+        if taken:
+            for feature in FEATURES:
+                feature.taken(self, taken, waits=waits)
+
+    def take_away_all(self, messages: QuerySet[Message]) -> None:
+        """The same of all messages of a query."""
+        for feature in FEATURES:
+            feature.taken_of(self, messages)
+
+    def tell_released(self, attempts: Collection[LeaseId]) -> None:
+        """Tell the features which attempts were released: their messages wait again."""
+        for feature in FEATURES:
+            feature.released(self, attempts, [id_ for id_, _ in attempts])
 
     @abstractmethod
     def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:

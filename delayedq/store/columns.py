@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.core.limit import BOUNDARY, LIMITED, METADATA_KEY
+from delayedq.limits.rules import BOUNDARY, LIMITED, METADATA_KEY
 from delayedq.store.protocol import Claimed
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ HISTORY = (
 
 
 def given_priority(priority: str = "priority") -> str:
-    """The priority that a live message was given, whether it has a channel or not (`core.channels`)."""
+    """The priority that a live message was given, whether it has a channel or not (`limits.rules`)."""
     return f"CASE WHEN {priority} < {BOUNDARY} THEN {priority} + {LIMITED} ELSE {priority} END"
 
 

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from delayedq.core.instants import instant
-from delayedq.core.limit import METADATA_KEY
+from delayedq.limits.rules import METADATA_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -98,14 +98,6 @@ WHERE scheduled_at < {end} AND (lease_token IS NULL OR leased_until <= {start} A
 GROUP BY bucket ORDER BY bucket
 """
 
-# By their places, which know of no other lease than their own.
-WAITING_IN_CHANNELS = """
-SELECT group_id, channel_id, CASE WHEN due_at < {start} THEN -1 ELSE {place_due_in} END AS bucket, count(*)
-FROM {places}
-WHERE lease_token = 0 AND due_at < {end}
-GROUP BY group_id, channel_id, bucket
-"""
-
 #: Of one task, or of one queue.
 ONLY = {"kind": "AND message.kind = %(kind)s", "queue": "AND message.queue = %(queue)s"}
 
@@ -119,7 +111,6 @@ def in_words(template: str, dialect: Dialect, only: Iterable[str] = ()) -> str:
         ),
         dead_then=dialect.dead,
         live=dialect.sliced.format(table="delayedq_message", column="id", type="bigint"),
-        places=dialect.sliced.format(table="delayedq_channelmessage", column="message_id", type="bigint"),
         start=dialect.moment.format("start"),
         end=dialect.moment.format("end"),
         limited=f"message.metadata LIKE '%%\"{METADATA_KEY}\"%%'",
@@ -174,15 +165,6 @@ class Durations(NamedTuple):
     slowest: float | None
 
 
-class WaitingInChannel(NamedTuple):
-    """How many messages of a channel fall due in a bucket, by the ids of the channel and its group."""
-
-    group: int
-    channel: int
-    bucket: int
-    number: int
-
-
 class FiguresStore:
     """Of one database. A sample is of `finished_at`, in microseconds since the epoch, or of ids."""
 
@@ -195,7 +177,7 @@ class FiguresStore:
         return type(self)(self._database, only)
 
     def ended(self, grid: Grid, times: Sample) -> list[EndedCount]:
-        return [EndedCount(*row) for row in self._rows(ENDED, grid, self._instants(times))]
+        return [EndedCount(*row) for row in self.rows(ENDED, grid, self._instants(times))]
 
     def durations(self, times: Sample, limit: int, *, by_queue: bool) -> list[Durations]:
         """By task, or by queue: those of which most ended, at most `limit`."""
@@ -204,29 +186,26 @@ class FiguresStore:
 
     def came_and_ended(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many of the same messages were created in each bucket."""
-        return dict(self._rows(CREATED_ENDED, grid, self._instants(times)))
+        return dict(self.rows(CREATED_ENDED, grid, self._instants(times)))
 
     def dead(self, grid: Grid, times: Sample) -> dict[int, int]:
         """How many dead letters, by bucket: from their own index, which MySQL does not have."""
-        return dict(self._rows(DEAD, grid, self._instants(times)))
+        return dict(self.rows(DEAD, grid, self._instants(times)))
 
     def created(self, grid: Grid, ids: Sample) -> dict[int, int]:
         """How many live messages with these ids were created, by bucket."""
-        return dict(self._rows(CREATED_LIVE, grid, ids.slices))
+        return dict(self.rows(CREATED_LIVE, grid, ids.slices))
 
     def falling_due(self, grid: Grid, ids: Sample) -> dict[int, int]:
         """How many live messages with these ids fall due, by bucket; -1 has what is overdue."""
-        return dict(self._rows(FALLING_DUE, grid, ids.slices))
-
-    def waiting_in_channels(self, grid: Grid, ids: Sample) -> list[WaitingInChannel]:
-        """How many messages with these ids wait in each channel and fall due, by bucket; -1 has what is overdue."""
-        return [WaitingInChannel(*row) for row in self._rows(WAITING_IN_CHANNELS, grid, ids.slices)]
+        return dict(self.rows(FALLING_DUE, grid, ids.slices))
 
     def _instants(self, times: Sample) -> list[list[str]]:
         stored = self._database.dialect.stored
         return [[str(stored(instant(end))) for end in part] for part in times.slices]
 
-    def _rows(self, template: str, grid: Grid, slices: Any) -> list[Any]:
+    def rows(self, template: str, grid: Grid, slices: Any) -> list[Any]:
+        """Those of one such statement, which counts by the buckets of the grid."""
         stored = self._database.dialect.stored
         return self._counted(template, slices, start=stored(grid.start), end=stored(grid.end), width=grid.width)
 

@@ -20,11 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from delayedq.core.errors import last_error
 from delayedq.store import figures
-from delayedq.store.channels.offers import line_up_again
 from delayedq.store.database import retry_on_deadlock
+from delayedq.store.feature import FEATURES, tell_revived
 from delayedq.store.figures import ErrorGroupStore, FiguresStore
-from delayedq.store.flows.ending import live_again
-from delayedq.store.steps import begin_generations
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -235,7 +233,8 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             moved = self._move(moves)
-            line_up_again(self._store, moved)
+            for feature in FEATURES:
+                feature.moved(self._store, moved)
         return moved
 
     @abstractmethod
@@ -284,10 +283,7 @@ class OperatorStore(ABC):
         """
         with self.database.atomic():
             revived = self._revive(revivals, outcome)
-            of_flows = line_up_again(self._store, revived)
-            begin_generations(self._store, revived)
-            if of_flows:
-                live_again(self._store, of_flows)
+            tell_revived(self._store, revived)
         return revived
 
     @abstractmethod

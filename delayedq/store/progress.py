@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delayedq.core.steps import Progress
+from delayedq.core.progress import Progress
 from delayedq.store.sweeps import PAGE, Swept, forget_gone
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from delayedq.core.errors import LastError
-    from delayedq.core.limit import Size
+    from delayedq.limits.rules import Size
 
 
 #: Stands between the name of a bare queue and the type of its payloads; the queue of a task has none. Workers leave
@@ -93,6 +93,11 @@ class Offer(NamedTuple):
     channel: str | None = None
     #: How many messages its limits allow; () : any number.
     sizes: tuple[Size, ...] = ()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether no feature takes part in storing it (`store.feature`)."""
+        return self.channel is None and not self.sizes
 
 
 class Offered(NamedTuple):
@@ -232,6 +237,11 @@ class Settled(NamedTuple):
     superseded: frozenset[int] = frozenset()
     busy: frozenset[int] = frozenset()
     offered: bool = False
+
+    @property
+    def untouched(self) -> frozenset[int]:
+        """The ids of those whose transitions were not carried out as they are."""
+        return self.lost | self.busy | self.superseded
 
     def with_(self, other: Settled) -> Settled:
         """Both together."""

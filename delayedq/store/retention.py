@@ -1,4 +1,4 @@
-"""Keep from pruning what is still needed after RETENTION: the messages of flows that have not ended, and more.
+"""Keep from pruning what is still needed after RETENTION: what features need, and what apps have registered.
 
 An app that moves history registers here from when on it does not need it any more. Its query becomes a part of the
 statement that deletes: nothing can change between asking and deleting.
@@ -11,13 +11,11 @@ from operator import and_
 from typing import TYPE_CHECKING, Any
 
 from django.db import router
-from django.db.models import Exists, OuterRef, Q, Subquery, Value
+from django.db.models import Q, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from delayedq.core.bounds import EARLIEST
-from delayedq.core.flows import FlowState
-from delayedq.core.metadata import FLOW
-from delayedq.store.flows import members_sql
+from delayedq.store.feature import FEATURES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -49,7 +47,7 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
 
     condition: that of one query in the SQL of the database, with `{needed}` for the subselect.
     """
-    sql = members_sql.UNNEEDED if _are_flows_open(alias) else ""
+    sql = "".join(feature.unneeded(alias) for feature in FEATURES)
     parameters: dict[str, Any] = {}
     for query in _needed(alias):
         subselect, values = query.query.get_compiler(using=alias).as_sql()
@@ -60,29 +58,10 @@ def unneeded(alias: str, condition: str) -> tuple[str, dict[str, Any]]:
     return sql, parameters
 
 
-def _are_flows_open(alias: str) -> bool:
-    from delayedq.models import Flow  # it is registered before the models are loaded
-
-    return Flow.objects.using(alias).filter(ended_at=None).exists()
-
-
-def of_open_flows(alias: str) -> Q:
-    """The condition of the rows of `FinishedMessage` that are those of flows which have not ended."""
-    return _of_flows(alias, Q(ended_at=None))
-
-
-def of_flows_to_retry(alias: str) -> Q:
-    """The same for flows that have not succeeded, now or in the end: they may still read results."""
-    return _of_flows(alias, ~Q(outcome=FlowState.SUCCEEDED))
-
-
-def _of_flows(alias: str, condition: Q) -> Q:
-    from delayedq.models import Flow, FlowMember, FlowStep
-
-    flows = Flow.objects.using(alias).filter(condition).values("id")
-    steps = FlowStep.objects.using(alias).filter(flow_id__in=flows).values("id")
-    members = FlowMember.objects.using(alias).filter(message_id=OuterRef("id"), step_id__in=steps)
-    return Q(metadata__contains=f'"{FLOW}":') & Q(Exists(members))
+def needed_by_features(alias: str) -> list[Q]:
+    """The rows of `FinishedMessage` that features need, whoever deletes."""
+    found = (feature.needed_history(alias) for feature in FEATURES)
+    return [one for one in found if one is not None]
 
 
 def unneeded_condition(alias: str) -> Q | None:

@@ -1,27 +1,20 @@
-"""Return values that go before their history: noted where their message ends, removed when their time is over."""
+"""Sweeps: what outlives its messages is looked at page by page, so that no statement is long, however much there is."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db.models import Exists, OuterRef, Q
-
-from delayedq.store.protocol import Finish
-from delayedq.store.retention import of_flows_to_retry, unneeded_condition
+from django.db.models import Exists, OuterRef
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import Callable
+    from datetime import timedelta
 
     from django.db.models import QuerySet
 
     from delayedq.store.base import Store
-    from delayedq.store.protocol import Settled, Transition
 
     Sweep = Callable[[Store, Any], "Swept"]
-
-# Rows that outlive their messages: looked at page by page, so that no statement is long, however many there are.
-
 
 #: Rows that one page reads.
 PAGE = 1_000
@@ -34,7 +27,7 @@ class Swept(NamedTuple):
     reached: Any
 
 
-#: What apps have registered, in that order.
+#: What features and apps have registered, in that order.
 _SWEEPS: list[Sweep] = []
 
 
@@ -51,7 +44,8 @@ def register_sweep(sweep: Sweep) -> None:
         _SWEEPS.append(sweep)
 
 
-def sweeps_of_apps() -> tuple[Sweep, ...]:
+def sweeps() -> tuple[Sweep, ...]:
+    """All that are registered, in that order."""
     return tuple(_SWEEPS)
 
 
@@ -77,54 +71,3 @@ def forget_gone(
     live, ended = (each.filter(id=OuterRef("message_id")) for each in messages)
     removed = rows.filter(~Exists(live), ~Exists(ended), pk__in=gone).delete()[0] if gone else 0
     return Swept(removed, page[-1][0] if len(page) == limit else None)
-
-
-# Expiring
-
-
-def with_retention(transitions: Sequence[Transition]) -> list[Finish]:
-    """Those that end messages whose return value goes before their history."""
-    return [one for one in transitions if isinstance(one, Finish) and one.result_retention is not None and one.result]
-
-
-def note_results(store: Store, finishes: Sequence[Finish], settled: Settled) -> None:
-    """Within the transaction that settles them: until when their return values are kept."""
-    from delayedq.models import ExpiringResult  # stores are imported before the models are loaded
-
-    untouched = settled.lost | settled.busy | settled.superseded
-    now = store.now()
-    rows = [
-        ExpiringResult(message_id=one.claimed.id, expires_at=now + one.result_retention)
-        for one in sorted(finishes, key=lambda finish: finish.claimed.id)
-        if one.claimed.id not in untouched and one.result_retention is not None
-    ]
-    ExpiringResult.objects.using(store.alias).bulk_create(rows, batch_size=PAGE, ignore_conflicts=True)
-
-
-def expire_results(store: Store, after: tuple[datetime, int] | None = None, limit: int = PAGE) -> Swept:
-    """Remove return values whose time is over; the next look goes on `after` what this one has reached.
-
-    Those that an open batch of the archive compares, and those that flows may still read, stay for a later
-    look: those of flows that have not succeeded, whose retry goes on with them. What another transaction has locked
-    stays too. Raises django.db.Error.
-    """
-    from delayedq.models import ExpiringResult, FinishedMessage
-
-    rows = ExpiringResult.objects.using(store.alias)
-    expired = rows.filter(expires_at__lte=store.now()).order_by("expires_at", "message_id")
-    if after is not None:
-        expired = expired.filter(Q(expires_at__gt=after[0]) | Q(expires_at=after[0], message_id__gt=after[1]))
-    page = list(expired.values_list("expires_at", "message_id")[:limit])
-    if not page:
-        return Swept(0, None)
-    ids = [id_ for _, id_ in page]
-    with store.database.atomic():
-        history = FinishedMessage.objects.using(store.alias).filter(id__in=ids, result__isnull=False)
-        removable = history.exclude(of_flows_to_retry(store.alias))
-        keep = unneeded_condition(store.alias)
-        removable = removable if keep is None else removable.filter(keep)
-        found = list(store.database.unlocked(removable).values_list("id", flat=True))
-        removed = history.filter(id__in=found).update(result=None)
-        kept = set(history.values_list("id", flat=True))
-        rows.filter(message_id__in=[id_ for id_ in ids if id_ not in kept]).delete()
-    return Swept(removed, page[-1] if len(page) == limit else None)

@@ -11,7 +11,7 @@ from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, D
 from delayedq.compat import Task as DjangoTask
 from delayedq.core.other_names import PARTS, VERBS, NoOperators, no_attribute
 from delayedq.core.signatures import parameter_names
-from delayedq.store.flows.results import dump_step
+from delayedq.flows.step_results import dump_step
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # A call of a task that is not enqueued yet: a part of a flow.
 
 
-#: What stands in a payload for the result of a step, which is known only when its flow is stored; see `store.flows`.
+#: What stands in a payload for the result of a step, which is known when its flow is stored: `flows.step_results`.
 _REFERENCE = '"$":"step"'
 
 
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
 
     from delayedq.core.backoff import Backoff
     from delayedq.core.errors import ErrorChoice
-    from delayedq.core.limit import Limit
-    from delayedq.tasks.channels import ChannelOption
+    from delayedq.limits.declared import ChannelOption
+    from delayedq.limits.rules import Limit
 
     AnyTask = DjangoTask[..., Any]
 else:
@@ -134,7 +134,7 @@ class BaseTask(AnyTask):
         `manage.py delayedq check-pending` can tell whether this version knows the recorded steps of waiting messages.
         None: any steps.
 
-    channel, limit: see `delayedq.tasks.channels`.
+    channel, limit: see `delayedq.limits.declared`.
     aliases: paths that the task had before it was moved or renamed: messages that were stored under one of them run.
         Keys are unique per stored path, so a new message does not replace one of an old path.
 

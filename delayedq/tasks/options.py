@@ -23,11 +23,11 @@ from delayedq.core.metadata import PREFIX
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dumps
 from delayedq.core.signatures import check_fit, parameter_names, takes_any_name
-from delayedq.core.steps import check_name
 from delayedq.exceptions import NotStorable
+from delayedq.limits.declared import check_limited
+from delayedq.steps.rules import check_name
 from delayedq.store.protocol import BARE
 from delayedq.tasks.base import BaseTask
-from delayedq.tasks.channels import check_limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Never, Unpack, cast, overload
 from delayedq import clock
 from delayedq.async_versions import async_version
 from delayedq.compat import DEFAULT_TASK_BACKEND_ALIAS, DEFAULT_TASK_PRIORITY, DEFAULT_TASK_QUEUE_NAME, InvalidTask
-from delayedq.core.limit import channel_of, shown_priority
 from delayedq.core.metadata import (
     DEADLINE,
     EXPIRES,
@@ -26,13 +25,14 @@ from delayedq.core.metadata import (
 from delayedq.core.other_names import CALLS, OPTIONS, hint
 from delayedq.core.serialization import dump_call, dumps, loads
 from delayedq.core.signatures import parameter_names, signature_of
+from delayedq.flows.step_results import dump_step
 from delayedq.hooks import enqueue_hooks, with_added
+from delayedq.limits.declared import channel_for, lines_up, rules_of, sizes_of
+from delayedq.limits.rules import channel_of, shown_priority
 from delayedq.store.base import CHUNK
-from delayedq.store.flows.results import dump_step
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer
 from delayedq.tasks.base import DEFAULTED, BaseTask, WrittenCall
-from delayedq.tasks.channels import channel_for, lines_up, rules_of, sizes_of
 from delayedq.tasks.current import current_attempt
 from delayedq.tasks.options import (
     DEFAULTS,
@@ -56,9 +56,9 @@ if TYPE_CHECKING:
     from delayedq.compat import TaskResult
     from delayedq.core.backoff import Backoff
     from delayedq.core.errors import ErrorChoice
-    from delayedq.core.limit import Limit
+    from delayedq.limits.declared import ChannelOption
+    from delayedq.limits.rules import Limit
     from delayedq.store.protocol import Conflict
-    from delayedq.tasks.channels import ChannelOption
     from delayedq.tasks.scheduling import AnyCall, Scheduled, Scheduler, StoredOptions
     from delayedq.worker.attempt import Attempt
 

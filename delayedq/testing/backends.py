@@ -13,6 +13,7 @@ from delayedq.backend import OfferingBackend
 from delayedq.compat import TaskResult, TaskResultDoesNotExist, TaskResultStatus
 from delayedq.core.lifecycle import AskedSnooze, Returned
 from delayedq.core.serialization import load_call, loads
+from delayedq.steps.running import RecordsInMemory
 from delayedq.store.offers import check, check_key
 from delayedq.store.protocol import Claimed, OfferOutcome, OnConflict
 from delayedq.tasks.scheduling import Scheduled
@@ -20,7 +21,6 @@ from delayedq.testing.assertions import ScheduledMessage
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, decision, execute, follow_up_of, follow_ups
 from delayedq.worker.shared_leases import SharedLeases
-from delayedq.worker.steps import RecordsInMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

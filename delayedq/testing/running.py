@@ -18,17 +18,18 @@ from delayedq.clock import choose, chosen
 from delayedq.compat import task_backends
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Raised, Returned
-from delayedq.core.limit import is_limited
 from delayedq.core.serialization import load_call
 from delayedq.cron.beat import Beats
 from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import CannotRun, UnknownTask
 from delayedq.flows.sweeping import flow_deadlines, forget_flows, sweep
-from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
+from delayedq.limits.rules import is_limited
+from delayedq.limits.setting import rules_for
 from delayedq.management.backends import all_stores
+from delayedq.results.expiring import expire_results
 from delayedq.store import serving, store_for
 from delayedq.store.protocol import BARE, Lane
-from delayedq.store.sweeps import expire_results
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import (
@@ -293,7 +294,7 @@ class _Runner:
 
     def _claim_channels(self, store: Store, limit: int) -> list[tuple[Store, Claimed]]:
         rules = rules_for(lambda queue: BARE not in queue and (self._queues is None or queue in self._queues))
-        claim = store.claim_channels_at_last(rules, limit, get_settings().LEASE, WORKER)
+        claim = Channels.of(store).claim_at_last(rules, limit, get_settings().LEASE, WORKER)
         if claim.due_in is not None:
             self._channels_due.append(store.now() + timedelta(seconds=claim.due_in))
         return [(store, claimed) for claimed in claim.claimed]

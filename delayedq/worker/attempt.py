@@ -13,31 +13,23 @@ from asgiref.sync import sync_to_async
 
 from delayedq import clock
 from delayedq.core.backoff import as_backoff
-from delayedq.core.limit import channel_of, has_channel_only
-from delayedq.core.metadata import (
-    EXPIRES,
-    PARENT,
-    ROOT,
-    as_given,
-    has_step_only,
-    own,
-    shortest_deadline,
-    stored_duration,
-)
-from delayedq.core.steps import checked
-from delayedq.core.ticks import later
+from delayedq.core.metadata import EXPIRES, PARENT, ROOT, as_given, own, shortest_deadline, stored_duration
+from delayedq.core.progress import checked
+from delayedq.cron.ticks import later
 from delayedq.exceptions import DeadlineExceeded, TaskCancelled, TaskTimeout
+from delayedq.flows.rules import has_step_only
+from delayedq.limits.rules import channel_of, has_channel_only
+from delayedq.steps.running import Steps, StoredRecords, call_of
 from delayedq.worker.reporting import report_now
-from delayedq.worker.steps import Steps, StoredRecords, call_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from delayedq.core.steps import Report
+    from delayedq.core.progress import Report
+    from delayedq.steps.running import Records
     from delayedq.store.protocol import Claimed
     from delayedq.tasks import Task
     from delayedq.worker.shared_leases import SharedLeases
-    from delayedq.worker.steps import Records
 
 
 _is_async = cache(iscoroutinefunction)

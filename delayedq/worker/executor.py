@@ -37,8 +37,8 @@ from delayedq.core.lifecycle import (
 )
 from delayedq.core.metadata import STARTED, own, with_own
 from delayedq.core.serialization import TAG, dumps, load_call
-from delayedq.core.ticks import later
 from delayedq.cron.starting import check_start, must_ask
+from delayedq.cron.ticks import later
 from delayedq.exceptions import (
     ArgumentsMismatch,
     Cancel,
@@ -57,14 +57,14 @@ from delayedq.exceptions import (
     WorkerVanished,
 )
 from delayedq.hooks import Around, attempt_hooks
+from delayedq.limits.offers import as_stored
 from delayedq.masking import error_text
 from delayedq.models import Message
 from delayedq.signals import wanted
+from delayedq.steps.store import has_steps
 from delayedq.store import served_store
-from delayedq.store.channels.offers import as_stored
 from delayedq.store.offers import check
 from delayedq.store.protocol import Finish, GiveBack
-from delayedq.store.steps import has_steps
 from delayedq.tasks import current_attempt, parameters_of
 from delayedq.worker.reporting import write_last
 

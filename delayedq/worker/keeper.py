@@ -23,14 +23,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import Error, connections
 
 from delayedq.conf import get_settings
-from delayedq.flows.sweeping import Sweeping, forget_flows
+from delayedq.flows.sweeping import Sweeping
+from delayedq.limits.sizes import forget_unused
 from delayedq.models import Message
 from delayedq.store import worker_registry
-from delayedq.store.channels.sizes import forget_unused
-from delayedq.store.progress import forget_progress
 from delayedq.store.registry import WorkerCommand, WorkerState
-from delayedq.store.steps import forget_steps
-from delayedq.store.sweeps import Swept, expire_results, sweeps_of_apps
+from delayedq.store.sweeps import Swept, sweeps
 from delayedq.worker.outage import Outage
 from delayedq.worker.releases import Releases
 from delayedq.worker.sessions import keep_no_query_log
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
     from delayedq.store.base import Store
-    from delayedq.store.sweeps import Sweep
     from delayedq.worker.options import Options
     from delayedq.worker.shared_leases import SharedLeases
 
@@ -52,20 +49,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger("delayedq")
 
 
-def _forget_flows(store: Store, after: Any) -> Swept:
-    retention = get_settings().RETENTION
-    return Swept(0, None) if retention is None else forget_flows(store, retention, after)
-
-
-SWEEPS: tuple[Sweep, ...] = (expire_results, _forget_flows, forget_progress, forget_steps)
-
-
 class SweepRounds:
     """Rounds over these rows. Most of them stay: a round that takes long goes on later, and begins nothing anew."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._sweeps = [*SWEEPS, *sweeps_of_apps()]
+        self._sweeps = [*sweeps()]
         self._after: Any = None
 
     def go_on(self, pause_at: float) -> bool:
@@ -78,7 +67,7 @@ class SweepRounds:
             removed += self._next_page().removed
             if self._sweeps and time.monotonic() >= pause_at:
                 return removed > 0
-        self._sweeps = [*SWEEPS, *sweeps_of_apps()]
+        self._sweeps = [*sweeps()]
         return False
 
     def _next_page(self) -> Swept:

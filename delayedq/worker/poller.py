@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING
 
 from django.db import Error, connections
 
-from delayedq.core.limit import is_limited
-from delayedq.store.channels.claims import TAKEN
+from delayedq.limits.channels import Channels
+from delayedq.limits.claims import TAKEN
+from delayedq.limits.rules import is_limited
 from delayedq.store.database import NOTIFY_WAIT, WakeUpPipe
 from delayedq.store.protocol import BARE, Lane
 from delayedq.worker.sessions import keep_no_query_log
@@ -284,7 +285,9 @@ class Poller(threading.Thread):
         took = seen - moment
         is_first = not self._lanes.scans
         self._lanes.scanned(heads, seen)
-        if is_first and any(self._store.coming()):  # workers before may have left something, but no message
+        if is_first and any(
+            Channels.of(self._store).coming()
+        ):  # workers before may have left something, but no message
             self._lanes.expect_channels(0.0)
         self._outage.end("poller")
         busy = any(head.due_in <= 0 for head in heads)

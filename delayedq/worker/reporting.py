@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from django.db import Error, connections
 
 from delayedq import clock
-from delayedq.core.steps import Progress
+from delayedq.core.progress import Progress
 from delayedq.store import served_store
 from delayedq.store.progress import write_progress
 from delayedq.worker.sessions import keep_no_query_log

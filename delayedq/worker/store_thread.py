@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 from django.db import DataError, Error, IntegrityError, connections
 
 from delayedq.exceptions import InvalidMessage
-from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
+from delayedq.limits.offers import with_channels
+from delayedq.limits.requests import ChannelRequest
+from delayedq.limits.setting import rules_for
 from delayedq.store.base import with_follow_ups
-from delayedq.store.channels.offers import with_channels
-from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import Settled, SettledAndClaimed
 from delayedq.worker.executor import decision, transition
@@ -190,7 +191,7 @@ class StoreThread(threading.Thread):
             request = ChannelRequest(
                 self._rules, *where, round_trip.expired, lambda queue, kind: unknown.add((queue, kind))
             )
-            settled, claim = self._store.settle_and_claim_channels(transitions, self._worker, request)
+            settled, claim = Channels.of(self._store).settle_and_claim(transitions, self._worker, request)
             round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
         else:
             round_trip.answer = self._store.settle_and_claim(

@@ -10,9 +10,11 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq import Limit, Rate, limits
+from delayedq.limits import operator as channels
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
+from delayedq.limits.setting import definitions
 from delayedq.models import Channel, ChannelGroup
-from delayedq.operations import channels
 from tests.admin.given import text_of
 from tests.app import tasks
 from tests.store.given import retry
@@ -27,7 +29,7 @@ SET, CLEAR = f"{QUEUES}limit/{ACME}", f"{QUEUES}clear-limit/{ACME}"
 
 
 def claim(store):
-    return store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1").claimed
+    return Channels.of(store).claim(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1").claimed
 
 
 def fill(store, *customers):
@@ -112,7 +114,7 @@ def test_the_page_costs_the_same_however_many_channels_there_are(store, operator
 
 def test_many_waiting_messages_are_counted_up_to_a_bound(store, operator, monkeypatch):
     monkeypatch.setattr(channels, "MOST_COUNTED", 1)
-    monkeypatch.setattr("delayedq.admin.channels.MOST_COUNTED", 1)
+    monkeypatch.setattr("delayedq.limits.admin.MOST_COUNTED", 1)
     fill(store, *["acme"] * 4)
     assert shown(operator)["acme"].waiting == "over 1"
 
@@ -210,7 +212,7 @@ def test_a_weight_alone_leaves_what_each_task_of_a_queue_says(store, operator):
     given = {"weight": "2"}
     page = operator.post(f"{QUEUES}limit/?scope=webhooks&channel=acme", given, follow=True)
     assert "is set: weight 2." in text_of(page)
-    assert limits.definitions(store) == {("webhooks", "acme"): given | {"weight": 2.0}}
+    assert definitions(store) == {("webhooks", "acme"): given | {"weight": 2.0}}
 
 
 def test_a_limit_that_is_emptied_is_none(store, operator):

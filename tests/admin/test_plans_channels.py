@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from delayedq.limits.operator import FIRST, MOST_COUNTED, due_since, listed
 from delayedq.models import Channel, ChannelGroup, ChannelMessage
 from delayedq.operations import counting
-from delayedq.operations.channels import FIRST, MOST_COUNTED, due_since, listed
 from delayedq.operations.figures import Ahead, forecast
 from tests.admin.test_plans import NOW, ON_POSTGRESQL, plan, reads, visited
 

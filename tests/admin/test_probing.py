@@ -13,9 +13,9 @@ from django.utils import timezone
 from delayedq import schedules
 from delayedq.admin.finished import query_of
 from delayedq.core.errors import as_hex, fingerprint
+from delayedq.cron.operator import recorded
 from delayedq.models import CronSchedule, Edit, FinishedMessage, Message
 from delayedq.operations import browsing
-from delayedq.operations.schedules import recorded
 from tests.admin.given import EDITS, HISTORY, MESSAGES, confirm, do, offer, said, tick
 from tests.admin.given import dead as dead_letter
 from tests.app.tasks import echo, pay

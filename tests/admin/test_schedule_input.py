@@ -61,7 +61,7 @@ def test_what_was_not_deleted_is_not_in_the_log(now, store, operator):  # noqa: 
 
 def test_two_edits_at_once_are_recorded_one_after_the_other(now, store, operator):  # noqa: F811
     """Each record begins where the one before ended, so the last one can be undone."""
-    from delayedq.operations.schedules import recorded
+    from delayedq.cron.operator import recorded
 
     add(operator)
     together(

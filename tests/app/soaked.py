@@ -85,10 +85,11 @@ def contacts():
 
 def watch_claims():
     """Write down when a claim has counted what runs, which is when its messages hold their places."""
+    from delayedq.limits.channels import Channels
     from delayedq.store import default_store
 
-    store = type(default_store())
-    start, deal = store.start, store.deal
+    kind = type(Channels.of(default_store()))
+    start, deal = kind.start, kind.deal
 
     def started(self, chosen, request):
         counted = time.time_ns()
@@ -106,4 +107,4 @@ def watch_claims():
         for one in claimed:
             write("claimed", counted, one.id, one.token, int(self.now().timestamp() * 1e6), one.attempt)
 
-    store.start, store.deal = started, dealt
+    kind.start, kind.deal = started, dealt

@@ -67,12 +67,13 @@ def main() -> None:
 
 def drain_channels(channels: int, each: int) -> None:
     """What the first and the last claims took that were full or nearly so."""
+    from delayedq.limits.channels import Channels
     from delayedq.store import default_store
     from tests.app import tasks
 
     claims: list[tuple[float, int]] = []
-    kind = type(default_store())
-    settle_and_claim = kind.settle_and_claim_channels
+    kind = type(Channels.of(default_store()))
+    settle_and_claim = kind.settle_and_claim
 
     def timed(*arguments):
         began = time.perf_counter()
@@ -80,7 +81,7 @@ def drain_channels(channels: int, each: int) -> None:
         claims.append((time.perf_counter() - began, len(answer[1].claimed)))
         return answer
 
-    with patch.object(kind, "settle_and_claim_channels", timed):
+    with patch.object(kind, "settle_and_claim", timed):
         fill = lambda n: tasks.call.enqueue_bulk(((n // each,), {}) for n in range(n))  # noqa: E731
         drain = drained(channels * each, fill)
     sys.stdout.write(f"{channels:,} channels of {each:,}: {drain.rate:,.0f} messages/s\n")
@@ -92,7 +93,7 @@ def drain_channels(channels: int, each: int) -> None:
 
 
 def measure(messages: int, rounds: int) -> None:
-    from delayedq.core.limit import group_id
+    from delayedq.limits.rules import group_id
     from tests.app import tasks
 
     group = group_id(tasks.call.queue_name, tasks.call.module_path)

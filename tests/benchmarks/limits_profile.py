@@ -81,15 +81,16 @@ def from_lanes(ended):
 
 def from_channels():
     from delayedq.limits import rules_for
+    from delayedq.limits.channels import Channels
+    from delayedq.limits.requests import ChannelRequest
     from delayedq.store import default_store
-    from delayedq.store.channels.requests import ChannelRequest
     from delayedq.store.claims import new_token
 
     rules = rules_for(lambda _: True)
 
     def claim(ended):
         request = ChannelRequest(rules, BATCH, LEASE, "bench", new_token())
-        return default_store().settle_and_claim_channels(ended, "bench", request)[1].claimed
+        return Channels.of(default_store()).settle_and_claim(ended, "bench", request)[1].claimed
 
     return claim
 
@@ -102,7 +103,8 @@ def kind_of_database():
 
 def measured(pid: int, spent: dict[str, float]):
     """`PostgreSQLDatabase._batch`, which notes what the session spends on each statement, by the name of that."""
-    from delayedq.store.postgresql import channels_sql, sql
+    from delayedq.limits import postgresql as channels_sql
+    from delayedq.store.postgresql import sql
 
     names = {text: name for module in (sql, channels_sql) for name, text in vars(module).items() if type(text) is str}
     names |= {channels_sql.deal(in_pairs=in_pairs): "DEAL" for in_pairs in (True, False)}

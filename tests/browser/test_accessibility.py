@@ -11,6 +11,7 @@ from django.utils import timezone
 from delayedq import Flow, chain, group, limits
 from delayedq.core.edits import Shift
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
 from delayedq.models import FinishedMessage, Message, PausedQueue
 from delayedq.operations import archived
 from delayedq.operations.browsing import Ticked
@@ -83,7 +84,7 @@ def ids(store, settings, monkeypatch):
     registry.heartbeat([worker("web-1:4711", queues="mail,sms", running=f"[{running[0].id}]", held=2)])
     registry.at(store.now() - timedelta(minutes=11)).heartbeat([worker("web-3:42")])
     tasks.deliver.enqueue_many([((name,), {}) for name in ("acme", "acme", "paused", "a customer with a long name")])
-    store.claim_channels(rules_for(lambda queue: True), 3, LEASE, "web-1:4711")
+    Channels.of(store).claim(rules_for(lambda queue: True), 3, LEASE, "web-1:4711")
     limits.pause(tasks.deliver.module_path, channel="paused", by="ann", store=store)
     PausedQueue.objects.create(queue="sms", paused_at=late, paused_by="ann")
     pause_task("reports.tasks.rebuild", "ann")

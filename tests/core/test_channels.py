@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limit import (
+from delayedq.core.bounds import check_channel
+from delayedq.core.metadata import PREFIX, as_given
+from delayedq.limits.rules import (
     LIMITED,
     channel_id,
     channel_of,
-    check_channel,
     has_channel_only,
     is_limited,
     shown_priority,
     with_channel,
 )
-from delayedq.core.metadata import PREFIX, as_given
 
 NAMES = st.text().filter(lambda name: not name.startswith(PREFIX))
 METADATA = st.none() | st.dictionaries(NAMES, st.integers() | st.text(), min_size=1).map(json.dumps)

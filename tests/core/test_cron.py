@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from croniter import croniter
 
-from delayedq.core.cron import Cron, Every, latest, ticks
+from delayedq.cron.expressions import Cron, Every, latest, ticks
 from delayedq.exceptions import InvalidSchedule
 
 SECOND, MINUTE, HOUR, DAY = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1), timedelta(days=1)

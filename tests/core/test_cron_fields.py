@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.core.cron import Cron, ticks
+from delayedq.cron.expressions import Cron, ticks
 from delayedq.exceptions import InvalidSchedule
 
 ZONE = ZoneInfo("UTC")

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.core.cron import Cron, Every, Within, latest, ticks, transition_after
+from delayedq.cron.expressions import Cron, Every, Within, latest, ticks, transition_after
 from delayedq.exceptions import InvalidSchedule
 from tests.core.test_cron import DAY, HOUR, MINUTE, NEW_YORK, SECOND, at
 

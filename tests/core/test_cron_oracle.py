@@ -7,7 +7,7 @@ from operator import lt
 
 import pytest
 
-from delayedq.core.cron import Cron, ticks
+from delayedq.cron.expressions import Cron, ticks
 from tests.core.oracle import Year, expressions
 
 pytestmark = pytest.mark.slow

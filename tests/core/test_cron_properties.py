@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.cron import Cron, Every, latest, ticks
+from delayedq.cron.expressions import Cron, Every, latest, ticks
 from tests.core.oracle import expressions
 
 QUICK = settings(max_examples=200, deadline=None)

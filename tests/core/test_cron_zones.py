@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.core.cron import Cron, as_zone, transition_after
+from delayedq.cron.expressions import Cron, as_zone, transition_after
 from delayedq.exceptions import InvalidSchedule
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delayedq.core.flows import HEIGHT, WIDTH, picture
+from delayedq.flows.rules import HEIGHT, WIDTH, picture
 
 
 @st.composite

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limit import FARTHEST, Limit, Rate, TokenBucket, after, last_start, release_at, startable
+from delayedq.limits.rules import FARTHEST, Limit, Rate, TokenBucket, after, last_start, release_at, startable
 
 NOW = datetime(2026, 3, 8, 7, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

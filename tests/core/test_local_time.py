@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.cron import EARLIEST, LATEST, Cron, LocalTimes, as_utc, stretches
+from delayedq.cron.expressions import EARLIEST, LATEST, Cron, LocalTimes, as_utc, stretches
 
 SECOND, HOUR, DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
 

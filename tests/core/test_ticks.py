@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.ticks import (
+from delayedq.cron.ticks import (
     SKIP_AFTER,
     DailySchedule,
     Misfire,

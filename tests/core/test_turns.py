@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.core.limit import ChannelDemand, deal
+from delayedq.limits.rules import ChannelDemand, deal
 
 
 @settings(deadline=None)

@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 from django.db import transaction
 from django.test import override_settings
 
-from delayedq.core.ticks import config_hash
 from delayedq.cron import visiting
 from delayedq.cron.beat import SETTINGS, Beats, beat
 from delayedq.cron.definitions import read
 from delayedq.cron.service import CronMessage
+from delayedq.cron.ticks import config_hash
 from delayedq.cron.visiting import lock
 from delayedq.models import CronTick, FinishedMessage, Message
 from delayedq.store.protocol import Lane, Offer

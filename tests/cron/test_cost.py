@@ -8,10 +8,10 @@ from datetime import timedelta
 import pytest
 
 from delayedq import BatchedMessage, DelayedQueue
-from delayedq.core.ticks import config_hash
 from delayedq.cron.beat import CHUNK, Beats
 from delayedq.cron.definitions import read
 from delayedq.cron.service import CronMessage
+from delayedq.cron.ticks import config_hash
 from delayedq.models import Message
 from tests.cron.given import DAILY, HOURLY, at, placed
 from tests.cron.given import NOW as BEFORE

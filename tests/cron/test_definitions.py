@@ -10,8 +10,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 
-from delayedq.core.cron import Cron, Every
 from delayedq.cron.definitions import definitions, read
+from delayedq.cron.expressions import Cron, Every
 from tests.cron.given import DAILY, HOURLY
 
 TASK = "tests.app.tasks.mark"

@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from delayedq import DelayedQueue
-from delayedq.core.ticks import daily_hash, tick_key
 from delayedq.cron.service import CronMessage
+from delayedq.cron.ticks import daily_hash, tick_key
 from delayedq.exceptions import InvalidSchedule
 from delayedq.models import CronTick
 from delayedq.queue import TEXT

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.core.ticks import daily_hash, periodic_hash, tick_key
 from delayedq.cron import visiting
 from delayedq.cron.service import CronMessage, CronService
+from delayedq.cron.ticks import daily_hash, periodic_hash, tick_key
 from delayedq.models import CronTick, Message
 from delayedq.store.protocol import Lane
 from tests.cron.given import HASH, KIND, NEW_YORK, OTHER, live, make_offer, messages

@@ -9,9 +9,9 @@ from django.db import transaction
 
 from delayedq import Flow, as_completed, cancel_all, chain, get_flow, group, map_, wait_all
 from delayedq.compat import InvalidTask
-from delayedq.core.flows import MAX_NESTING, MAX_STEPS, MAX_WAITING
 from delayedq.exceptions import DelayedQError, InvalidFlow, NotStorable, PayloadTooLarge
 from delayedq.flows.result import FlowResult
+from delayedq.flows.rules import MAX_NESTING, MAX_STEPS, MAX_WAITING
 from delayedq.models import Flow as Row
 from delayedq.models import FlowMember, FlowStep, Message
 from tests.app import tasks

@@ -11,9 +11,9 @@ from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq import group
+from delayedq.flows import postgresql as sql
+from delayedq.flows.ending import MANY, lock_flows
 from delayedq.models import FlowMember, Message
-from delayedq.store.flows.ending import MANY, lock_flows
-from delayedq.store.postgresql import sql
 from delayedq.store.protocol import Lane
 from tests.app import tasks
 from tests.flows.given import states

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from delayedq import Flow, chain, current_message, get_flow, group, map_, task
-from delayedq.core.flows import MAX_NESTING
+from delayedq.flows.rules import MAX_NESTING
 from delayedq.models import FinishedMessage, Message
 from tests.app import tasks
 from tests.flows.given import call, fails, run, states

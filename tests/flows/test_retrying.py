@@ -11,11 +11,11 @@ from delayedq import Flow, chain, current_message, get_flow, group
 from delayedq.exceptions import InvalidFlow
 from delayedq.flows import result as retrying
 from delayedq.flows import sweeping
+from delayedq.flows.ending import advance
 from delayedq.flows.sweeping import SILENCE, stop_flow, sweep
 from delayedq.models import FinishedMessage, FlowMember, FlowStep, Message
 from delayedq.models import Flow as Row
 from delayedq.store import operator_store
-from delayedq.store.flows.ending import advance
 from delayedq.store.operator import Revival
 from delayedq.testing import clock
 from tests.app import lifecycle, tasks

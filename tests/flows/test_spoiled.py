@@ -6,7 +6,7 @@ import pytest
 
 from delayedq import Flow as Graph
 from delayedq import chain
-from delayedq.core.metadata import step_of
+from delayedq.flows.rules import step_of
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
 from delayedq.store.protocol import Lane

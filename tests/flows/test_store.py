@@ -10,10 +10,10 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq import Flow as Graph
 from delayedq import chain, group
-from delayedq.core.flows import StepState
+from delayedq.flows.ending import Judging
+from delayedq.flows.rules import StepState
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
-from delayedq.store.flows.ending import Judging
 from delayedq.store.protocol import Lane
 from tests.app import tasks
 from tests.flows.given import call, run, states

@@ -10,10 +10,11 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from delayedq import Limit, Rate, limits
-from delayedq.core.limit import HEAD
+from delayedq.limits import operator as channels
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
+from delayedq.limits.rules import HEAD
 from delayedq.models import ChannelMessage, Message
-from delayedq.operations import channels
 from tests.app import tasks
 
 DELIVER = tasks.deliver.module_path
@@ -22,7 +23,7 @@ DELIVER = tasks.deliver.module_path
 @pytest.fixture(autouse=True)
 def _filled(store):
     tasks.deliver.enqueue_many([(("acme",), {}), (("acme",), {}), (("other",), {})])
-    store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
+    Channels.of(store).claim(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
 
 
 def run(*arguments):
@@ -77,7 +78,7 @@ def test_a_rate_is_set_in_windows_and_without_retries(store):
 
 def test_what_blocks_a_channel_is_listed_and_skipped(store):
     first, _ = tasks.notify.enqueue_many([(("acme", 1), {}), (("acme", 2), {})])
-    store.claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
+    Channels.of(store).claim(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1")
     (one,) = Message.objects.filter(kind=tasks.notify.module_path, lease_token__isnull=False)
     Message.objects.filter(pk=one.pk).update(leased_until=None, lease_token=None, scheduled_at=in_an_hour())
     ChannelMessage.objects.filter(message_id=one.pk).update(lease_token=0, urgency=HEAD, due_at=in_an_hour())

@@ -9,9 +9,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from delayedq.core.cron import Cron, ticks
-from delayedq.core.ticks import Misfire, still_due
 from delayedq.cron.definitions import KEYS
+from delayedq.cron.expressions import Cron, ticks
+from delayedq.cron.ticks import Misfire, still_due
 from delayedq.models import CronTick, Message
 from tests.worker.conftest import eventually
 

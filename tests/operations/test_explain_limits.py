@@ -9,6 +9,7 @@ import pytest
 from delayedq import Limit, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
 from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.operations.explain import explain
 from delayedq.operations.rules import Rule
@@ -32,7 +33,7 @@ def offer(store, task, number, channel=""):
 
 
 def claim(store):
-    return store.at(NOW).claim_channels(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1").claimed
+    return Channels.of(store.at(NOW)).claim(rules_for(lambda queue: True), 9, timedelta(minutes=1), "w:1").claimed
 
 
 def cancel(store, offered):

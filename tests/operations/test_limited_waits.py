@@ -10,16 +10,17 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq import limits
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
+from delayedq.limits.operator import MOST_PARTS, ChannelWait, count_live, page_of_channels, waits
+from delayedq.limits.requests import Events
 from delayedq.models import ChannelMessage
 from delayedq.operations import backlogs
 from delayedq.operations.backlogs import backlog
-from delayedq.operations.channels import MOST_PARTS, ChannelWait, count_live, page_of_channels, waits
 from delayedq.operations.doctor import health
 from delayedq.operations.figures import Span, figures
 from delayedq.operations.rules import Rule
 from delayedq.operations.verdict import late_queues, verdict
 from delayedq.store import worker_registry
-from delayedq.store.channels.requests import Events
 from delayedq.store.protocol import Offer
 from tests.app import tasks
 from tests.operations.test_explain_limits import cancel
@@ -36,7 +37,7 @@ def offer(store, task, number=1, channel="", due=0):
 
 def claim(store, now=NOW, limit=9):
     lease = timedelta(minutes=60)
-    return store.at(now).claim_channels(rules_for(lambda queue: True), limit, lease, "w:1").claimed
+    return Channels.of(store.at(now)).claim(rules_for(lambda queue: True), limit, lease, "w:1").claimed
 
 
 def waited(store, now=LATER):
@@ -133,7 +134,7 @@ def blocked_one(store):
             store.at(at(1)).settle([retry(one, until=at(3_600))], "w:1")
     claim(store, at(2))
     offer(store, tasks.deliver, 2, "other")
-    store.at(at(3)).hear(at(3), Events(()))
+    Channels.of(store.at(at(3))).hear(at(3), Events(()))
 
 
 def test_metrics_count_what_may_wait_for_a_limit_and_the_channels_by_state(store, monkeypatch):

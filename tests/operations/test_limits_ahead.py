@@ -9,6 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq import Call, Rate, limits
 from delayedq.limits import rules_for
+from delayedq.limits.channels import Channels
 from delayedq.operations import counting
 from delayedq.operations.figures import Ahead, forecast
 from tests.app import tasks
@@ -26,7 +27,7 @@ def offer(task, number, *arguments, due=EARLIER):
 
 def claim(store):
     rules = rules_for(lambda queue: True)
-    return store.at(NOW).claim_channels(rules, 500, timedelta(minutes=1), "w:1").claimed
+    return Channels.of(store.at(NOW)).claim(rules, 500, timedelta(minutes=1), "w:1").claimed
 
 
 def held_back(found):

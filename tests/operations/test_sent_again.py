@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.limit import BOUNDARY, channel_of
 from delayedq.exceptions import QueueFull
+from delayedq.limits.rules import BOUNDARY, channel_of
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.operations.archived import send_again
 from tests.app import tasks

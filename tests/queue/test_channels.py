@@ -11,8 +11,9 @@ from django.utils import timezone
 
 from delayedq import DelayedQueue, Limit, Rate, limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage, InvalidQueue, QueueFull
+from delayedq.limits.channels import Channels
+from delayedq.limits.operator import page_of_channels, waits
 from delayedq.models import Message
-from delayedq.operations.channels import page_of_channels, waits
 from delayedq.operations.explain import explain
 from delayedq.queue import BatchedMessage, Topic
 from delayedq.store import store_for
@@ -126,17 +127,18 @@ def test_a_poll_that_meets_another_claim_waits_for_it(alias, monkeypatch):
     contacts, is_locked, has_met = queue(alias), Event(), Event()
     fill(contacts, "a", "a")
     assert contacts.try_poll().payload == "a0"
-    lock = type(store_for(alias)).lock_channels
+    kind = type(Channels.of(store_for(alias)))
+    lock = kind.lock
 
-    def watched(store):
-        moment = lock(store)
+    def watched(channels):
+        moment = lock(channels)
         if moment is None:
             has_met.set()
         return moment
 
     def claim():
         with transaction.atomic(using=alias):
-            assert lock(store_for(alias)) is not None
+            assert lock(Channels.of(store_for(alias))) is not None
             is_locked.set()
             assert has_met.wait(30)
 
@@ -144,7 +146,7 @@ def test_a_poll_that_meets_another_claim_waits_for_it(alias, monkeypatch):
         assert is_locked.wait(30)
         return contacts.try_poll()
 
-    monkeypatch.setattr(type(store_for(alias)), "lock_channels", watched)
+    monkeypatch.setattr(kind, "lock", watched)
     assert together(claim, poll)[1].payload == "a1"
 
 

@@ -23,7 +23,7 @@ from django.utils import timezone
 from delayedq import current_message, track, views
 from delayedq.compat import default_task_backend
 from delayedq.conf import get_settings
-from delayedq.core.steps import Progress, checked
+from delayedq.core.progress import Progress, checked
 from delayedq.exceptions import LeaseLost
 from delayedq.models import FinishedMessage, Message, MessageProgress
 from delayedq.store.progress import forget_progress

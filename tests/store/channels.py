@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from delayedq.core.limit import Limit, Rate
+from delayedq.limits.channels import Channels
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit, Rate
 from delayedq.models import Channel, ChannelMessage, ChannelNotice
-from delayedq.store.channels.requests import Rules
 from tests.store.given import KIND, LEASE, NOW, message, succeed
 
 UNLIMITED = Rules()
@@ -40,7 +41,7 @@ def claims(store, limit=100, *, rules=UNLIMITED, now=NOW, lease=LEASE, worker="f
 
 def asked(store, limit=100, *, rules=UNLIMITED, now=NOW, lease=LEASE, worker="first", expired=True):
     """What a claim answers."""
-    return store.at(now).claim_channels(lambda queue, kind: rules, limit, lease, worker, expired=expired)
+    return Channels.of(store.at(now)).claim(lambda queue, kind: rules, limit, lease, worker, expired=expired)
 
 
 def channels_of(claimed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from delayedq.core.limit import Limit, OnFull, Order, Rate
+from delayedq.limits.rules import Limit, OnFull, Order, Rate
 from tests.store.given import LEASE, NOW
 
 KINDS, QUEUES = ["tests.one", "tests.other"], ["mail", "post"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from delayedq.core.limit import OnFull, Size
 from delayedq.exceptions import QueueFull
+from delayedq.limits.rules import OnFull, Size
 from delayedq.models import Message
 from tests.store.channels import in_channel
 from tests.store.given import at

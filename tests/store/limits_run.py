@@ -11,12 +11,13 @@ from fractions import Fraction
 from functools import partial
 
 from delayedq import limits
-from delayedq.core.limit import Rate
+from delayedq.limits.channels import Channels
+from delayedq.limits.places import Places
+from delayedq.limits.places_held import held_key
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Rate
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
-from delayedq.store.channels.places import Places
-from delayedq.store.channels.places_held import held_key
-from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Move, Seen
 from tests.router import ChosenDatabase
 from tests.store.given import LEASE, at, fail, put_back, retry, succeed
@@ -89,7 +90,7 @@ class Run(Offers):
         self.now += steps * STEP
 
     def claim(self, limit):
-        answer = self.here.claim_channels(self.rules, limit, LEASE, "first")
+        answer = Channels.of(self.here).claim(self.rules, limit, LEASE, "first")
         if self.is_moved:
             self.moved_at, self.is_moved = self.now, False
         assert len(answer.claimed) <= limit
@@ -135,7 +136,7 @@ class Run(Offers):
         taken = [one for one in held if not self.model.runs_elsewhere(one)]
         taken += [one for one in self.model.orphans if one.holds(self.now)]
         groups = {one.pk: (one.queue, one.kind) for one in ChannelGroup.objects.all()}
-        running = Places(self.here, at(self.now)).running_by_group(groups)
+        running = Places(Channels.of(self.here), at(self.now)).running_by_group(groups)
         assert {groups[id_]: number for id_, number in running.items() if number} == {
             name: number for name in groups.values() if (number := sum((one.queue, one.kind) == name for one in taken))
         }

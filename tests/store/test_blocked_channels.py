@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from delayedq.core.limit import LIMITED, channel_id, group_id
+from delayedq.limits.rules import LIMITED, channel_id, group_id
 from delayedq.models import Channel, ChannelGroup, ChannelMessage
 from tests.store.channels import claims, offer, one_by_one
 from tests.store.given import KIND, at

@@ -12,7 +12,6 @@ from django.db import OperationalError, transaction
 from delayedq import Call
 from delayedq.models import Message
 from delayedq.store import base
-from delayedq.store.postgresql import store as postgresql_store
 from tests.app.tasks import remind
 from tests.store.given import NOW, at, message, together
 
@@ -79,8 +78,7 @@ def test_of_two_that_write_sorted_keys_the_later_one_waits_and_replaces_all(alia
 
 @pytest.mark.parametrize("verb", ["offer_many", "offer_counted"])
 def test_what_takes_several_statements_is_sorted_over_all_of_them(store, monkeypatch, verb):
-    for module in (base, postgresql_store):
-        monkeypatch.setattr(module, "CHUNK", 2)
+    monkeypatch.setattr(base, "CHUNK", 2)
     getattr(store.at(NOW), verb)([message(key) for key in "dbca"])
     chunks = [*Message.objects.order_by("id").values_list("key", flat=True)]
     assert [sorted(chunks[:2]), sorted(chunks[2:])] == [["a", "b"], ["c", "d"]]

@@ -13,10 +13,12 @@ import pytest
 
 from delayedq import limits
 from delayedq import store as stores
-from delayedq.core.limit import OnFull, Rate, Size, channel_of
+from delayedq.limits import setting
+from delayedq.limits.channels import Channels
+from delayedq.limits.places import Places
+from delayedq.limits.rules import OnFull, Rate, Size, channel_of
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.store import operator_store
-from delayedq.store.channels.places import Places
 from delayedq.store.operator import Revival, Seen
 from tests.store.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import LEASE, NOTHING_AMISS, NOW, at, message, retry, settle, succeed
@@ -147,7 +149,7 @@ def test_d29_a_message_that_loses_every_lease_ends(store):
 
 
 def test_d30_a_changed_rate_moves_the_next_release(store, monkeypatch):
-    monkeypatch.setattr(limits, "_scopes", lambda: iter(["mail"]))
+    monkeypatch.setattr(setting, "_scopes", lambda: iter(["mail"]))
     offer(store, *["acme"] * 3)
     rules = at_a_rate(1, seconds=3600)
     claims(store, rules=rules)
@@ -159,7 +161,7 @@ def test_d30_a_changed_rate_moves_the_next_release(store, monkeypatch):
 
 
 def test_d31_what_is_cleared_holds_no_more_whatever_still_waits(store, monkeypatch):
-    monkeypatch.setattr(limits, "_scopes", lambda: iter(["mail"]))
+    monkeypatch.setattr(setting, "_scopes", lambda: iter(["mail"]))
     offer(store, *["acme"] * 9)
     limits.set("mail", channel="acme", concurrency=2, store=store.at(NOW))
     assert len(claims(store)) == 2
@@ -190,13 +192,13 @@ def test_a_cancelled_message_that_is_brought_back_while_its_place_is_taken_away_
     message_ = Message.objects.get()
     operator = operator_store(store.alias).at(NOW)
     operator.cancel([Seen._make(getattr(message_, name) for name in Seen._fields)])
-    drop = type(store).drop_places
+    drop = type(Channels.of(store)).drop_places
 
     def bring_back_first(self, ids):
         operator.revive([Revival(message_.pk)], "cancelled")
         drop(self, ids)
 
-    monkeypatch.setattr(type(store), "drop_places", bring_back_first)
-    Places(store.at(NOW), NOW).put_right([message_.pk])
+    monkeypatch.setattr(type(Channels.of(store)), "drop_places", bring_back_first)
+    Places(Channels.of(store.at(NOW)), NOW).put_right([message_.pk])
     assert ChannelMessage.objects.count() == 1
     assert len(claims(store)) == 1

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.core.limit import channel_of
+from delayedq.limits.rules import channel_of
 from delayedq.models import Channel, ChannelMessage, Message
 from tests.store.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import LANE, NOW, at, elsewhere, message, put_back, retry, settle, succeed, together

@@ -6,9 +6,10 @@ import pytest
 from django.db import IntegrityError
 
 from delayedq.core.metadata import FLOW
+from delayedq.flows import feature
+from delayedq.limits.channels import Channels
+from delayedq.limits.requests import ChannelRequest
 from delayedq.models import ChannelMessage, FinishedMessage, Message
-from delayedq.store import base
-from delayedq.store.channels.requests import ChannelRequest
 from delayedq.store.claims import new_token
 from tests.store.channels import channels_of, claims, offer, one_by_one
 from tests.store.given import LEASE, at, elsewhere, succeed
@@ -17,7 +18,7 @@ from tests.store.given import LEASE, at, elsewhere, succeed
 def settle_and_claim(store, *claimed, limit=9):
     request = ChannelRequest(lambda queue, kind: one_by_one(), limit, LEASE, "first", new_token())
     ends = [succeed(one, started=1.0, finished=0.0) for one in claimed]
-    return store.at(at(1)).settle_and_claim_channels(ends, "first", request)
+    return Channels.of(store.at(at(1))).settle_and_claim(ends, "first", request)
 
 
 def test_the_claim_knows_of_the_room_that_the_ends_make(store):
@@ -75,7 +76,7 @@ def test_while_a_step_of_a_flow_ends_others_claim_from_channels(store, monkeypat
         found.extend(elsewhere(claims, store, 1, rules=one_by_one()))
         return False
 
-    monkeypatch.setattr(base, "end_members", watched)
+    monkeypatch.setattr(feature, "end_members", watched)
     settled, _ = settle_and_claim(store, *first)
     assert not any(settled)
     assert channels_of(found) == ["c"]

@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from delayedq.core.limit import channel_of
 from delayedq.exceptions import InvalidMessage
+from delayedq.limits.channels import MOST_NOTICES, Channels
+from delayedq.limits.rules import channel_of
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
-from delayedq.store.channels.verbs import MOST_NOTICES
 from delayedq.store.protocol import Discard, Lane
 from tests.store.channels import (
     asked,
@@ -131,7 +131,7 @@ def test_an_expired_lease_is_claimable_again_also_if_another_message_is_due_much
 def test_of_a_group_that_is_not_served_nothing_is_claimed(store):
     offer(store, "acme")
 
-    assert store.at(NOW).claim_channels(lambda queue, kind: None, 9, LEASE, "first").claimed == []
+    assert Channels.of(store.at(NOW)).claim(lambda queue, kind: None, 9, LEASE, "first").claimed == []
     assert len(claims(store)) == 1
 
 

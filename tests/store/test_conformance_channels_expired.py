@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.limit import Limit
+from delayedq.limits.rules import Limit
 from delayedq.models import Message
 from tests.store.channels import asked, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import LEASE, at

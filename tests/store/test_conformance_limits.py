@@ -9,10 +9,13 @@ from functools import partial
 import pytest
 
 from delayedq import limits
-from delayedq.core.limit import Limit, Rate, channel_of
+from delayedq.exceptions import InvalidLimit
+from delayedq.limits import setting
+from delayedq.limits.channels import Channels
+from delayedq.limits.requests import ForeignRules, Rules
+from delayedq.limits.rules import Limit, Rate, channel_of
 from delayedq.models import LimitState
 from delayedq.operations.pauses import pause
-from delayedq.store.channels.requests import ForeignRules, Rules
 from tests.store.channels import asked, at_a_rate, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import LEASE, NOW, at, together
 
@@ -129,29 +132,29 @@ def served(*queues):
 def test_what_others_run_in_a_shared_limit_counts_also_if_their_queue_is_not_served_here(store):
     for queue in ("mail", "sms"):
         store.at(NOW).offer_many([in_channel("", queue=queue)])
-    (one,) = store.at(NOW).claim_channels(served("mail"), 10, LEASE, "mails").claimed
+    (one,) = Channels.of(store.at(NOW)).claim(served("mail"), 10, LEASE, "mails").claimed
 
-    assert store.at(NOW).claim_channels(served("sms"), 10, LEASE, "texts").claimed == []
+    assert Channels.of(store.at(NOW)).claim(served("sms"), 10, LEASE, "texts").claimed == []
     finish(store, one)
-    assert len(store.at(NOW).claim_channels(served("sms"), 10, LEASE, "texts").claimed) == 1
+    assert len(Channels.of(store.at(NOW)).claim(served("sms"), 10, LEASE, "texts").claimed) == 1
 
 
 def test_what_runs_in_a_shared_limit_counts_also_while_its_queue_is_paused(store):
     for queue in ("mail", "sms"):
         store.at(NOW).offer_many([in_channel("", queue=queue)])
     rules = served("mail", "sms")
-    (one,) = store.at(NOW).claim_channels(rules, 10, LEASE, "first").claimed
+    (one,) = Channels.of(store.at(NOW)).claim(rules, 10, LEASE, "first").claimed
     pause(one.queue, store=store)
 
-    assert store.at(NOW).claim_channels(rules, 10, LEASE, "first").claimed == []
+    assert Channels.of(store.at(NOW)).claim(rules, 10, LEASE, "first").claimed == []
 
 
 def test_a_worker_that_does_not_know_a_task_counts_what_others_run_of_it_in_a_queue(store):
     known = shared(Limit(concurrency=1))
     for kind in ("shop.new", "shop.old"):
         store.at(NOW).offer_many([in_channel("", kind=kind)])
-    new = store.at(NOW).claim_channels(lambda _, kind: known if kind == "shop.new" else None, 10, LEASE, "new")
-    old = store.at(NOW).claim_channels(lambda _, kind: known if kind == "shop.old" else None, 10, LEASE, "old")
+    new = Channels.of(store.at(NOW)).claim(lambda _, kind: known if kind == "shop.new" else None, 10, LEASE, "new")
+    old = Channels.of(store.at(NOW)).claim(lambda _, kind: known if kind == "shop.old" else None, 10, LEASE, "old")
 
     assert (len(new.claimed), len(old.claimed)) == (1, 0)
 
@@ -221,7 +224,7 @@ def test_a_message_holds_no_place_while_it_waits_for_another_limit(store):
         return Rules((api, rate) if kind == "tests.limited" else (api,))
 
     def claim(now):
-        return store.at(now).claim_channels(rules, 9, timedelta(seconds=60), "first").claimed
+        return Channels.of(store.at(now)).claim(rules, 9, timedelta(seconds=60), "first").claimed
 
     kinds = []
     for second in range(6):
@@ -237,7 +240,7 @@ def test_a_message_holds_no_place_while_it_waits_for_another_limit(store):
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(limits, "_scopes", lambda: iter(["mail", "tests.remind", "the-api"]))
+    monkeypatch.setattr(setting, "_scopes", lambda: iter(["mail", "tests.remind", "the-api"]))
 
 
 def test_a_limit_that_is_set_takes_the_place_of_the_defined_one_at_once(store, known):
@@ -318,9 +321,9 @@ def test_it_takes_part_in_the_transaction_of_the_caller(store, alias, known):
 
 
 def test_what_has_no_channels_is_refused(store, known):
-    with pytest.raises(limits.InvalidLimit, match="'other' has no channels"):
+    with pytest.raises(InvalidLimit, match="'other' has no channels"):
         limits.set("other", concurrency=1, store=store)
-    with pytest.raises(limits.InvalidLimit, match="concurrency of a Limit is a whole number"):
+    with pytest.raises(InvalidLimit, match="concurrency of a Limit is a whole number"):
         limits.set("mail", concurrency=0, store=store)
 
 

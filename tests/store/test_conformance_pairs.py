@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 
-from delayedq.core.limit import Limit, channel_of
-from delayedq.store.channels.claims import IN_PAIRS
-from delayedq.store.channels.requests import ChannelQuery, Rules, ServedGroup
+from delayedq.limits.channels import Channels
+from delayedq.limits.claims import IN_PAIRS
+from delayedq.limits.requests import ChannelQuery, Rules, ServedGroup
+from delayedq.limits.rules import Limit, channel_of
 from tests.store.channels import UNLIMITED, asked, claims, finish, offer, one_by_one
 from tests.store.given import at
 
@@ -72,7 +73,8 @@ def test_it_visits_as_many_channels_as_take_its_places(store, seconds, visited):
     first = ChannelQuery(ServedGroup(group, "mail", "tests.remind", 0.0), 20, 20)
 
     with store.database.atomic():
-        store.lock_channels()
-        every, paired = store.look(first, store.now()), store.look(first._replace(in_pairs=True), store.now())
+        channels = Channels.of(store)
+        channels.lock()
+        every, paired = (channels.look(one, store.now()) for one in (first, first._replace(in_pairs=True)))
     assert len(every) == 20
     assert [one.channel for one in paired] == [one.channel for one in every][:visited]

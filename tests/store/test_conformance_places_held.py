@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
-from delayedq.core.limit import Limit, OnFull, Size
+from delayedq.limits import places_held
+from delayedq.limits.channels import Channels
+from delayedq.limits.rules import Limit, OnFull, Size
 from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.store import operator_store
-from delayedq.store.channels import places_held
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack
 from tests.store.channels import asked, claims, finish, left_behind, offer, one_by_one, shared
@@ -143,7 +144,7 @@ def test_who_has_no_place_to_let_go_tells_nothing(store):
     offer(store, "a")
     (first,) = claims(store, rules=one_by_one())
     finish(store, first)
-    store.at(at(1)).claim_channels(lambda queue, kind: one_by_one(), 9, LEASE, "first")
+    Channels.of(store.at(at(1))).claim(lambda queue, kind: one_by_one(), 9, LEASE, "first")
     before = ChannelNotice.objects.count()
     store.at(at(1)).release([(first.id, first.token)])
     assert ChannelNotice.objects.count() == before
@@ -280,14 +281,14 @@ def test_what_is_taken_away_between_two_reads_of_a_claim_is_counted(store, end, 
     offer(store, "a", key="first")
     (first,) = claims(store, rules=rules)
     offer(store, "b", now=at(1))
-    bound, held_among = store.at(at(2)), type(store).held_among
+    bound, held_among = store.at(at(2)), type(Channels.of(store)).held_among
 
     def taken_meanwhile(self, ids, now):
-        monkeypatch.setattr(type(store), "held_among", held_among)
+        monkeypatch.setattr(type(Channels.of(store)), "held_among", held_among)
         if Message.objects.filter(pk=first.id).exists():
             end(store, first, at(1))
         return held_among(self, ids, now)
 
-    monkeypatch.setattr(type(store), "held_among", taken_meanwhile)
-    assert bound.claim_channels(lambda queue, kind: rules, 9, LEASE, "second").claimed == []
+    monkeypatch.setattr(type(Channels.of(store)), "held_among", taken_meanwhile)
+    assert Channels.of(bound).claim(lambda queue, kind: rules, 9, LEASE, "second").claimed == []
     assert not Message.objects.filter(pk=first.id).exists()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.limit import Limit, Order, channel_of
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit, Order, channel_of
 from delayedq.models import ChannelMessage, Message
 from delayedq.store import operator_store
-from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Move, Seen
 from tests.store.channels import asked, channels_of, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, at, retry

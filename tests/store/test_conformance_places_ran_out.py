@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from delayedq.core.limit import Limit
+from delayedq.limits.channels import Channels
+from delayedq.limits.rules import Limit
 from delayedq.models import ChannelMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Rewrite, Seen
@@ -143,15 +144,15 @@ def test_what_is_renewed_and_then_taken_away_between_two_reads_of_a_claim_is_cou
     offer(store, "a", key="first")
     (first,) = claims(store, rules=rules)
     offer(store, "b", now=at(1))
-    leased_among = type(store).leased_among
+    leased_among = type(Channels.of(store)).leased_among
 
     def taken_meanwhile(self, ids):
-        monkeypatch.setattr(type(store), "leased_among", leased_among)
+        monkeypatch.setattr(type(Channels.of(store)), "leased_among", leased_among)
         assert not store.at(at(61)).renew([(first.id, first.token)], LEASE).lost
         end(store, first, at(61))
         return leased_among(self, ids)
 
-    monkeypatch.setattr(type(store), "leased_among", taken_meanwhile)
+    monkeypatch.setattr(type(Channels.of(store)), "leased_among", taken_meanwhile)
     assert claims(store, rules=rules, now=at(61)) == []
     assert not Message.objects.filter(pk=first.id).exists()
     assert len(claims(store, rules=rules, now=at(122))) == 1

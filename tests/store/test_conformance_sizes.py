@@ -11,11 +11,11 @@ import pytest
 from django.db import connections, transaction
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.core.limit import Limit, OnFull, Size, channel_of
 from delayedq.exceptions import QueueFull
+from delayedq.limits.rules import Limit, OnFull, Size, channel_of
+from delayedq.limits.sizes import LOOKED_AT, forget_unused
 from delayedq.models import ChannelMessage, ChannelNotice, ChannelSize, FinishedMessage, LimitState, Message
 from delayedq.store import operator_store
-from delayedq.store.channels.sizes import LOOKED_AT, forget_unused
 from delayedq.store.operator import Move, Revival, Seen
 from delayedq.store.protocol import GiveBack, OfferOutcome, OnConflict
 from tests.store.channels import claims, finish, in_channel

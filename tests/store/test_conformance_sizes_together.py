@@ -10,8 +10,8 @@ from itertools import count
 import pytest
 from django.db import transaction
 
-from delayedq.core.limit import OnFull, Size, channel_of
 from delayedq.exceptions import QueueFull
+from delayedq.limits.rules import OnFull, Size, channel_of
 from delayedq.models import ChannelSize, FinishedMessage, Message
 from delayedq.store.protocol import OfferOutcome, OnConflict
 from tests.store.channels import KIND, claims, finish, in_channel

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from delayedq import limits
-from delayedq.core.limit import Limit
+from delayedq.limits import setting
+from delayedq.limits.channels import Channels, unschedule_and_tell
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
-from delayedq.store.channels.offers import unschedule_and_tell
-from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Move, Seen
 from tests.store.channels import asked, claims, finish, in_channel, offer
 from tests.store.given import KIND, LEASE, NOW, at, fail, keys, put_back, retry, settle
@@ -19,7 +20,7 @@ STRICT = Rules(channel=Limit(order="strict"))
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(limits, "_scopes", lambda: iter(["mail", KIND]))
+    monkeypatch.setattr(setting, "_scopes", lambda: iter(["mail", KIND]))
 
 
 def offered(store, *names, **fields):
@@ -148,7 +149,7 @@ def test_a_head_that_an_operator_cancels_or_moves_lets_the_others_start(store, c
     operator, moment = operator_store(store.alias).at(at(1)), at(1)
     if change == "cancel":
         assert operator.cancel([seen]) == {first.pk}
-        store.at(moment).tell_freed([first.pk])
+        Channels.of(store.at(moment)).tell_freed([first.pk])
     else:
         assert operator.move([Move(seen, at(600), seen.queue, seen.priority)]) == {first.pk}
 

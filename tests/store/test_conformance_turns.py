@@ -7,10 +7,12 @@ from collections import Counter
 import pytest
 
 from delayedq import limits
-from delayedq.core.limit import Limit, channel_of
 from delayedq.exceptions import InvalidLimit
+from delayedq.limits import setting
+from delayedq.limits.channels import Channels
+from delayedq.limits.requests import MOST_VISITED, ChannelQuery, Events, Rules
+from delayedq.limits.rules import Limit, channel_of
 from delayedq.models import Channel, LimitState
-from delayedq.store.channels.requests import MOST_VISITED, ChannelQuery, Events, Rules
 from tests.store.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at
 
@@ -19,7 +21,7 @@ WEIGHTED = Rules(channel=Limit(weight={"heavy": 2}))
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(limits, "_scopes", lambda: iter(["mail", "tests.remind"]))
+    monkeypatch.setattr(setting, "_scopes", lambda: iter(["mail", "tests.remind"]))
 
 
 def names(claimed):
@@ -147,9 +149,9 @@ def test_a_claim_visits_a_bounded_number_of_channels_however_many_have_a_share_t
         [LimitState(scope="mail", channel=name, definition='{"share": 1}', share=1) for name in names_]
     )
     with store.database.atomic():
-        (group,) = store.at(NOW).hear(NOW, Events(())).groups
+        (group,) = Channels.of(store.at(NOW)).hear(NOW, Events(())).groups
     asked = ChannelQuery(group, 5, 5, others=[*Channel.objects.values_list("id", flat=True)])
-    looks = store.at(NOW).look(asked, NOW)
+    looks = Channels.of(store.at(NOW)).look(asked, NOW)
 
     assert MOST_VISITED <= len(looks) <= MOST_VISITED + 5
     others = Channel.objects.filter(is_ready=True).order_by("turn", "id").values_list("id", flat=True)

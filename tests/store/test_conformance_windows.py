@@ -8,8 +8,9 @@ from datetime import timedelta
 import pytest
 
 from delayedq import limits
-from delayedq.core.limit import Limit, Rate, channel_of
-from delayedq.store.channels.requests import Rules
+from delayedq.limits import setting
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit, Rate, channel_of
 from tests.store.channels import asked, claims, offer, shared
 from tests.store.given import NOW, at, retry, settle
 
@@ -18,7 +19,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def known(monkeypatch):
-    monkeypatch.setattr(limits, "_scopes", lambda: iter(["mail"]))
+    monkeypatch.setattr(setting, "_scopes", lambda: iter(["mail"]))
 
 
 def in_windows(count):

@@ -10,10 +10,10 @@ from django.db import connections, transaction
 from django.db.models import Q
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.core.limit import Limit
+from delayedq.limits import postgresql as channels_sql
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, FinishedMessage, Message
-from delayedq.store.channels.requests import Rules
-from delayedq.store.postgresql import channels_sql
 from tests.store.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one
 from tests.store.given import KIND, NOW, at, elsewhere, retry, settle, succeed, together
 from tests.worker.conftest import eventually

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from delayedq import limits
-from delayedq.core.limit import Limit, Rate
+from delayedq.limits.rules import Limit, Rate
 from tests.store.channels import asked, claims, offer, one_by_one, shared
 from tests.store.given import LEASE, NOW, at, together
 from tests.store.test_conformance_limits import known, names

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from delayedq import limits
+from delayedq.limits import setting
 from tests.store.given import NOW, at
 from tests.store.limits_model import LIMITS
 from tests.store.limits_run import OPERATIONS, STEP, Run
@@ -64,12 +64,12 @@ class LimitMachine(RuleBasedStateMachine):
 @pytest.fixture
 def known(monkeypatch):
     """Live limits are set of the scopes of the model, which are those of no task."""
-    monkeypatch.setattr(limits, "_check_scope", lambda scope, channel: None)
-    monkeypatch.setattr(limits, "_check_sized", lambda scope, channel: None)
+    monkeypatch.setattr(setting, "_check_scope", lambda scope, channel: None)
+    monkeypatch.setattr(setting, "_check_sized", lambda scope, channel: None)
 
     def define(run_names):
         model = Run(run_names).model
-        monkeypatch.setattr(limits, "_defined", model.defined)
+        monkeypatch.setattr(setting, "_defined", model.defined)
 
     return define
 

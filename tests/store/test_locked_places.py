@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from django.db import transaction
 
-from delayedq.core.limit import Limit
+from delayedq.limits.channels import Channels
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
-from delayedq.store.channels.requests import Rules
 from delayedq.store.operator import Seen
 from tests.store.channels import claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, at, elsewhere
@@ -78,13 +79,13 @@ def test_what_is_replaced_into_another_channel_while_a_claim_takes_place_does_no
     offer(store, "b", key="running")
     (running,) = claims(store, rules=rules)
     offer(store, "a", key="first", now=at(1))
-    start = type(store).start
+    start = type(Channels.of(store)).start
 
     def replaced_before(self, *arguments):
         elsewhere(store.at(at(1)).offer, in_channel("b", "first", payload="[2]", scheduled_at=at(1)))
         return start(self, *arguments)
 
-    monkeypatch.setattr(type(store), "start", replaced_before)
+    monkeypatch.setattr(type(Channels.of(store)), "start", replaced_before)
     assert claims(store, rules=rules, now=at(2)) == []
     monkeypatch.undo()
     assert claims(store, rules=rules, now=at(3)) == []
@@ -99,10 +100,10 @@ def test_what_ends_between_two_reads_of_a_claim_and_was_renewed_beside_its_row_i
     offer(store, "a", key="first")
     (first,) = claims(store, rules=rules, worker="dead:1:x")
     offer(store, "b", now=at(1))
-    held_among = type(store).held_among
+    held_among = type(Channels.of(store)).held_among
 
     def taken_meanwhile(self, ids, now):
-        monkeypatch.setattr(type(store), "held_among", held_among)
+        monkeypatch.setattr(type(Channels.of(store)), "held_among", held_among)
         elsewhere(end_while_it_is_renewed)
         return held_among(self, ids, now)
 
@@ -111,7 +112,7 @@ def test_what_ends_between_two_reads_of_a_claim_and_was_renewed_beside_its_row_i
             unschedule(store, first)
             assert not elsewhere(store.at(at(50)).renew, [(first.id, first.token)], LEASE).lost
 
-    monkeypatch.setattr(type(store), "held_among", taken_meanwhile)
+    monkeypatch.setattr(type(Channels.of(store)), "held_among", taken_meanwhile)
     assert claims(store, rules=rules, now=at(100)) == []
     assert not Message.objects.filter(pk=first.id).exists()
     assert claims(store, rules=rules, now=at(101)) == []

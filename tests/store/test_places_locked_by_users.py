@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from django.db import connections, transaction
 
-from delayedq.core.limit import Limit, Order
+from delayedq.limits.places import unblock
+from delayedq.limits.requests import Rules
+from delayedq.limits.rules import Limit, Order
 from delayedq.models import ChannelMessage, Message
-from delayedq.store.channels.places import unblock
-from delayedq.store.channels.requests import Rules
 from tests.store.channels import channels_of, claims, in_channel, offer, one_by_one, shared
 from tests.store.given import at, elsewhere, retry
 

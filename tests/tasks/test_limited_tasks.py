@@ -14,10 +14,11 @@ import delayedq
 from delayedq import Limit, Rate, limits, task
 from delayedq.compat import InvalidTask
 from delayedq.conf import get_settings
-from delayedq.core.limit import channel_of
-from delayedq.exceptions import InvalidMessage
+from delayedq.exceptions import InvalidLimit, InvalidMessage
+from delayedq.limits.channels import Channels
+from delayedq.limits.declared import lines_up, rules_of
+from delayedq.limits.rules import channel_of
 from delayedq.models import Message
-from delayedq.tasks.channels import lines_up, rules_of
 from tests.app import tasks
 from tests.app.models import Mark
 
@@ -165,12 +166,12 @@ def test_settings_name_queues_and_tasks(settings):
 
 
 def test_only_what_has_channels_can_be_limited_live(store):
-    with pytest.raises(limits.InvalidLimit, match=r"'nowhere' has no channels.*known are"):
+    with pytest.raises(InvalidLimit, match=r"'nowhere' has no channels.*known are"):
         limits.set("nowhere", concurrency=1)
     for scope in ("x" * 200 + "|json", "a\0|json", 7, None):
-        with pytest.raises(limits.InvalidLimit, match="has no channels"):
+        with pytest.raises(InvalidLimit, match="has no channels"):
             limits.set(scope, concurrency=1)
-    with pytest.raises(limits.InvalidLimit, match="'the-press' is a limit that channels share"):
+    with pytest.raises(InvalidLimit, match="'the-press' is a limit that channels share"):
         limits.set("the-press", channel="acme", concurrency=1)
     limits.set("webhooks", concurrency=1)
     limits.set(tasks.deliver.module_path, channel="acme", rate=Rate(1, SECOND))
@@ -181,14 +182,14 @@ def test_a_weight_in_a_queue_of_several_tasks_leaves_the_limit_of_each_as_the_co
     limits.set("webhooks", channel="acme", weight=3)
     tasks.deliver.enqueue_many([(("acme",), {})] * 4)
     tasks.write_down.enqueue_many([(("acme", "nowhere"), {})] * 4)
-    claimed = store.claim_channels(limits.rules_for(lambda queue: True), 99, timedelta(minutes=1), "w:1").claimed
+    claimed = Channels.of(store).claim(limits.rules_for(lambda queue: True), 99, timedelta(minutes=1), "w:1").claimed
 
     assert Counter(one.kind for one in claimed) == {tasks.deliver.module_path: 1, tasks.write_down.module_path: 2}
     assert limits.holding("webhooks", "acme") == Limit(weight=3)
 
 
 def test_a_size_is_set_live_only_where_all_tasks_of_a_queue_have_one(store):
-    with pytest.raises(limits.InvalidLimit, match="it defines none for all channels of 'webhooks'"):
+    with pytest.raises(InvalidLimit, match="it defines none for all channels of 'webhooks'"):
         limits.set("webhooks", channel="acme", size=1)
     limits.set(tasks.post.module_path, channel="acme", size=1)
     assert limits.live() == {(tasks.post.module_path, "acme"): Limit(size=1)}

@@ -11,8 +11,8 @@ from django.utils import timezone
 from delayedq import Limit, OfferOutcome, limits, schedules, task
 from delayedq.compat import InvalidTask, TaskResultDoesNotExist, TaskResultStatus, task_enqueued
 from delayedq.conf import get_settings
-from delayedq.core.limit import OnFull, Size
 from delayedq.exceptions import InvalidLimit, QueueFull
+from delayedq.limits.rules import OnFull, Size
 from delayedq.models import CronTick, Message
 from delayedq.operations.sending import Sending, send
 from delayedq.signals import tick_missed

@@ -18,7 +18,7 @@ from datetime import timedelta
 import django
 from django.db import Error, connections, transaction
 
-from delayedq.core.limit import channel_of
+from delayedq.limits.rules import channel_of
 from tests.worker.soak_checks import API_NAME, QUEUE, TASKS, write
 
 TENANTS = ["a", "b", "c", "d"]

@@ -9,9 +9,9 @@ from datetime import timedelta
 import pytest
 
 from delayedq import limits
+from delayedq.limits.channels import Channels
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
 from delayedq.operations.leftovers import leftovers, tell_what_is_left
-from delayedq.store.channels.verbs import Channels
 from delayedq.tasks import registered
 from delayedq.worker.loop import Loop
 from delayedq.worker.shared_leases import SharedLeases
@@ -65,13 +65,13 @@ def test_one_at_a_time_of_each_channel(drain, options):
 
 def test_leases_that_ran_out_are_left_to_their_keepers_while_renewals_do_not_go_through(drain, monkeypatch):
     told = set()
-    claim_channels = Channels.claim_channels
+    claim = Channels.claim
 
     def watched(*arguments, expired, **options):
         told.add(expired)
-        return claim_channels(*arguments, expired=expired, **options)
+        return claim(*arguments, expired=expired, **options)
 
-    monkeypatch.setattr(Channels, "claim_channels", watched)
+    monkeypatch.setattr(Channels, "claim", watched)
     monkeypatch.setattr(SharedLeases, "may_claim_expired", lambda self: False)
     tasks.deliver.enqueue("acme")
     drain()

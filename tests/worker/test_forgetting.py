@@ -13,12 +13,11 @@ from django.utils import timezone
 from delayedq import chain
 from delayedq.flows.sweeping import forget_flows
 from delayedq.models import FinishedMessage, Flow, FlowMember, MessageProgress, RecordedStep
+from delayedq.steps.store import forget_steps
 from delayedq.store import sweeps
 from delayedq.store.progress import forget_progress
-from delayedq.store.steps import forget_steps
 from delayedq.store.sweeps import Swept
 from delayedq.testing import run_due
-from delayedq.worker import keeper
 from delayedq.worker.keeper import SweepRounds
 from tests.app import tasks
 from tests.flows.given import fails, run
@@ -103,8 +102,8 @@ def test_a_round_goes_on_where_it_stopped_and_then_begins_anew(store, monkeypatc
         return Swept(at, at + 1 if at + 1 < count else None)
 
     of_app = partial(look, "b", 1)
-    monkeypatch.setattr(keeper, "SWEEPS", (partial(look, "a", 3),))
     monkeypatch.setattr(sweeps, "_SWEEPS", [])
+    sweeps.register_sweep(partial(look, "a", 3))
     for _ in range(2):
         sweeps.register_sweep(of_app)
     rounds = SweepRounds(store)
@@ -130,8 +129,7 @@ def test_what_fails_holds_up_nothing_else(store, monkeypatch, caplog):
         looked.append("works")
         return Swept(0, None)
 
-    monkeypatch.setattr(keeper, "SWEEPS", (fails, has_a_defect, works))
-    monkeypatch.setattr(sweeps, "_SWEEPS", [])
+    monkeypatch.setattr(sweeps, "_SWEEPS", [fails, has_a_defect, works])
     rounds = SweepRounds(store)
     for _ in range(2):
         with pytest.raises(OperationalError):

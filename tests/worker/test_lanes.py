@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from delayedq.store.channels.claims import TAKEN
+from delayedq.limits.claims import TAKEN
 from delayedq.store.protocol import LaneHead
 from delayedq.worker import poller as lanes_module
 from delayedq.worker.poller import REMEMBERED, SLACK, Lanes

@@ -20,9 +20,10 @@ import pytest
 from django.db import connections, transaction
 from django.db.models import Count, Exists, OuterRef
 
-from delayedq.core.limit import BOUNDARY
+from delayedq.limits.channels import Channels
+from delayedq.limits.places import Places
+from delayedq.limits.rules import BOUNDARY
 from delayedq.models import ChannelGroup, ChannelMessage, FinishedMessage, Message
-from delayedq.store.channels.places import Places
 from tests.worker import soak_checks
 from tests.worker.conftest import ROOT, eventually
 from tests.worker.soak_checks import SHARED, SIZE, TASKS, Lines, write
@@ -223,7 +224,7 @@ def counts(store):
         now = store.now()
         groups = {one.pk: (one.queue, one.kind) for one in ChannelGroup.objects.all()}
         counted = Counter()
-        for id_, number in Places(store, now).running_by_group(groups).items():
+        for id_, number in Places(Channels.of(store), now).running_by_group(groups).items():
             counted[groups[id_]] += number
         moved = ChannelMessage.objects.filter(message_id__gt=0, held_until__isnull=False, lease_token__gt=0)
         leased = Message.objects.filter(leased_until__gt=now, priority__lt=BOUNDARY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from delayedq.core.steps import checked
+from delayedq.core.progress import checked
 from delayedq.models import MessageProgress
 from delayedq.worker import reporting
 from tests.app import tasks

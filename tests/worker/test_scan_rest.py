@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from delayedq.store.channels.verbs import Coming
+from delayedq.limits.channels import Coming
 from delayedq.worker import poller
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Lanes, Poller

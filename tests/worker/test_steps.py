@@ -14,10 +14,10 @@ from delayedq import current_message
 from delayedq.compat import InvalidTask, default_task_backend
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import Returned
-from delayedq.core.steps import base_name
 from delayedq.exceptions import LeaseLost, NotStorable, PayloadTooLarge
 from delayedq.models import FinishedMessage, Message, RecordedStep
-from delayedq.store.steps import forget_steps
+from delayedq.steps.rules import base_name
+from delayedq.steps.store import forget_steps
 from delayedq.tasks import task
 from delayedq.testing import clock, run_due
 from tests.app import stepping, tasks

@@ -10,6 +10,7 @@ from django.db import IntegrityError, OperationalError, connections
 
 from delayedq.core.lifecycle import Returned
 from delayedq.exceptions import PayloadTooLarge
+from delayedq.limits.channels import Channels
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Lane
 from delayedq.worker import store_thread as store_thread_module
@@ -116,13 +117,13 @@ def test_what_it_could_not_settle_singly_is_settled_later(errands, store, monkey
 @pytest.mark.parametrize("expired", [True, False])
 def test_a_claim_from_channels_is_told_whether_it_may_give_expired_leases_away(errands, store, monkeypatch, expired):
     told = []
-    claim_channels = type(store).claim_channels
+    claim = Channels.claim
 
     def watched(*arguments, **options):
         told.append(options["expired"])
-        return claim_channels(*arguments, **options)
+        return claim(*arguments, **options)
 
-    monkeypatch.setattr(type(store), "claim_channels", watched)
+    monkeypatch.setattr(Channels, "claim", watched)
     round_trip = RoundTrip([], [], 9, channels=True, expired=expired)
     errands.store_thread.send(round_trip)
     assert round_trip.done.wait(PATIENCE)

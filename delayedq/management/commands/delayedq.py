@@ -9,13 +9,14 @@ from django.db import OperationalError, ProgrammingError
 from django.utils.translation import gettext as _
 
 from delayedq.compat import InvalidTaskBackend
+from delayedq.cron.command import CronVerbs
 from delayedq.exceptions import InvalidQueue
+from delayedq.flows.operator import explain_step, steps_of
+from delayedq.limits.command import add_channels, run_channels
 from delayedq.management.backends import all_stores, check_answer, check_tables, chosen_store
-from delayedq.management.cron import CronVerbs
 from delayedq.management.development import add_dev, run_dev
 from delayedq.management.doctor import add_json, run_check_pending, run_doctor
 from delayedq.management.importing import add_import_from, run_import_from
-from delayedq.management.limiting import add_channels, run_channels
 from delayedq.management.migrations import MigratedCommand
 from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pruning import add_prune, run_prune
@@ -31,7 +32,6 @@ from delayedq.management.queues import (
 from delayedq.management.scaling import add_needed, run_needed
 from delayedq.operations.browsing import PAGE, Selection, by_key, find_ended, find_live, id_in
 from delayedq.operations.explain import explain
-from delayedq.operations.flows import explain_step, steps_of
 from delayedq.operations.pauses import check_name, pause, resume
 from delayedq.operations.wording import printable
 from delayedq.store.protocol import BARE

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import Error, transaction
 
 from delayedq import schedules
+from delayedq.cron.operator import recorded
 from delayedq.exceptions import DelayedQError
-from delayedq.operations.schedules import recorded
 from delayedq.store import default_store
 
 if TYPE_CHECKING:

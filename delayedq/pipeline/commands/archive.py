@@ -32,9 +32,9 @@ from django.db import DatabaseError, IntegrityError, connections, transaction
 from django.db.models import OuterRef, Q
 
 from delayedq.conf import get_settings
-from delayedq.core.flows import number_of, numbers
 from delayedq.core.masking import MASKED
 from delayedq.exceptions import ArchiveBusy, ArchiveFailed
+from delayedq.flows.rules import number_of, numbers
 from delayedq.models import FinishedMessage, Flow, FlowStep, RecordedStep
 from delayedq.pipeline import books
 from delayedq.pipeline.lake.damage import damaged

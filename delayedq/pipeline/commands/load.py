@@ -14,11 +14,11 @@ from zoneinfo import ZoneInfo
 from delayedq.conf import get_settings
 from delayedq.core.serialization import dumps
 from delayedq.exceptions import InvalidOption, UnknownTask
+from delayedq.limits.declared import lines_up
 from delayedq.pipeline.models import Load, LoadState
 from delayedq.pipeline.spark import load, register, rows
 from delayedq.pipeline.spark.rows import Parameter, Recipe, source_of
 from delayedq.tasks import parameters_of, task_at
-from delayedq.tasks.channels import lines_up
 
 if TYPE_CHECKING:
     import inspect

@@ -17,13 +17,13 @@ from pyspark.sql.functions import coalesce, col, lit
 
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.exceptions import InvalidOption
+from delayedq.limits.declared import UNLIMITED, lines_up, rules_known
 from delayedq.pipeline.commands.load import offer
 from delayedq.pipeline.commands.view import viewed
 from delayedq.pipeline.models import ReplayedMessage
 from delayedq.pipeline.spark import replay
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
-from delayedq.tasks.channels import UNLIMITED, lines_up, rules_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

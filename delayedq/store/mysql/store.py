@@ -11,20 +11,16 @@ a known key locks the gap beside that key until its transaction ends: until then
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections import Counter
 from itertools import batched, groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from delayedq.conf import get_settings
-from delayedq.core.limit import is_limited
 from delayedq.store import columns, retention
 from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
-from delayedq.store.channels.places_held import hold, hold_waiting, let_go
-from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
+from delayedq.store.feature import Taken
 from delayedq.store.mysql import sql
 from delayedq.store.mysql.database import (
     ROWS,
@@ -49,74 +45,17 @@ from delayedq.store.operator import OperatorStore, Seen
 from delayedq.store.protocol import ClaimRequest, Flaw, Lane, LaneHead, Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from django.db.backends.utils import CursorWrapper
 
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
-    from delayedq.store.channels.requests import ChannelRequest
     from delayedq.store.database import Listener
     from delayedq.store.mysql.database import MySQLDatabase
     from delayedq.store.operator import Move, Revival, Rewrite
     from delayedq.store.protocol import Claimed, Finish, GiveBack, Offer
-
-# Messages with a channel on MariaDB and MySQL.
-
-
-#: Channels in one statement.
-CHANNELS = 100
-
-
-class MySQLChannels(Channels):
-    database: MySQLDatabase
-
-    def lock_channels(self) -> datetime | None:
-        if not self.database.rows(sql.HAS_LOCK):
-            self.database.write(sql.MAKE_LOCK)
-        return self.database.now() if self.database.rows(sql.LOCK) else None
-
-    def unique(self, *_: str) -> None:
-        return None
-
-    def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
-        asked = ClaimRequest((), len(ids), request.lease, request.worker, request.token)
-        where: dict[str, Any] = {"ids": list(ids), "expired": request.expired}
-        return self._lease(sql.CLAIM_IDS, [where], asked)
-
-    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
-        moment = text(now)
-        for some in batched(most.items(), CHANNELS):
-            found = sorted(self._heads(sql.due, some, moment))
-            numbers = Counter(channel for channel, *_ in found)
-            more = [(channel, number) for channel, number in some if numbers[channel] == number]
-            yield from ((channel, message) for channel, *_, message in found if numbers[channel] < most[channel])
-            if more:
-                rows = self._heads(sql.channel_heads, more, moment)
-                yield from ((channel, message) for channel, *_, message in rows)
-
-    def _heads(
-        self, statement: Callable[[int], str], most: Sequence[tuple[int, int]], moment: str
-    ) -> Sequence[tuple[Any, ...]]:
-        values = [value for channel, number in most for value in (channel, moment, number)]
-        with self.database.connection.cursor() as cursor:
-            cursor.execute(statement(len(most)), values)
-            rows: Sequence[tuple[Any, ...]] = cursor.fetchall()
-        return rows
-
-    def forget_notices(self, ids: Collection[int]) -> None:
-        self.database.write_to(sql.FORGET_NOTICES, ids)
-
-    def take_places(self, ids: Collection[int], token: int) -> None:
-        self.database.write_to(sql.TAKE_PLACES, ids, token=token)
-
-    def drop_places(self, ids: Collection[int]) -> None:
-        self.database.write_to(sql.DROP_PLACES, ids)
-
-    @abstractmethod
-    def _lease(self, statement: str, places: Iterable[Mapping[str, Any]], request: ClaimRequest) -> list[Claimed]: ...
-
 
 # Offers on MariaDB and MySQL: what an upsert did, found out without a RETURNING.
 
@@ -203,7 +142,7 @@ ISOLATION_HINT = 'Leave "isolation_level" out of OPTIONS: Django then sets READ 
 PACKET_HINT = "Raise max_allowed_packet on the server, or lower DELAYEDQ['MAX_PAYLOAD_BYTES']."
 
 
-class MySQLStore(MySQLChannels, Store):
+class MySQLStore(Store):
     page: ClassVar[str] = sql.PAGE
     keys: ClassVar[str] = sql.KEYS_OF_QUEUE
     database: MySQLDatabase
@@ -274,26 +213,26 @@ class MySQLStore(MySQLChannels, Store):
 
     def _claim(self, request: ClaimRequest) -> list[Claimed]:
         places = [{**place(lane), "expired": request.expired} for lane in request.lanes]
-        return self._lease(sql.CLAIMABLE, places, request) if request.lanes else []
+        return self.lease(sql.CLAIMABLE, places, request) if request.lanes else []
 
     def _claim_matching(self, matching: Matching, limit: int, lease: timedelta, worker: str) -> list[Claimed]:
         wanted = {**matching_of(matching), "expired": True}
         request = ClaimRequest([matching.lane], limit, lease, worker)
         if not matching.by_key:
-            return self._lease(sql.claimable_matching(matching), [wanted], request)
+            return self.lease(sql.claimable_matching(matching), [wanted], request)
         ids = [row[0] for row in self.database.rows(sql.few_matching(matching), {**wanted, "limit": FEW})]
         # One after the other where others were faster: nothing is locked that is not claimed.
         some = [ids[:limit], *([id_] for id_ in ids[limit:])] if ids else []
         places = [{**wanted, "ids": chunk} for chunk in some]
-        return self._lease(sql.claimable_few(matching), places, request)
+        return self.lease(sql.claimable_few(matching), places, request)
 
     @retry_on_deadlock
     def claim_unchanged(self, id_: int, generation: int, lease: timedelta, worker: str) -> Claimed | None:
         wanted = {"id": id_, "generation": generation, "expired": True}
-        claimed = self._lease(sql.CLAIMABLE_UNCHANGED, [wanted], ClaimRequest((), 1, lease, worker))
+        claimed = self.lease(sql.CLAIMABLE_UNCHANGED, [wanted], ClaimRequest((), 1, lease, worker))
         return claimed[0] if claimed else None
 
-    def _lease(self, statement: str, places: Iterable[Mapping[str, Any]], request: ClaimRequest) -> list[Claimed]:
+    def lease(self, statement: str, places: Iterable[Mapping[str, Any]], request: ClaimRequest) -> list[Claimed]:
         """Lock what the statement finds in each place, as long as there is room; then lease it."""
         token = request.token or new_token()
         parameters = {"token": token, "worker": request.worker, "lease": microseconds(request.lease)}
@@ -380,7 +319,7 @@ class MySQLStore(MySQLChannels, Store):
         with self.database.atomic():
             free = self._free(held)
             self.database.write_to(sql.RELEASE, (id_ for id_, _ in free))
-            let_go(self, free, [id_ for id_, _ in free])
+            self.tell_released(free)
             rest = set(held) - free
             present = set(self.database.rows_of(sql.HELD, {id_ for id_, _ in rest}))
         return {pair: pair in present for pair in rest}
@@ -402,9 +341,9 @@ class MySQLStore(MySQLChannels, Store):
         return len(ids)
 
     def _locked_to_drop(self, statement: str, parameters: dict[str, Any]) -> set[int]:
-        """The ids of the messages that the statement locks; those that run in a channel keep their places."""
+        """The ids of the messages that the statement locks; those that run are taken from their attempts."""
         rows = self.database.rows(statement, parameters)
-        hold(self, [id_ for id_, priority, token in rows if token is not None and is_limited(priority)])
+        self.take_away([Taken(id_, priority) for id_, priority, token in rows if token is not None])
         return {row[0] for row in rows}
 
     def _erase(self, queue: str, key: str | None) -> int:
@@ -456,7 +395,7 @@ class MySQLOperatorStore(OperatorStore):
     def _move(self, moves: Sequence[Move]) -> set[int]:
         with self.database.atomic():
             unchanged = self._unchanged([move.seen for move in moves])
-            hold_waiting(self._store, _in_channels(unchanged))
+            self._store.take_away(_leased(unchanged), waits=True)
             given = [_moved(move) for move in moves if move.seen.id in unchanged]
             self.database.write_given(sql.MOVE, given)
         return set(unchanged)
@@ -467,7 +406,7 @@ class MySQLOperatorStore(OperatorStore):
             rows = self.database.rows_of(sql.KEYS, [one.id for one in seen])
             self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
             unchanged = self._unchanged(seen)
-            hold(self._store, _in_channels(unchanged))
+            self._store.take_away(_leased(unchanged))
             self.database.cancel(unchanged)
         return set(unchanged)
 
@@ -478,7 +417,7 @@ class MySQLOperatorStore(OperatorStore):
             payloads = dict(self.database.rows_of(sql.PAYLOADS, unchanged))
             given = [one for one in rewrites if payloads.get(one.seen.id) == one.before]
             changed = {one.seen.id: unchanged[one.seen.id] for one in given}
-            hold_waiting(self._store, _in_channels(changed))
+            self._store.take_away(_leased(changed), waits=True)
             self.database.write_given(sql.REWRITE, [[one.seen.id, one.after] for one in given])
         return set(changed)
 
@@ -488,7 +427,7 @@ class MySQLOperatorStore(OperatorStore):
             rows = self.database.rows_of(sql.KEYS, [one.id for one in seen])
             self.database.lock_to_delete([(row[0], row[1], row[2]) for row in rows])
             held = self._unchanged(seen, sql.SEEN_HELD)
-            hold(self._store, _in_channels(held))
+            self._store.take_away(_leased(held))
             self.database.write_to(sql.RECORD_STOPPED, held)
             self.database.write_to(sql.DELETE, held)
         return set(held)
@@ -513,8 +452,8 @@ class MySQLOperatorStore(OperatorStore):
         return revived
 
 
-def _in_channels(locked: Mapping[int, bool]) -> list[int]:
-    return [id_ for id_, is_leased in locked.items() if is_leased]
+def _leased(locked: Mapping[int, bool]) -> list[Taken]:
+    return [Taken(id_) for id_, is_leased in locked.items() if is_leased]
 
 
 def _moved(move: Move) -> list[Any]:

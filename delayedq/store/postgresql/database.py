@@ -16,7 +16,6 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from delayedq.conf import get_settings
-from delayedq.core.flows import flow_of, step_id
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.store.claims import new_token
 from delayedq.store.database import BY_ROWS, Database, Dialect, Listener
@@ -117,13 +116,6 @@ def of_finishes(finishes: Sequence[Finish]) -> dict[str, Any]:
         "error_lines": texts([error for error, _ in dead]),
         "fingerprints": numbers(fingerprint for _, fingerprint in dead) if dead else None,
     }
-
-
-def of_steps(steps: Collection[int]) -> dict[str, Any]:
-    """These steps of flows, by id, and the first one of each of their flows, which is locked for it."""
-    if not steps:
-        return {}
-    return {"steps": numbers(steps), "first_steps": numbers({step_id(flow_of(step), 0) for step in steps})}
 
 
 def _is_dead(finish: Finish) -> bool:

@@ -16,7 +16,7 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from delayedq.core.conditions import Lookup
-from delayedq.core.limit import BOUNDARY
+from delayedq.limits.rules import BOUNDARY
 from delayedq.store import bare_sql, columns, registry
 from delayedq.store.columns import history, listed
 from delayedq.store.database import BY_ROWS
@@ -384,13 +384,6 @@ FROM unnest({_ARRAYS}) AS given ({_GIVEN})
 
 OFFER_UNKEYED = f"{STORE_UNKEYED} RETURNING id"
 
-OFFER_STEP = f"""
-WITH offered AS ({OFFER_UNKEYED}), member AS (
-    INSERT INTO delayedq_flowmember (message_id, step_id) SELECT id, %(step)s::bigint FROM offered
-)
-SELECT count(*) FROM offered
-"""
-
 # Ids are drawn in the order of the offers, and rows are inserted in the order of their keys, as `in_lock_order` has it:
 # two batches that share keys lock them alike and can't deadlock.
 _STORE_MANY = f"""
@@ -501,7 +494,7 @@ FROM {HELD} WHERE (id, token) NOT IN (SELECT id, token FROM released)
 
 # Places that are held for attempts, in the statements on PostgreSQL that end their messages.
 #
-# See `channels.places_held`.
+# See `limits.places_held`.
 
 
 #: The message of a place that a claim has taken.
@@ -565,43 +558,6 @@ _OF_KEY, _OF_QUEUE = "kind = %(kind)s AND key = %(key)s", "queue = %(queue)s"
 DROP_KEY, DROP_ALL = _DROP.format(which=_OF_KEY), _DROP.format(which=_OF_QUEUE)
 
 ERASE_KEY, ERASE_ALL = _ERASE.format(which=f"queue = %(kind)s AND {_OF_KEY}"), _ERASE.format(which=_OF_QUEUE)
-
-
-# A batch of members of groups ends, and the next messages are claimed, in one statement.
-#
-# It does that only if no step can be over with it: if the last member of each step lives, and is not in the batch.
-# Else it changes nothing, and `store.flows.ending` ends the batch in a transaction of several statements.
-#
-# Whoever ends a last member locks its flow first, and waits for those who share that lock here. So the last member
-# lives as long as this statement does, and who ends it sees all that this has written. Its row is locked, too: what
-# another has ended since this statement began would be taken for living.
-
-
-# Together these conditions say that all of the flows are locked, and that the last member of each step lives.
-_LOCKED = "(SELECT count(*) FROM flow) = cardinality(%(first_steps)s::bigint[])"
-
-_GOES_ON = "(SELECT count(*) FROM last_member) = cardinality(%(steps)s::bigint[])"
-
-_LAST_MEMBERS = f"""
-flow AS MATERIALIZED (
-    SELECT id FROM delayedq_flowstep WHERE id = ANY(ARRAY(SELECT unnest(%(first_steps)s::bigint[])))
-    FOR SHARE SKIP LOCKED
-),
-last_member AS MATERIALIZED (
-    SELECT message_id FROM delayedq_flowmember
-    WHERE message_id = ANY(ARRAY(
-        SELECT (SELECT max(message_id) FROM delayedq_flowmember WHERE step_id = step.id)
-        FROM unnest(%(steps)s::bigint[]) AS step (id)
-    )) AND outcome IS NULL AND message_id <> ALL(%(ids)s::bigint[]) AND {_LOCKED}
-    FOR SHARE SKIP LOCKED
-)"""
-
-_MEMBERS = """
-member AS (
-    UPDATE delayedq_flowmember SET outcome = 'succeeded' WHERE message_id = ANY(ARRAY(SELECT id FROM ended))
-)"""
-
-SETTLE_MEMBERS_AND_CLAIM = settle_and_claim_if(_GOES_ON, _LAST_MEMBERS, _MEMBERS)
 
 
 # The heartbeat of worker processes on PostgreSQL.

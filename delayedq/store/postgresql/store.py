@@ -6,7 +6,7 @@ import json
 import time
 from contextlib import suppress
 from functools import partial
-from itertools import batched, groupby
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
@@ -14,16 +14,13 @@ from django.db import Error, transaction
 from psycopg import IsolationLevel
 
 from delayedq.store import operator, retention
-from delayedq.store.base import CHUNK, TOLD_FOR, EndNotices, Store, chunks, with_follow_ups
-from delayedq.store.channels.offers import told_of, with_channels
-from delayedq.store.channels.requests import ChannelState, ChannelView, Dealt, Running
-from delayedq.store.channels.verbs import Channels
+from delayedq.store.base import TOLD_FOR, EndNotices, Store, chunks, with_follow_ups
 from delayedq.store.claims import in_lane_order
 from delayedq.store.database import NOTIFY_GAP, retry_on_deadlock
-from delayedq.store.flows.ending import in_flows, steps_that_go_on
+from delayedq.store.feature import Fused, concerned
 from delayedq.store.offers import check, have_own_times, in_lock_order, offered, waves
 from delayedq.store.operator import OperatorStore, wanted_of
-from delayedq.store.postgresql import channels_sql, operator_sql, sql
+from delayedq.store.postgresql import operator_sql, sql
 from delayedq.store.postgresql.database import (
     PostgreSQLListener,
     numbers,
@@ -37,8 +34,6 @@ from delayedq.store.postgresql.database import (
     of_offers,
     of_request,
     of_returns,
-    of_steps,
-    texts,
 )
 from delayedq.store.postgresql.sql import LISTEN_TO_ENDS, NOTIFY_ENDS, NOTIFY_STOPPED, NOTIFY_WAITING
 from delayedq.store.protocol import (
@@ -53,131 +48,18 @@ from delayedq.store.protocol import (
     Settled,
     SettledAndClaimed,
 )
-from delayedq.store.steps import replaced_failures
-from delayedq.store.sweeps import with_retention
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
-    from datetime import datetime, timedelta
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import timedelta
 
-    from delayedq.core.limit import Limit
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
-    from delayedq.store.channels.offers import ChannelAddress
-    from delayedq.store.channels.requests import ChannelQuery, ChannelRequest, ClaimContext, Events, Notice, Start
     from delayedq.store.database import Listener
+    from delayedq.store.feature import Feature
     from delayedq.store.operator import KeysetPage, MessageState, Move, Revival, Rewrite, Seen
     from delayedq.store.postgresql.database import PostgreSQLDatabase
     from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
-
-# Messages with a channel on PostgreSQL.
-
-
-class PostgreSQLChannels(Channels):
-    database: PostgreSQLDatabase
-
-    def lock_channels(self) -> datetime | None:
-        moment: datetime | None = self.database.rows(channels_sql.LOCK)[0][0]
-        return moment
-
-    def line_up(self, lined: Mapping[int, ChannelAddress]) -> None:
-        homes = numbers(where.id for where in lined.values())
-        self.database.batch(channels_sql.LINE_UP, {"ids": numbers(lined), "homes": homes, **_named({*lined.values()})})
-
-    def tell(self, told: Events) -> None:
-        if told.notices:
-            self.database.batch(channels_sql.TELL, _told(told))
-
-    def hear(self, now: datetime, told: Events) -> ClaimContext:  # noqa: ARG002 - the store is bound to it
-        return self._surroundings(self.database.batch(channels_sql.HEAR, _ended(told)))
-
-    def look(self, asked: ChannelQuery, now: datetime) -> list[ChannelView]:  # noqa: ARG002
-        group, most, room, *_ = asked
-        parameters = {"group": group.id, "queue": group.queue, "kind": group.kind, "most": most, "room": max(room, 0)}
-        given = {"others": numbers(asked.others), "expired": asked.expired}
-        statement = channels_sql.look(
-            is_strict=asked.is_strict, with_others=bool(asked.others), in_pairs=asked.in_pairs
-        )
-        rows = self.database.batch(statement, {**parameters, **given})
-        return [ChannelView(ChannelState._make(row[:9]), Running._make(row[9:11]), *row[11:]) for row in rows]
-
-    def deal(self, asked: ChannelQuery, limit: Limit, request: ChannelRequest) -> Dealt:
-        given = {"group": asked.group.id, "most": asked.most, "room": asked.room}
-        parameters = {**given, "concurrency": limit.concurrency, "weight": limit.weight, **_leased(request)}
-        rows = self.database.batch(channels_sql.deal(in_pairs=asked.in_pairs), parameters)
-        ended, is_more = rows[0][:2]
-        chosen = {id_: name for _, _, name, id_, *_ in rows if id_ is not None}
-        claimed = [Claimed._make(row[4:]) for row in rows if row[4] is not None]
-        return Dealt(chosen, claimed, is_more, ended)
-
-    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:  # noqa: ARG002
-        parameters = {"channels": numbers(most), "most": numbers(most.values())}
-        return [(channel, id_) for channel, ids in self.database.batch(channels_sql.HEADS, parameters) for id_ in ids]
-
-    def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
-        rows = self.database.batch(channels_sql.CLAIM_IDS, {"ids": numbers(ids), **_leased(request)})
-        return [Claimed._make(row) for row in rows]
-
-    def start(self, start: Start, request: ChannelRequest) -> list[Claimed]:
-        parameters = {"ids": numbers(start.ids), **_leased(request), **_kept(start)}
-        return [Claimed._make(row) for row in self.database.batch(channels_sql.START, parameters)]
-
-    def keep_channels(self, start: Start) -> None:
-        rest = {
-            "names": texts([one.name for one in start.channels]),
-            "seconds": numbers(one.seconds for one in start.channels),
-            "ready_at": _moments([one.ready_at for one in start.channels]),
-        }
-        self.database.batch(channels_sql.KEEP, {**_kept(start), **rest})
-
-
-def _leased(request: ChannelRequest) -> dict[str, Any]:
-    return {**of_lease(request.lease, request.worker, request.token), "expired": request.expired}
-
-
-def _named(channels: Collection[ChannelAddress | Notice]) -> dict[str, Any]:
-    """Both begin with the id of the channel."""
-    return {
-        "channels": numbers(one[0] for one in channels),
-        "groups": numbers(one.group_id for one in channels),
-        "queues": texts([one.queue for one in channels]),
-        "kinds": texts([one.kind for one in channels]),
-        "names": texts([one.name for one in channels]),
-    }
-
-
-def _told(told: Events) -> dict[str, Any]:
-    return {**_ended(told), **_named(told.notices), "moments": texts([one.at.isoformat() for one in told.notices])}
-
-
-def _ended(told: Events) -> dict[str, Any]:
-    return {
-        "channels": numbers(one.channel_id for one in told.notices),
-        "ended": numbers(one.ended for one in told.notices),
-        "took": numbers(one.seconds for one in told.notices),
-        "ended_ids": numbers(told.ended),
-    }
-
-
-def _kept(start: Start) -> dict[str, Any]:
-    channels = start.channels
-    return {
-        "group": start.group.id,
-        "turn": start.group.turn,
-        "channels": numbers(one.id for one in channels),
-        "ready": numbers(int(one.is_ready) for one in channels),
-        "ready_at": _moments([None if one.is_ready else one.ready_at for one in channels]),
-        "turns": numbers(one.turn for one in channels),
-        "weights": numbers(one.weight for one in channels),
-        "tokens": numbers(one.tokens for one in channels),
-        "tokens_at": _moments([one.tokens_at for one in channels]),
-        "gone": numbers(start.gone),
-    }
-
-
-def _moments(moments: Sequence[datetime | None]) -> str | None:
-    return texts([None if one is None else one.isoformat() for one in moments])
-
 
 # Ends of messages are told by NOTIFY, while somebody waits for one.
 
@@ -223,7 +105,7 @@ ISOLATION_HINT = (
 )
 
 
-class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
+class PostgreSQLStore(PostgreSQLEnds, Store):
     can_notify: ClassVar[bool] = True
     page: ClassVar[str] = sql.PAGE
     keys: ClassVar[str] = sql.KEYS
@@ -270,7 +152,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     @retry_on_deadlock
     def offer_counted(self, offers: Sequence[Offer]) -> int:
         """No outcome comes here: of 100,000 with keys that takes a fifth of the time."""
-        if any(offer.channel is not None or offer.sizes for offer in offers):
+        if not all(offer.is_plain for offer in offers):
             return super().offer_counted(offers)
         for offer in offers:
             check(offer)
@@ -291,19 +173,6 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
         else:
             statement = sql.STORE_MANY
         self.database.batch(statement, of_offers(offers))
-
-    @retry_on_deadlock
-    def offer_step(self, offers: Sequence[Offer], step: int, *, checked: bool = False) -> None:
-        """One statement for each CHUNK, whose ids need not come here."""
-        if any(offer.channel is not None or offer.sizes for offer in offers):
-            super().offer_step(offers, step, checked=checked)
-            return
-        for offer in () if checked else offers:
-            check(offer)
-        with self.database.atomic():
-            for some in batched(offers, CHUNK):
-                self.database.batch(sql.OFFER_STEP, {**of_offers(some), "step": step})
-            self.notify_after_commit({offer.scheduled_at for offer in offers})
 
     def notify(self) -> None:
         """At most one in NOTIFY_GAP seconds: listeners that heard the last one are about to check again."""
@@ -350,14 +219,13 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
     def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
         if not transitions or not request.lanes or request.limit <= 0 or not _are_alike(transitions):
             return super()._settle_and_claim(transitions, request)
-        members = in_flows(transitions)
-        steps = steps_that_go_on(members)
-        if members and not steps:
+        concerning = concerned(transitions)
+        fused = _fused(concerning)
+        if fused is None:
             return super()._settle_and_claim(transitions, request)
-        statement = sql.SETTLE_MEMBERS_AND_CLAIM if members else sql.SETTLE_AND_CLAIM
-        parameters = {**of_finishes(transitions), **of_request(request), **of_steps(steps)}
-        rows = self.database.batch(statement, parameters)
-        if members and rows[0][:2] == ([], None):  # nothing was done
+        parameters = {**of_finishes(transitions), **of_request(request), **fused.parameters}
+        rows = self.database.batch(fused.statement, parameters)
+        if concerning and rows[0][:2] == ([], None):  # nothing was done
             return super()._settle_and_claim(transitions, request)
         claimed = in_lane_order((Claimed._make(row[1:]) for row in rows if row[1] is not None), request.lanes)
         missing = _missing(transitions, rows[0][0])
@@ -367,24 +235,7 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
             return SettledAndClaimed(claimed, Settled(busy=frozenset(transition.claimed.id for transition in missing)))
 
     def _finish(self, finishes: Sequence[Finish]) -> set[int]:
-        return _ended_of(finishes, self.database.batch(sql.FINISH, of_finishes(finishes)))
-
-    def _settle_and_lock(
-        self, transitions: Sequence[Transition], limited: Sequence[Transition], request: ChannelRequest
-    ) -> tuple[Settled, datetime | None, Events]:
-        """In one round trip if each of them is a Finish, and none is of a flow.
-
-        The end of a step waits for others of its flow, and may store thousands of messages. That comes before the lock:
-        no other claim from channels takes place until the transaction ends.
-        """
-        finishes = [one for one in transitions if isinstance(one, Finish)]
-        if len(finishes) < len(transitions) or in_flows(finishes):
-            return super()._settle_and_lock(transitions, limited, request)
-        rows, ((moment, *_),), told = self.database.batches(
-            (sql.FINISH, of_finishes(finishes)), (channels_sql.LOCK, {}), lambda: told_of(limited, Settled())
-        )
-        settled = self._settled(transitions, _ended_of(finishes, rows), request.worker)
-        return settled, moment, told_of(limited, settled) if any(settled[:3]) else told
+        return ended_of(finishes, self.database.batch(sql.FINISH, of_finishes(finishes)))
 
     def _give_back(self, returns: Sequence[GiveBack]) -> set[int]:
         return {row[0] for row in self.database.batch(sql.GIVE_BACK, of_returns(returns))}
@@ -463,16 +314,25 @@ class PostgreSQLStore(PostgreSQLChannels, PostgreSQLEnds, Store):
 
 
 def _are_alike(transitions: Sequence[Transition]) -> TypeGuard[Sequence[Finish]]:
-    """Whether each of them is the end of a message, from which nothing else follows."""
-    return all(type(one) is Finish for one in transitions) and not (
-        with_channels(transitions)
-        or with_follow_ups(transitions)
-        or with_retention(transitions)
-        or replaced_failures(transitions)
-    )
+    """Whether each of them is the end of a message that no other follows."""
+    return all(type(one) is Finish for one in transitions) and not with_follow_ups(transitions)
 
 
-def _ended_of(finishes: Sequence[Finish], rows: Sequence[tuple[list[int] | None]]) -> set[int]:
+_ALONE = Fused(sql.SETTLE_AND_CLAIM, {})
+
+
+def _fused(concerning: Sequence[tuple[Feature, Sequence[Transition]]]) -> Fused | None:
+    """The statement for a batch, if at most one feature takes part in it, and has one."""
+    match concerning:
+        case []:
+            return _ALONE
+        case [(feature, transitions)]:
+            return feature.fused(transitions)
+        case _:
+            return None
+
+
+def ended_of(finishes: Sequence[Finish], rows: Sequence[tuple[list[int] | None]]) -> set[int]:
     """The ids of those that ended, of the answer of `sql.FINISH`."""
     ((ended,),) = rows
     return {finish.claimed.id for finish in finishes} if ended is None else set(ended)

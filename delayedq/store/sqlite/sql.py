@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.core.limit import BOUNDARY
+from delayedq.limits.rules import BOUNDARY
 from delayedq.store import bare_sql, columns, registry
 from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
 from delayedq.store.database import BY_ROWS
@@ -338,30 +338,6 @@ WITH RECURSIVE name (kind) AS (
     FROM name WHERE kind IS NOT NULL
 )
 SELECT kind FROM name WHERE kind IS NOT NULL
-"""
-
-
-# The statements about messages with a channel on SQLite.
-
-
-CLAIM_IDS = LEASE.format(
-    which=f"""id IN (SELECT value FROM json_each(%(ids)s)) AND priority < {BOUNDARY} AND scheduled_at <= %(now)s
-    AND {free("%(expired_by)s")}"""
-)
-
-# The first that became due. In the order of claims, the index has what is not due between them, which may be much.
-DUE = """
-SELECT urgency, due_at, message_id FROM delayedq_channelmessage INDEXED BY delayedq_channel_due
-WHERE channel_id = %(channel)s AND lease_token = 0 AND due_at <= %(moment)s
-ORDER BY due_at
-LIMIT %(most)s
-"""
-
-HEADS = """
-SELECT message_id FROM delayedq_channelmessage INDEXED BY delayedq_channel_order
-WHERE channel_id = %(channel)s AND lease_token = 0 AND due_at <= %(moment)s
-ORDER BY urgency, due_at, message_id
-LIMIT %(most)s
 """
 
 

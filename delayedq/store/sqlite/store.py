@@ -7,87 +7,38 @@ transaction first, so an idle worker never locks the file. Time is the host's, w
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from delayedq.core.conditions import as_text, from_text, meets
-from delayedq.core.limit import BOUNDARY, channel_of
 from delayedq.store import columns, retention
 from delayedq.store.base import Store
-from delayedq.store.channels.places_held import hold, hold_waiting, let_go
-from delayedq.store.channels.requests import Lease
-from delayedq.store.channels.verbs import Channels
 from delayedq.store.claims import in_lane_order
+from delayedq.store.feature import Taken
 from delayedq.store.offers import offered
 from delayedq.store.operator import OperatorStore
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
 from delayedq.store.sqlite import sql
 from delayedq.store.sqlite.database import (
-    UNRENEWED,
     SQLiteListener,
     claimed_from,
     instant,
     leased,
-    lives,
     text,
     unrenewed,
 )
-from delayedq.store.sqlite.sql import WRITE_LOCK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
 
-    from django.db.models import QuerySet
-
-    from delayedq.models import Message
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
-    from delayedq.store.channels.requests import ChannelRequest
     from delayedq.store.database import Listener
     from delayedq.store.operator import Move, Revival, Rewrite, Seen
     from delayedq.store.protocol import Claimed, ClaimRequest, Finish, GiveBack, Offer, OnConflict, Transition
     from delayedq.store.sqlite.database import SQLiteDatabase
-
-# Messages with a channel on SQLite.
-
-
-class SQLiteChannels(Channels):
-    database: SQLiteDatabase
-
-    def lock_channels(self) -> datetime:
-        """Who writes is alone."""
-        self.database.write(WRITE_LOCK)
-        return self.database.now()
-
-    def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
-        lease = leased(self.database.now(), request.lease, request.worker, request.token)
-        expired_by = lease["now"] if request.expired else ""
-        parameters = {**lease, "ids": json.dumps(ids), "expired_by": expired_by}
-        return [claimed_from(row) for row in self.database.rows(sql.CLAIM_IDS, parameters)]
-
-    def channel_heads(self, most: Mapping[int, int], now: datetime) -> Iterable[tuple[int, int]]:
-        for channel, number in most.items():
-            parameters = {"channel": channel, "most": number, "moment": text(now)}
-            heads = sorted(self.database.rows(sql.DUE, parameters))
-            if len(heads) == number:  # there may be more
-                heads = self.database.rows(sql.HEADS, parameters)
-            yield from ((channel, message) for *_, message in heads)
-
-    def held_among(self, ids: Sequence[int], now: datetime) -> dict[int, Lease]:
-        """Also those that ran out and are not claimed, as their worker lives and waits for the write lock."""
-        from delayedq.models import Message
-
-        rows = Message.objects.using(self.database.alias).filter(id__in=ids, lease_token__isnull=False)
-        named = rows.values_list("id", "lease_token", "leased_until", "leased_by")
-        return {id_: Lease(token, until) for id_, token, until, worker in named if until and _holds(until, worker, now)}
-
-
-def _holds(until: datetime, worker: str | None, now: datetime) -> bool:
-    return until > now or (until > now - UNRENEWED and lives(worker or ""))
-
 
 # Store
 
@@ -98,7 +49,7 @@ OPTIONS_HINT = (
 )
 
 
-class SQLiteStore(SQLiteChannels, Store):
+class SQLiteStore(Store):
     page: ClassVar[str] = sql.PAGE
     keys: ClassVar[str] = sql.KEYS
     database: SQLiteDatabase
@@ -266,7 +217,7 @@ class SQLiteStore(SQLiteChannels, Store):
         with self.database.atomic():
             each = [(pair, self.database.rows(sql.RELEASE, {"id": pair[0], "lease_token": pair[1]})) for pair in held]
             gone = [pair for pair, released in each if released]
-            let_go(self, gone, [id_ for id_, _ in gone])
+            self.tell_released(gone)
         return {pair: False for pair, released in each if not released}
 
     def _unschedule(self, kind: str, key: str) -> bool:
@@ -274,7 +225,7 @@ class SQLiteStore(SQLiteChannels, Store):
         with self.database.atomic():
             recorded = self.database.rows(sql.RECORD_UNSCHEDULED, parameters)
             if recorded:
-                self._hold_recorded(recorded)
+                self.take_away([Taken(id_, metadata=metadata or "") for id_, metadata in recorded])
                 self.database.many(sql.DELETE_BY_KEY, [(kind, key)])
         return bool(recorded)
 
@@ -283,8 +234,8 @@ class SQLiteStore(SQLiteChannels, Store):
 
         with self.database.atomic():
             recorded = self.database.rows(sql.RECORD_ALL, {"queue": queue})
-            if any(channel_of(metadata) is not None for _, metadata in recorded):
-                self._hold_leased(Message.objects.using(self.alias).filter(queue=queue))
+            if any(metadata is not None for _, metadata in recorded):
+                self.take_away_all(Message.objects.using(self.alias).filter(queue=queue))
             self.database.many(sql.DELETE_BY_ID, ((id_,) for id_, _ in recorded))
         return len(recorded)
 
@@ -296,17 +247,8 @@ class SQLiteStore(SQLiteChannels, Store):
             messages = messages.filter(kind=queue, key=key)
         with self.database.atomic():
             self.database.write(sql.WRITE_LOCK)
-            self._hold_leased(messages)
+            self.take_away_all(messages)
             return messages.delete()[0]
-
-    def _hold_leased(self, messages: QuerySet[Message]) -> None:
-        """Those that run in a channel keep their places; what only waits is not read, however much it is."""
-        taken = messages.filter(priority__lt=BOUNDARY, lease_token__isnull=False)
-        hold(self, list(taken.values_list("id", flat=True)))
-
-    def _hold_recorded(self, recorded: Iterable[tuple[int, str | None]]) -> None:
-        """Of these messages (id, metadata), those that run in a channel keep their places."""
-        hold(self, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
 
     def withdraw(self, ids: Iterable[int], errors: str | None = None) -> set[int]:
         parameters = {"errors": errors, "now": text(self.database.now())}
@@ -437,14 +379,14 @@ class SQLiteOperatorStore(OperatorStore):
         """Those that the statement has changed, which wait again."""
         rows = self._rows(statement, given)
         leased = [id_ for id_, token in rows if token is not None]
-        hold_waiting(self._store, leased)
+        self._store.take_away([Taken(id_) for id_ in leased], waits=True)
         self._each(sql.TAKE_LEASE, [{"id": id_} for id_ in leased])
         return {id_ for id_, _ in rows}
 
     def _ended(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
         """Those that the statement has recorded, which it deletes."""
         recorded = self._rows(statement, given)
-        hold(self._store, [id_ for id_, metadata in recorded if channel_of(metadata) is not None])
+        self._store.take_away([Taken(id_, metadata=metadata or "") for id_, metadata in recorded])
         return self._each(sql.DELETE_LIVE, [{"id": id_} for id_, _ in recorded])
 
     def _each(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:

@@ -19,9 +19,9 @@ from delayedq.pipeline.commands.archive import SideRows
 from delayedq.pipeline.lake.side_table import Flows, RecordedSteps
 from delayedq.pipeline.models import ArchiveBatch
 from delayedq.pipeline.spark import archive
+from delayedq.steps.store import forget_steps
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival
-from delayedq.store.steps import forget_steps
 from delayedq.testing import clock
 from tests.app import tasks
 from tests.flows.given import call, does, fails, run

@@ -1,0 +1,306 @@
+"""The channels and the limits: what waits and runs in each, and pages that pause them and set their limits live."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpResponseRedirect
+from django.urls import path, reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from delayedq import limits
+from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.moments import when
+from delayedq.core.bounds import NAME_LENGTH, is_storable
+from delayedq.cron.admin_form import Duration
+from delayedq.exceptions import InvalidLimit, InvalidMessage
+from delayedq.limits.operator import MOST_COUNTED, page_of_channels, scopes_now, terms_of
+from delayedq.limits.rules import Rate
+from delayedq.operations.wording import grouped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from django.http import HttpRequest, HttpResponse
+    from django.urls import URLPattern
+    from django.utils.safestring import SafeString
+
+    from delayedq.limits.operator import ListedChannel, ScopeNow
+    from delayedq.limits.rules import Limit
+
+
+class ChannelFilter(forms.Form):
+    q = forms.CharField(label=gettext_lazy("Channel"), required=False, strip=False, max_length=NAME_LENGTH)
+    queue = forms.CharField(label=gettext_lazy("Queue"), required=False, strip=False, max_length=NAME_LENGTH)
+    kind = forms.CharField(label=gettext_lazy("Task"), required=False, strip=False, max_length=NAME_LENGTH)
+
+
+class LimitForm(forms.Form):
+    concurrency = forms.IntegerField(label=gettext_lazy("At once"), required=False, min_value=1)
+    count = forms.IntegerField(label=gettext_lazy("Starts"), required=False, min_value=1)
+    per = Duration(
+        label=gettext_lazy("in each"), required=False, help_text=gettext_lazy("Seconds, or such as 1:30 or 1:00:00.")
+    )
+    burst = forms.IntegerField(
+        label=gettext_lazy("Starts at once"), required=False, min_value=1, help_text=gettext_lazy("Empty: all of them.")
+    )
+    window = forms.BooleanField(label=gettext_lazy("In windows by the clock, not spread"), required=False)
+    first_only = forms.BooleanField(label=gettext_lazy("Retries do not count"), required=False)
+    size = forms.IntegerField(label=gettext_lazy("Messages, waiting and running"), required=False, min_value=1)
+    weight = forms.FloatField(
+        label=gettext_lazy("Weight"), required=False, help_text=gettext_lazy("2: twice the work of a channel with 1.")
+    )
+    share = forms.IntegerField(
+        label=gettext_lazy("Share"),
+        required=False,
+        min_value=1,
+        help_text=gettext_lazy("How many may run before other channels get more."),
+    )
+
+    def __init__(self, *given: Any, channel: str = "", **options: Any) -> None:
+        super().__init__(*given, **options)
+        if not channel:
+            del self.fields["weight"], self.fields["share"]
+
+    def terms(self) -> dict[str, Any]:
+        """For `limits.set`. Raises InvalidLimit."""
+        given = self.cleaned_data
+        rate = None
+        if given["count"] or given["per"] or given["burst"]:
+            try:
+                how = {"window": given["window"], "retries": not given["first_only"]}
+                rate = Rate(given["count"], given["per"], given["burst"], **how)
+            except ValueError as error:
+                raise InvalidLimit(str(error)) from None
+        changed = {*self.changed_data}
+        turns = {name: given[name] for name in changed & {"weight", "share"} if given[name] is not None}
+        if turns and not changed - {"weight", "share"}:
+            return turns  # what each task says holds on for the rest
+        return {"concurrency": given["concurrency"], "rate": rate, "size": given["size"], **turns}
+
+
+class ChannelRow(NamedTuple):
+    """A channel or a limit in its list. `state`: a pill, if it has one. `actions`: labels and addresses."""
+
+    name: str
+    queue: str
+    kind: str
+    state: str
+    remark: str
+    waiting: str
+    running: str
+    terms: str
+    released: SafeString | str
+    actions: list[tuple[str, str]]
+
+
+class ChannelPages(ReadOnlyAdmin):
+    """A part of the admin of queues."""
+
+    def channel_urls(self) -> list[URLPattern]:
+        views: dict[str, Callable[..., HttpResponse]] = {
+            "channels": self.channels_view,
+            "pause-channel": self.pause_channel_view,
+            "resume-channel": self.resume_channel_view,
+            "skip-head": self.skip_view,
+            "limit": self.limit_view,
+            "clear-limit": self.clear_limit_view,
+        }
+        return [
+            path(f"{name}/", self.admin_site.admin_view(view), name=f"delayedq_pausedqueue_{name.replace('-', '_')}")
+            for name, view in views.items()
+        ]
+
+    def channels_view(self, request: HttpRequest) -> HttpResponse:
+        now, asked = self.store.now(), ChannelFilter(request.GET)
+        given = asked.cleaned_data if asked.is_valid() and all(map(is_storable, asked.cleaned_data.values())) else None
+        found = None
+        if given is not None:
+            named = {"queue": given["queue"], "kind": given["kind"], "name": given["q"] or None}
+            found = page_of_channels(self.store, now, after=request.GET.get("after", ""), **named)
+        query = urlencode({name: value for name, value in (given or {}).items() if value})
+        context = {
+            "now": now,
+            "filter": asked,
+            "is_wrong": given is None,
+            "limits": [_limit_row(request, one, now) for one in scopes_now(self.store, now)],
+            "channels": [_channel_row(request, one, now) for one in found.channels] if found else [],
+            "query": query,
+            "is_first": "after" not in request.GET,
+            "next": found.following if found else "",
+            "may_change": may(request, "pause_queue") or may(request, "set_limit"),
+        }
+        return self.page(request, "channels.html", _("Channels and limits"), context)
+
+    # To pause
+
+    def pause_channel_view(self, request: HttpRequest) -> HttpResponse:
+        """GET: ask for confirmation. POST: pause it."""
+        scope, channel, name = self._named(request, "pause_queue")
+        if request.method != "POST":
+            said = _("No more messages of %(name)s will start until it is resumed. Those that run will finish.")
+            return self._confirm_one(request, _("Pause"), _("Pause %s?") % name, said % {"name": name})
+        user = request.user.get_username()
+        did = self._try(request, lambda: limits.pause(scope, channel=channel, by=user, store=self.store))
+        return self._said(request, _("%s is paused.") % name, _("%s was already paused.") % name, did=did)
+
+    def resume_channel_view(self, request: HttpRequest) -> HttpResponse:
+        """GET: ask for confirmation. POST: resume it."""
+        scope, channel, name = self._named(request, "pause_queue")
+        if request.method != "POST":
+            said = _("Messages of %(name)s will start again, as far as its limit has room.") % {"name": name}
+            return self._confirm_one(request, _("Resume"), _("Resume %s?") % name, said)
+        did = self._try(request, lambda: limits.resume(scope, channel=channel, store=self.store))
+        return self._said(request, _("%s is resumed.") % name, _("%s is not paused.") % name, did=did)
+
+    def skip_view(self, request: HttpRequest) -> HttpResponse:
+        """GET: ask for confirmation. POST: let the others start before the message that blocks the channel."""
+        scope, channel, name = self._named(request, "pause_queue")
+        if request.method != "POST":
+            said = _("The messages behind the one that blocks %(name)s may start before it. It keeps its time.")
+            return self._confirm_one(request, _("Skip"), _("Skip the head of %s?") % name, said % {"name": name})
+        did = self._try(request, lambda: limits.skip(scope, channel=channel, store=self.store))
+        return self._said(request, _("%s is not blocked any more.") % name, _("No message blocks %s.") % name, did=did)
+
+    # To limit
+
+    def limit_view(self, request: HttpRequest) -> HttpResponse:
+        """GET: the limit that holds. POST: set another one."""
+        scope, channel, name = self._named(request, "set_limit")
+        initial = _initial(limits.holding(scope, channel, self.store), channel)
+        form = LimitForm(request.POST or None, initial=initial, channel=channel)
+        if request.method == "POST" and form.is_valid():
+            try:
+                limit = limits.set(scope, channel=channel, store=self.store, **form.terms())
+            except (InvalidLimit, InvalidMessage) as error:
+                form.add_error(None, visible(str(error)))
+            else:
+                said = _("The limit of %(name)s is set: %(terms)s.") % {"name": name, "terms": terms_of(limit)}
+                return self._said(request, said, "", did=True)
+        context = {"form": form, "said": _("It holds at once, also for what waits already.")}
+        return self.page(request, "limit.html", _("Limit of %s") % name, context, back=_list_url())
+
+    def clear_limit_view(self, request: HttpRequest) -> HttpResponse:
+        """GET: ask for confirmation. POST: what the code says holds again."""
+        scope, channel, name = self._named(request, "set_limit")
+        if request.method != "POST":
+            said = _("What the code says of %(name)s will hold again.") % {"name": name}
+            return self._confirm_one(request, _("Clear the limit"), _("Clear the limit of %s?") % name, said)
+        before = limits.live(self.store).get((scope, channel))
+        did = limits.clear(scope, channel=channel, store=self.store)
+        given = {"name": name, "terms": terms_of(before) if before else ""}
+        said = _("The limit of %(name)s is cleared; it was: %(terms)s.") % given
+        return self._said(request, said, _("No limit of %s was set.") % name, did=did)
+
+    # All of them
+
+    def _named(self, request: HttpRequest, permission: str) -> tuple[str, str, str]:
+        """Scope and channel that the address names, and both in words. Raises PermissionDenied, Http404."""
+        self.demand_view(request)
+        demand(request, permission)
+        scope, channel = request.GET.get("scope", ""), request.GET.get("channel", "")
+        if not scope or not is_storable(scope + channel) or max(len(scope), len(channel)) > NAME_LENGTH:
+            raise Http404("There is no such queue, task, limit or channel.")
+        return scope, channel, name_of(scope, channel)
+
+    def _try(self, request: HttpRequest, change: Callable[[], bool]) -> bool | None:
+        """Whether it changed anything; None: it is refused, which is said."""
+        try:
+            return change()
+        except (InvalidLimit, InvalidMessage) as error:
+            messages.error(request, visible(str(error)))
+            return None
+
+    def _said(self, request: HttpRequest, changed: str, unchanged: str, *, did: bool | None) -> HttpResponse:
+        if did:
+            self.log_said(request, changed)
+            messages.success(request, changed)
+        elif did is not None:
+            messages.info(request, unchanged)
+        return HttpResponseRedirect(_list_url())
+
+    def _confirm_one(self, request: HttpRequest, verb: str, title: str, said: str) -> HttpResponse:
+        return self.page(request, "confirm_one.html", title, said=said, verb=verb, back=_list_url())
+
+
+def _list_url() -> str:
+    return reverse("admin:delayedq_pausedqueue_channels")
+
+
+def name_of(scope: str, channel: str) -> str:
+    """A limit in words: that of a queue, a task or several tasks, or of one channel."""
+    if not channel:
+        return visible(scope)
+    return _("channel %(channel)s of %(scope)s") % {"channel": visible(channel), "scope": visible(scope)}
+
+
+def _initial(limit: Limit, channel: str) -> dict[str, Any]:
+    rate = limit.rate
+    given: dict[str, Any] = {"concurrency": limit.concurrency or None, "size": limit.size, "share": limit.share}
+    given["weight"] = limit.weight_of(channel)
+    if rate is None:
+        return given
+    how = {"window": rate.window, "first_only": not rate.retries}
+    return given | how | {"count": rate.count, "per": str(rate.per.total_seconds()), "burst": rate.burst}
+
+
+def _limit_row(request: HttpRequest, one: ScopeNow, now: datetime) -> ChannelRow:
+    paused_by = _("paused by %s") % visible(one.paused_by) if one.paused_by else ""
+    return ChannelRow(
+        name=name_of(one.scope, one.channel),
+        queue="",
+        kind="",
+        state=_state(one.limit, one.running or 0, one.released_at),
+        remark=paused_by or (_("set live") if one.is_live else ""),
+        waiting="",
+        running="-" if one.running is None else grouped(one.running),
+        terms=terms_of(one.limit),
+        released=when(one.released_at, now),
+        actions=_actions(request, one.scope, one.channel, one.limit, is_live=one.is_live),
+    )
+
+
+def _channel_row(request: HttpRequest, one: ListedChannel, now: datetime) -> ChannelRow:
+    waiting = _("over %s") % grouped(MOST_COUNTED) if one.waiting > MOST_COUNTED else grouped(one.waiting)
+    return ChannelRow(
+        name=visible(one.name) or _("(no name)"),
+        queue=visible(one.queue),
+        kind=visible(one.kind),
+        state="blocked" if one.blocked_by else _state(one.limit, one.running, one.released_at),
+        remark=_("by message %s") % one.blocked_by if one.blocked_by else "",
+        waiting=waiting,
+        running=grouped(one.running),
+        terms=terms_of(one.limit),
+        released=when(one.blocked_until or one.released_at, now),
+        actions=_actions(request, one.kind, one.name, one.limit, is_blocked=bool(one.blocked_by)) if one.name else [],
+    )
+
+
+def _state(limit: Limit, running: int, released_at: datetime | None) -> str:
+    if limit.is_paused:
+        return "paused"
+    is_full = limit.concurrency is not None and running >= limit.concurrency
+    return "full" if is_full or released_at is not None else "has room"
+
+
+def _actions(
+    request: HttpRequest, scope: str, channel: str, limit: Limit, *, is_live: bool = False, is_blocked: bool = False
+) -> list[tuple[str, str]]:
+    query = urlencode({"scope": scope, "channel": channel})
+    offered = [
+        ("pause_queue", is_blocked, _("Skip"), "skip_head"),
+        ("pause_queue", limit.is_paused, _("Resume"), "resume_channel"),
+        ("pause_queue", not limit.is_paused, _("Pause"), "pause_channel"),
+        ("set_limit", not limit.is_paused, _("Set limit"), "limit"),
+        ("set_limit", is_live and not limit.is_paused, _("Clear"), "clear_limit"),
+    ]
+    return [
+        (label, f"{reverse(f'admin:delayedq_pausedqueue_{name}')}?{query}")
+        for permission, fits, label, name in offered
+        if fits and may(request, permission)
+    ]

@@ -1,0 +1,661 @@
+"""Describe channels: how many messages run and wait in one, its limits, and when the next may start."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q
+from django.utils.translation import gettext as _
+
+from delayedq.limits.channels import Channels
+from delayedq.limits.declared import UNLIMITED, lines_up, rules_known, rules_of
+from delayedq.limits.places import Places
+from delayedq.limits.requests import Rules, bucket_of, room_of
+from delayedq.limits.rules import BOUNDARY, Limit, bucket_name, channel_id, channel_of, group_id, is_limited, last_start
+from delayedq.limits.setting import definitions
+from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, LimitState, Message, is_free
+from delayedq.operations.counting import read_bounded
+from delayedq.operations.wording import both, grouped, span
+from delayedq.store import operator_store
+from delayedq.store.protocol import BARE
+from delayedq.tasks import registered
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
+
+    from django.db.models import QuerySet
+
+    from delayedq.core.sampling import Sample
+    from delayedq.limits.requests import HasTokens
+    from delayedq.store.base import Store
+    from delayedq.store.figures import Grid
+    from delayedq.store.protocol import LaneHead
+
+# How many messages wait in a channel, and since when: of its places, those that have a live message.
+#
+# Where a message was cancelled, its place stays until a claim removes it: in a channel that is full or paused, that
+# may take long. Places are read in parts, in the order of an index, until enough live ones are found; of MOST_PARTS
+# without one, those behind are not looked at.
+
+
+MOST_PARTS = 5
+
+#: To find out since when messages wait, so many places are read at once.
+FIRST = 100
+
+
+def count_live(places: QuerySet[ChannelMessage], most: int) -> int:
+    """How many of these places, which are in the order of an index, have a live message; at most `most` + 1."""
+    live = 0
+    for part in _parts(places, most + 1, live=Count("pk", filter=Q(is_live=True))):
+        live += part["live"]
+        if live > most:
+            return most + 1
+    return live
+
+
+def due_since(places: QuerySet[ChannelMessage]) -> datetime | None:
+    """When the first message of these places became due; they are in the order of their due times."""
+    parts = _parts(places, FIRST, first=Min("due_at", filter=Q(is_live=True)))
+    return next((part["first"] for part in parts if part["first"] is not None), None)
+
+
+def _parts(places: QuerySet[ChannelMessage], size: int, **asked: Any) -> Iterator[dict[str, Any]]:
+    live = Message.objects.filter(id=OuterRef("message_id"), priority__lt=BOUNDARY)
+    rows = places.annotate(is_live=Exists(live))
+    for start in range(0, MOST_PARTS * size, size):
+        part = rows[start : start + size].aggregate(number=Count("pk"), **asked)
+        yield part
+        if part["number"] < size:
+            return
+
+
+# Channels
+
+
+#: Waiting messages are counted up to this number.
+MOST_WAITING = 5_000
+
+
+class LimitNow(NamedTuple):
+    """A limit at a moment. `released_at`: when the next message may start by its rate; None: one may now.
+
+    `scope`: the name of the queue, the task or the shared limit; "": it is the channel's own.
+    """
+
+    scope: str
+    limit: Limit
+    running: int
+    released_at: datetime | None
+
+    @property
+    def is_full(self) -> bool:
+        return self.limit.concurrency is not None and self.running >= self.limit.concurrency
+
+    @property
+    def is_in_the_way(self) -> bool:
+        """Whether messages that are due wait for it."""
+        return self.is_full or self.released_at is not None
+
+
+def set_for(live: Mapping[tuple[str, str], Mapping[str, Any]], queue: str, kind: str, name: str) -> dict[str, Any]:
+    """What is set live for a channel: of what both say, that of the task goes before that of the queue."""
+    return {**live.get((queue, name), {}), **live.get((kind, name), {})}
+
+
+def limits_now(store: Store, queue: str, kind: str, name: str, now: datetime) -> Iterator[LimitNow]:
+    """The limits of a channel: its own, then those that it shares with others."""
+    rules, set_live, places = rules_here(queue, kind), definitions(store), Places(Channels.of(store), now)
+    own = set_for(set_live, queue, kind, name) if name else {}
+    limit = (rules.channel or UNLIMITED).overridden(own) if own else rules.channel
+    if limit is not None:
+        id_ = channel_id(queue, kind, name)
+        running, _ = places.running([id_])
+        yield _now("", limit, running[id_].number, Channel.objects.using(store.alias).filter(pk=id_).first(), now)
+    states = buckets_now(store)
+    for scope, defined in rules.scopes:
+        limit = defined.overridden(set_live.get((scope, ""), {}))
+        if limit == UNLIMITED:
+            continue
+        groups = [one.pk for one in ChannelGroup.objects.using(store.alias) if scope in _scopes(one)]
+        running_in_scope = places.running_by_group(groups).total()
+        yield _now(scope, limit, running_in_scope, states.get(bucket_name(scope)), now)
+
+
+def buckets_now(store: Store) -> dict[str, LimitState]:
+    """The token buckets of the limits that channels share, by `bucket_name`."""
+    return {one.channel: one for one in LimitState.objects.using(store.alias).filter(scope="", tokens__isnull=False)}
+
+
+def _now(scope: str, limit: Limit, running: int, state: HasTokens | None, now: datetime) -> LimitNow:
+    rate_only = Limit(rate=limit.rate)
+    return LimitNow(scope, limit, running, room_of(rate_only, 0, bucket_of(state), 1, now).released_at)
+
+
+def rules_here(queue: str, kind: str) -> Rules:
+    """The limits of a task in a queue, as this process knows them."""
+    if BARE in queue:
+        return rules_known(queue)
+    task = registered.get(kind)
+    return Rules() if task is None else rules_of(task, queue)
+
+
+def _scopes(group: ChannelGroup) -> list[str]:
+    return [scope for scope, _ in rules_here(group.queue, group.kind).scopes]
+
+
+def why_limited(store: Store, message: Message, name: str, now: datetime) -> Iterator[str]:
+    """Why a due message with a channel waits, in sentences; none if nothing is in its way."""
+    whose = f"channel {name}" if name else "its task"
+    for one in limits_now(store, message.queue, message.kind, name, now):
+        subject = f"The limit {one.scope}" if one.scope else whose[0].upper() + whose[1:]
+        if one.limit.is_paused:
+            yield f"{subject} is paused."
+        elif one.is_full:
+            yield f"{subject} has {one.running:,} of {one.limit.concurrency:,} running."
+        elif one.released_at is not None:
+            yield f"{subject} has its next release {both(one.released_at, now)}."
+    if (head := _head(store, message, name)) is not None and head.due_at > now:
+        yield (
+            f"{whose[0].upper()}{whose[1:]} is blocked by message {head.message_id}, which is tried again "
+            f"{both(head.due_at, now)}; `channels skip` lets the others start."
+        )
+    if before := _before(store, message, name, now):
+        more = "More than " if before > MOST_WAITING else ""
+        yield f"{more}{min(before, MOST_WAITING):,} of {whose} wait before it."
+
+
+def _head(store: Store, message: Message, name: str) -> ChannelMessage | None:
+    """The message that blocks its channel until it has ended; None: none, or it itself."""
+    if not _is_strict(message.queue, message.kind):
+        return None
+    id_ = channel_id(message.queue, message.kind, name)
+    head = Places(Channels.of(store), store.now()).heads([id_]).first()
+    return None if head is None or head.message_id == message.pk else head
+
+
+def _is_strict(queue: str, kind: str) -> bool:
+    return rules_here(queue, kind).is_strict
+
+
+def waits_for_limit(store: Store, message: Message, name: str, now: datetime) -> bool:
+    """Whether a due message with this channel waits for a limit, or is in a channel that does: it is not late then."""
+    if any(one.is_in_the_way for one in limits_now(store, message.queue, message.kind, name, now)):
+        return True
+    head = _head(store, message, name)
+    return head is not None and head.due_at > now
+
+
+def _before(store: Store, message: Message, name: str, now: datetime) -> int:
+    """How many messages of its channel are due and come before it."""
+    due = ChannelMessage.objects.using(store.alias).filter(
+        channel_id=channel_id(message.queue, message.kind, name), lease_token=0, due_at__lte=now
+    )
+    urgency, at = -message.priority, message.scheduled_at
+    same = Q(urgency=urgency)
+    before = due.filter(
+        Q(urgency__lt=urgency) | same & Q(due_at__lt=at) | same & Q(due_at=at, message_id__lt=message.pk)
+    )
+    return count_live(before.order_by("urgency", "due_at", "message_id"), MOST_WAITING)
+
+
+def terms_of(limit: Limit) -> str:
+    """A limit in words; "-": it limits nothing."""
+    said = []
+    if limit.concurrency:
+        said.append(_("%s at once") % grouped(limit.concurrency))
+    if limit.rate is not None:
+        terms = {"count": grouped(limit.rate.count), "span": span(limit.rate.per)}
+        shown = _("%(count)s in each window of %(span)s") if limit.rate.window else _("%(count)s in %(span)s")
+        said.append(shown % terms)
+    if limit.size is not None:
+        said.append(_("size %s") % grouped(limit.size))
+    if limit.share is not None:
+        said.append(_("share %s") % grouped(limit.share))
+    if isinstance(limit.weight, int | float) and limit.weight != 1:
+        said.append(_("weight %s") % f"{limit.weight:g}")
+    if limit.is_strict:
+        said.append(_("in order"))
+    return ", ".join(said) or "-"
+
+
+# The channels that have messages, a page at a time, and the limits that hold now. It only reads.
+#
+# A page costs the same however many channels there are: those of one task in one queue come one after another as an
+# index has them, first those in turn, and what is in each is counted up to a bound.
+
+
+#: Channels on a page, and up to how many waiting messages are counted in each.
+PAGE, MOST_COUNTED = 25, 1_000
+
+#: At most so many groups, and so many limits that were set live, are looked at.
+MOST_LISTED = 1_000
+
+
+class ListedChannel(NamedTuple):
+    """A channel. `waiting`: how many messages are due in it, up to MOST_COUNTED + 1. `limit`: its own.
+
+    released_at: when the next of them may start by its rate; None: one may now. blocked_by: the id of the message that
+    blocks it, until it is tried again at `blocked_until`.
+    """
+
+    queue: str
+    kind: str
+    name: str
+    waiting: int
+    running: int
+    limit: Limit
+    released_at: datetime | None
+    blocked_by: int | None = None
+    blocked_until: datetime | None = None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether its own limit lets a message start now."""
+        return _has_room(self.limit, self.running, self.released_at)
+
+
+class ChannelPage(NamedTuple):
+    """`following`: the text with which the next page is asked for; "": there is none."""
+
+    channels: list[ListedChannel]
+    following: str
+
+
+class ScopeNow(NamedTuple):
+    """A limit that channels share, or (`channel`) one that was set live for one of them.
+
+    running: how many of its messages run; None: it is of one channel, in the list of those.
+    """
+
+    scope: str
+    channel: str
+    limit: Limit
+    is_live: bool
+    paused_by: str
+    running: int | None
+    released_at: datetime | None
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it lets a message start now."""
+        return _has_room(self.limit, self.running or 0, self.released_at)
+
+
+def _has_room(limit: Limit, running: int, released_at: datetime | None) -> bool:
+    is_full = limit.concurrency is not None and running >= limit.concurrency
+    return not is_full and released_at is None
+
+
+def page_of_channels(
+    store: Store, now: datetime, *, queue: str = "", kind: str = "", name: str | None = None, after: str = ""
+) -> ChannelPage:
+    """PAGE channels of this queue and task ("": of all), or those with this name."""
+    wanted = Q(**{field: value for field, value in (("queue", queue), ("kind", kind)) if value})
+    groups = list(ChannelGroup.objects.using(store.alias).filter(wanted).order_by("queue", "kind")[:MOST_LISTED])
+    if name is not None:
+        ids = [channel_id(group.queue, group.kind, name) for group in groups]
+        return ChannelPage(
+            listed(store, now, groups, list(Channel.objects.using(store.alias).filter(id__in=ids)[:PAGE])), ""
+        )
+    found = list(islice(_in_order(store, groups, after), PAGE + 1))
+    shown = found[:PAGE]
+    return ChannelPage(listed(store, now, groups, shown), _cursor(shown[-1]) if len(found) > PAGE else "")
+
+
+def _cursor(last: Channel) -> str:
+    return f"{last.group_id}/{last.is_ready:d}/{last.turn.hex()}/{last.pk}"
+
+
+def _in_order(store: Store, groups: Sequence[ChannelGroup], after: str) -> Iterator[Channel]:
+    """From behind a cursor; one that is none begins at the first."""
+    parts = [(group.pk, is_ready) for group in groups for is_ready in (True, False)]
+    place, turn, last = _position(after)
+    start = parts.index(place) if place in parts else 0
+    for number, (group, is_ready) in enumerate(parts[start:]):
+        rows = Channel.objects.using(store.alias).filter(group_id=group, is_ready=is_ready).order_by("turn", "id")
+        if number == 0 and place in parts:
+            rows = rows.filter(Q(turn__gt=turn) | Q(id__gt=last), turn__gte=turn)
+        yield from rows[: PAGE + 1]
+
+
+def _position(after: str) -> tuple[tuple[int, bool], float, int]:
+    try:
+        group, is_ready, turn, last = after.split("/")
+        return (int(group[:20]), is_ready == "1"), float.fromhex(turn[:40]), min(int(last[:20]), 2**63 - 1)
+    except (ValueError, OverflowError):
+        return (-1, False), 0.0, 0
+
+
+def listed(
+    store: Store, now: datetime, groups: Sequence[ChannelGroup], channels: Sequence[Channel]
+) -> list[ListedChannel]:
+    """What is in these channels of these groups."""
+    by_id = {group.pk: group for group in groups}
+    running, _ = Places(Channels.of(store), now).running([one.pk for one in channels])
+    live = _live_of(store, [one.name for one in channels if one.name])
+    heads = {
+        head.channel_id: head for head in Places(Channels.of(store), now).heads([one.pk for one in channels]).reverse()
+    }
+    found = []
+    for one in channels:
+        group = by_id[one.group_id]
+        own = set_for(live, group.queue, group.kind, one.name)
+        limit = (rules_here(group.queue, group.kind).channel or UNLIMITED).overridden(own)
+        places = ChannelMessage.objects.using(store.alias).filter(channel_id=one.pk, lease_token=0, due_at__lte=now)
+        numbers = count_live(places.order_by("due_at"), MOST_COUNTED), running[one.pk].number
+        listed = ListedChannel(group.queue, group.kind, one.name, *numbers, limit, _released_at(limit, one, now))
+        found.append(listed._replace(**_blocked(heads.get(one.pk) if limit.is_strict else None, now)))
+    return found
+
+
+def _blocked(head: ChannelMessage | None, now: datetime) -> dict[str, Any]:
+    if head is None or head.due_at <= now:
+        return {}
+    return {"blocked_by": head.message_id, "blocked_until": head.due_at}
+
+
+def _live_of(store: Store, names: Sequence[str]) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = LimitState.objects.using(store.alias).filter(channel__in=names, definition__isnull=False)
+    return {(one.scope, one.channel): json.loads(one.definition or "{}") for one in rows[:MOST_LISTED]}
+
+
+def _released_at(limit: Limit, state: HasTokens | None, now: datetime) -> datetime | None:
+    return room_of(Limit(rate=limit.rate), 0, bucket_of(state), 1, now).released_at
+
+
+# Limits
+def scopes_now(store: Store, now: datetime) -> list[ScopeNow]:
+    """The limits of queues, tasks and several tasks, by name; then those that were set live for one channel."""
+    states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")[:MOST_LISTED]}
+    groups = list(ChannelGroup.objects.using(store.alias)[:MOST_LISTED])
+    known, buckets = _defined(groups), buckets_now(store)
+    running = Places(Channels.of(store), now).running_by_group([one.pk for one in groups])
+    of_scopes = [
+        _scope_now(scope, known.get(scope, UNLIMITED), states.get(scope), buckets, now)._replace(
+            running=sum(running[one.pk] for one in groups if scope in dict(rules_here(one.queue, one.kind).scopes))
+        )
+        for scope in sorted({*known, *states} - {""})
+    ]
+    by_hand = LimitState.objects.using(store.alias).filter(definition__isnull=False).exclude(channel="")
+    of_channels = [
+        _scope_now(one.scope, UNLIMITED, one, {}, now) for one in by_hand.order_by("scope", "channel")[:MOST_LISTED]
+    ]
+    return [one for one in of_scopes if one.limit != UNLIMITED or one.is_live] + of_channels
+
+
+def _defined(groups: Sequence[ChannelGroup]) -> dict[str, Limit]:
+    """What the code says of each scope."""
+    pairs = [(task.queue_name, task.module_path) for task in registered.values() if lines_up(task)]
+    pairs += [(group.queue, group.kind) for group in groups]
+    return {scope: limit for queue, kind in pairs for scope, limit in rules_here(queue, kind).scopes}
+
+
+def _scope_now(
+    scope: str, defined: Limit, state: LimitState | None, buckets: dict[str, LimitState], now: datetime
+) -> ScopeNow:
+    live = None if state is None or state.definition is None else state
+    stored = json.loads(live.definition or "{}") if live else {}
+    limit, paused = defined.overridden(stored), stored.get("paused")
+    released_at = _released_at(limit, buckets.get(bucket_name(scope)), now)
+    channel = state.channel if state else ""
+    return ScopeNow(scope, channel, limit, live is not None, (paused or {}).get("by", ""), None, released_at)
+
+
+# For how long messages have been due: those that wait for a worker, and those that wait for a limit.
+#
+# A message that waits for a limit is not late. Of queues without channels this is what their lanes say. Of channels a
+# bounded number is looked at: that of the message which has been due the longest, the first in turn, and some that
+# rest.
+
+
+#: At most so many lanes of channels and tasks of a queue are looked at, and so many channels of each.
+MOST_WAITS, CHANNELS = 20, 10
+
+#: So many notices are looked at, for channels that no claim has heard of.
+NOTICES = 20
+
+
+class ChannelWait(NamedTuple):
+    """Seconds for which the first message has been due that waits for a worker, and the first that waits for a limit.
+
+    0.0: there is none.
+    """
+
+    late: float = 0.0
+    limited: float = 0.0
+
+    def with_(self, seconds: float, *, limited: bool) -> ChannelWait:
+        if limited:
+            return self._replace(limited=max(self.limited, seconds))
+        return self._replace(late=max(self.late, seconds))
+
+
+def waits(store: Store, heads: Iterable[LaneHead], now: datetime, least: float = 0.0) -> dict[str, ChannelWait]:
+    """By queue of these lanes. What has been due in channels for less than `least` seconds is not looked into."""
+    found: dict[str, ChannelWait] = {}
+    lanes = 0
+    for head in heads:
+        wait, seconds = found.get(head.queue, ChannelWait()), max(0.0, -head.due_in)
+        is_in_channels = is_limited(head.priority) and seconds > 0 and seconds >= least
+        lanes += is_in_channels
+        if is_in_channels and lanes <= MOST_WAITS:
+            wait = _of_lane(store, head, wait, now)
+        else:
+            wait = wait.with_(seconds, limited=False)
+        found[head.queue] = wait
+    return found
+
+
+def _of_lane(store: Store, head: LaneHead, wait: ChannelWait, now: datetime) -> ChannelWait:
+    waiting = Message.objects.using(store.alias).filter(queue=head.queue, priority=head.priority)
+    first = waiting.filter(is_free(now), scheduled_at__lte=now).order_by("scheduled_at", "id").first()
+    if first is not None:
+        limited = waits_for_limit(store, first, channel_of(first.metadata) or "", now)
+        wait = wait.with_((now - first.scheduled_at).total_seconds(), limited=limited)
+    told = [one for one in ChannelNotice.objects.using(store.alias).order_by("id")[:NOTICES] if one.queue == head.queue]
+    groups = {one.group_id: ChannelGroup(id=one.group_id, queue=one.queue, kind=one.kind) for one in told}
+    groups |= {one.pk: one for one in ChannelGroup.objects.using(store.alias).filter(queue=head.queue)[:MOST_WAITS]}
+    for group in list(groups.values())[:MOST_WAITS]:
+        new = {one.channel_id: one.name for one in told if one.group_id == group.pk}
+        wait = _of_group(store, group, new, wait, now)
+    return wait
+
+
+def _of_group(store: Store, group: ChannelGroup, new: dict[int, str], wait: ChannelWait, now: datetime) -> ChannelWait:
+    """`new`: ids and names of channels that no claim has heard of yet, or not again."""
+    of_group = Channel.objects.using(store.alias).filter(group_id=group.pk)
+    in_turn = list(of_group.filter(is_ready=True).order_by("turn", "id")[:CHANNELS])
+    resting = list(of_group.filter(is_ready=False).order_by("turn", "id")[:CHANNELS])
+    known = set(of_group.filter(id__in=new).values_list("id", flat=True)) if new else set()
+    in_turn += [Channel(id=id_, group_id=group.pk, name=name) for id_, name in new.items() if id_ not in known]
+    since = _due_since(store, [*in_turn, *resting], now)
+    shared = any(one.scope and one.is_in_the_way for one in limits_now(store, group.queue, group.kind, "", now))
+    free = {one.name for one in listed(store, now, [group], in_turn) if one.has_room and not shared}
+    for channel in (one for one in (*in_turn, *resting) if one.pk in since):
+        wait = wait.with_((now - since[channel.pk]).total_seconds(), limited=channel.name not in free)
+    return wait
+
+
+def _due_since(store: Store, channels: Sequence[Channel], now: datetime) -> dict[int, datetime]:
+    """By channel, when its first message became due that waits: one read of an index for each."""
+    due = ChannelMessage.objects.using(store.alias).filter(lease_token=0, due_at__lte=now).order_by("due_at")
+    first = ((one.pk, due_since(due.filter(channel_id=one.pk))) for one in channels)
+    return {id_: at for id_, at in first if at is not None}
+
+
+# Which limits hold back messages that wait or fall due: they start no faster than a rate lets them.
+#
+# What is said is a bound: whatever the workers do, the last message starts no earlier. How long messages run is not
+# known ahead, so the concurrency of a limit tells nothing of times to come.
+
+
+#: At most so many groups are looked at, and so many channels by themselves: those in which most messages wait.
+MOST_GROUPS, MOST_CHANNELS = 1_000, 25
+
+#: The bucket of what was due before the first one.
+OVERDUE = -1
+
+
+class HeldBack(NamedTuple):
+    """`waiting` messages that a limit holds back. The last can't start before `until`; None: it is paused.
+
+    scope: the name of a queue, a task or a shared limit. channel: "" if the limit is not that of one channel.
+    """
+
+    scope: str
+    channel: str
+    limit: Limit
+    waiting: int
+    until: datetime | None
+
+
+@dataclass(slots=True)
+class LimitsAhead:
+    """`held_back`: what is paused, then what takes longest. `overdue`: how many are due and wait for a limit."""
+
+    held_back: list[HeldBack] = field(default_factory=list)
+    overdue: int = 0
+
+
+def limits_ahead(store: Store, grid: Grid, now: datetime) -> LimitsAhead:
+    """Of the messages that wait and are due before the grid ends."""
+    waiting = _WaitingCounts(store, grid, now)
+    if not waiting.groups:
+        return LimitsAhead()
+    shared, full = _of_scopes(store, waiting)
+    channels = _largest(store, waiting)
+    found = [*shared, *_of_channels(channels, waiting)]
+    found.sort(key=lambda one: (one.until is not None, now - (one.until or now), one.scope, one.channel))
+    return LimitsAhead(found, _overdue(channels, waiting, full))
+
+
+def _groups(store: Store) -> dict[int, ChannelGroup]:
+    """Those that a claim knows, and those of the tasks, which it may not know yet."""
+    tasks = [(one.queue_name, one.module_path) for one in registered.values() if lines_up(one)]
+    known = [ChannelGroup(group_id(queue, kind), queue=queue, kind=kind) for queue, kind in tasks]
+    known += ChannelGroup.objects.using(store.alias).order_by("queue", "kind")[:MOST_GROUPS]
+    return {one.pk: one for one in known}
+
+
+# By their places, which know of no other lease than their own.
+WAITING_IN_CHANNELS = """
+SELECT group_id, channel_id, CASE WHEN due_at < {start} THEN -1 ELSE {place_due_in} END AS bucket, count(*)
+FROM {places}
+WHERE lease_token = 0 AND due_at < {end}
+GROUP BY group_id, channel_id, bucket
+"""
+
+
+class WaitingInChannel(NamedTuple):
+    """How many messages of a channel fall due in a bucket, by the ids of the channel and its group."""
+
+    group: int
+    channel: int
+    bucket: int
+    number: int
+
+
+def waiting_in_channels(store: Store, grid: Grid, ids: Sample) -> list[WaitingInChannel]:
+    """How many messages with these ids wait in each channel and fall due, by bucket; -1 has what is overdue."""
+    sliced = store.database.dialect.sliced
+    places = sliced.format(table="delayedq_channelmessage", column="message_id", type="bigint")
+    statement = WAITING_IN_CHANNELS.replace("{places}", places)
+    return [WaitingInChannel(*row) for row in operator_store(store.alias).figures.rows(statement, grid, ids.slices)]
+
+
+class _WaitingCounts:
+    """How many messages wait in channels, by group, channel and bucket; of many, about so many."""
+
+    def __init__(self, store: Store, grid: Grid, now: datetime) -> None:
+        self.grid, self.now = grid, now
+        self.by_channel: dict[int, dict[int, Counter[int]]] = {}
+        self.groups: dict[int, ChannelGroup] = {}
+        places = ChannelMessage.objects.using(store.alias).filter(message_id__gt=0)
+        found = places.aggregate(first=Min("message_id"), last=Max("message_id"))
+        if found["first"] is not None:
+            self._read(store, places, (found["first"], found["last"] + 1))
+
+    def _read(self, store: Store, places: QuerySet[ChannelMessage], ends: tuple[int, int]) -> None:
+        inside = places.filter(message_id__lt=ends[1]).order_by("message_id").values_list("message_id")
+        read = partial(waiting_in_channels, store, self.grid)
+        part, found = read_bounded(inside, ends, read, size=lambda found: sum(one.number for one in found))
+        for one in found:
+            channels = self.by_channel.setdefault(one.group, {})
+            channels.setdefault(one.channel, Counter())[one.bucket] += part.estimate(one.number)
+        self.groups = {id_: group for id_, group in _groups(store).items() if id_ in self.by_channel}
+
+    def of_group(self, id_: int) -> Counter[int]:
+        total: Counter[int] = Counter()
+        for channel in self.by_channel[id_].values():
+            total.update(channel)
+        return total
+
+    def held_back(
+        self, scope: str, channel: str, limit: Limit, state: HasTokens | None, due: Counter[int]
+    ) -> HeldBack | None:
+        """What this limit makes of these; None: it holds none of them back for longer than a bucket."""
+        if limit.is_paused:
+            return HeldBack(scope, channel, limit, due.total(), None)
+        if limit.rate is None:
+            return None
+        arrivals = [(self._moment(bucket), due[bucket]) for bucket in sorted(due)]
+        until = last_start(limit.rate, bucket_of(state), self.now, arrivals)
+        is_later = until - arrivals[-1][0] >= timedelta(seconds=self.grid.width)
+        return HeldBack(scope, channel, limit, due.total(), until) if is_later else None
+
+    def _moment(self, bucket: int) -> datetime:
+        return max(self.now, self.grid.start + bucket * timedelta(seconds=self.grid.width))
+
+
+def _of_scopes(store: Store, waiting: _WaitingCounts) -> tuple[list[HeldBack], set[str]]:
+    """What the limits that channels share hold back, and the names of those that have no room now."""
+    states = buckets_now(store)
+    due: dict[str, Counter[int]] = {}
+    for id_, group in waiting.groups.items():
+        for scope, _limits in rules_here(group.queue, group.kind).scopes:
+            due.setdefault(scope, Counter()).update(waiting.of_group(id_))
+    limits = [one for one in scopes_now(store, waiting.now) if one.scope in due and not one.channel]
+    held_back = [
+        waiting.held_back(one.scope, "", one.limit, states.get(bucket_name(one.scope)), due[one.scope])
+        for one in limits
+    ]
+    return [one for one in held_back if one is not None], {one.scope for one in limits if not one.has_room}
+
+
+type _Own = tuple[Channel, ListedChannel, Counter[int]]
+
+
+def _largest(store: Store, waiting: _WaitingCounts) -> list[_Own]:
+    """The channels in which most messages wait, with what is known of them and when these are due."""
+    due = {id_: counted for id_ in waiting.groups for id_, counted in waiting.by_channel[id_].items()}
+    largest = sorted(due, key=lambda id_: (-due[id_].total(), id_))[:MOST_CHANNELS]
+    rows = list(Channel.objects.using(store.alias).filter(id__in=largest, group_id__in=waiting.groups))
+    known = listed(store, waiting.now, list(waiting.groups.values()), rows)
+    return [(row, one, due[row.pk]) for row, one in zip(rows, known, strict=True)]
+
+
+def _of_channels(channels: list[_Own], waiting: _WaitingCounts) -> Iterator[HeldBack]:
+    """What their own limits hold back."""
+    for row, one, due in channels:
+        held = waiting.held_back(one.kind, one.name, one.limit, row, due)
+        if held is not None:
+            yield held
+
+
+def _overdue(channels: list[_Own], waiting: _WaitingCounts, full: set[str]) -> int:
+    """How many are due in groups whose shared limits have no room, or else in channels whose own limit has none."""
+    held = {
+        id_
+        for id_, group in waiting.groups.items()
+        if full & {scope for scope, _ in rules_here(group.queue, group.kind).scopes}
+    }
+    whole = sum(waiting.of_group(id_)[OVERDUE] for id_ in held)
+    return whole + sum(due[OVERDUE] for row, one, due in channels if row.group_id not in held and not one.has_room)
