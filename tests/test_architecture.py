@@ -232,6 +232,51 @@ def test_the_store_knows_no_feature_by_name():
     none_of(imported + tables)
 
 
+#: What may name a database, besides `sql/` and its own folder: it makes the store, or is about something that one of
+#: them has and the others have not.
+NAMES_A_DATABASE = {
+    "checks.py": "SQLite tells its version without a connection",
+    "desk/rounds.py": "only MySQL has no partial index of closed items",
+    "flows/ending.py": "one statement stores a step on PostgreSQL",
+    "flows/members_sql.py": "its statements, by database",
+    "limits/channels.py": "makes the channels",
+    "management/commands/run_workers.py": "a database in memory is no other process's",
+    "operations/counting.py": "only PostgreSQL's planner tells numbers",
+    "operations/doctor.py": "only PostgreSQL has dead rows and their vacuum",
+    "pipeline/address.py": "makes the address for Spark",
+    "pytest_plugin.py": "a database in memory is no other process's",
+    "store/__init__.py": "makes the store",
+    "store/claim_plan.py": "reads their plans",
+    "store/connecting.py": "knows their sockets",
+    "store/lineage.py": "has no expression for it on MySQL",
+    "store/requirements.py": "names their drivers",
+    "worker/sessions.py": "knows what a session of PostgreSQL keeps",
+}
+DATABASES = {"postgresql", "mysql", "sqlite"}
+
+
+def test_what_differs_by_database_stands_in_one_place():
+    def may_name_one(path):
+        inside = path.relative_to(PACKAGE)
+        if path.parent.name in {"migrations", "sql"} or path.stem in DATABASES or path.parent.name in DATABASES:
+            return True
+        return inside.parts[:2] == ("pipeline", "spark") or str(inside) in NAMES_A_DATABASE
+
+    named = [(path, line, text) for path in FILES for line, text in texts(path) if text in DATABASES]
+    found = {str(path.relative_to(PACKAGE)) for path, _, _ in named}
+
+    none_of([f"{place(path, line)} {text}" for path, line, text in named if not may_name_one(path)])
+    none_of([f"{name} names none any more" for name in sorted(NAMES_A_DATABASE.keys() - found)])
+
+
+def test_who_holds_a_message_is_said_in_one_place():
+    """And once in Django's words, beside the model."""
+    leases = PACKAGE / "sql" / "leases.py"
+    said = [(path, line, text) for path in FILES if path != leases for line, text in texts(path)]
+
+    none_of([place(path, line) for path, line, text in said if "EXISTS" in text and "lockedrenewal" in text])
+
+
 def test_the_pipeline_asks_spark_for_nothing_that_spark_connect_lacks():
     attributes = [(path, node) for path in FILES for node in nodes(path) if isinstance(node, ast.Attribute)]
 

@@ -24,7 +24,7 @@ from delayedq.compat import (
 )
 from delayedq.exceptions import ReferenceGone
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.app import tasks
 from tests.worker.attempts import LEASE, WORKER, outcome_of, work
 
@@ -76,7 +76,7 @@ def test_what_waits_is_ready(alias):
 
 def test_what_is_leased_is_running(store):
     result = tasks.remind.enqueue(7)
-    store.claim([Lane("default", 0)], 1, LEASE, WORKER)
+    store.claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
 
     result.refresh()
     assert (result.status, result.attempts, result.worker_ids) == (TaskResultStatus.RUNNING, 1, [WORKER])

@@ -11,7 +11,7 @@ from delayedq import Cancel, Retry, Snooze
 from delayedq.compat import TASKS_LOGGER, TaskContext, default_task_backend, task_enqueued, task_finished, task_started
 from delayedq.core.lifecycle import Returned
 from delayedq.models import Message
-from delayedq.store.protocol import GiveBack, Lane
+from delayedq.store.protocol import ClaimRequest, GiveBack, Lane
 from delayedq.testing import clock, run_due
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
@@ -85,11 +85,11 @@ def test_while_an_attempt_runs_its_result_tells_when_it_started(store):
 
 def test_what_was_claimed_and_given_back_has_not_started(store):
     result = tasks.echo.enqueue()
-    (claimed,) = store.claim([Lane("default", 0)], 1, LEASE, WORKER)
+    (claimed,) = store.claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
     store.settle([GiveBack(claimed, charged=False)], WORKER)
     result.refresh()
     assert (result.status, result.started_at, result.last_attempted_at, result.attempts) == ("READY", None, None, 0)
-    (claimed,) = store.claim([Lane("default", 0)], 1, LEASE, WORKER)
+    (claimed,) = store.claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
     store.release([(claimed.id, claimed.token)])
     result.refresh()
     assert (result.status, result.started_at, result.last_attempted_at, result.attempts) == ("READY", None, None, 0)
@@ -99,7 +99,7 @@ def test_a_result_remembers_the_attempt_whose_worker_vanished(store):
     with clock(NOON) as now:
         result = tasks.echo.enqueue()
         now.advance(seconds=1)
-        store.claim([Lane("default", 0)], 1, LEASE, WORKER)
+        store.claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
         now.advance(hours=1)
         result.refresh()
     assert (result.status, result.attempts) == ("READY", 1)
@@ -155,7 +155,7 @@ def test_a_running_task_knows_when_its_first_attempt_started(store):
 
 def test_a_lease_that_has_expired_does_not_run(store):
     result = tasks.echo.enqueue()
-    store.claim([Lane("default", 0)], 1, LEASE, WORKER)
+    store.claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
     result.refresh()
     assert result.status == "RUNNING"
     Message.objects.update(leased_until=timezone.now() - timedelta(minutes=1))

@@ -18,7 +18,7 @@ from delayedq.limits.channels import Channels
 from delayedq.models import FinishedMessage
 from delayedq.operations import backlogs
 from delayedq.operations.pauses import pause, pause_task
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.testing import run_due
 from delayedq.worker.tally import Counts
 from tests.app import tasks
@@ -47,7 +47,7 @@ def exposed():
 def test_messages_are_counted_by_state_queue_and_task(store):
     store.offer_many([message(scheduled_at=None, queue="a", kind=ECHO)] * 3)
     store.offer(message(scheduled_at=store.now() + timedelta(hours=1), queue="a", kind=ECHO))
-    assert store.claim([Lane("a", 0)], 1, timedelta(minutes=1), "worker")
+    assert store.claim(ClaimRequest([Lane("a", 0)], 1, timedelta(minutes=1), "worker"))
     found, where = exposed(), f'database="{store.alias}"'
     labels = f'{{{where},queue="a",task="{ECHO}"}}'
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Finish, Lane
+from delayedq.store.protocol import ClaimRequest, Finish, Lane
 from tests.store.given import KIND, message, put_back, retry
 
 HOUR = timedelta(hours=1)
@@ -26,7 +26,7 @@ def states(store):
 
     def claim(key, lease=HOUR):
         store.offer(message(key, queue=key, scheduled_at=now - HOUR))
-        (claimed,) = store.claim([Lane(key, 0)], 1, lease, "worker")
+        (claimed,) = store.claim(ClaimRequest([Lane(key, 0)], 1, lease, "worker"))
         return claimed
 
     store.offer(message("due", scheduled_at=now - HOUR))
@@ -81,10 +81,10 @@ def outcomes(store):
     """A message of each outcome, named by it."""
     for outcome in FinalOutcome:
         store.offer(message(outcome.value, scheduled_at=None))
-        (claimed,) = store.claim([Lane("mail", 0)], 1, HOUR, "worker")
+        (claimed,) = store.claim(ClaimRequest([Lane("mail", 0)], 1, HOUR, "worker"))
         store.settle([Finish(claimed, outcome, 1.0, 0.5)], "worker")
     store.offer(message("superseded", scheduled_at=None))
-    (claimed,) = store.claim([Lane("mail", 0)], 1, HOUR, "worker")
+    (claimed,) = store.claim(ClaimRequest([Lane("mail", 0)], 1, HOUR, "worker"))
     store.offer(message("superseded", payload='{"args":[1]}', scheduled_at=None))
     store.settle([Finish(claimed, FinalOutcome.SUCCEEDED, 1.0, 0.5)], "worker")
 

@@ -44,7 +44,7 @@ from delayedq.operations.figures import (
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.operations.wording import both, exact, grouped
-from delayedq.store.operator import MessageState
+from delayedq.sql.states import MessageState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

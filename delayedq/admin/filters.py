@@ -21,8 +21,9 @@ from delayedq.core.errors import LINE_LENGTH
 from delayedq.models import Outcome
 from delayedq.operations.browsing import EndedSelection, Selection
 from delayedq.operations.workers import all_workers
+from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, MessageState, Position
+from delayedq.store.operator import FIRST, LAST, Position
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, visible
+from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.base import cut, may, visible
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, BulkChoice, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.charts import seconds
@@ -31,7 +32,7 @@ from delayedq.core.bounds import is_storable
 from delayedq.core.edits import LanePosition
 from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.core.masking import MASK
-from delayedq.exceptions import DelayedQError, InvalidMessage
+from delayedq.exceptions import DelayedQError
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.archived import Found, find_archived, send_again
@@ -150,7 +151,7 @@ def _trend(group: ErrorGroup) -> str:
 PERMISSION = "retry_message"
 
 
-class ArchivedMessages(ReadOnlyAdmin):
+class ArchivedMessages(AskingAdmin):
     """A part of the history's admin."""
 
     def archived(self, request: HttpRequest, *, id: int | None = None, key: str | None = None) -> Found:  # noqa: A002
@@ -188,30 +189,27 @@ class ArchivedMessages(ReadOnlyAdmin):
         return [path("<int:id_>/again/", view, name="delayedq_finishedmessage_again"), *super().get_urls()]
 
     def again_view(self, request: HttpRequest, id_: int) -> HttpResponse:
-        """Ask, and on POST send it again. Raises PermissionDenied, Http404."""
-        self.demand_view(request)
-        demand(request, PERMISSION)
+        """Send it again. Raises PermissionDenied, Http404."""
+        self.demand(request, PERMISSION)
         ended, more = self.ended_or_archived(request, str(id_))
         if not more:  # it is in the history, where dead letters are retried
             return HttpResponseRedirect(self._page_url(id_))
-        if request.method != "POST":
-            title = _("Send message %(id)s again") % {"id": id_}
-            return self.page(request, "again.html", title, {"message": ended, "page_url": self._page_url(id_)})
-        return self._sent(request, ended)
+        said = _(
+            "Message %(id)s ended and is archived. Send it again, as a new message that is due at once, with the same "
+            "payload, queue, key and priority? If a live message has its key, nothing is sent."
+        )
+        title, back = _("Send message %(id)s again") % {"id": id_}, self._page_url(id_)
+        ask = Ask(_("Send it again"), title, said % {"id": id_}, back)
+        return self.ask(request, ask, lambda: self._sent(request, ended))
 
-    def _sent(self, request: HttpRequest, ended: FinishedMessage) -> HttpResponse:
-        try:
-            sent = send_again(self.store, ended)
-        except InvalidMessage as error:
-            messages.error(request, visible(str(error)))
-            return HttpResponseRedirect(self._page_url(ended.pk))
+    def _sent(self, request: HttpRequest, ended: FinishedMessage) -> Answer:
+        sent = send_again(self.store, ended)
         if sent is None:
-            messages.warning(request, _("A live message has its key: nothing was sent."))
-            return HttpResponseRedirect(self._page_url(ended.pk))
+            return Answer(_("A live message has its key: nothing was sent."), did=False, level=messages.WARNING)
         note = _("Sent again: the archived message %(id)s.") % {"id": ended.pk}
         self.log_addition(request, Message(id=sent, kind=ended.kind, key=ended.key), note)
-        messages.success(request, _("It was sent again, as message %(id)s.") % {"id": sent})
-        return HttpResponseRedirect(reverse("admin:delayedq_message_change", args=[sent]))
+        back = reverse("admin:delayedq_message_change", args=[sent])
+        return Answer(_("It was sent again, as message %(id)s.") % {"id": sent}, logged=None, back=back)
 
     def _page_url(self, id_: int) -> str:
         return reverse("admin:delayedq_finishedmessage_change", args=[id_])

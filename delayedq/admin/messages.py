@@ -28,7 +28,7 @@ from delayedq.operations.counting import LEASED, Count, count_live, counted_live
 from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import span
-from delayedq.store.operator import MessageState
+from delayedq.sql.states import MessageState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

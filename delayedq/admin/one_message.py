@@ -19,7 +19,8 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.base import demand, may, visible
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
 from delayedq.compat import InvalidTask
@@ -230,7 +231,14 @@ class SendForm(ArgumentForm):
         )
 
 
-class OneMessagePages(ReadOnlyAdmin):
+def edited(edit: Edit | None, done: str, refused: str) -> Answer:
+    """What is told of an edit; None: it was refused."""
+    if edit is None:
+        return Answer(refused, did=False, level=messages.ERROR)
+    return Answer(done, logged=edit.description, of=edit)
+
+
+class OneMessagePages(AskingAdmin):
     """Pages of the admin of live messages."""
 
     def get_urls(self) -> list[URLPattern]:
@@ -246,9 +254,7 @@ class OneMessagePages(ReadOnlyAdmin):
 
     def arguments_view(self, request: HttpRequest, message_id: int) -> HttpResponse:
         """GET: a form. POST: edit, if the message waits and is as it was when the form was shown."""
-        self.demand_view(request)
-        demand(request, "edit_payload")
-        demand(request, "view_payload")
+        self.demand(request, "edit_payload", "view_payload")
         message = self._live(message_id)
         task, given = self._call(message)
         form = ArgumentForm(task, given, request.POST or None)
@@ -266,17 +272,7 @@ class OneMessagePages(ReadOnlyAdmin):
             edit = edit_arguments(self.store, message, form.arguments, request.user.get_username())
         done = _("The arguments of message %s are changed.") % message.pk
         refused = _("Nothing was changed: the message runs, has ended, or was changed meanwhile.")
-        return self._told(request, message, edit, done=done, refused=refused)
-
-    def _told(
-        self, request: HttpRequest, message: Message, edit: Edit | None, *, done: str, refused: str
-    ) -> HttpResponse:
-        """Log the edit and say what is done, or that it was refused; and back to the message."""
-        if edit is None:
-            messages.error(request, refused)
-        else:
-            self.log_change(request, edit, edit.description)
-            messages.success(request, done)
+        self.tell(request, edited(edit, done, refused))
         return HttpResponseRedirect(_url(message.pk))
 
     def _call(self, message: Message | FinishedMessage) -> tuple[Task[..., Any], dict[str, Any]]:
@@ -289,35 +285,30 @@ class OneMessagePages(ReadOnlyAdmin):
     # Stop
 
     def stop_view(self, request: HttpRequest, message_id: int) -> HttpResponse:
-        """GET: ask for confirmation. POST: stop it, if the same attempt runs."""
-        self.demand_view(request)
-        demand(request, "stop_message")
+        """Stop it, if the same attempt runs."""
+        self.demand(request, "stop_message")
         message = self._live(message_id)
-        if request.method == "POST":
-            return self._stop(request, message)
+        seen, back = seen_text(message), _url(message.pk)
         said = _(
             "The message ends as cancelled, and is not run again. Its task is told when its lease is to be renewed, "
             "at most a third of LEASE from now: async tasks are cancelled, others see it in lease_lost and run on "
             "until they look. What it has done so far is not undone, and there is no undo of this."
         )
-        context = {"said": said, "verb": _("Stop"), "back": _url(message.pk), "is_destructive": True}
-        context["seen"] = seen_text(message)
-        return self.page(request, "confirm_one.html", _("Stop message %s?") % message.pk, context)
 
-    def _stop(self, request: HttpRequest, message: Message) -> HttpResponse:
-        edit = None
-        if request.POST.get("seen") == seen_text(message):
-            edit = stop(self.store, message, request.user.get_username())
-        done = _("Message %s is cancelled, and its task is told to stop.") % message.pk
-        refused = _("Nothing was stopped: the attempt has ended, or another one runs.")
-        return self._told(request, message, edit, done=done, refused=refused)
+        def do() -> Answer:
+            is_same = request.POST.get("seen") == seen
+            edit = stop(self.store, message, request.user.get_username()) if is_same else None
+            done = _("Message %s is cancelled, and its task is told to stop.") % message.pk
+            return edited(edit, done, _("Nothing was stopped: the attempt has ended, or another one runs."))
+
+        title = _("Stop message %s?") % message.pk
+        return self.ask(request, Ask(_("Stop"), title, said, back, is_destructive=True, seen=seen), do)
 
     # Send
 
     def send_view(self, request: HttpRequest) -> HttpResponse:
         """GET: choose a task (`?task=`) or a message to copy (`?copy=`), then a form. POST: send."""
-        self.demand_view(request)
-        demand(request, "send_message")
+        self.demand(request, "send_message")
         copied = self._copied(request)
         if copied is None and request.GET.get("task") not in registered:
             tasks = sorted(path for path, task in registered.items() if is_sendable(task, self.store))

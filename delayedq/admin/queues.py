@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
-from django.contrib import admin, messages
-from django.http import Http404, HttpResponseRedirect
+from django.contrib import admin
+from django.http import Http404
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.base import may, visible
 from delayedq.admin.moments import when
 from delayedq.core.bounds import is_storable
-from delayedq.exceptions import InvalidQueue
 from delayedq.limits.admin import ChannelPages
 from delayedq.models import PausedQueue, PausedTask, Worker
 from delayedq.operations.pauses import known_queues, pause, pause_all, pause_task, resume, resume_all, resume_task
@@ -64,7 +64,7 @@ LABELS = {
 }
 
 
-class StatePages(ReadOnlyAdmin):
+class StatePages(AskingAdmin):
     """A part of the admin of queues."""
 
     def state_urls(self) -> list[URLPattern]:
@@ -99,93 +99,77 @@ class StatePages(ReadOnlyAdmin):
     # Pauses
 
     def pause_all_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: pause all known queues."""
-        self._demand(request, "pause_queue")
-        if request.method != "POST":
-            names = ", ".join(visible(name) for name in sorted(known_queues(self.store)))
-            said = _("Workers will claim nothing more from %s. Queues that are made later are not paused.") % names
-            return self._ask(request, _("Pause"), _("Pause all queues?"), said)
-        paused = pause_all(request.user.get_username(), self.store)
-        return self._done(request, _("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")))
+        """Pause all known queues."""
+        self.demand(request, "pause_queue")
+        names = ", ".join(visible(name) for name in sorted(known_queues(self.store)))
+        said = _("Workers will claim nothing more from %s. Queues that are made later are not paused.") % names
+
+        def do() -> Answer:
+            paused = pause_all(request.user.get_username(), self.store)
+            return Answer(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")))
+
+        return self.ask(request, Ask(_("Pause"), _("Pause all queues?"), said, _list_url()), do)
 
     def resume_all_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: resume all paused queues."""
-        self._demand(request, "pause_queue")
-        if request.method != "POST":
-            names = ", ".join(visible(name) for name in sorted(self.store.paused()))
-            said = _("Workers will claim again from %s, also from those that were paused one by one.") % (names or "-")
-            return self._ask(request, _("Resume"), _("Resume all queues?"), said)
-        resumed = resume_all(self.store)
-        return self._done(request, _("Resumed: %s.") % (visible(", ".join(resumed)) or _("nothing")))
+        """Resume all paused queues."""
+        self.demand(request, "pause_queue")
+        names = ", ".join(visible(name) for name in sorted(self.store.paused()))
+        said = _("Workers will claim again from %s, also from those that were paused one by one.") % (names or "-")
+
+        def do() -> Answer:
+            return Answer(_("Resumed: %s.") % (visible(", ".join(resume_all(self.store))) or _("nothing")))
+
+        return self.ask(request, Ask(_("Resume"), _("Resume all queues?"), said, _list_url()), do)
 
     def pause_task_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: pause the task."""
-        self._demand(request, "pause_queue")
-        kind = request.GET.get("task", "")
-        if request.method != "POST":
-            said = _("Workers will claim no more messages of %s until it is resumed. Those that run will finish.")
-            return self._ask(request, _("Pause"), _("Pause %s?") % visible(kind), said % visible(kind))
-        try:
-            paused = pause_task(kind, request.user.get_username(), self.store)
-        except InvalidQueue as error:
-            messages.error(request, visible(str(error)))
-            return self._back()
-        said = _("%s is paused.") if paused else _("%s was already paused.")
-        return self._done(request, said % visible(kind), did=paused)
+        """Pause a task."""
+        self.demand(request, "pause_queue")
+        kind, name = _named(request, "task")
+        said = _("Workers will claim no more messages of %s until it is resumed. Those that run will finish.") % name
+
+        def do() -> Answer:
+            did = pause_task(kind, request.user.get_username(), self.store)
+            return Answer((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+
+        return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said, _list_url()), do)
 
     def resume_task_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: resume the task."""
-        self._demand(request, "pause_queue")
-        kind = request.GET.get("task", "")
-        if request.method != "POST":
-            said = _("Workers will claim messages of %s again.") % visible(kind)
-            return self._ask(request, _("Resume"), _("Resume %s?") % visible(kind), said)
-        resumed = resume_task(kind, self.store)
-        said = _("%s is resumed.") if resumed else _("%s is not paused.")
-        return self._done(request, said % visible(kind), did=resumed)
+        """Resume a task."""
+        self.demand(request, "pause_queue")
+        kind, name = _named(request, "task")
+        said = _("Workers will claim messages of %s again.") % name
+
+        def do() -> Answer:
+            did = resume_task(kind, self.store)
+            return Answer((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+
+        return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
     # Workers
 
     def worker_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: ask it of the worker, which reads it with its next heartbeat."""
-        self._demand(request, "stop_worker")
-        name, asked = request.GET.get("name", ""), request.GET.get("ask", "")
+        """Ask something of a worker, which reads it with its next heartbeat."""
+        self.demand(request, "stop_worker")
+        (name, shown), asked = _named(request, "name"), request.GET.get("ask", "")
         workers = Worker.objects.using(self.store.alias)
         if asked not in SAID or not is_storable(name) or not workers.filter(name=name).exists():
             raise Http404("There is no such worker, or nothing of this kind to ask.")
-        label = LABELS[asked]
-        if request.method != "POST":
-            title = _("%(label)s: worker %(name)s?") % {"label": label, "name": visible(name)}
-            said = f"{SAID[asked]} {_('It is told within 10 s.')}"
-            return self._ask(
-                request, str(label), title, said, destructive=asked in {WorkerCommand.STOP, WorkerCommand.RESTART}
-            )
-        did = ask(self.store, name, WorkerCommand(asked) if asked else None, request.user.get_username())
-        given = {"label": label, "name": visible(name)}
-        said = _("%(label)s: worker %(name)s is told within 10 s.") if did else _("Worker %(name)s has ended.")
-        return self._done(request, said % given, did=did)
+        given = {"label": LABELS[asked], "name": shown}
+        title, said = _("%(label)s: worker %(name)s?") % given, f"{SAID[asked]} {_('It is told within 10 s.')}"
+        ends = asked in {WorkerCommand.STOP, WorkerCommand.RESTART}
 
-    # All of them
+        def do() -> Answer:
+            did = ask(self.store, name, WorkerCommand(asked) if asked else None, request.user.get_username())
+            told = _("%(label)s: worker %(name)s is told within 10 s.") if did else _("Worker %(name)s has ended.")
+            return Answer(told % given, did)
 
-    def _demand(self, request: HttpRequest, permission: str) -> None:
-        self.demand_view(request)
-        demand(request, permission)
+        return self.ask(request, Ask(str(given["label"]), title, said, _list_url(), is_destructive=ends), do)
 
-    def _ask(
-        self, request: HttpRequest, verb: str, title: str, said: str, *, destructive: bool = False
-    ) -> HttpResponse:
-        context = {"said": said, "verb": verb, "back": _list_url(), "is_destructive": destructive}
-        return self.page(request, "confirm_one.html", title, context)
 
-    def _done(self, request: HttpRequest, said: str, *, did: bool = True) -> HttpResponse:
-        """Log it, if anything was done, and go back to the list."""
-        if did:
-            self.log_said(request, said)
-        (messages.success if did else messages.info)(request, said)
-        return self._back()
-
-    def _back(self) -> HttpResponse:
-        return HttpResponseRedirect(_list_url())
+def _named(request: HttpRequest, parameter: str) -> tuple[str, str]:
+    """A name in the address, as it is and as it is shown."""
+    name = request.GET.get(parameter, "")
+    return name, visible(name)
 
 
 def worker_links(worker: Worker) -> list[tuple[str, str]]:
@@ -278,61 +262,40 @@ class QueueAdmin(StatePages, ChannelPages):
     # Pausing
 
     def pause_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: pause the queue."""
-        self.demand_view(request)
-        demand(request, "pause_queue")
-        name = request.GET.get("queue", "")
-        if request.method == "POST":
-            return self._pause(request, name)
-        words = _(
+        """Pause a queue."""
+        self.demand(request, "pause_queue")
+        queue, name = _named(request, "queue")
+        said = _(
             "Workers will claim nothing more from %(queue)s until it is resumed. Messages that are running will finish."
-        )
-        title, said = _("Pause %(queue)s?") % {"queue": visible(name)}, words % {"queue": visible(name)}
-        return self._confirm(request, title, said, _("Pause the queue"), _("Let it run"))
+        ) % {"queue": name}
 
-    def _pause(self, request: HttpRequest, name: str) -> HttpResponse:
-        try:
-            paused = pause(name, request.user.get_username())
-        except InvalidQueue as error:
-            messages.error(request, visible(str(error)))
-            return self._back()
-        if paused and (row := self._paused(name)):
-            self.log_change(request, row, _("Paused."))
-            messages.success(request, _("Queue %(queue)s is paused.") % {"queue": visible(name)})
-        else:
-            messages.info(request, _("Queue %(queue)s was already paused.") % {"queue": visible(name)})
-        return self._back()
+        def do() -> Answer:
+            if pause(queue, request.user.get_username()) and (row := self._paused(queue)):
+                return Answer(_("Queue %(queue)s is paused.") % {"queue": name}, logged=_("Paused."), of=row)
+            return Answer(_("Queue %(queue)s was already paused.") % {"queue": name}, did=False)
+
+        title = _("Pause %(queue)s?") % {"queue": name}
+        return self.ask(request, Ask(_("Pause the queue"), title, said, _list_url(), _("Let it run")), do)
 
     def resume_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "pause_queue")
-        name = request.GET.get("queue", "")
-        if request.method == "POST":
-            return self._resume(request, name)
-        title = _("Resume %(queue)s?") % {"queue": visible(name)}
-        said = _("Workers will claim from %(queue)s again.") % {"queue": visible(name)}
-        return self._confirm(request, title, said, _("Resume the queue"), _("Leave it paused"))
+        """Resume a queue."""
+        self.demand(request, "pause_queue")
+        queue, name = _named(request, "queue")
 
-    def _resume(self, request: HttpRequest, name: str) -> HttpResponse:
-        row = self._paused(name)
-        if row is not None and resume(name):
-            self.log_change(request, row, _("Resumed."))
-            messages.success(request, _("Queue %(queue)s is resumed.") % {"queue": visible(name)})
-        else:
-            messages.info(request, _("Queue %(queue)s is not paused.") % {"queue": visible(name)})
-        return self._back()
+        def do() -> Answer:
+            row = self._paused(queue)
+            if row is not None and resume(queue):
+                return Answer(_("Queue %(queue)s is resumed.") % {"queue": name}, logged=_("Resumed."), of=row)
+            return Answer(_("Queue %(queue)s is not paused.") % {"queue": name}, did=False)
+
+        title, said = _("Resume %(queue)s?"), _("Workers will claim from %(queue)s again.")
+        given = title % {"queue": name}, said % {"queue": name}
+        return self.ask(request, Ask(_("Resume the queue"), *given, _list_url(), _("Leave it paused")), do)
 
     def _paused(self, name: str) -> PausedQueue | None:
         if not is_storable(name):
             return None
         return PausedQueue.objects.using(self.store.alias).filter(queue=name).first()
-
-    def _confirm(self, request: HttpRequest, title: str, said: str, verb: str, keep: str) -> HttpResponse:
-        context = {"verb": verb, "keep": keep, "said": said, "back": _list_url()}
-        return self.page(request, "confirm_state.html", title, context)
-
-    def _back(self) -> HttpResponse:
-        return HttpResponseRedirect(_list_url())
 
 
 def _row(state: QueueState, now: datetime, *, is_late: bool) -> QueueRow:

@@ -18,14 +18,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq import schedules
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.base import may, visible
 from delayedq.admin.moments import when
 from delayedq.cron.admin_form import ScheduleForm, is_editable
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
 from delayedq.cron.operator import changes, describe, named_schedule, page_of_schedules, recorded, zone_of
 from delayedq.cron.reading import last_ticks
-from delayedq.exceptions import DelayedQError, QueueFull
+from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
 from delayedq.operations.wording import both, exact, span
 
@@ -168,7 +169,7 @@ DIGITS = 7
 
 
 @admin.register(CronSchedule)
-class ScheduleAdmin(ReadOnlyAdmin):
+class ScheduleAdmin(AskingAdmin):
     def get_urls(self) -> list[URLPattern]:
         views: dict[str, Callable[..., HttpResponse]] = {
             "changelist": self.changelist_view,
@@ -255,8 +256,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # To add and to edit
 
     def add_schedule_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "edit_schedule")
+        self.demand(request, "edit_schedule")
         form = ScheduleForm(request.POST or None)
         if request.method == "POST" and form.is_valid() and "save" in request.POST:
             name = form.cleaned_data["name"]
@@ -266,9 +266,7 @@ class ScheduleAdmin(ReadOnlyAdmin):
         return self._form(request, form, _("Add a schedule"), reverse("admin:delayedq_cronschedule_changelist"))
 
     def edit_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "edit_schedule")
-        demand(request, "view_payload")
+        self.demand(request, "edit_schedule", "view_payload")
         known = self._named(request)
         if not known.in_database:
             raise Http404(_("This schedule is not in the database."))
@@ -312,78 +310,69 @@ class ScheduleAdmin(ReadOnlyAdmin):
     # What else can be done to it
 
     def remove_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "edit_schedule")
+        self.demand(request, "edit_schedule")
         name = self._named(request).name
-        if request.method != "POST":
-            said = _("Its ticks that have not begun will be taken back. The edit in the log can be undone.")
-            title = _("Delete %(name)s?") % {"name": visible(name)}
-            return self._confirm(request, name, title, said, _("Delete the schedule"), _("Keep it"))
-        try:
+        given = {"name": visible(name)}
+        said = _("Its ticks that have not begun will be taken back. The edit in the log can be undone.")
+
+        def do() -> Answer:
             with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
                 self._log(request, name, _("Deleted."))
                 recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
-        except DelayedQError as error:
-            messages.error(request, visible(str(error)))
-            return self._back(name)
-        messages.success(request, _("Schedule %(name)s is deleted.") % {"name": visible(name)})
-        return HttpResponseRedirect(reverse("admin:delayedq_cronschedule_changelist"))
+            back = reverse("admin:delayedq_cronschedule_changelist")
+            return Answer(_("Schedule %(name)s is deleted.") % given, logged=None, back=back)
+
+        ask = self._asked(name, _("Delete the schedule"), _("Delete %(name)s?") % given, said, _("Keep it"))
+        return self.ask(request, ask._replace(is_destructive=True), do)
 
     def run_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "run_schedule")
+        self.demand(request, "run_schedule")
         name = self._defined(request).name
-        if request.method != "POST":
-            title, said = _("Run %(name)s now?") % {"name": visible(name)}, _("Its task will be offered once, due now.")
-            return self._confirm(request, name, title, said, _("Run it now"), _("Don't run it"))
-        try:
-            scheduled = schedules.run_now(name)
-        except QueueFull as error:
-            messages.error(request, str(error))
-            return self._back(name)
-        self._log(request, name, _("Run by hand, as message %(id)s.") % {"id": scheduled.id})
-        messages.success(
-            request, _("Schedule %(name)s is due now, as message %(id)s.") % {"name": visible(name), "id": scheduled.id}
-        )
-        return self._back(name)
+        given = {"name": visible(name)}
+        title, said = _("Run %(name)s now?") % given, _("Its task will be offered once, due now.")
+
+        def do() -> Answer:
+            sent = {**given, "id": schedules.run_now(name).id}
+            told = _("Schedule %(name)s is due now, as message %(id)s.") % sent
+            return Answer(told, logged=_("Run by hand, as message %(id)s.") % sent, of=self._row(name))
+
+        return self.ask(request, self._asked(name, _("Run it now"), title, said, _("Don't run it")), do)
 
     def disable_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "disable_schedule")
+        self.demand(request, "disable_schedule")
         name = self._defined(request).name
-        if request.method != "POST":
-            said = _("Its future ticks will be taken back, and no more will be placed until it is enabled again.")
-            title = _("Disable %(name)s?") % {"name": visible(name)}
-            return self._confirm(request, name, title, said, _("Disable the schedule"), _("Leave it enabled"))
-        recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
-        self._log(request, name, _("Disabled."))
-        messages.success(request, _("Schedule %(name)s is disabled.") % {"name": visible(name)})
-        return self._back(name)
+        given = {"name": visible(name)}
+        title = _("Disable %(name)s?") % given
+        said = _("Its future ticks will be taken back, and no more will be placed until it is enabled again.")
+
+        def do() -> Answer:
+            recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
+            return Answer(_("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name))
+
+        return self.ask(request, self._asked(name, _("Disable the schedule"), title, said, _("Leave it enabled")), do)
 
     def enable_view(self, request: HttpRequest) -> HttpResponse:
-        self.demand_view(request)
-        demand(request, "disable_schedule")
+        self.demand(request, "disable_schedule")
         name = self._defined(request).name
-        if request.method != "POST":
-            title, said = (
-                _("Enable %(name)s?") % {"name": visible(name)},
-                _("Its ticks will be placed again, from now on."),
-            )
-            return self._confirm(request, name, title, said, _("Enable the schedule"), _("Leave it disabled"))
-        recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
-        self._log(request, name, _("Enabled."))
-        messages.success(request, _("Schedule %(name)s is enabled.") % {"name": visible(name)})
-        return self._back(name)
+        given = {"name": visible(name)}
+        title, said = _("Enable %(name)s?") % given, _("Its ticks will be placed again, from now on.")
 
-    def _confirm(self, request: HttpRequest, name: str, title: str, said: str, verb: str, keep: str) -> HttpResponse:
-        is_destructive = verb == _("Delete the schedule")
-        context = {"verb": verb, "keep": keep, "said": said, "back": url_of("schedule", name)}
-        return self.page(request, "confirm_state.html", title, context, is_destructive=is_destructive)
+        def do() -> Answer:
+            recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
+            return Answer(_("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name))
+
+        return self.ask(request, self._asked(name, _("Enable the schedule"), title, said, _("Leave it disabled")), do)
+
+    def _asked(self, name: str, verb: str, title: str, said: str, keep: str) -> Ask:
+        return Ask(verb, title, said, url_of("schedule", name), keep)
+
+    def _row(self, name: str) -> CronSchedule:
+        """What the log is about; of a schedule of the settings that never ticked it is made now."""
+        rows = CronSchedule.objects.using(self.store.alias)
+        return rows.get_or_create(owner=SETTINGS, name=name, defaults={"covered_until": self.store.now()})[0]
 
     def _log(self, request: HttpRequest, name: str, said: str) -> None:
-        rows = CronSchedule.objects.using(self.store.alias)
-        row, _ = rows.get_or_create(owner=SETTINGS, name=name, defaults={"covered_until": self.store.now()})
-        self.log_change(request, row, said)
+        self.log_change(request, self._row(name), said)
 
     def _back(self, name: str) -> HttpResponse:
         return HttpResponseRedirect(url_of("schedule", name))

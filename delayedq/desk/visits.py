@@ -21,8 +21,8 @@ from delayedq.desk.errors import InvalidDecision
 from delayedq.desk.models import UNOPENED, Automation, DeskQueue, Item, State
 from delayedq.desk.options import Mode, NeedsPerson, Proposal
 from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
-from delayedq.limits.rules import shown_priority
 from delayedq.masking import error_text
+from delayedq.sql.priority import shown_priority
 from delayedq.store import served_store
 from delayedq.worker.executor import is_spent, retried, vanished_error
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin, messages
-from django.http import Http404, HttpResponseRedirect
+from django.http import Http404
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
-from delayedq.exceptions import InvalidFlow
+from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.base import may, visible
 from delayedq.flows.operator import explain_step, latest_flows, steps_of
 from delayedq.flows.result import cancel_flow, retry_flow
 from delayedq.flows.rules import HEIGHT, WIDTH, FlowState, picture
@@ -50,7 +51,7 @@ class StepRow(NamedTuple):
 
 
 @admin.register(Flow)
-class FlowAdmin(ReadOnlyAdmin):
+class FlowAdmin(AskingAdmin):
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(self.act_view)
         return [path("<int:flow_id>/<str:verb>/now/", view, name="delayedq_flow_act"), *super().get_urls()]
@@ -107,34 +108,24 @@ class FlowAdmin(ReadOnlyAdmin):
         }
 
     def act_view(self, request: HttpRequest, flow_id: int, verb: str) -> HttpResponse:
-        """GET: ask for confirmation. POST: cancel the flow, or retry it."""
+        """Cancel the flow, or retry it."""
         self.demand_view(request)
         if verb not in {"cancel", "retry"}:
             raise Http404(_("There is nothing of this name to do to a flow."))
-        demand(request, f"{verb}_message")
+        self.demand(request, f"{verb}_message")
         flow = self._known(flow_id)
-        back = reverse("admin:delayedq_flow_change", args=[flow.pk])
-        if request.method == "POST":
-            self._act(request, flow, verb)
-            return HttpResponseRedirect(back)
         said, label = _ASKED[verb]()
-        context = {"said": said, "verb": label, "back": back, "is_destructive": verb == "cancel"}
-        return self.page(request, "confirm_state.html", visible(flow.name), context)
+        back, keep = reverse("admin:delayedq_flow_change", args=[flow.pk]), _("Leave it as it is")
+        ask = Ask(label, visible(flow.name), said, back, keep, is_destructive=verb == "cancel")
+        return self.ask(request, ask, partial(self._act, flow, verb))
 
-    def _act(self, request: HttpRequest, flow: Flow, verb: str) -> None:
-        try:
-            if verb == "retry":
-                said = _("Messages that run again: %(number)s.") % {"number": grouped(retry_flow(self.store, flow.pk))}
-            elif cancel_flow(self.store, flow.pk):
-                said = _("The flow is cancelled.")
-            else:
-                messages.warning(request, _("The flow had ended, or was cancelled before."))
-                return
-        except InvalidFlow as error:
-            messages.error(request, visible(str(error)))
-            return
-        self.log_change(request, flow, said)
-        messages.success(request, said)
+    def _act(self, flow: Flow, verb: str) -> Answer:
+        if verb == "retry":
+            again = grouped(retry_flow(self.store, flow.pk))
+            return Answer(_("Messages that run again: %(number)s.") % {"number": again}, of=flow)
+        if cancel_flow(self.store, flow.pk):
+            return Answer(_("The flow is cancelled."), of=flow)
+        return Answer(_("The flow had ended, or was cancelled before."), did=False, level=messages.WARNING)
 
     def _known(self, id_: int) -> Flow:
         flow = Flow.objects.using(self.store.alias).filter(pk=id_).first()

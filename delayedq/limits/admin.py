@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib import messages
 from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq import limits
-from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
+from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.base import may, visible
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.cron.admin_form import Duration
@@ -99,7 +99,7 @@ class ChannelRow(NamedTuple):
     actions: list[tuple[str, str]]
 
 
-class ChannelPages(ReadOnlyAdmin):
+class ChannelPages(AskingAdmin):
     """A part of the admin of queues."""
 
     def channel_urls(self) -> list[URLPattern]:
@@ -140,32 +140,39 @@ class ChannelPages(ReadOnlyAdmin):
     # To pause
 
     def pause_channel_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: pause it."""
+        """Pause a limit or a channel."""
         scope, channel, name = self._named(request, "pause_queue")
-        if request.method != "POST":
-            said = _("No more messages of %(name)s will start until it is resumed. Those that run will finish.")
-            return self._confirm_one(request, _("Pause"), _("Pause %s?") % name, said % {"name": name})
-        user = request.user.get_username()
-        did = self._try(request, lambda: limits.pause(scope, channel=channel, by=user, store=self.store))
-        return self._said(request, _("%s is paused.") % name, _("%s was already paused.") % name, did=did)
+        said = _("No more messages of %(name)s will start until it is resumed. Those that run will finish.")
+
+        def do() -> Answer:
+            did = limits.pause(scope, channel=channel, by=request.user.get_username(), store=self.store)
+            return Answer((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+
+        return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said % {"name": name}, _list_url()), do)
 
     def resume_channel_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: resume it."""
+        """Resume a limit or a channel."""
         scope, channel, name = self._named(request, "pause_queue")
-        if request.method != "POST":
-            said = _("Messages of %(name)s will start again, as far as its limit has room.") % {"name": name}
-            return self._confirm_one(request, _("Resume"), _("Resume %s?") % name, said)
-        did = self._try(request, lambda: limits.resume(scope, channel=channel, store=self.store))
-        return self._said(request, _("%s is resumed.") % name, _("%s is not paused.") % name, did=did)
+        said = _("Messages of %(name)s will start again, as far as its limit has room.") % {"name": name}
+
+        def do() -> Answer:
+            did = limits.resume(scope, channel=channel, store=self.store)
+            return Answer((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+
+        return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
     def skip_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: let the others start before the message that blocks the channel."""
+        """Let the others start before the message that blocks the channel."""
         scope, channel, name = self._named(request, "pause_queue")
-        if request.method != "POST":
-            said = _("The messages behind the one that blocks %(name)s may start before it. It keeps its time.")
-            return self._confirm_one(request, _("Skip"), _("Skip the head of %s?") % name, said % {"name": name})
-        did = self._try(request, lambda: limits.skip(scope, channel=channel, store=self.store))
-        return self._said(request, _("%s is not blocked any more.") % name, _("No message blocks %s.") % name, did=did)
+        said = _("The messages behind the one that blocks %(name)s may start before it. It keeps its time.")
+
+        def do() -> Answer:
+            did = limits.skip(scope, channel=channel, store=self.store)
+            return Answer((_("%s is not blocked any more.") if did else _("No message blocks %s.")) % name, did)
+
+        return self.ask(
+            request, Ask(_("Skip"), _("Skip the head of %s?") % name, said % {"name": name}, _list_url()), do
+        )
 
     # To limit
 
@@ -181,51 +188,34 @@ class ChannelPages(ReadOnlyAdmin):
                 form.add_error(None, visible(str(error)))
             else:
                 said = _("The limit of %(name)s is set: %(terms)s.") % {"name": name, "terms": terms_of(limit)}
-                return self._said(request, said, "", did=True)
+                self.tell(request, Answer(said))
+                return HttpResponseRedirect(_list_url())
         context = {"form": form, "said": _("It holds at once, also for what waits already.")}
         return self.page(request, "limit.html", _("Limit of %s") % name, context, back=_list_url())
 
     def clear_limit_view(self, request: HttpRequest) -> HttpResponse:
-        """GET: ask for confirmation. POST: what the code says holds again."""
+        """What the code says holds again."""
         scope, channel, name = self._named(request, "set_limit")
-        if request.method != "POST":
-            said = _("What the code says of %(name)s will hold again.") % {"name": name}
-            return self._confirm_one(request, _("Clear the limit"), _("Clear the limit of %s?") % name, said)
-        before = limits.live(self.store).get((scope, channel))
-        did = limits.clear(scope, channel=channel, store=self.store)
-        given = {"name": name, "terms": terms_of(before) if before else ""}
-        said = _("The limit of %(name)s is cleared; it was: %(terms)s.") % given
-        return self._said(request, said, _("No limit of %s was set.") % name, did=did)
+        said = _("What the code says of %(name)s will hold again.") % {"name": name}
+
+        def do() -> Answer:
+            before = limits.live(self.store).get((scope, channel))
+            if not limits.clear(scope, channel=channel, store=self.store):
+                return Answer(_("No limit of %s was set.") % name, did=False)
+            given = {"name": name, "terms": terms_of(before) if before else ""}
+            return Answer(_("The limit of %(name)s is cleared; it was: %(terms)s.") % given)
+
+        return self.ask(request, Ask(_("Clear the limit"), _("Clear the limit of %s?") % name, said, _list_url()), do)
 
     # All of them
 
     def _named(self, request: HttpRequest, permission: str) -> tuple[str, str, str]:
         """Scope and channel that the address names, and both in words. Raises PermissionDenied, Http404."""
-        self.demand_view(request)
-        demand(request, permission)
+        self.demand(request, permission)
         scope, channel = request.GET.get("scope", ""), request.GET.get("channel", "")
         if not scope or not is_storable(scope + channel) or max(len(scope), len(channel)) > NAME_LENGTH:
             raise Http404("There is no such queue, task, limit or channel.")
         return scope, channel, name_of(scope, channel)
-
-    def _try(self, request: HttpRequest, change: Callable[[], bool]) -> bool | None:
-        """Whether it changed anything; None: it is refused, which is said."""
-        try:
-            return change()
-        except (InvalidLimit, InvalidMessage) as error:
-            messages.error(request, visible(str(error)))
-            return None
-
-    def _said(self, request: HttpRequest, changed: str, unchanged: str, *, did: bool | None) -> HttpResponse:
-        if did:
-            self.log_said(request, changed)
-            messages.success(request, changed)
-        elif did is not None:
-            messages.info(request, unchanged)
-        return HttpResponseRedirect(_list_url())
-
-    def _confirm_one(self, request: HttpRequest, verb: str, title: str, said: str) -> HttpResponse:
-        return self.page(request, "confirm_one.html", title, said=said, verb=verb, back=_list_url())
 
 
 def _list_url() -> str:

@@ -25,7 +25,8 @@ from delayedq.limits.requests import (
     cost,
     nobody,
 )
-from delayedq.limits.rules import BOUNDARY, TokenBucket, bucket_name
+from delayedq.limits.rules import TokenBucket, bucket_name
+from delayedq.sql.priority import BOUNDARY
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
 
@@ -465,7 +466,7 @@ class Channels(ABC):
 
     def unique(self, *names: str) -> list[str] | None:
         """What `bulk_create` has to know of a conflict."""
-        return list(names)
+        return self.database.conflict(*names)
 
     # By id, and in no other way: what another transaction has locked is not waited for.
 

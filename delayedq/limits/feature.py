@@ -10,8 +10,9 @@ from django.db.models import Q
 from delayedq.limits.channels import Channels
 from delayedq.limits.offers import as_stored, line_up_again, line_up_offered, line_up_rows, told_of, with_channels
 from delayedq.limits.places_held import hold, hold_longer, hold_waiting, let_go
-from delayedq.limits.rules import BOUNDARY, channel_of, is_limited
+from delayedq.limits.rules import channel_of
 from delayedq.limits.sizes import offer_sized
+from delayedq.sql.priority import BOUNDARY, is_limited
 from delayedq.store.feature import Feature, register
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from itertools import batched
 from typing import TYPE_CHECKING, Any
 
 from delayedq.limits.channels import Channels
-from delayedq.limits.rules import BOUNDARY
+from delayedq.sql.priority import BOUNDARY
 from delayedq.store.mysql.database import text
 from delayedq.store.mysql.sql import CLAIMABLE_WHERE, IDS, NOW
 from delayedq.store.protocol import ClaimRequest
@@ -82,9 +82,6 @@ class MySQLChannels(Channels):
         if not self.database.rows(HAS_LOCK):
             self.database.write(MAKE_LOCK)
         return self.database.now() if self.database.rows(LOCK) else None
-
-    def unique(self, *_: str) -> None:
-        return None
 
     def claim_ids(self, ids: Sequence[int], request: ChannelRequest) -> list[Claimed]:
         asked = ClaimRequest((), len(ids), request.lease, request.worker, request.token)

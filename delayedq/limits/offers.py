@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.limits.places_held import held_key, hold_moved
 from delayedq.limits.requests import Events, Notice
-from delayedq.limits.rules import BOUNDARY, LIMITED, channel_id, channel_of, group_id, is_limited, with_channel
+from delayedq.limits.rules import channel_id, channel_of, group_id, with_channel
+from delayedq.sql.priority import BOUNDARY, LIMITED, is_limited
 from delayedq.store.feature import Revived
 from delayedq.store.protocol import Discard, GiveBack, OfferOutcome
 

@@ -17,11 +17,12 @@ from delayedq.limits.channels import Channels
 from delayedq.limits.declared import UNLIMITED, lines_up, rules_known, rules_of
 from delayedq.limits.places import Places
 from delayedq.limits.requests import Rules, bucket_of, room_of
-from delayedq.limits.rules import BOUNDARY, Limit, bucket_name, channel_id, channel_of, group_id, is_limited, last_start
+from delayedq.limits.rules import Limit, bucket_name, channel_id, channel_of, group_id, last_start
 from delayedq.limits.setting import definitions
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, LimitState, Message, is_free
 from delayedq.operations.counting import read_bounded
 from delayedq.operations.wording import both, grouped, span
+from delayedq.sql.priority import BOUNDARY, is_limited
 from delayedq.store import operator_store
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered

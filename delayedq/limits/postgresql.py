@@ -23,7 +23,8 @@ from delayedq.limits.requests import (
     Dealt,
     Running,
 )
-from delayedq.limits.rules import BOUNDARY, HEAD, LIMITED
+from delayedq.limits.rules import HEAD
+from delayedq.sql.priority import BOUNDARY, LIMITED
 from delayedq.store.feature import concerned
 from delayedq.store.postgresql.database import numbers, of_finishes, of_lease, texts
 from delayedq.store.postgresql.sql import CLAIMED, FINISH, LEASE, MESSAGE, NOW, expired, free

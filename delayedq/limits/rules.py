@@ -16,45 +16,22 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delayedq.core.bounds import NAME_LENGTH, check_channel, is_storable
-from delayedq.core.metadata import PREFIX, own, with_own
+from delayedq.core.metadata import own, with_own
+from delayedq.sql.priority import METADATA_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Channels: sub-queues of the messages of one task, and how a message says which one it is in.
 #
-# A message with a channel waits in a *limited lane*: its stored priority is LIMITED lower than the one it was given,
-# so no claim of an ordinary lane can meet it, whatever happens to it: retries, expired leases, edits. Its channel
-# travels in its metadata, also into the history.
+# A message with a channel waits in a *limited lane* (`sql.priority`); its channel travels in its metadata.
 
-
-#: How much lower the stored priority of a message with a channel is. Priorities are from -100 to 100.
-LIMITED = 1_000
-
-#: Stored priorities below this are those of limited lanes.
-BOUNDARY = -LIMITED // 2
 
 #: The urgency (negated priority) of a message that was claimed and has not ended, if its channel has a strict order.
 HEAD = -10_000
 
-METADATA_KEY = f"{PREFIX}channel"
-
 #: How metadata begin that name a channel and nothing else.
 _ALONE, _QUOTES = '{"' + METADATA_KEY + '":"', 4
-
-
-def is_limited(priority: int) -> bool:
-    """Whether a stored priority is that of a limited lane."""
-    return priority < BOUNDARY
-
-
-def shown_priority(stored: int) -> int:
-    """The priority that the message was given.
-
-    >>> shown_priority(5 - LIMITED), shown_priority(5)
-    (5, 5)
-    """
-    return stored + LIMITED if stored < BOUNDARY else stored
 
 
 def with_channel(metadata: str | None, channel: str) -> str:

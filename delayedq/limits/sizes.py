@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
 from django.db.models import Count, Exists, F, OuterRef, Q
 
 from delayedq.exceptions import QueueFull
-from delayedq.limits.rules import BOUNDARY, OnFull, channel_id, channel_of, group_id, scope_id
+from delayedq.limits.rules import OnFull, channel_id, channel_of, group_id, scope_id
 from delayedq.signals import Floods
+from delayedq.sql.priority import BOUNDARY
 from delayedq.store.offers import check
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
@@ -248,7 +249,7 @@ def store(database: Database, counters: Iterable[Counter]) -> None:
 def _upsert(database: Database, rows: Iterable[ChannelSize], fields: list[str]) -> None:
     from delayedq.models import ChannelSize
 
-    unique = None if database.connection.vendor == "mysql" else ["id"]
+    unique = database.conflict("id")
     ChannelSize.objects.using(database.alias).bulk_create(
         rows, update_conflicts=True, update_fields=fields, unique_fields=unique, batch_size=500
     )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from delayedq.limits.channels import Channels
 from delayedq.limits.requests import Lease
-from delayedq.limits.rules import BOUNDARY
-from delayedq.store.sqlite.database import UNRENEWED, claimed_from, leased, lives, text
+from delayedq.sql.dialects import text
+from delayedq.sql.priority import BOUNDARY
+from delayedq.store.sqlite.database import UNRENEWED, claimed_from, leased, lives
 from delayedq.store.sqlite.sql import LEASE, WRITE_LOCK, free
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from django.utils.translation import gettext_lazy as _
 from delayedq import clock
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH
 from delayedq.core.errors import LINE_LENGTH
-from delayedq.limits.rules import shown_priority
 from delayedq.models.calls import StoredCall, StoredCallQuerySet
 from delayedq.models.stored_json import StoredJSON
+from delayedq.sql.priority import shown_priority
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,11 +16,11 @@ from delayedq.core.scaling import Demand, threads_needed
 from delayedq.limits.channels import Channels
 from delayedq.limits.operator import rules_here, waits
 from delayedq.limits.places import Places
-from delayedq.limits.rules import BOUNDARY, is_limited
 from delayedq.models import Channel, ChannelGroup, CronSchedule, FinishedMessage, Message, PausedTask, is_free, is_held
 from delayedq.operations.archived import archive_open_since
 from delayedq.operations.counting import FEW, bounded_rows
 from delayedq.operations.workers import live_workers
+from delayedq.sql.priority import BOUNDARY, is_limited
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from delayedq.core.instants import MICROSECOND
 from delayedq.masking import masking_of, masks_anything
 from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, has_run_out, is_free, is_held
 from delayedq.operations.pauses import paused_now
+from delayedq.sql.states import TERMS, MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, KeysetPage, MessageState
+from delayedq.store.operator import FIRST, LAST, EndedFilter, KeysetPage, LiveFilter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -90,10 +91,7 @@ def scan_live(
             selection.last,
             limit,
             max(PAGE, (depth or DEPTH) // max(len(lanes), 1)),
-            state=selection.state,
-            kind=selection.kind,
-            argument=selection.argument,
-            worker=selection.worker,
+            LiveFilter(selection.state, selection.kind, selection.argument, selection.worker),
         )
     )
 
@@ -122,7 +120,7 @@ def scan_history(store: Store, selection: EndedSelection, before: Position | Non
         selection.since or FIRST.at,
         limit,
         _depth(selection),
-        **selection.asked,
+        selection.asked,
     )
 
 
@@ -257,18 +255,18 @@ def _with_key(alias: str, prefix: str) -> dict[str, Any]:
 
 
 def _in_state(state: MessageState | None, now: datetime) -> Q:
+    """The state as a query, by its terms (`sql.states`)."""
     if state is None:
         return Q()
-    due = Q(scheduled_at__lte=now)
-    paused = Q(queue__in=PausedQueue.objects.values("queue")) | Q(kind__in=PausedTask.objects.values("kind"))
-    return {
-        MessageState.DUE: is_free(now) & due,
-        MessageState.SCHEDULED: is_free(now) & Q(scheduled_at__gt=now, attempt=0),
-        MessageState.RETRYING: is_free(now) & Q(attempt__gt=0),
-        MessageState.RUNNING: is_held(now),
-        MessageState.LOST: has_run_out(now),
-        MessageState.PAUSED: is_free(now) & due & paused,
-    }[state]
+    lease, is_due, was_tried, is_paused = TERMS[state]
+    found = {"free": is_free, "held": is_held, "run out": has_run_out}[lease](now)
+    if is_due is not None:
+        found &= Q(scheduled_at__lte=now) if is_due else Q(scheduled_at__gt=now)
+    if was_tried is not None:
+        found &= Q(attempt__gt=0) if was_tried else Q(attempt=0)
+    if is_paused:
+        found &= Q(queue__in=PausedQueue.objects.values("queue")) | Q(kind__in=PausedTask.objects.values("kind"))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,10 +294,9 @@ class EndedSelection:
         return self.outcome in {None, "failed"} and others == {None}
 
     @property
-    def asked(self) -> dict[str, Any]:
-        """All but the times, as `keyset_scan_history` takes it."""
-        names = ("outcome", "queue", "kind", "key", "error", "fingerprint", "priority", "worker")
-        return {name: getattr(self, name) for name in names}
+    def asked(self) -> EndedFilter:
+        """All but the times."""
+        return EndedFilter(*(getattr(self, name) for name in EndedFilter._fields))
 
     @property
     def last(self) -> Position:

@@ -33,7 +33,8 @@ from delayedq.operations.browsing import (
 from delayedq.operations.pauses import paused_now
 from delayedq.operations.wording import grouped
 from delayedq.operations.workers import all_workers, live_workers, running_ids
-from delayedq.store.operator import MessageState, Position
+from delayedq.sql.states import MessageState, states_of
+from delayedq.store.operator import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -375,7 +376,10 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
         return _many(store, now, paused, dead)
     counts: Counter[str] = Counter()
     for queue, kind, scheduled_at, attempt, is_held_ in rows:
-        counts.update(_states(paused.has(queue, kind), scheduled_at <= now, attempt > 0, is_held_))
+        lease = "held" if is_held_ else "free"
+        counts.update(
+            states_of(lease, is_due=scheduled_at <= now, was_tried=attempt > 0, is_paused=paused.has(queue, kind))
+        )
     exact = {state: Count(counts[state], exact=True) for state in MessageState}
     return StateCounts(
         Count(len(rows), exact=True),
@@ -386,16 +390,6 @@ def state_counts(store: Store, now: datetime, paused: Paused | None = None) -> S
         exact[MessageState.PAUSED],
         dead,
     )
-
-
-def _states(is_paused: bool, is_due: bool, was_tried: bool, is_held: bool) -> set[str]:
-    """The states of one message, as the filters of the list mean them."""
-    if is_held:
-        return {MessageState.RUNNING}
-    states: set[str] = {MessageState.RETRYING} if was_tried else set()
-    if not is_due:
-        return states or {MessageState.SCHEDULED}
-    return states | {MessageState.DUE} | ({MessageState.PAUSED} if is_paused else set())
 
 
 def _many(store: Store, now: datetime, paused: Paused, dead: Count) -> StateCounts:

@@ -41,7 +41,7 @@ from delayedq.steps.store import steps_in_flight
 from delayedq.store.claim_plan import claim_plan
 from delayedq.store.database import cure, missing_tables
 from delayedq.store.postgresql.inspection import LEAVE_IT_ON, LEAVE_ROOM, Inspection
-from delayedq.store.protocol import BARE
+from delayedq.store.protocol import BARE, ClaimRequest
 from delayedq.tasks import parameters_of, registered, task_at
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ def _checks(store: Store, oldest_due: timedelta | None, *, workers_here: bool) -
 def try_claim(store: Store) -> None:
     """Claim what is due first, and roll it back. Raises django.db.Error, also if the database is read-only."""
     with transaction.atomic(using=store.alias):
-        store.claim(store.lanes()[:1], 1, LEASE, "delayedq health")
+        store.claim(ClaimRequest(store.lanes()[:1], 1, LEASE, "delayedq health"))
         Message.objects.using(store.alias).filter(pk=0).update(attempt=0)  # no row, and yet a write
         transaction.set_rollback(True, using=store.alias)
 

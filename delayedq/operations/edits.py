@@ -312,7 +312,7 @@ class AllDead:
                 chosen.since or FIRST.at,
                 CHUNK,
                 DEPTH,
-                **{**chosen.asked, "outcome": Outcome.FAILED},
+                chosen.asked._replace(outcome=Outcome.FAILED),
             )
             if page.found:
                 yield page.found

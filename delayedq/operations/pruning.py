@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.models import FinishedMessage, Outcome
 from delayedq.store import operator_store
-from delayedq.store.operator import Position
+from delayedq.store.operator import EndedFilter, Position
 from delayedq.store.retention import needed_by_features, unneeded_condition
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def prune(
     for of_feature in needed_by_features(store.alias):
         rows = rows.exclude(of_feature)
     rows = rows.failed() if dead_letters else rows.exclude(outcome=Outcome.FAILED)
-    outcome = Outcome.FAILED.value if dead_letters else None
+    asked = EndedFilter(Outcome.FAILED.value if dead_letters else None, queue)
     position: Position | None = Position(before, 0)
     while position is not None:
-        page = operator.keyset_scan_history(position, limit=BATCH, budget=DEPTH, outcome=outcome, queue=queue)
+        page = operator.keyset_scan_history(position, limit=BATCH, budget=DEPTH, asked=asked)
         found = rows.filter(id__in=[one.id for one in page.found], finished_at__lt=before)
         if page.found:
             deletable = found if keep is None else found.filter(keep)

@@ -26,9 +26,9 @@ from delayedq.operations.error_groups import KNOWN
 from delayedq.operations.explain import due_in
 from delayedq.operations.rules import LATE, SPIKE_WINDOW, Finding, Lost, Overdue, Rule, Spike, Symptoms, judged
 from delayedq.operations.workers import all_workers, is_alive, running_ids
+from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
-from delayedq.store.operator import MessageState
 from delayedq.store.protocol import BARE
 
 if TYPE_CHECKING:

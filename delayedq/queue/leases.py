@@ -16,11 +16,11 @@ from delayedq.core.bounds import NAME_LENGTH
 from delayedq.core.lifecycle import CENTURY, FinalOutcome
 from delayedq.exceptions import InvalidQueue, QueueClosed
 from delayedq.limits.channels import Channels
-from delayedq.limits.rules import LIMITED
 from delayedq.masking import error_text
+from delayedq.sql.priority import LIMITED
 from delayedq.store import default_store, store_for
 from delayedq.store.claims import BUSY_PAUSE
-from delayedq.store.protocol import Discard, Finish, Lane, Renewed
+from delayedq.store.protocol import ClaimRequest, Discard, Finish, Lane, Renewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -131,7 +131,7 @@ class Leases:
 
     def _claim(self, limit: int, chosen: Filter, lease: timedelta) -> list[Claimed]:
         if not chosen:
-            return self.store.claim(self.lanes(), limit, lease, consumer())
+            return self.store.claim(ClaimRequest(self.lanes(), limit, lease, consumer()))
         claimed: list[Claimed] = []
         for lane in self.lanes():
             if len(claimed) < limit:

@@ -30,7 +30,6 @@ CHUNK = 1_000
 # and while the step runs, nothing of the queue is locked (SQLite: only by what the step writes). The token alone is the
 # fence: a message that was replaced while this attempt runs is still its, until it ends.
 _LOCK = "SELECT id FROM delayedq_message WHERE id = %(id)s AND lease_token = %(token)s"
-LOCKED = {"postgresql": f"{_LOCK} FOR NO KEY UPDATE", "mysql": f"{_LOCK} FOR UPDATE", "sqlite": _LOCK}
 
 
 def has_steps(store: Store, claimed: Claimed) -> bool:
@@ -92,7 +91,7 @@ def record_step(store: Store, claimed: Claimed, name: str, result: str) -> None:
 
 def check_held(store: Store, claimed: Claimed) -> None:
     """Lock the message until the end of the transaction. Raises LeaseLost if the attempt does not hold it any more."""
-    lock = LOCKED[store.database.connection.vendor]
+    lock = f"{_LOCK} {store.database.dialect.lock}"
     if not store.database.rows(lock, {"id": claimed.id, "token": claimed.token}):
         raise LeaseLost(f"Message {claimed.id} is held by another attempt, or has ended: its step was rolled back.")
 

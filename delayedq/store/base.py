@@ -287,21 +287,12 @@ class Store(BareQueues, EndNotices):
     # Claiming
 
     @retry_on_deadlock
-    def claim(
-        self,
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> list[Claimed]:
-        """Lease up to `limit` due messages, lane by lane in the given order, in each by due time and id.
-        None of a paused queue. `token`: that of the claim, if it is chosen already. `expired` False: none that was
-        claimed before.
+    def claim(self, request: ClaimRequest) -> list[Claimed]:
+        """Lease what is asked for: due messages, lane by lane in the given order, in each by due time and id.
+
+        None of a paused queue or task.
         """
-        return self._claim(ClaimRequest(lanes, limit, lease, worker, token, expired))
+        return self._claim(request)
 
     @abstractmethod
     def _claim(self, request: ClaimRequest) -> list[Claimed]: ...
@@ -396,22 +387,12 @@ class Store(BareQueues, EndNotices):
     # Settling
 
     @retry_on_deadlock
-    def settle_and_claim(
-        self,
-        transitions: Sequence[Transition],
-        lanes: Sequence[Lane],
-        limit: int,
-        lease: timedelta,
-        worker: str,
-        token: int | None = None,
-        *,
-        expired: bool = True,
-    ) -> SettledAndClaimed:
+    def settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
         """`settle`, then `claim`, in one transaction: a locked row does not stop the claim; an error undoes both.
 
         On PostgreSQL it is one statement if each transition is a Finish; an error after it undoes nothing.
         """
-        return self._settle_and_claim(transitions, ClaimRequest(lanes, limit, lease, worker, token, expired))
+        return self._settle_and_claim(transitions, request)
 
     def _settle_and_claim(self, transitions: Sequence[Transition], request: ClaimRequest) -> SettledAndClaimed:
         if not transitions:

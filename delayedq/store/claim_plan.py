@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import connections, transaction
 
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,7 +55,7 @@ def claim_plan(store: Store) -> ClaimPlan | None:
     lanes = store.lanes()[:1] or [Lane(WORKER, 0)]
     with transaction.atomic(using=store.alias):
         with connection.execute_wrapper(remember):
-            store.claim(lanes, 1, LEASE, WORKER)
+            store.claim(ClaimRequest(lanes, 1, LEASE, WORKER))
         found = [explain(connection, *one) for one in sent if TABLE in one[0] and "scheduled_at >=" in one[0]]
         transaction.set_rollback(True, using=store.alias)
     return found[-1] if found else None

@@ -14,7 +14,7 @@ from contextlib import suppress
 from copy import copy
 from functools import partial, wraps
 from threading import local
-from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Protocol, Self
 
 from django.apps import apps
 from django.db import DEFAULT_DB_ALIAS, OperationalError, ProgrammingError, connections, transaction
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from django.db import DatabaseError
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.models import Model, QuerySet
+
+    from delayedq.sql.dialects import Dialect
 
 # A statement of the queue fails since tables or columns are missing: the error says what to do about that.
 
@@ -73,6 +75,8 @@ class Database(ABC):
     """Threads share it; the connection is that of the thread."""
 
     dialect: ClassVar[Dialect]
+    #: Writes workers, as one JSON document, into the worker registry.
+    heartbeat: ClassVar[str]
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -160,6 +164,10 @@ class Database(ABC):
         with self.connection.cursor() as cursor:
             cursor.execute(statement, parameters)
 
+    def conflict(self, *columns: str) -> list[str] | None:
+        """The argument `unique_fields` of `bulk_create`, if a row may meet another one in these columns."""
+        return list(columns) if self.dialect.names_conflicts else None
+
     def retried[R](self, work: Callable[[], R]) -> R:
         """Do the work; again, a few times, if the database undid it to end a deadlock.
 
@@ -204,43 +212,6 @@ def retry_on_deadlock[S: HasDatabase, **P, R](verb: Callable[Concatenate[S, P], 
         return store.database.retried(partial(verb, store, *args, **kwargs))
 
     return retried
-
-
-# How the databases differ in the statements that all of them share: those of keyset scans and figures.
-
-
-class Dialect(NamedTuple):
-    """One database's words and values. A word in braces is filled in by the statement that uses it."""
-
-    #: A time as a parameter of a statement.
-    stored: Callable[[datetime], Any]
-    #: The reverse, for a time in a row.
-    instant: Callable[[Any], datetime]
-    #: Workers as one JSON document, into the worker registry.
-    heartbeat: str
-    #: The rows beyond %(at)s and %(id)s, as one range of an index on time and id.
-    after: str
-    #: The rows of a {table} whose {column}, of type `time_type` or bigint, lies in a slice: slice by slice, by index.
-    sliced: str
-    #: The same for dead letters by their own index, and nothing else of them; "" if the database has no such index.
-    dead: str
-    time_type: str
-    #: The number of the bucket that {time} lies in.
-    bucket: str
-    #: Seconds from {earlier} to {later}.
-    seconds: str
-    #: The time in the parameter {}.
-    moment: str
-    #: The function that finds a text in another: 0 if it is not in it.
-    position: str = "instr"
-    #: What a transaction says before it counts.
-    prepare: str = ""
-
-
-#: For `Dialect.after`: on MySQL a comparison of rows is no range of an index; to the others, a choice is none.
-BY_ROWS = "({columns}) {sign} (%(at)s, %(id)s)"
-
-BY_CHOICE = "({time} {sign}= %(at)s AND ({time} {sign} %(at)s OR id {sign} %(id)s))"
 
 
 # Notifications for workers: another process or thread changed the queue.

@@ -6,14 +6,16 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from delayedq.core.instants import instant
-from delayedq.limits.rules import METADATA_KEY
+from delayedq.sql.leases import free
+from delayedq.sql.priority import METADATA_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from delayedq.core.sampling import Sample
-    from delayedq.store.database import Database, Dialect
+    from delayedq.sql.dialects import Dialect
+    from delayedq.store.database import Database
 
 # The statements behind the dashboard: one text for all databases, but for a few words by vendor.
 #
@@ -87,14 +89,10 @@ GROUP BY bucket ORDER BY bucket
 """
 
 # Bucket -1 has what is overdue.
-FALLING_DUE = """
-SELECT CASE WHEN scheduled_at < {start} THEN -1 ELSE {due_in} END AS bucket, count(*)
-FROM {live}
-WHERE scheduled_at < {end} AND (lease_token IS NULL OR leased_until <= {start} AND NOT EXISTS (
-    SELECT 1 FROM delayedq_lockedrenewal AS renewal
-    WHERE renewal.message_id = message.id AND renewal.lease_token = message.lease_token
-        AND renewal.leased_until > {start}
-))
+FALLING_DUE = f"""
+SELECT CASE WHEN scheduled_at < {{start}} THEN -1 ELSE {{due_in}} END AS bucket, count(*)
+FROM {{live}}
+WHERE scheduled_at < {{end}} AND {free("message", "{start}")}
 GROUP BY bucket ORDER BY bucket
 """
 

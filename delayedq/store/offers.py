@@ -12,7 +12,7 @@ from django.utils import timezone
 from delayedq.conf import get_settings
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, check_channel, is_storable
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
-from delayedq.store.columns import MESSAGE, listed
+from delayedq.sql.columns import MESSAGE, listed
 from delayedq.store.protocol import Offered, OfferOutcome, OnConflict
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from delayedq.core.errors import last_error
+from delayedq.sql.states import condition
 from delayedq.store import figures
 from delayedq.store.database import retry_on_deadlock
 from delayedq.store.feature import FEATURES, tell_revived
@@ -27,8 +27,10 @@ from delayedq.store.figures import ErrorGroupStore, FiguresStore
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
+    from delayedq.sql.dialects import Dialect
+    from delayedq.sql.states import MessageState
     from delayedq.store.base import Store
-    from delayedq.store.database import Database, Dialect
+    from delayedq.store.database import Database
     from delayedq.store.protocol import Lane
 
 # Keyset scans: how an index is read in its order, a limited number of rows at a time. One text for all databases.
@@ -36,31 +38,6 @@ if TYPE_CHECKING:
 # The inner SELECT is one range of an index, with a limit of its own; whatever else is asked is asked of its rows. The
 # last row it may read comes out in any case (`step = budget`) and tells how far the scan came.
 
-
-# Where a transaction has locked a row, its lease is renewed beside it.
-_RENEWED = """EXISTS (
-        SELECT 1 FROM delayedq_lockedrenewal AS renewal
-        WHERE renewal.message_id = scanned.id AND renewal.lease_token = scanned.lease_token
-            AND renewal.leased_until > %(now)s
-    )"""
-
-_HELD = f"lease_token IS NOT NULL AND (leased_until > %(now)s OR {_RENEWED})"
-
-_RUN_OUT = f"lease_token IS NOT NULL AND leased_until <= %(now)s AND NOT {_RENEWED}"
-
-_WAITING = f"(lease_token IS NULL OR {_RUN_OUT})"
-
-#: By the value of `operator.State`.
-STATES = {
-    "due": f"scheduled_at <= %(now)s AND {_WAITING}",
-    "scheduled": f"attempt = 0 AND scheduled_at > %(now)s AND {_WAITING}",
-    "retrying": f"attempt > 0 AND {_WAITING}",
-    "running": _HELD,
-    "lost": _RUN_OUT,
-    "paused": f"""scheduled_at <= %(now)s AND {_WAITING} AND (
-        queue IN (SELECT queue FROM delayedq_pausedqueue) OR kind IN (SELECT kind FROM delayedq_pausedtask)
-    )""",
-}
 
 _ALONG = """
 SELECT at, id, chosen, step FROM (
@@ -92,7 +69,7 @@ def lane(dialect: Dialect, state: MessageState | None, wanted: Sequence[str], *,
     """A keyset scan along a lane, whose queue and priority stand for columns or parameters."""
     asked = [LIVE[name].format(position=dialect.position) for name in wanted]
     if state is not None:
-        asked.append(STATES[state])
+        asked.append(condition(state, "scanned"))
     position = dialect.after.format(columns="scheduled_at, id", time="scheduled_at", sign=">")
     bounds = _LANE_BOUNDS.format(queue=queue, priority=priority) + position
     return LANE.format(chosen=" AND ".join(asked) or "1 = 1", bounds=bounds)
@@ -158,17 +135,6 @@ class Revival(NamedTuple):
     scheduled_at: datetime | None = None
 
 
-class MessageState(StrEnum):
-    """What a live message does, as far as its own row tells."""
-
-    DUE = "due"  #: it could start now
-    SCHEDULED = "scheduled"  #: it waits for its time, and has not been tried yet
-    RETRYING = "retrying"  #: it was tried, and waits for its next attempt
-    RUNNING = "running"  #: a worker holds it
-    LOST = "lost"  #: its worker died or froze, and it was not claimed since
-    PAUSED = "paused"  #: it is due, but its queue or its task is paused
-
-
 class Position(NamedTuple):
     """A place in the order of time and id."""
 
@@ -179,6 +145,35 @@ class Position(NamedTuple):
 FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
 
 LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
+
+
+class LiveFilter(NamedTuple):
+    """What a keyset scan asks of live messages. argument: a text in their payload. worker: who holds or held them."""
+
+    state: MessageState | None = None
+    kind: str | None = None
+    argument: str | None = None
+    worker: str | None = None
+
+
+class EndedFilter(NamedTuple):
+    """What a keyset scan asks of ended messages.
+
+    key: what their key begins with. error: what stands in the line of their error, in upper or lower case.
+    """
+
+    outcome: str | None = None
+    queue: str | None = None
+    kind: str | None = None
+    key: str | None = None
+    error: str | None = None
+    fingerprint: int | None = None
+    priority: int | None = None
+    worker: str | None = None
+
+
+#: Of all.
+LIVE_OF_ALL, ENDED_OF_ALL = LiveFilter(), EndedFilter()
 
 
 class KeysetPage(NamedTuple):
@@ -298,27 +293,21 @@ class OperatorStore(ABC):
         until: datetime = LAST.at,
         limit: int = 100,
         budget: int = 10_000,
-        *,
-        state: MessageState | None = None,
-        kind: str | None = None,
-        argument: str | None = None,
-        worker: str | None = None,
+        asked: LiveFilter = LIVE_OF_ALL,
     ) -> KeysetPage:
         """Live messages that are due after a position and not after `until`, first the earliest.
 
-        Finds up to `limit`, and reads up to `budget` rows in each lane. `argument`: what stands in their payload.
-        `worker`: what holds them, or held them last.
+        Finds up to `limit`, and reads up to `budget` rows in each lane.
         """
-        everything = {state, kind, argument, worker} == {None}
+        values = asked._asdict()
+        state = values.pop("state")
         parameters = {
             **self._position(after),
             "until": self._stored(until),
             "limit": limit,
-            "budget": limit if everything else budget,
-            "kind": kind,
-            "argument": argument,
-            "worker": worker,
-            "as_json": argument and json.dumps(argument)[1:-1],
+            "budget": limit if asked == LIVE_OF_ALL else budget,
+            **values,
+            "as_json": asked.argument and json.dumps(asked.argument)[1:-1],
             "now": self._stored(self.database.now()),
         }
         return merged(self._scan_lanes(lanes, state, parameters), limit)
@@ -337,36 +326,22 @@ class OperatorStore(ABC):
         since: datetime = FIRST.at,
         limit: int = 100,
         budget: int = 10_000,
-        *,
-        outcome: str | None = None,
-        queue: str | None = None,
-        kind: str | None = None,
-        key: str | None = None,
-        error: str | None = None,
-        fingerprint: int | None = None,
-        priority: int | None = None,
-        worker: str | None = None,
+        asked: EndedFilter = ENDED_OF_ALL,
     ) -> KeysetPage:
-        """Ended messages, first the latest, that ended before a position and not before `since`.
-
-        `key`: what their key begins with. `error`: what stands in the line of their error, in upper or lower case.
-        """
-        grouped, failed = fingerprint is not None, outcome == "failed"
+        """Ended messages, first the latest, that ended before a position and not before `since`."""
+        grouped, failed = asked.fingerprint is not None, asked.outcome == "failed"
         dead = failed and bool(self.database.dialect.dead)  # else no index has them by time
-        by_index = dead or (failed and grouped)
-        asked: dict[str, str | int | None] = {"outcome": None if by_index else outcome, "queue": queue, "kind": kind}
-        asked |= {"key": key, "error": error, "priority": priority, "worker": worker}
-        wanted = [name for name, value in asked.items() if value is not None]
+        by_index = {"outcome", "fingerprint"} if dead or (failed and grouped) else {"fingerprint"}
+        wanted = [name for name, value in asked._asdict().items() if value is not None and name not in by_index]
         statement = history(self.database.dialect, wanted, dead=dead, grouped=grouped)
         parameters = {
             **self._position(before),
             "since": self._stored(since),
             "limit": limit,
             "budget": budget if wanted else limit,
-            "fingerprint": fingerprint,
-            "key_length": len(key or ""),
-            **asked,
-            "error": (error or "").lower(),
+            **asked._asdict(),
+            "key_length": len(asked.key or ""),
+            "error": (asked.error or "").lower(),
         }
         page = self._page(self.database.rows(statement, parameters), parameters)
         return merged([page], limit, backwards=True)

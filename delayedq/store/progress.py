@@ -23,7 +23,7 @@ def write_progress(store: Store, reported: Mapping[int, Progress]) -> None:
     from delayedq.models import MessageProgress  # stores are imported before the models are loaded
 
     rows = [MessageProgress(message_id=id_, **reported[id_]._asdict()) for id_ in sorted(reported)]
-    unique = None if store.database.connection.vendor == "mysql" else ["message_id"]
+    unique = store.database.conflict("message_id")
     MessageProgress.objects.using(store.alias).bulk_create(
         rows, update_conflicts=True, update_fields=_REPORTED, unique_fields=unique, batch_size=100
     )

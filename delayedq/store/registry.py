@@ -6,7 +6,7 @@ import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from delayedq.store.columns import listed
+from delayedq.sql.columns import listed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -91,7 +91,7 @@ class WorkerRegistry:
         ended is asked nothing.
         """
         given = json.dumps([worker._asdict() for worker in workers])
-        heartbeat, parameters = self._database.dialect.heartbeat, {"workers": given, "first": first}
+        heartbeat, parameters = self._database.heartbeat, {"workers": given, "first": first}
         if self._database.connection.features.can_return_rows_from_bulk_insert:
             rows = self._database.rows(f"{heartbeat} {ANSWER}", parameters)
         else:

@@ -28,7 +28,8 @@ from delayedq.core.signatures import parameter_names, signature_of
 from delayedq.flows.step_results import dump_step
 from delayedq.hooks import enqueue_hooks, with_added
 from delayedq.limits.declared import channel_for, lines_up, rules_of, sizes_of
-from delayedq.limits.rules import channel_of, shown_priority
+from delayedq.limits.rules import channel_of
+from delayedq.sql.priority import shown_priority
 from delayedq.store.base import CHUNK
 from delayedq.store.offers import check_time, time_in
 from delayedq.store.protocol import Offer

@@ -24,12 +24,12 @@ from delayedq.cron.definitions import definitions_in
 from delayedq.exceptions import CannotRun, UnknownTask
 from delayedq.flows.sweeping import flow_deadlines, forget_flows, sweep
 from delayedq.limits.channels import Channels
-from delayedq.limits.rules import is_limited
 from delayedq.limits.setting import rules_for
 from delayedq.management.backends import all_stores
 from delayedq.results.expiring import expire_results
+from delayedq.sql.priority import is_limited
 from delayedq.store import serving, store_for
-from delayedq.store.protocol import BARE, Lane
+from delayedq.store.protocol import BARE, ClaimRequest, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import (
@@ -286,7 +286,10 @@ class _Runner:
         for store, head in due:
             if len(claims) < limit:
                 lane, lease = Lane(head.queue, head.priority), get_settings().LEASE
-                claims += [(store, claimed) for claimed in store.claim([lane], limit - len(claims), lease, WORKER)]
+                claims += [
+                    (store, claimed)
+                    for claimed in store.claim(ClaimRequest([lane], limit - len(claims), lease, WORKER))
+                ]
         self._channels_due = []
         for store in limited.values():
             claims += self._claim_channels(store, limit - len(claims))

@@ -26,7 +26,7 @@ from django.db import Error, connections
 
 from delayedq.limits.channels import Channels
 from delayedq.limits.claims import TAKEN
-from delayedq.limits.rules import is_limited
+from delayedq.sql.priority import is_limited
 from delayedq.store.database import NOTIFY_WAIT, WakeUpPipe
 from delayedq.store.protocol import BARE, Lane
 from delayedq.worker.sessions import keep_no_query_log

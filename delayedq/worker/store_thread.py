@@ -23,7 +23,7 @@ from delayedq.limits.requests import ChannelRequest
 from delayedq.limits.setting import rules_for
 from delayedq.store.base import with_follow_ups
 from delayedq.store.claims import new_token
-from delayedq.store.protocol import Settled, SettledAndClaimed
+from delayedq.store.protocol import ClaimRequest, Settled, SettledAndClaimed
 from delayedq.worker.executor import decision, transition
 from delayedq.worker.reporting import write_last
 from delayedq.worker.sessions import keep_no_query_log
@@ -195,7 +195,7 @@ class StoreThread(threading.Thread):
             round_trip.answer, round_trip.channels_due_in = SettledAndClaimed(claim.claimed, settled), claim.due_in
         else:
             round_trip.answer = self._store.settle_and_claim(
-                transitions, round_trip.planned, *where, expired=round_trip.expired
+                transitions, ClaimRequest(round_trip.planned, *where, expired=round_trip.expired)
             )
             if with_channels(transitions):
                 round_trip.channels_due_in = 0.0  # there is room again

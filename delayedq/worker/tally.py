@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from delayedq.core.bounds import OTHERS
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.limits.rules import is_limited
+from delayedq.sql.priority import is_limited
 from delayedq.store.sqlite.database import find
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import Edit, Message
-from delayedq.store.protocol import Finish, Lane
+from delayedq.store.protocol import ClaimRequest, Finish, Lane
 from tests.store.given import LEASE, message
 
 MESSAGES = "/admin/delayedq/message/"
@@ -28,7 +28,7 @@ def offer(store, key=None, payload="{}", *, seconds=-10.0, now=None, **fields):
 
 def run(store, queue="mail", priority=0):
     """Claim the next message of a lane."""
-    (claimed,) = store.claim([Lane(queue, priority)], 1, LEASE, "worker-1")
+    (claimed,) = store.claim(ClaimRequest([Lane(queue, priority)], 1, LEASE, "worker-1"))
     return claimed
 
 

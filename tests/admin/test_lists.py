@@ -15,7 +15,7 @@ from delayedq.operations import counting
 from delayedq.operations.counting import state_counts
 from delayedq.operations.pauses import pause_task
 from delayedq.store import worker_registry
-from delayedq.store.protocol import GiveBack
+from delayedq.store.protocol import ClaimRequest, GiveBack
 from tests.admin.given import HISTORY, MESSAGES, choose_all, confirm, dead, keys_on, offer, run, text_of, tick
 from tests.store.given import LEASE, Lane
 from tests.store.test_worker_registry import worker
@@ -209,7 +209,7 @@ def test_an_empty_list_offers_no_action(operator, store):
 
 def test_a_message_that_runs_can_not_be_changed_and_what_is_due_not_be_made_due(operator, store):
     waiting, due = offer(store, "a", seconds=3_600), offer(store, "b", queue="b")
-    store.claim([Lane("mail", 0)], 1, LEASE, "worker-1")
+    store.claim(ClaimRequest([Lane("mail", 0)], 1, LEASE, "worker-1"))
 
     def offered(id_):
         return {action.name for action in operator.get(f"{MESSAGES}{id_}/change/").context["actions"]}

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from delayedq.models import Message, PausedQueue
 from delayedq.operations import browsing
-from delayedq.store.protocol import GiveBack
+from delayedq.store.protocol import ClaimRequest, GiveBack
 from tests.admin.given import HISTORY, MESSAGES, dead, keys_on, offer, run, text_of
 from tests.store.given import LEASE, Lane, message
 
@@ -41,7 +41,7 @@ def test_an_empty_list_says_so(operator):
 def states(store):
     """One message in each state, named by it."""
     offer(store, "lost", queue="lost")
-    store.claim([Lane("lost", 0)], 1, -LEASE, "worker-1")
+    store.claim(ClaimRequest([Lane("lost", 0)], 1, -LEASE, "worker-1"))
     offer(store, "running", queue="running")
     run(store, "running")
     offer(store, "retrying", queue="retrying", max_attempts=3)

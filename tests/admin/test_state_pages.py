@@ -6,7 +6,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 
 from delayedq.models import PausedQueue, PausedTask, Worker
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.admin.given import MESSAGES, offer, said, text_of
 from tests.app.tasks import echo
 from tests.store.given import LEASE
@@ -30,7 +30,7 @@ def test_a_task_is_paused_explained_and_resumed(operator, store):
 
     assert said(page) == [f"{ECHO} is paused."]
     assert "paused by ann" in text_of(page)
-    assert store.claim([Lane("mail", 0)], 1, LEASE, "w") == []
+    assert store.claim(ClaimRequest([Lane("mail", 0)], 1, LEASE, "w")) == []
     assert "Its task was paused by ann" in text_of(operator.get(f"{MESSAGES}{id_}/change/"))
     assert said(operator.post(f"{QUEUES}resume-task/?task={ECHO}", follow=True)) == [f"{ECHO} is resumed."]
     assert [entry.change_message for entry in LogEntry.objects.order_by("id")] == [

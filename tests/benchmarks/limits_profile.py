@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from unittest.mock import patch
 
+from delayedq.store.protocol import ClaimRequest
 from tests.benchmarks.database import migrated
 from tests.benchmarks.limits import EMPTY, query
 
@@ -76,7 +77,9 @@ def from_lanes(ended):
     from delayedq.store import default_store
     from delayedq.store.protocol import Lane
 
-    return default_store().settle_and_claim(ended, [Lane("default", 0, None)], BATCH, LEASE, "bench").claimed
+    return (
+        default_store().settle_and_claim(ended, ClaimRequest([Lane("default", 0, None)], BATCH, LEASE, "bench")).claimed
+    )
 
 
 def from_channels():

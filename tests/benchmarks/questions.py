@@ -12,6 +12,7 @@ import tracemalloc
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from delayedq.store.protocol import ClaimRequest
 from tests.benchmarks import arena
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def heap_only() -> None:
     for number in range(400):
         sizes = (20 + (number * 37 + one * 101) % 1980 for one in range(BATCH))
         store.offer_many(Offer(queue="mixed", kind="k", payload=f'"{"x" * size}"') for size in sizes)
-        done = _ended(store.settle_and_claim(done, [Lane("mixed", 0)], BATCH, LEASE, "w").claimed)
+        done = _ended(store.settle_and_claim(done, ClaimRequest([Lane("mixed", 0)], BATCH, LEASE, "w")).claimed)
     store.settle(done, "w")
     time.sleep(11)  # backends report their statistics after at most 10 s
     ((ratio, megabytes),) = _query(HEAP_ONLY)
@@ -69,11 +70,11 @@ def one_trip_or_two() -> None:
     store, lanes = default_store(), [Lane("default", 0)]
 
     def together(done: list) -> list:
-        return store.settle_and_claim(done, lanes, BATCH, LEASE, "w").claimed
+        return store.settle_and_claim(done, ClaimRequest(lanes, BATCH, LEASE, "w")).claimed
 
     def apart(done: list) -> list:
         store.settle(done, "w")
-        return store.claim(lanes, BATCH, LEASE, "w")
+        return store.claim(ClaimRequest(lanes, BATCH, LEASE, "w"))
 
     rounds = [(_lived(together), _lived(apart)) for _ in range(5)]
     one, two = map(min, zip(*rounds, strict=True))
@@ -110,7 +111,7 @@ def dead_rows() -> None:
         watermark = datetime.now(UTC) - timedelta(seconds=1)
         scan = _timed(store.scan)
         say(f"1,000,000 dead rows: a scan takes {scan:.0f} ms, a second one {_timed(store.scan):.0f} ms")
-        claim = _timed(lambda: store.claim([Lane("default", 0, watermark)], 1, LEASE, "w"))
+        claim = _timed(lambda: store.claim(ClaimRequest([Lane("default", 0, watermark)], 1, LEASE, "w")))
         say(f"... a claim from its floor {claim:.1f} ms")
     _query("TRUNCATE delayedq_message, delayedq_finishedmessage")
 
@@ -129,7 +130,7 @@ def many_lanes() -> None:
     tracemalloc.stop()
     scan = _timed(store.scan)
     plan = _timed(lanes.plan)
-    claim = _timed(lambda: store.claim(lanes.plan(), BATCH, LEASE, "w"))
+    claim = _timed(lambda: store.claim(ClaimRequest(lanes.plan(), BATCH, LEASE, "w")))
     say(f"1,000 queues: {size / 1000:.0f} kB, a scan {scan:.1f} ms, a plan {plan:.2f} ms, a claim {claim:.1f} ms")
 
 

@@ -18,7 +18,7 @@ from delayedq.operations.browsing import Ticked
 from delayedq.operations.edits import RESCHEDULE, begin, reschedule
 from delayedq.operations.pauses import pause_task
 from delayedq.store import worker_registry
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.app import tasks
 from tests.browser.accessibility import READERS, problems
 from tests.browser.conftest import PATIENCE, SCREENSHOTS, log_in
@@ -79,7 +79,7 @@ def ids(store, settings, monkeypatch):
     for number in range(9):
         payload = f'{{"args": [{1545 + number}], "kwargs": {{}}}}'
         store.offer(message(f"UA{1545 + number}/EWR", payload, kind="tests.app.tasks.remind", scheduled_at=late))
-    running = store.claim([Lane("mail", 0)], 2, LEASE, "web-1:4711")
+    running = store.claim(ClaimRequest([Lane("mail", 0)], 2, LEASE, "web-1:4711"))
     registry = worker_registry(store.alias)
     registry.heartbeat([worker("web-1:4711", queues="mail,sms", running=f"[{running[0].id}]", held=2)])
     registry.at(store.now() - timedelta(minutes=11)).heartbeat([worker("web-3:42")])

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from delayedq.models import CronSchedule, FinishedMessage, Message, PausedQueue
 from delayedq.store import worker_registry
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.browser.conftest import LOOKS
 from tests.browser.given import a_busy_site
 from tests.browser.site import MessagePage, QueuesPage, SchedulesPage
@@ -44,7 +44,7 @@ def busy(store):
     late = now - timedelta(minutes=3)
     store.offer_many([message(queue="mail", scheduled_at=late, kind="tests.app.tasks.remind") for _ in range(7)])
     store.offer(message("a", queue="contacts|json", kind="contacts|json", scheduled_at=late))
-    claimed = store.claim([Lane("mail", 0)], 2, LEASE, "web-1:4711")
+    claimed = store.claim(ClaimRequest([Lane("mail", 0)], 2, LEASE, "web-1:4711"))
     registry = worker_registry(store.alias)
     registry.heartbeat([worker("web-1:4711", queues="mail,sms", running=f"[{claimed[0].id}, {claimed[1].id}]", held=2)])
     registry.heartbeat([worker("web-2:815", threads=8, age=86_400.0)])

@@ -10,15 +10,8 @@ from hypothesis import strategies as st
 
 from delayedq.core.bounds import check_channel
 from delayedq.core.metadata import PREFIX, as_given
-from delayedq.limits.rules import (
-    LIMITED,
-    channel_id,
-    channel_of,
-    has_channel_only,
-    is_limited,
-    shown_priority,
-    with_channel,
-)
+from delayedq.limits.rules import channel_id, channel_of, has_channel_only, with_channel
+from delayedq.sql.priority import LIMITED, is_limited, shown_priority
 
 NAMES = st.text().filter(lambda name: not name.startswith(PREFIX))
 METADATA = st.none() | st.dictionaries(NAMES, st.integers() | st.text(), min_size=1).map(json.dumps)

@@ -16,7 +16,7 @@ from delayedq.cron.service import CronMessage
 from delayedq.cron.ticks import config_hash
 from delayedq.cron.visiting import lock
 from delayedq.models import CronTick, FinishedMessage, Message
-from delayedq.store.protocol import Lane, Offer
+from delayedq.store.protocol import ClaimRequest, Lane, Offer
 from tests.store.given import LEASE, settle, succeed
 
 #: Just before an hour begins, and no change of any clock is near.
@@ -79,7 +79,7 @@ def tombstones():
 
 
 def claim_due(store, now, limit=10_000):
-    return store.at(now).claim([Lane("default", 0)], limit, LEASE, "first")
+    return store.at(now).claim(ClaimRequest([Lane("default", 0)], limit, LEASE, "first"))
 
 
 def run_due(store, now):

@@ -13,14 +13,14 @@ from delayedq.cron import visiting
 from delayedq.cron.service import CronMessage, CronService
 from delayedq.cron.ticks import daily_hash, periodic_hash, tick_key
 from delayedq.models import CronTick, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.cron.given import HASH, KIND, NEW_YORK, OTHER, live, make_offer, messages
 from tests.store.given import LEASE, retry, settle, succeed, together
 from tests.worker.conftest import eventually
 
 
 def claim(store, clock, limit=100):
-    return store.at(clock.now).claim([Lane(KIND, 0)], limit, LEASE, "first")
+    return store.at(clock.now).claim(ClaimRequest([Lane(KIND, 0)], limit, LEASE, "first"))
 
 
 def consume(store, clock):

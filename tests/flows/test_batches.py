@@ -14,7 +14,7 @@ from delayedq import group
 from delayedq.flows import postgresql as sql
 from delayedq.flows.ending import MANY, lock_flows
 from delayedq.models import FlowMember, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.app import tasks
 from tests.flows.given import states
 from tests.store.given import LEASE, fail, succeed, together
@@ -26,11 +26,11 @@ GATE = 4711
 
 
 def claim(store, limit):
-    return store.claim([TASKS], limit, LEASE, "first")
+    return store.claim(ClaimRequest([TASKS], limit, LEASE, "first"))
 
 
 def next_after(store, claims, limit=MANY):
-    return store.settle_and_claim([succeed(one) for one in claims], [TASKS], limit, LEASE, "first")
+    return store.settle_and_claim([succeed(one) for one in claims], ClaimRequest([TASKS], limit, LEASE, "first"))
 
 
 def grouped(size):
@@ -86,7 +86,7 @@ def test_a_failure_in_a_batch_is_recorded_as_such(store):
     flow = grouped(2 * MANY)
     claims = claim(store, 2 * MANY)
     ends = [fail(claims[0]), *map(succeed, claims[1:MANY])]
-    store.settle_and_claim(ends, [TASKS], 1, LEASE, "first")
+    store.settle_and_claim(ends, ClaimRequest([TASKS], 1, LEASE, "first"))
     next_after(store, claims[MANY:])
     assert states(flow) == {"1 nothing": "failed", "2 nothing": "skipped"}
 

@@ -30,7 +30,7 @@ from delayedq.models import Flow as Row
 from delayedq.results.cancelling import cancel
 from delayedq.store import operator_store, store_for
 from delayedq.store.operator import Revival
-from delayedq.store.protocol import Finish, Lane, Offer
+from delayedq.store.protocol import ClaimRequest, Finish, Lane, Offer
 from tests.app import tasks
 from tests.router import ChosenDatabase
 from tests.store.given import fail, put_back, retry, succeed
@@ -97,7 +97,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 4))
     def claim(self, limit):
-        self.held += self.here.claim([LANE], limit, LEASE, "model")
+        self.held += self.here.claim(ClaimRequest([LANE], limit, LEASE, "model"))
 
     @precondition(lambda self: self.held)
     @rule(
@@ -200,7 +200,7 @@ class FlowMachine(RuleBasedStateMachine):
     def drain(self):
         for _ in range(200):
             self.now += timedelta(seconds=61)
-            for one in self.here.claim([LANE], 100, LEASE, "model"):
+            for one in self.here.claim(ClaimRequest([LANE], 100, LEASE, "model")):
                 self.settle([succeed(one, started=0.5, finished=0.0)])
                 self.no_step_is_released_before_its_predecessors_have_ended()
             sweep(self.here)

@@ -9,7 +9,7 @@ from delayedq import chain
 from delayedq.flows.rules import step_of
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.app import tasks
 from tests.flows.given import states
 from tests.store.given import LEASE, NOTHING_AMISS, succeed
@@ -54,7 +54,7 @@ def two_steps():
 def end_all(store):
     """Of what is due, and of another flow in the same batch."""
     other = chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
-    claims = store.claim([TASKS], 5, LEASE, "first")
+    claims = store.claim(ClaimRequest([TASKS], 5, LEASE, "first"))
     assert len(claims) == 2
     settled = store.settle([succeed(one) for one in claims], "first")
     assert settled._replace(offered=False) == NOTHING_AMISS

@@ -14,7 +14,7 @@ from delayedq.flows.ending import Judging
 from delayedq.flows.rules import StepState
 from delayedq.flows.sweeping import sweep
 from delayedq.models import FinishedMessage, Flow, FlowMember, FlowStep, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.app import tasks
 from tests.flows.given import call, run, states
 from tests.store.given import LEASE, fail, message, retry, succeed, together
@@ -24,7 +24,7 @@ TASKS = Lane("default", 0)
 
 
 def claim(store, limit=1):
-    return store.claim([TASKS], limit, LEASE, "first")
+    return store.claim(ClaimRequest([TASKS], limit, LEASE, "first"))
 
 
 def released():
@@ -48,7 +48,7 @@ def test_an_end_and_the_release_are_one_transaction(store, alias):
 def test_with_a_claim_in_the_same_trip(store):
     chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
     (claimed,) = claim(store)
-    answer = store.settle_and_claim([succeed(claimed)], [TASKS], 5, LEASE, "first")
+    answer = store.settle_and_claim([succeed(claimed)], ClaimRequest([TASKS], 5, LEASE, "first"))
     assert len(answer.claimed) == 1
 
 
@@ -155,9 +155,11 @@ def test_messages_of_no_flow_take_no_statement_more(store, connection):
     chain(tasks.nothing.s(), tasks.nothing.s()).enqueue()
     store.offer_many([message() for _ in range(4)])
     lane = Lane("mail", 0)
-    claims = store.claim([lane], 2, LEASE, "first")
+    claims = store.claim(ClaimRequest([lane], 2, LEASE, "first"))
     with_metadata = [one._replace(metadata='{"a":1}') for one in claims]
-    asked = statements(connection, lambda: store.settle_and_claim(map_succeed(with_metadata), [lane], 2, LEASE, "a"))
+    asked = statements(
+        connection, lambda: store.settle_and_claim(map_succeed(with_metadata), ClaimRequest([lane], 2, LEASE, "a"))
+    )
     asked += statements(connection, lambda: store.offer(message()))
     assert not [one for one in asked if "delayedq_flow" in one]
 
@@ -225,7 +227,9 @@ def test_a_flow_that_is_cancelled_while_its_last_step_ends_is_cancelled(store):
 def ended_by(store, connection):
     """The statements of the round trip that ends one message and claims another, without those for transactions."""
     (claimed,) = claim(store)
-    asked = statements(connection, lambda: store.settle_and_claim([succeed(claimed)], [TASKS], 1, LEASE, "first"))
+    asked = statements(
+        connection, lambda: store.settle_and_claim([succeed(claimed)], ClaimRequest([TASKS], 1, LEASE, "first"))
+    )
     control = re.compile("BEGIN|COMMIT|SAVEPOINT|RELEASE")
     return [" ".join(one.split()) for one in asked if not control.match(one)]
 

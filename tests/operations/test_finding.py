@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq.operations import browsing
 from delayedq.operations.browsing import Selection, find
-from delayedq.store.operator import MessageState
+from delayedq.sql.states import MessageState
 from tests.admin.given import offer, run
 
 

@@ -10,9 +10,9 @@ from delayedq.models import Message
 from delayedq.operations import browsing, counting
 from delayedq.operations.browsing import Selection
 from delayedq.operations.counting import Count, count_live, counted_live, leased_page
+from delayedq.sql.states import MessageState
 from delayedq.store import worker_registry
-from delayedq.store.operator import MessageState
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.admin.given import offer, run
 from tests.store.given import LEASE
 from tests.store.test_worker_registry import worker
@@ -58,7 +58,7 @@ def test_what_runs_deep_in_the_backlog_is_found_by_the_registry(store, backlog):
 def test_what_a_silent_worker_lost_is_found(store, backlog):
     offer(store, "lost", queue="lost", seconds=-600)
     then = store.now() - timedelta(minutes=5)
-    store.at(then).claim([Lane("lost", 0)], 1, LEASE, "w1")
+    store.at(then).claim(ClaimRequest([Lane("lost", 0)], 1, LEASE, "w1"))
     assert keys(leased_page(store, selected(store, MessageState.LOST))) == ["lost"]
     assert keys(leased_page(store, selected(store, MessageState.RUNNING))) == []
 
@@ -67,7 +67,7 @@ def test_many_come_in_pages(store, monkeypatch):
     monkeypatch.setattr(counting, "PAGE", 2)
     for number in range(5):
         offer(store, f"{number}", seconds=number - 60)
-    store.claim([Lane("mail", 0)], 5, LEASE, "w1")
+    store.claim(ClaimRequest([Lane("mail", 0)], 5, LEASE, "w1"))
     page, number, is_exact = leased_page(store, selected(store, MessageState.RUNNING))
     assert ([row.key for row in page.rows], number, is_exact) == (["0", "1"], 5, True)
     page, number, _ = leased_page(store, selected(store, MessageState.RUNNING), page.after)

@@ -10,7 +10,7 @@ from delayedq.models import Message, with_renewals
 from delayedq.operations.browsing import Selection, live_page
 from delayedq.operations.explain import Reason, explain
 from delayedq.operations.timeline import timeline
-from delayedq.store.operator import MessageState
+from delayedq.sql.states import MessageState
 from delayedq.store.protocol import Renewed
 from tests.store.given import LEASE, NOW, at, claim_one, elsewhere, message
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from delayedq.exceptions import QueueFull
-from delayedq.limits.rules import BOUNDARY, channel_of
+from delayedq.limits.rules import channel_of
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.operations.archived import send_again
+from delayedq.sql.priority import BOUNDARY
 from tests.app import tasks
 
 

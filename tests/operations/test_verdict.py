@@ -15,7 +15,7 @@ from delayedq.operations.pauses import pause, pause_task, resume, resume_task
 from delayedq.operations.rules import Rule, Verb
 from delayedq.operations.verdict import verdict
 from delayedq.store import store_for, worker_registry
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.admin.given import dead, offer, run
 from tests.store.given import LEASE
 from tests.store.test_worker_registry import worker
@@ -195,7 +195,7 @@ def test_no_worker_knows_a_task(store, works):
 def test_what_a_dead_worker_held_is_claimed_by_nobody(store, works):
     works("w2", queues="other")
     id_ = offer(store, seconds=-600)
-    store.at(store.now() - 5 * MINUTE).claim([Lane("mail", 0)], 1, LEASE, "w1")
+    store.at(store.now() - 5 * MINUTE).claim(ClaimRequest([Lane("mail", 0)], 1, LEASE, "w1"))
     works("w1", ago=5 * MINUTE, running=f"[{id_}, 999999]", queues="mail")
     (finding,) = [finding for finding in verdict(store) if finding.rule is Rule.LOST]
     assert finding.subject == "w1"

@@ -19,7 +19,7 @@ from delayedq.models import Message
 from delayedq.pipeline import address as addressing
 from delayedq.pipeline import tasks
 from delayedq.pipeline.spark.connecting import connect
-from delayedq.store.protocol import Finish, Lane
+from delayedq.store.protocol import ClaimRequest, Finish, Lane
 from delayedq.tasks import current_attempt
 from tests.pipeline.given import history
 
@@ -130,7 +130,7 @@ def test_a_step_is_scheduled_once_until_it_has_ended(store):
     assert sorted(Message.objects.values_list("key", flat=True)) == ["archive", "report"]
     assert set(Message.objects.values_list("kind", flat=True)) == {"delayedq.pipeline.tasks.run_step"}
 
-    [archive, _] = store.claim([Lane("default", 0)], 2, timedelta(minutes=1), "w")
+    [archive, _] = store.claim(ClaimRequest([Lane("default", 0)], 2, timedelta(minutes=1), "w"))
     assert tasks.schedule_step(["archive"]) == "ignored"
     store.settle([Finish(archive, FinalOutcome.SUCCEEDED, started=0.0, finished=0.0)], "w")
     assert tasks.schedule_step(["archive"]) == "created"

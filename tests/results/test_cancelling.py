@@ -19,7 +19,7 @@ from delayedq.exceptions import TaskCancelled
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.edits import stop
 from delayedq.results import cancelling, dropped
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.testing import run_due
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.shared_leases import SharedLeases
@@ -214,7 +214,7 @@ def claim_one_of(store, task):
 
     tasks.bodies["once"] = body
     task.enqueue("once")
-    (message,) = store.claim([Lane("default", 0)], 1, HOUR, WORKER)
+    (message,) = store.claim(ClaimRequest([Lane("default", 0)], 1, HOUR, WORKER))
     leases = SharedLeases(64)
     return Attempt(message, task, WORKER, leases, leases.hold(message.id, message.token))
 

@@ -27,7 +27,7 @@ from delayedq.core.progress import Progress, checked
 from delayedq.exceptions import LeaseLost
 from delayedq.models import FinishedMessage, Message, MessageProgress
 from delayedq.store.progress import forget_progress
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.testing import run_due
 from delayedq.worker import reporting
 from delayedq.worker.attempt import Attempt
@@ -91,7 +91,7 @@ def test_the_last_report_stands_where_the_message_has_ended(store, monkeypatch, 
 @pytest.mark.parametrize("commits", [True, False])
 def test_the_last_report_of_an_exactly_once_task_commits_with_it(store, commits):
     tasks.play_once.enqueue("reports once")
-    (claimed,) = store.claim([Lane("default", 0)], 1, LONG, WORKER)
+    (claimed,) = store.claim(ClaimRequest([Lane("default", 0)], 1, LONG, WORKER))
     attempt = Attempt(claimed, tasks.play_once, WORKER, leases := SharedLeases(1), leases.hold(1, 1))
     attempt.reporter = lambda attempt: None  # it writes nothing itself
 

@@ -12,7 +12,7 @@ from django.db import OperationalError, connections, transaction
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Finish, GiveBack, Lane, Offer, Settled
+from delayedq.store.protocol import ClaimRequest, Finish, GiveBack, Lane, Offer, Settled
 from tests.router import ChosenDatabase
 
 #: Half a minute before the clocks of the tests' time zone skip an hour: a time that loses its zone shows.
@@ -32,7 +32,7 @@ def message(key=None, payload="{}", **fields):
 
 
 def claim(store, limit=1, *, now=NOW, lanes=(LANE,), lease=LEASE, worker="first"):
-    return store.at(now).claim(lanes, limit, lease, worker)
+    return store.at(now).claim(ClaimRequest(lanes, limit, lease, worker))
 
 
 def claim_one(store, **options):

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from delayedq.limits.rules import LIMITED, channel_id, group_id
+from delayedq.limits.rules import channel_id, group_id
 from delayedq.models import Channel, ChannelGroup, ChannelMessage
+from delayedq.sql.priority import LIMITED
 from tests.store.channels import claims, offer, one_by_one
 from tests.store.given import KIND, at
 

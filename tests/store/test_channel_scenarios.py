@@ -11,6 +11,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq.limits.rules import channel_of
 from delayedq.models import Channel, ChannelMessage, Message
+from delayedq.store.protocol import ClaimRequest
 from tests.store.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import LANE, NOW, at, elsewhere, message, put_back, retry, settle, succeed, together
 
@@ -123,8 +124,8 @@ def test_messages_without_a_channel_take_the_same_statements_beside_channels(sto
     def life():
         store.at(NOW).offer_many(plain)
         store.at(NOW).offer(offers[0]._replace(key=None))
-        claimed = store.at(NOW).claim([lane], 20, at(60) - NOW, "first")
-        store.at(NOW).settle_and_claim([*map(succeed, claimed)], [lane], 20, at(60) - NOW, "first")
+        claimed = store.at(NOW).claim(ClaimRequest([lane], 20, at(60) - NOW, "first"))
+        store.at(NOW).settle_and_claim([*map(succeed, claimed)], ClaimRequest([lane], 20, at(60) - NOW, "first"))
 
     lane = LANE
     before = len(statements(connection, life))

@@ -9,6 +9,7 @@ from threading import Event
 import pytest
 from django.db import transaction
 
+from delayedq.store.protocol import ClaimRequest
 from tests.store.given import LANE, LEASE, NOW, at, claim, claim_one, keys, live, message, succeed, together
 
 SHORT = timedelta(seconds=1)
@@ -17,23 +18,26 @@ SHORT = timedelta(seconds=1)
 def test_a_claim_can_leave_expired_leases_alone(store):
     store.at(NOW).offer_many([message("a"), message("b")])
     claim_one(store)
-    assert keys(store.at(at(61)).claim([LANE], 9, LEASE, "second", expired=False)) == ["b"]
-    assert keys(store.at(at(61)).claim([LANE], 9, LEASE, "second")) == ["a"]
+    assert keys(store.at(at(61)).claim(ClaimRequest([LANE], 9, LEASE, "second", expired=False))) == ["b"]
+    assert keys(store.at(at(61)).claim(ClaimRequest([LANE], 9, LEASE, "second"))) == ["a"]
 
 
 def test_a_round_trip_can_leave_expired_leases_alone(store):
     store.at(NOW).offer_many([message("a"), message("b"), message("c")])
     claim_one(store)
     (b,) = claim(store, 1, now=at(30))
-    settled = store.at(at(61)).settle_and_claim([succeed(b)], [LANE], 9, LEASE, "second", expired=False)
+    settled = store.at(at(61)).settle_and_claim([succeed(b)], ClaimRequest([LANE], 9, LEASE, "second", expired=False))
     assert keys(settled.claimed) == ["c"]
-    assert keys(store.at(at(61)).settle_and_claim([], [LANE], 9, LEASE, "second", expired=False).claimed) == []
-    assert keys(store.at(at(61)).settle_and_claim([], [LANE], 9, LEASE, "second").claimed) == ["a"]
+    assert (
+        keys(store.at(at(61)).settle_and_claim([], ClaimRequest([LANE], 9, LEASE, "second", expired=False)).claimed)
+        == []
+    )
+    assert keys(store.at(at(61)).settle_and_claim([], ClaimRequest([LANE], 9, LEASE, "second")).claimed) == ["a"]
 
 
 CLAIMS = {
-    "claim": lambda store: store.claim([LANE], 9, LEASE, "second"),
-    "settle_and_claim": lambda store: store.settle_and_claim([], [LANE], 9, LEASE, "second").claimed,
+    "claim": lambda store: store.claim(ClaimRequest([LANE], 9, LEASE, "second")),
+    "settle_and_claim": lambda store: store.settle_and_claim([], ClaimRequest([LANE], 9, LEASE, "second")).claimed,
     "claim_matching": lambda store: store.claim_matching(LANE, [], 9, LEASE, "second"),
 }
 
@@ -47,7 +51,7 @@ def test_a_claim_that_waited_for_the_write_lock_takes_no_lease_that_ran_out_mean
 
     def lock():
         with transaction.atomic(using=alias):
-            assert keys(store.claim([LANE], 1, SHORT, "first")) == ["held"]
+            assert keys(store.claim(ClaimRequest([LANE], 1, SHORT, "first"))) == ["held"]
             locked.set()
             time.sleep(1.1 * SHORT.total_seconds())
             return store.now()

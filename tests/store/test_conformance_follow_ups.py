@@ -6,6 +6,7 @@ import pytest
 from django.db import transaction
 
 from delayedq.models import Message
+from delayedq.store.protocol import ClaimRequest
 from tests.store.given import (
     LANE,
     LEASE,
@@ -36,7 +37,9 @@ def test_what_follows_is_stored_with_the_end(store, end):
 def test_in_one_call_with_a_claim_too(store):
     store.offer_many([message(), message("other")])
     one = claim_one(store)
-    answer = store.at(NOW).settle_and_claim([succeed(one, follow_ups=following())], [LANE], 5, LEASE, "first")
+    answer = store.at(NOW).settle_and_claim(
+        [succeed(one, follow_ups=following())], ClaimRequest([LANE], 5, LEASE, "first")
+    )
     assert [claimed.key for claimed in answer.claimed] == ["other"]
     assert Message.objects.filter(key="next-0").exists()
 

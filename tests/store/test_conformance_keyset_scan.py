@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from delayedq.models import FinishedMessage, Message
+from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import KeysetPage, MessageState, Position, merged
+from delayedq.store.operator import EndedFilter, KeysetPage, LiveFilter, Position, merged
 from delayedq.store.protocol import Lane
 from tests.store.given import KIND, LEASE, NOW, at, claim, message, put_back, retry, settle, succeed
 
@@ -16,9 +17,10 @@ def keys(keyset_scan):
     return [names[position.id] for position in keyset_scan.found]
 
 
-def keyset_scan(store, after=None, **options):
+def keyset_scan(store, after=None, *, state=None, kind=None, **options):
     arguments = {} if after is None else {"after": after}
-    return operator_store(store.alias).at(NOW).keyset_scan(store.lanes(), **arguments, **options)
+    asked = LiveFilter(state, kind)
+    return operator_store(store.alias).at(NOW).keyset_scan(store.lanes(), **arguments, **options, asked=asked)
 
 
 def test_messages_of_all_lanes_come_by_due_time(store):
@@ -116,6 +118,7 @@ def test_history_comes_back_from_the_latest(store):
     ],
 )
 def test_history_is_asked_by_outcome_queue_kind_and_time(store, asked, expected):
+    asked = dict(asked)
     store.at(NOW).offer(message("a"))
     store.at(at(0)).unschedule(KIND, "a")
     store.at(NOW).offer(message("b", queue="other"))
@@ -123,16 +126,16 @@ def test_history_is_asked_by_outcome_queue_kind_and_time(store, asked, expected)
     settle(store, *map(succeed, claim(store, 9, lanes=[Lane("mail", 0), Lane("other", 0)])), now=at(5))
 
     names = dict(FinishedMessage.objects.values_list("id", "key"))
-    assert {
-        names[position.id] for position in operator_store(store.alias).keyset_scan_history(**asked).found
-    } == expected
+    times = {"since": asked.pop("since")} if "since" in asked else {}
+    page = operator_store(store.alias).keyset_scan_history(**times, asked=EndedFilter(**asked))
+    assert {names[position.id] for position in page.found} == expected
 
 
 def test_history_is_asked_by_key(store):
     for key in "aba":
         store.at(NOW).offer(message(key))
         settle(store, succeed(*claim(store)))
-    assert len(operator_store(store.alias).keyset_scan_history(key="a").found) == 2
+    assert len(operator_store(store.alias).keyset_scan_history(asked=EndedFilter(key="a")).found) == 2
 
 
 def test_what_was_given_back_is_due(store):

@@ -10,7 +10,7 @@ from django.utils.timezone import get_current_timezone, is_aware
 
 from delayedq.exceptions import InvalidKey, InvalidMessage, InvalidTime, PayloadTooLarge
 from delayedq.models import Message
-from delayedq.store.protocol import OfferOutcome, OnConflict
+from delayedq.store.protocol import ClaimRequest, OfferOutcome, OnConflict
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, live, live_keys, message
 
 CREATED, UPDATED, IGNORED = OfferOutcome.CREATED, OfferOutcome.UPDATED, OfferOutcome.IGNORED
@@ -42,7 +42,7 @@ def test_offer_stores_every_field(store):
 def test_offer_without_a_time_is_due_at_once_on_the_databases_clock(store):
     store.offer(message("a", scheduled_at=None))
 
-    (claimed,) = store.claim([LANE], 1, LEASE, "first")
+    (claimed,) = store.claim(ClaimRequest([LANE], 1, LEASE, "first"))
     assert claimed.scheduled_at == claimed.created_at
     assert abs(datetime.now(UTC) - claimed.created_at) < timedelta(seconds=5)
 

@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import OfferOutcome, OnConflict
+from delayedq.store.protocol import ClaimRequest, OfferOutcome, OnConflict
 from tests.store.given import (
     KIND,
     LANE,
@@ -165,7 +165,9 @@ class Consumers:
         settle_at_last(self.store, *map(succeed, held))
 
     def settle_and_claim(self, held, worker):
-        claimed, settled = self.store.at(NOW).settle_and_claim([*map(succeed, held)], [LANE], 9, LEASE, worker)
+        claimed, settled = self.store.at(NOW).settle_and_claim(
+            [*map(succeed, held)], ClaimRequest([LANE], 9, LEASE, worker)
+        )
         with self.lock:
             self.seen += keys(claimed)
             if settled.lost or settled.superseded:

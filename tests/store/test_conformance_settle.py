@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Finish, GiveBack, Settled
+from delayedq.store.protocol import ClaimRequest, Finish, GiveBack, Settled
 from tests.store.given import (
     KIND,
     LANE,
@@ -188,7 +188,7 @@ def test_different_messages_of_a_batch_are_given_back_differently(store):
 
 
 def settle_and_claim(store, *transitions, limit=10, now=NOW, lanes=(LANE,)):
-    return store.at(now).settle_and_claim(transitions, lanes, limit, LEASE, "first")
+    return store.at(now).settle_and_claim(transitions, ClaimRequest(lanes, limit, LEASE, "first"))
 
 
 def test_a_tick_settles_and_claims(store):

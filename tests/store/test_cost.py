@@ -8,6 +8,7 @@ import pytest
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import LimitState, Message
+from delayedq.store.protocol import ClaimRequest
 from tests.store.channels import claims, in_channel, one_by_one
 from tests.store.given import LANE, LEASE, NOW, claim, fail, message, retry, succeed
 
@@ -57,7 +58,8 @@ def test_a_tick_takes_as_many_statements_for_any_batch(store, counted, engine, s
     done = [succeed(claimed) for claimed in claim(store, size)]
 
     assert (
-        counted(lambda: store.at(NOW).settle_and_claim(done, [LANE], size, LEASE, "first")) <= SETTLE_AND_CLAIM[engine]
+        counted(lambda: store.at(NOW).settle_and_claim(done, ClaimRequest([LANE], size, LEASE, "first")))
+        <= SETTLE_AND_CLAIM[engine]
     )
 
 
@@ -80,7 +82,11 @@ def bytes_of_log(store, connection):
         before = cursor.fetchone()[0]
         store.at(NOW).offer_many([message(payload=payload) for _ in range(count)])
         done = []
-        while claimed := store.at(NOW).settle_and_claim(done, [LANE], settle_and_claim, LEASE, "first").claimed:
+        while (
+            claimed := store.at(NOW)
+            .settle_and_claim(done, ClaimRequest([LANE], settle_and_claim, LEASE, "first"))
+            .claimed
+        ):
             done = [succeed(one) for one in claimed]
         cursor.execute(WRITTEN, [before])
         (size,) = cursor.fetchone()
@@ -107,7 +113,7 @@ def ways_of_a_message(store, number):
     taken = claim(store, 9)
     yield lambda: own.renew([(one.id, one.token) for one in taken], LEASE)
     done = [retry(taken[0]), fail(taken[1]), *map(succeed, taken[2:])]
-    yield lambda: own.settle_and_claim(done, [LANE], 1, LEASE, "first")
+    yield lambda: own.settle_and_claim(done, ClaimRequest([LANE], 1, LEASE, "first"))
 
 
 def statements_of(store, connection, number):

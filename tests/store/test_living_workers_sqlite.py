@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from delayedq.store.protocol import BARE, Lane
+from delayedq.store.protocol import BARE, ClaimRequest, Lane
 from delayedq.store.sqlite import database
 from delayedq.store.sqlite.database import UNRENEWED
 from delayedq.worker.keeper import worker_name
@@ -33,7 +33,7 @@ def claimed(store, seconds=61, lane=LANE):
     later = store.at(at(seconds))
     seen = [(head.queue, head.priority) for head in later.scan()]
     assert seen == [(head.queue, head.priority) for head in later.peek([lane])]
-    round_trip = later.settle_and_claim([], [lane], 9, LEASE, "another")
+    round_trip = later.settle_and_claim([], ClaimRequest([lane], 9, LEASE, "another"))
     assert bool(seen) is bool(round_trip.claimed)
     return keys(round_trip.claimed)
 

@@ -12,7 +12,7 @@ from django.db import transaction
 from delayedq.models import LockedRenewal, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Seen
-from delayedq.store.protocol import Renewed, Settled
+from delayedq.store.protocol import ClaimRequest, Renewed, Settled
 from tests.store.given import (
     LANE,
     LEASE,
@@ -81,12 +81,12 @@ def test_renewing_beside_a_locked_row_never_shortens_a_lease(store, alias, renew
 
 def test_what_was_renewed_beside_its_row_is_nobody_elses_until_that_has_run_out(store, renewed):
     expired = store.at(at(89.9))
-    assert expired.claim([LANE], 9, LEASE, "second") == []
+    assert expired.claim(ClaimRequest([LANE], 9, LEASE, "second")) == []
     assert expired.claim_matching(LANE, [], 9, LEASE, "second") == []
     assert expired.claim_unchanged(renewed.id, 1, LEASE, "second") is None
     assert (expired.scan(), expired.peek([LANE])) == ([], [])
 
-    assert keys(store.at(at(90)).claim([LANE], 1, LEASE, "second")) == ["a"]
+    assert keys(store.at(at(90)).claim(ClaimRequest([LANE], 1, LEASE, "second"))) == ["a"]
 
 
 def test_what_was_renewed_beside_its_row_is_no_operators_until_that_has_run_out(store, renewed):
@@ -189,7 +189,7 @@ def test_what_a_transaction_took_away_is_lost(store, alias, running):
 
 def test_what_has_run_out_beside_its_row_is_deleted_by_a_later_renewal(store, alias):
     store.offer_many([message("a"), message("b")])
-    a, b = store.claim([LANE], 2, LEASE, "first")
+    a, b = store.claim(ClaimRequest([LANE], 2, LEASE, "first"))
     short = timedelta(seconds=0.3)
 
     def renew_beside(claimed, lease):

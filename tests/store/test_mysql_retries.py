@@ -12,7 +12,7 @@ from delayedq.core import backoff
 from delayedq.models import Message
 from delayedq.store.mysql import store as mysql_store
 from delayedq.store.mysql.database import UNDONE
-from delayedq.store.protocol import OfferOutcome, OnConflict, Released, Renewed
+from delayedq.store.protocol import ClaimRequest, OfferOutcome, OnConflict, Released, Renewed
 from tests.store.given import (
     KIND,
     LANE,
@@ -54,7 +54,7 @@ VERBS = {
     "claim": lambda store, _: keys(claim(store)) == ["b"],
     "settle": lambda store, running: settle(store, succeed(running)).lost == frozenset(),
     "settle_and_claim": lambda store, running: (
-        keys(store.at(NOW).settle_and_claim([succeed(running)], [LANE], 9, LEASE, "w").claimed) == ["b"]
+        keys(store.at(NOW).settle_and_claim([succeed(running)], ClaimRequest([LANE], 9, LEASE, "w")).claimed) == ["b"]
     ),
     "renew": lambda store, running: store.at(NOW).renew([(running.id, running.token)], LEASE) == Renewed(),
     "release": lambda store, running: store.release([(running.id, running.token)]) == Released(),

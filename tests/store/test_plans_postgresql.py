@@ -12,7 +12,7 @@ from functools import partial
 import pytest
 from django.db import transaction
 
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.autovacuum import outlast_autovacuum
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, message, settle, succeed, undone
 
@@ -164,7 +164,11 @@ def test_a_batch_is_planned_for_its_length_though_the_connection_prepares_statem
     done = claim(store, 4)
     for _ in range(8):
         store.at(NOW).renew([(claimed.id, claimed.token) for claimed in done], LEASE)
-        done = store.at(NOW).settle_and_claim([succeed(claimed) for claimed in done], [LANE], 4, LEASE, "w").claimed
+        done = (
+            store.at(NOW)
+            .settle_and_claim([succeed(claimed) for claimed in done], ClaimRequest([LANE], 4, LEASE, "w"))
+            .claimed
+        )
     with connection.cursor() as cursor:
         cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%%unnest%%'")
         assert cursor.fetchall() == []

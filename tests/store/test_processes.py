@@ -15,13 +15,13 @@ import django; django.setup()
 from datetime import timedelta
 from delayedq.store import default_store
 from delayedq.core.lifecycle import FinalOutcome
-from delayedq.store.protocol import Finish, Lane
+from delayedq.store.protocol import ClaimRequest, Finish, Lane
 
 store, done, lease = default_store(), [], timedelta(seconds=60)
 print("ready", flush=True); input()
 while True:
     ended = [Finish(claimed, FinalOutcome.SUCCEEDED, None, 0.0) for claimed in done]
-    result = store.settle_and_claim(ended, [Lane("mail", 0)], 10, lease, "worker")
+    result = store.settle_and_claim(ended, ClaimRequest([Lane("mail", 0)], 10, lease, "worker"))
     done = [claimed for claimed in done if claimed.id in result.settled.busy] + result.claimed
     if result.settled.lost or not done:
         raise SystemExit(len(result.settled.lost))

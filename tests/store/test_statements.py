@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage
-from delayedq.store.protocol import OnConflict
+from delayedq.store.protocol import ClaimRequest, OnConflict
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, live, message, retry, settle, succeed, together
 
 ON_POSTGRESQL = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
@@ -52,7 +52,10 @@ def test_a_tick_is_one_statement_on_postgresql(store, connection):
     assert (
         len(
             statements(
-                connection, lambda: store.at(NOW).settle_and_claim([*map(succeed, done)], [LANE], 100, LEASE, "first")
+                connection,
+                lambda: store.at(NOW).settle_and_claim(
+                    [*map(succeed, done)], ClaimRequest([LANE], 100, LEASE, "first")
+                ),
             )
         )
         == 1
@@ -104,7 +107,7 @@ def test_an_idle_worker_writes_nothing_on_sqlite(store, connection):
 
     def idle():
         store.at(NOW).scan()
-        store.at(NOW).settle_and_claim([], [LANE], 9, LEASE, "w")
+        store.at(NOW).settle_and_claim([], ClaimRequest([LANE], 9, LEASE, "w"))
         store.at(NOW).prune(LEASE, 9)
         store.at(NOW).settle([], "w")
 

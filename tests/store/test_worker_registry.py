@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import PausedQueue, Worker
 from delayedq.store import worker_registry
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.store.registry import WorkerState
 from tests.store.given import LANE, LEASE, NOW, at, claim, message, succeed, together
 
@@ -102,13 +102,13 @@ def test_nothing_is_claimed_from_a_paused_queue(store):
     lanes = [Lane(queue, 0) for queue in "abc"]
     pause("b")
     assert {head.queue for head in store.at(NOW).peek(lanes)} == {"a", "c"}
-    (first,) = store.at(NOW).claim(lanes[:2], 9, LEASE, "w")
+    (first,) = store.at(NOW).claim(ClaimRequest(lanes[:2], 9, LEASE, "w"))
     assert first.queue == "a"
-    settle_and_claim = store.at(NOW).settle_and_claim([succeed(first)], lanes, 9, LEASE, "w")
+    settle_and_claim = store.at(NOW).settle_and_claim([succeed(first)], ClaimRequest(lanes, 9, LEASE, "w"))
     assert [one.queue for one in settle_and_claim.claimed] == ["c"]
 
     PausedQueue.objects.all().delete()
-    assert [one.queue for one in store.at(NOW).claim(lanes, 9, LEASE, "w")] == ["b"]
+    assert [one.queue for one in store.at(NOW).claim(ClaimRequest(lanes, 9, LEASE, "w"))] == ["b"]
 
 
 @pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)
@@ -119,7 +119,7 @@ def test_a_pause_that_is_not_committed_yet_stops_nobody(store, alias):
     with transaction.atomic(using=alias):
         PausedQueue.objects.all().delete()
         pause("b")
-        together(lambda: claimed.extend(store.at(NOW).claim([Lane("a", 0), Lane("b", 0)], 9, LEASE, "w")))
+        together(lambda: claimed.extend(store.at(NOW).claim(ClaimRequest([Lane("a", 0), Lane("b", 0)], 9, LEASE, "w"))))
     assert [one.queue for one in claimed] == ["b"]
 
 

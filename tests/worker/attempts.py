@@ -13,7 +13,7 @@ from django.db import connections
 
 from delayedq.core.serialization import dump_call
 from delayedq.models import FinishedMessage
-from delayedq.store.protocol import Claimed, Lane
+from delayedq.store.protocol import Claimed, ClaimRequest, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import aexecute, decision, execute, transition
@@ -80,7 +80,7 @@ def work(store, limit=100):
     """Run what is due, one after the other in this thread; returns how each attempt ended."""
     leases = SharedLeases(limit)
     lanes = [Lane(head.queue, head.priority) for head in store.scan()]
-    return [_work(store, message, leases) for message in store.claim(lanes, limit, LEASE, WORKER)]
+    return [_work(store, message, leases) for message in store.claim(ClaimRequest(lanes, limit, LEASE, WORKER))]
 
 
 def _work(store, message, leases):

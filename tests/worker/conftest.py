@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from delayedq.models import Worker
+from delayedq.store.protocol import ClaimRequest
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import ExitCode, Options
 from tests.app.models import Mark
@@ -57,7 +58,7 @@ def claim(store):
 
     def claim(leases, count=1, lease=timedelta(hours=1), **fields):
         store.offer_many([message(scheduled_at=None, **fields)] * count)
-        claimed = store.claim([LANE], count, lease, "worker")
+        claimed = store.claim(ClaimRequest([LANE], count, lease, "worker"))
         assert len(claimed) == count
         return [(one, leases.hold(one.id, one.token)) for one in claimed]
 

@@ -9,7 +9,7 @@ from itertools import count
 import pytest
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.pool import Deadlines
@@ -28,7 +28,7 @@ _names = (f"once {number}" for number in count(1))
 
 def claim_first(store, now=NOW):
     """The first free message, claimed at that time."""
-    return store.at(now).claim([LANE], 1, LEASE, "host:1")[0]
+    return store.at(now).claim(ClaimRequest([LANE], 1, LEASE, "host:1"))[0]
 
 
 def claim_playing(store, body, now=NOW):

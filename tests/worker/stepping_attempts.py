@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from itertools import count
 
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import execute
 from delayedq.worker.shared_leases import SharedLeases
@@ -32,7 +32,7 @@ def play(body, *, task=tasks.play, enqueue=True, **options):
 
 
 def claim_at(store, now):
-    (claimed,) = store.at(now).claim([Lane("default", 0)], 1, LEASE, WORKER)
+    (claimed,) = store.at(now).claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
     return claimed
 
 

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Finish
+from delayedq.store.protocol import ClaimRequest, Finish
 from delayedq.worker import keeper as hung
 from delayedq.worker import keeper as lease_keeper
 from delayedq.worker import shared_leases
@@ -110,7 +110,7 @@ def test_a_message_that_another_worker_took_over_is_lost_to_the_first_alone(stor
     """Both hold it: the first froze past its lease."""
     first, second = SharedLeases(8), SharedLeases(8)
     ((old, slot),) = claim(first, 1, -LEASE)
-    (new,) = store.claim(LANE, 1, LEASE, "another")
+    (new,) = store.claim(ClaimRequest(LANE, 1, LEASE, "another"))
     assert new.id == old.id
     other = second.hold(new.id, new.token)
     with keeping(store, first, second, lease=LEASE):
@@ -212,7 +212,7 @@ def history(store):
     """One row per outcome, a day old."""
     for outcome in FinalOutcome:
         store.offer(message(outcome.value, scheduled_at=None))
-        (claimed,) = store.claim(LANE, 1, LONG, "worker")
+        (claimed,) = store.claim(ClaimRequest(LANE, 1, LONG, "worker"))
         store.settle([Finish(claimed, outcome, 1.0, 0.5)], "worker")
     FinishedMessage.objects.update(finished_at=timezone.now() - timedelta(days=1))
 

@@ -22,8 +22,8 @@ from django.db.models import Count, Exists, OuterRef
 
 from delayedq.limits.channels import Channels
 from delayedq.limits.places import Places
-from delayedq.limits.rules import BOUNDARY
 from delayedq.models import ChannelGroup, ChannelMessage, FinishedMessage, Message
+from delayedq.sql.priority import BOUNDARY
 from tests.worker import soak_checks
 from tests.worker.conftest import ROOT, eventually
 from tests.worker.soak_checks import SHARED, SIZE, TASKS, Lines, write

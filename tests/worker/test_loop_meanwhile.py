@@ -60,11 +60,11 @@ def held_up(store, monkeypatch):
     begun, release = threading.Event(), threading.Event()
     settle_and_claim = store.settle_and_claim
 
-    def slow(transitions, lanes, *rest, **options):
+    def slow(transitions, request):
         if transitions and not release.is_set():
             begun.set()
             assert release.wait(PATIENCE)
-        return settle_and_claim(transitions, lanes, *rest, **options)
+        return settle_and_claim(transitions, request)
 
     monkeypatch.setattr(store, "settle_and_claim", slow)
     yield begun, release

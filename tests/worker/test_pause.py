@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from delayedq.models import FinishedMessage, Message
 from delayedq.operations.pauses import pause, resume
+from delayedq.store.protocol import ClaimRequest
 from delayedq.worker import poller
 from tests.app import chores, tasks
 from tests.store.given import message, together
@@ -74,7 +75,7 @@ def test_a_pause_that_nobody_heard_is_obeyed_all_the_same(store, monkeypatch):
         scans = watch.lanes.scans
         together(lambda: pause("a"))
         assert watch.planned() == ["a0", "b0"]
-        claimed = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
+        claimed = store.claim(ClaimRequest(watch.lanes.plan(), 9, timedelta(minutes=1), "worker"))
         assert [one.queue for one in claimed] == ["b"]
         watch.lanes.advance(watch.lanes.plan(), claimed, 9)
         watch.woken.clear()

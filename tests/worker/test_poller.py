@@ -15,6 +15,7 @@ from django.db import OperationalError, connections
 from django.utils import timezone
 
 from delayedq.store.database import WakeUpPipe
+from delayedq.store.protocol import ClaimRequest
 from delayedq.worker import poller
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Lanes, Poller
@@ -104,7 +105,7 @@ def test_an_offer_right_after_a_later_one_is_claimed_at_once(store, monkeypatch,
     claimed = []
 
     def claim():
-        claimed.extend(store.claim(watch.lanes.plan(), 1, timedelta(minutes=1), "worker"))
+        claimed.extend(store.claim(ClaimRequest(watch.lanes.plan(), 1, timedelta(minutes=1), "worker")))
         return claimed
 
     with watching(store) as watch:
@@ -128,13 +129,13 @@ def test_an_offer_to_a_lane_that_was_empty_needs_no_scan(store, monkeypatch):
     monkeypatch.setattr(poller, "BUSY_INTERVAL", NEVER)
     store.offer(message("first", scheduled_at=None))
     with watching(store) as watch:
-        (first,) = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
+        (first,) = store.claim(ClaimRequest(watch.lanes.plan(), 9, timedelta(minutes=1), "worker"))
         store.settle([succeed(first)], "worker")
         watch.lanes.scanned(store.scan(), time.monotonic())
         scans = watch.lanes.scans
         together(lambda: store.offer(message("second", scheduled_at=None)))
         watch.until(watch.lanes.plan)
-        claimed = store.claim(watch.lanes.plan(), 9, timedelta(minutes=1), "worker")
+        claimed = store.claim(ClaimRequest(watch.lanes.plan(), 9, timedelta(minutes=1), "worker"))
         assert [one.key for one in claimed] == ["second"]
         assert watch.lanes.scans == scans
 

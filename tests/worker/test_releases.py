@@ -11,7 +11,7 @@ from django.db import OperationalError, connections, transaction
 
 from delayedq.models import Message, Now
 from delayedq.store.claims import new_token
-from delayedq.store.protocol import Released
+from delayedq.store.protocol import ClaimRequest, Released
 from delayedq.worker import keeper as lease_keeper
 from delayedq.worker import releases as releases_module
 from delayedq.worker.keeper import LeaseKeeper
@@ -170,7 +170,7 @@ def test_a_claim_that_commits_after_the_next_keeper_has_begun_is_released(store)
     leases.remember_claim(token)
     release_all_of(store, leases, shared)
     store.offer(message(scheduled_at=None))
-    store.claim([LANE], 1, LONG, "worker", token)
+    store.claim(ClaimRequest([LANE], 1, LONG, "worker", token))
 
     following = Releases(store, LONG, shared)
     assert not following.is_over(late=True)
@@ -205,7 +205,7 @@ def test_when_what_a_search_finds_can_not_be_remembered_it_searches_again_and_do
     leases.remember_claim(token)
     releases = release_all_of(store, leases, lease=timedelta(0))
     store.offer(message(scheduled_at=None))
-    (late,) = store.claim([LANE], 1, LONG, "worker", token)
+    (late,) = store.claim(ClaimRequest([LANE], 1, LONG, "worker", token))
     with undone(alias), monkeypatch.context() as full:
         full.setattr(SharedPairs, "has_room_for", lambda *_: False)
         lock(late)
@@ -220,7 +220,7 @@ def test_when_what_a_search_finds_can_not_be_remembered_it_searches_again_and_do
 def test_what_a_claim_leased_whose_answer_was_lost_is_released(store):
     leases, token = SharedLeases(8), new_token()
     store.offer(message(scheduled_at=None))
-    store.claim([LANE], 1, LONG, "worker", token)
+    store.claim(ClaimRequest([LANE], 1, LONG, "worker", token))
     leases.remember_claim(token)
     with keeping(store, leases, lease=timedelta(seconds=2)):
         leases.give_up_claim(token)

@@ -16,8 +16,8 @@ def test_a_busy_worker_ends_one_batch_and_claims_the_next_in_one_round_trip(stor
     round_trips = []
     settle_and_claim = store.settle_and_claim
 
-    def counted(transitions, lanes, *rest, **options):
-        done = settle_and_claim(transitions, lanes, *rest, **options)
+    def counted(transitions, request):
+        done = settle_and_claim(transitions, request)
         round_trips.append((len(transitions), len(done.claimed)))
         return done
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from delayedq import current_message
 from delayedq.core.lifecycle import AskedSnooze, Returned
 from delayedq.models import FinishedMessage, Message, RecordedStep
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.testing import clock
 from delayedq.worker.attempt import Attempt
 from delayedq.worker.executor import decision, execute, transition
@@ -116,7 +116,7 @@ def _play_out(store, frozen, deaths):
     mine = Message.objects.filter(kind=tasks.play.module_path)
     while live := mine.first():
         frozen.move_to(max(frozen(), live.scheduled_at))
-        (claimed,) = store.claim([Lane("default", 0)], 1, LEASE, WORKER)
+        (claimed,) = store.claim(ClaimRequest([Lane("default", 0)], 1, LEASE, WORKER))
         leases = SharedLeases(1)
         attempt = Attempt(claimed, tasks.play, WORKER, leases, leases.hold(claimed.id, claimed.token))
         number, after = deaths.pop(0) if deaths else (10_000, False)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from delayedq.core.bounds import ERRORS_KEPT
-from delayedq.pipeline.spark.schema import LIVE_STATES
+from delayedq.sql.states import LIVE_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

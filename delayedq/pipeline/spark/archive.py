@@ -32,8 +32,9 @@ from delayedq.pipeline.spark.digests import SECRET, digest, digest_in_sql, masks
 from delayedq.pipeline.spark.lake import BatchPlace, Lake, as_in_lake
 from delayedq.pipeline.spark.measuring import Checksums, checksums_by, checksums_of, measured
 from delayedq.pipeline.spark.reading import SMALL_ROWS, read_here
-from delayedq.pipeline.spark.schema import FINAL_STATES, LAKE, MESSAGES
+from delayedq.pipeline.spark.schema import LAKE, MESSAGES
 from delayedq.pipeline.spark.session import READ_ERRORS, first_line
+from delayedq.sql.states import FINAL_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence

@@ -17,12 +17,16 @@ from pyspark.sql.types import StructType
 
 from delayedq.exceptions import InvalidOption, SnapshotGone
 from delayedq.pipeline.spark.connecting import Address, arrow, connect
-from delayedq.pipeline.spark.schema import FINAL_STATES, LIVE_STATES, MESSAGES, STATES
+from delayedq.pipeline.spark.schema import MESSAGES, STATES
+from delayedq.sql.dialects import MYSQL, POSTGRESQL, SQLITE
+from delayedq.sql.leases import held
+from delayedq.sql.states import FINAL_STATES, LIVE_STATES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from delayedq.pipeline.spark.connecting import ArrowConnection, Connection
+    from delayedq.sql.dialects import Dialect
 
 # The statements of the readers.
 #
@@ -34,25 +38,19 @@ if TYPE_CHECKING:
 LIVE, ENDED = "delayedq_message", "delayedq_finishedmessage"
 
 # Columns -------------------------------------------------------------------------------------------------------------
-# Where a transaction has locked a row, its lease is renewed beside it.
-_LEASED = f"""lease_token IS NOT NULL AND (leased_until > {{now}} OR EXISTS (
-    SELECT 1 FROM delayedq_lockedrenewal AS renewal
-    WHERE renewal.message_id = {LIVE}.id AND renewal.lease_token = {LIVE}.lease_token
-        AND renewal.leased_until > {{now}}
-))"""
-
 _SAME = (
     "id", "queue", "kind", "priority", "max_attempts", "created_at", "scheduled_at_initially", "scheduled_at",
     "payload", "metadata", "errors",
 )  # fmt: skip
 
 
-def _live(now: str, key: str, no_text: str, no_time: str) -> dict[str, str]:
+def _live(dialect: Dialect, no_text: str = "NULL", no_time: str = "NULL") -> dict[str, str]:
+    is_held = held(LIVE, dialect.now)
     return {name: name for name in _SAME} | {
-        "state": f"CASE WHEN {_LEASED.format(now=now)} THEN 'leased' ELSE 'waiting' END",
-        "worker": f"CASE WHEN {_LEASED.format(now=now)} THEN leased_by END",
+        "state": f"CASE WHEN {is_held} THEN 'leased' ELSE 'waiting' END",
+        "worker": f"CASE WHEN {is_held} THEN leased_by END",
         "attempts": "attempt",
-        "key": key,
+        "key": dialect.key,
         "started_at": no_time,
         "finished_at": no_time,
         "result": no_text,
@@ -66,12 +64,9 @@ def _ended(key: str) -> dict[str, str]:
 
 # By engine and table: what gives a column of `schema.MESSAGES`.
 COLUMNS = {
-    "postgresql": {
-        LIVE: _live("statement_timestamp()", "key", "NULL::text", "NULL::timestamptz"),
-        ENDED: _ended("key"),
-    },
-    "mysql": {LIVE: _live("UTC_TIMESTAMP(6)", "`key`", "NULL", "NULL"), ENDED: _ended("`key`")},
-    "sqlite": {LIVE: _live("strftime('%Y-%m-%d %H:%M:%f', 'now')", "key", "NULL", "NULL"), ENDED: _ended("key")},
+    "postgresql": {LIVE: _live(POSTGRESQL, "NULL::text", "NULL::timestamptz"), ENDED: _ended(POSTGRESQL.key)},
+    "mysql": {LIVE: _live(MYSQL), ENDED: _ended(MYSQL.key)},
+    "sqlite": {LIVE: _live(SQLITE), ENDED: _ended(SQLITE.key)},
 }
 
 #: How many rows a table has, up to a number.

@@ -18,10 +18,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-#: What a message is before it has ended. One whose lease expired is waiting again.
-LIVE_STATES = ("waiting", "leased")
-#: What it is when it has ended: the outcomes of `FinishedMessage`.
-FINAL_STATES = ("succeeded", "failed", "cancelled", "expired", "superseded")
+from delayedq.sql.states import FINAL_STATES, LIVE_STATES
+
+#: What a message is, live or ended.
 STATES = LIVE_STATES + FINAL_STATES
 
 

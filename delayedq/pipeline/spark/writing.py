@@ -26,6 +26,7 @@ from delayedq.exceptions import InvalidMessage, InvalidOption, LoadFailed
 from delayedq.pipeline.spark.connecting import arrow, connect
 from delayedq.pipeline.spark.reading import address, refuse_unknown
 from delayedq.pipeline.spark.schema import OFFERS
+from delayedq.sql.dialects import DIALECTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
 # staged into messages; a message with the key of a live one is left out. Never INSERT IGNORE: it cuts texts.
 
 
-NOW = {"postgresql": "statement_timestamp()", "mysql": "UTC_TIMESTAMP(6)", "sqlite": "%(now)s"}
+# SQLite tells milliseconds only.
+NOW = {vendor: "%(now)s" if vendor == "sqlite" else dialect.now for vendor, dialect in DIALECTS.items()}
 
 NOTIFY = "NOTIFY delayedq"
 
@@ -102,7 +104,7 @@ UPDATE {LOADS} SET state = 'aborted', finished_at = {now} WHERE load_id = %(load
 # What is staged -------------------------------------------------------------------------------------------------------
 STAGING = "delayedq_pipeline_loadstaging"
 
-_KEY = {"postgresql": "key", "mysql": "`key`", "sqlite": "key"}
+_KEY = {vendor: dialect.key for vendor, dialect in DIALECTS.items()}
 
 # PostgreSQL's comes as Arrow.
 STAGE = {

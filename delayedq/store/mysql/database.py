@@ -14,7 +14,8 @@ from delayedq.core.bounds import EARLIEST
 from delayedq.core.instants import MICROSECOND
 from delayedq.core.lifecycle import FinalOutcome
 from delayedq.exceptions import InvalidTime
-from delayedq.store.database import BY_CHOICE, Database, Dialect, Listener
+from delayedq.sql.dialects import MYSQL, Dialect, instant
+from delayedq.store.database import Database, Listener
 from delayedq.store.mysql import sql
 from delayedq.store.mysql.sql import NEWEST
 from delayedq.store.protocol import Claimed
@@ -75,11 +76,6 @@ def length(row: Iterable[Any]) -> int:
 
 def document(rows: Sequence[Sequence[Any]]) -> str:
     return json.dumps(rows, ensure_ascii=False)
-
-
-def instant(stored: datetime) -> datetime:
-    """The reverse of `text`."""
-    return stored.replace(tzinfo=UTC)
 
 
 def microseconds(duration: timedelta) -> int:
@@ -162,20 +158,8 @@ UNDONE = {1213, 1205}
 
 
 class MySQLDatabase(Database):
-    dialect: ClassVar[Dialect] = Dialect(
-        stored=text,
-        instant=instant,
-        heartbeat=sql.HEARTBEAT,
-        after=BY_CHOICE,
-        sliced="""JSON_TABLE(%(slices)s, '$[*]' COLUMNS (low {type} PATH '$[0]', high {type} PATH '$[1]')) AS slice
-    STRAIGHT_JOIN {table} AS message ON message.{column} >= slice.low AND message.{column} < slice.high
-    """,
-        dead="",
-        time_type="DATETIME(6)",
-        bucket="TIMESTAMPDIFF(SECOND, CAST(%(start)s AS DATETIME(6)), {time}) DIV %(width)s",
-        seconds="TIMESTAMPDIFF(MICROSECOND, {earlier}, {later}) / 1e6",
-        moment="CAST(%({})s AS DATETIME(6))",
-    )
+    dialect: ClassVar[Dialect] = MYSQL
+    heartbeat: ClassVar[str] = sql.HEARTBEAT
 
     def _clock(self) -> datetime:
         return instant(self.rows(sql.CLOCK)[0][0])

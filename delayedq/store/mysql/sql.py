@@ -12,10 +12,12 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from delayedq.core.conditions import Lookup
-from delayedq.limits.rules import BOUNDARY
-from delayedq.store import bare_sql, columns, registry
-from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
-from delayedq.store.database import BY_CHOICE
+from delayedq.sql import columns
+from delayedq.sql.columns import REVIVED, history, listed
+from delayedq.sql.dialects import BY_CHOICE
+from delayedq.sql.leases import run_out_by_claim, unheld
+from delayedq.sql.priority import BOUNDARY, given_priority, moved_priority, revived_priority
+from delayedq.store import bare_sql, registry
 from delayedq.store.protocol import OnConflict
 
 if TYPE_CHECKING:
@@ -133,18 +135,13 @@ STEP = "SELECT @@auto_increment_increment"
 
 
 def unleased(message: str, now: str = NOW) -> str:
-    """The condition that it is not leased: no lease, or one that ran out and was not renewed beside its locked row.
-
-    The subquery is evaluated only for leases that ran out.
-    """
-    return f"({message}.lease_token IS NULL OR {expired(message, now)})"
+    """Nobody holds it: it has no lease, or one that ran out and was not renewed beside its locked row."""
+    return unheld(message, now, never=f"{message}.leased_until", hint="FORCE INDEX (PRIMARY)")
 
 
 def expired(message: str, now: str = NOW) -> str:
-    return f"""{message}.leased_until <= {now} AND coalesce((
-        SELECT renewal.leased_until FROM delayedq_lockedrenewal AS renewal FORCE INDEX (PRIMARY)
-        WHERE renewal.message_id = {message}.id AND renewal.lease_token = {message}.lease_token
-    ), {message}.leased_until) <= {now}"""
+    """Its lease has run out, if it has one."""
+    return run_out_by_claim(message, now, never=f"{message}.leased_until", hint="FORCE INDEX (PRIMARY)")
 
 
 # Reading ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,9 @@ from itertools import batched, groupby
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 from delayedq.conf import get_settings
-from delayedq.store import columns, retention
+from delayedq.sql import columns
+from delayedq.sql.dialects import instant
+from delayedq.store import retention
 from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
 from delayedq.store.claims import new_token
@@ -30,7 +32,6 @@ from delayedq.store.mysql.database import (
     document,
     fence,
     given_back,
-    instant,
     length,
     matching_of,
     microseconds,

@@ -17,8 +17,9 @@ from psycopg.pq import Format
 
 from delayedq.conf import get_settings
 from delayedq.core.lifecycle import FinalOutcome
+from delayedq.sql.dialects import POSTGRESQL, Dialect
 from delayedq.store.claims import new_token
-from delayedq.store.database import BY_ROWS, Database, Dialect, Listener
+from delayedq.store.database import Database, Listener
 from delayedq.store.postgresql import sql
 from delayedq.store.postgresql.sql import LISTEN, LISTEN_TO_STOPPED, LISTEN_TO_WAITING
 from delayedq.store.protocol import Offer
@@ -203,29 +204,8 @@ class _BatchCursor(psycopg.Cursor[Any]):
 
 
 class PostgreSQLDatabase(Database):
-    dialect: ClassVar[Dialect] = Dialect(
-        stored=lambda moment: moment,
-        instant=lambda stored: stored,
-        heartbeat=sql.HEARTBEAT,
-        after=BY_ROWS,
-        # The order in each slice leaves the planner no other way.
-        sliced="""json_array_elements(%(slices)s) AS slice CROSS JOIN LATERAL (
-        SELECT * FROM {table} WHERE {column} >= (slice->>0)::{type} AND {column} < (slice->>1)::{type}
-        ORDER BY {column} OFFSET 0
-    ) AS message""",
-        dead="""json_array_elements(%(slices)s) AS slice CROSS JOIN LATERAL (
-        SELECT finished_at FROM delayedq_finishedmessage WHERE outcome = 'failed'
-            AND finished_at >= (slice->>0)::timestamptz AND finished_at < (slice->>1)::timestamptz
-        ORDER BY finished_at OFFSET 0
-    ) AS message""",
-        time_type="timestamptz",
-        bucket="floor(extract(epoch FROM {time} - %(start)s::timestamptz) / %(width)s)::int",
-        seconds="extract(epoch FROM {later} - {earlier})::float8",
-        moment="%({})s::timestamptz",
-        position="strpos",
-        # PostgreSQL would take longer to compile one of these statements than to run it.
-        prepare="SET LOCAL jit = off",
-    )
+    dialect: ClassVar[Dialect] = POSTGRESQL
+    heartbeat: ClassVar[str] = sql.HEARTBEAT
 
     def connections_left(self) -> int | None:
         return int(self.rows(sql.CONNECTIONS_LEFT)[0][0])

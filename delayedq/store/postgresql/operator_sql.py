@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
+from delayedq.sql.columns import REVIVED, history, listed
+from delayedq.sql.priority import given_priority, moved_priority, revived_priority
 from delayedq.store.postgresql.sql import FREE, HISTORY, HOLD, NOW, unleased
 
 _SEEN = """

@@ -16,10 +16,12 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from delayedq.core.conditions import Lookup
-from delayedq.limits.rules import BOUNDARY
-from delayedq.store import bare_sql, columns, registry
-from delayedq.store.columns import history, listed
-from delayedq.store.database import BY_ROWS
+from delayedq.sql import columns
+from delayedq.sql.columns import history, listed
+from delayedq.sql.dialects import BY_ROWS
+from delayedq.sql.leases import run_out_by_claim, unheld
+from delayedq.sql.priority import BOUNDARY
+from delayedq.store import bare_sql, registry
 from delayedq.store.offers import CONFLICT, INSERT, RETURNING
 from delayedq.store.protocol import OnConflict
 
@@ -69,18 +71,13 @@ STILL_HELD = f"SELECT id FROM {HELD} WHERE {PRESENT} = held.token"
 
 
 def unleased(message: str) -> str:
-    """Nobody holds it: it has no lease, or one that ran out and was not renewed beside its row, which was locked.
-
-    The subquery is evaluated only for leases that ran out.
-    """
-    return f"({message}.lease_token IS NULL OR {expired(message)})"
+    """Nobody holds it: it has no lease, or one that ran out and was not renewed beside its row, which was locked."""
+    return unheld(message, NOW, never="'-infinity'")
 
 
 def expired(message: str) -> str:
-    return f"""{message}.leased_until <= {NOW} AND coalesce((
-        SELECT renewal.leased_until FROM delayedq_lockedrenewal AS renewal
-        WHERE renewal.message_id = {message}.id AND renewal.lease_token = {message}.lease_token
-    ), '-infinity') <= {NOW}"""
+    """Its lease has run out, if it has one."""
+    return run_out_by_claim(message, NOW, never="'-infinity'")
 
 
 def of_running_task(message: str) -> str:

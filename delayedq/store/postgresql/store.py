@@ -53,11 +53,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
     from datetime import timedelta
 
+    from delayedq.sql.states import MessageState
     from delayedq.store.bare_queues import Matching
     from delayedq.store.base import LeaseId
     from delayedq.store.database import Listener
     from delayedq.store.feature import Feature
-    from delayedq.store.operator import KeysetPage, MessageState, Move, Revival, Rewrite, Seen
+    from delayedq.store.operator import KeysetPage, Move, Revival, Rewrite, Seen
     from delayedq.store.postgresql.database import PostgreSQLDatabase
     from delayedq.store.protocol import ClaimRequest, GiveBack, Offer, Transition
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from django.utils import timezone
 
+from delayedq.sql.dialects import SQLITE, Dialect, instant, text
 from delayedq.store.claims import new_token
-from delayedq.store.database import BY_ROWS, Database, Dialect, Listener
+from delayedq.store.database import Database, Listener
 from delayedq.store.protocol import Claimed
 from delayedq.store.sqlite import sql
 from delayedq.store.sqlite.sql import DATA_VERSION
@@ -27,17 +28,6 @@ if TYPE_CHECKING:
 
 #: A lease that ran out 10 minutes ago is claimed although its worker lives: nothing renews it any more.
 UNRENEWED = timedelta(minutes=10)
-
-
-def text(moment: datetime) -> str:
-    """A time as Django stores it in SQLite: UTC without an offset, so that texts sort as times do."""
-    return str(moment.astimezone(UTC).replace(tzinfo=None))
-
-
-def instant(stored: Any) -> datetime:
-    """The reverse of `text`; columns with a declared type arrive parsed."""
-    moment: datetime = datetime.fromisoformat(stored) if isinstance(stored, str) else stored
-    return moment.replace(tzinfo=moment.tzinfo or UTC)
 
 
 def leased(moment: datetime, lease: timedelta, worker: str, token: int | None = None) -> dict[str, Any]:
@@ -112,24 +102,8 @@ def _signalled(pid: int) -> Process | None:
 
 
 class SQLiteDatabase(Database):
-    dialect: ClassVar[Dialect] = Dialect(
-        stored=text,
-        instant=instant,
-        heartbeat=sql.HEARTBEAT,
-        after=BY_ROWS,
-        # CROSS JOIN: the slices come first, whatever the planner thinks.
-        sliced="""json_each(%(slices)s) AS slice CROSS JOIN {table} AS message
-    ON message.{column} >= json_extract(slice.value, '$[0]') AND message.{column} < json_extract(slice.value, '$[1]')
-    """,
-        dead="""json_each(%(slices)s) AS slice CROSS JOIN delayedq_finishedmessage AS message INDEXED BY delayedq_dead
-    ON finished_at >= json_extract(slice.value, '$[0]') AND finished_at < json_extract(slice.value, '$[1]')
-    AND outcome = 'failed'
-    """,
-        time_type="",
-        bucket="(strftime('%%s', {time}) - strftime('%%s', %(start)s)) / %(width)s",
-        seconds="round((julianday({later}) - julianday({earlier})) * 86400, 3)",
-        moment="%({})s",
-    )
+    dialect: ClassVar[Dialect] = SQLITE
+    heartbeat: ClassVar[str] = sql.HEARTBEAT
 
     def __init__(self, alias: str) -> None:
         super().__init__(alias)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.limits.rules import BOUNDARY
-from delayedq.store import bare_sql, columns, registry
-from delayedq.store.columns import REVIVED, given_priority, history, listed, moved_priority, revived_priority
-from delayedq.store.database import BY_ROWS
+from delayedq.sql import columns
+from delayedq.sql.columns import REVIVED, history, listed
+from delayedq.sql.dialects import BY_ROWS
+from delayedq.sql.priority import BOUNDARY, given_priority, moved_priority, revived_priority
+from delayedq.store import bare_sql, registry
 from delayedq.store.offers import CONFLICT, INSERT, RETURNING
 from delayedq.store.protocol import BARE
 

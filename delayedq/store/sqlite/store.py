@@ -12,7 +12,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from delayedq.core.conditions import as_text, from_text, meets
-from delayedq.store import columns, retention
+from delayedq.sql import columns
+from delayedq.sql.dialects import instant, text
+from delayedq.store import retention
 from delayedq.store.base import Store
 from delayedq.store.claims import in_lane_order
 from delayedq.store.feature import Taken
@@ -20,14 +22,7 @@ from delayedq.store.offers import offered
 from delayedq.store.operator import OperatorStore
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
 from delayedq.store.sqlite import sql
-from delayedq.store.sqlite.database import (
-    SQLiteListener,
-    claimed_from,
-    instant,
-    leased,
-    text,
-    unrenewed,
-)
+from delayedq.store.sqlite.database import SQLiteListener, claimed_from, leased, unrenewed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

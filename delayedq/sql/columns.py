@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from delayedq.limits.rules import BOUNDARY, LIMITED, METADATA_KEY
-from delayedq.store.protocol import Claimed
+from delayedq.sql.priority import given_priority
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,8 +15,11 @@ OFFER = ("queue", "kind", "key", "priority", "max_attempts", "payload", "metadat
 #: What an offer writes.
 MESSAGE = (*OFFER, "scheduled_at", "scheduled_at_initially", "created_at", "attempt", "generation")
 
-#: What a claim reads, in the order of `Claimed`.
-CLAIMED = tuple("lease_token" if name == "token" else name for name in Claimed._fields)
+#: What a claim reads, in the order of `store.protocol.Claimed`.
+CLAIMED = (
+    *("id", "lease_token", "generation", "queue", "kind", "key", "priority", "attempt", "max_attempts"),
+    *("scheduled_at", "scheduled_at_initially", "created_at", "payload", "metadata", "errors"),
+)
 
 #: What a dead letter or a cancelled message takes back into the queue.
 REVIVED = (
@@ -30,22 +32,6 @@ HISTORY = (
     *("attempts", "max_attempts", "outcome", "queue", "kind", "key", "worker", "payload", "metadata", "result"),
     *("errors", "error", "fingerprint"),
 )
-
-
-def given_priority(priority: str = "priority") -> str:
-    """The priority that a live message was given, whether it has a channel or not (`limits.rules`)."""
-    return f"CASE WHEN {priority} < {BOUNDARY} THEN {priority} + {LIMITED} ELSE {priority} END"
-
-
-def moved_priority(new: str, priority: str = "priority") -> str:
-    """What is stored of a new priority."""
-    return f"{new} - CASE WHEN {priority} < {BOUNDARY} THEN {LIMITED} ELSE 0 END"
-
-
-def revived_priority(table: str = "") -> str:
-    """What is stored of the priority of an ended message that lives again; `table`: with a full stop."""
-    has_channel = f"""{table}metadata LIKE '%%"{METADATA_KEY}":%%'"""
-    return f"{table}priority - CASE WHEN {has_channel} THEN {LIMITED} ELSE 0 END"
 
 
 #: What only success has, and what only a dead letter has.

@@ -1,0 +1,89 @@
+"""A page that asks before it does something: GET asks, POST does it, says what became of it, and goes back.
+
+def pause_view(self, request):
+    self.demand(request, "pause_queue")
+    ask = Ask(_("Pause"), _("Pause it?"), _("Workers will claim nothing more from it."), back)
+    return self.ask(request, ask, lambda: Answer(_("It is paused."), did=pause(...)))
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from django.contrib import messages
+from django.http import HttpResponseRedirect
+
+from delayedq.admin.base import ReadOnlyAdmin, demand, visible
+from delayedq.exceptions import DelayedQError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.db.models import Model
+    from django.http import HttpRequest, HttpResponse
+
+
+class Ask(NamedTuple):
+    """What is asked, and the address to go back to.
+
+    keep: on the link that changes nothing, if "Back, change nothing" does not say it. seen: what the page has shown;
+    the form brings it back, for who does only what was seen.
+    """
+
+    verb: str
+    title: str
+    said: str
+    back: str
+    keep: str = ""
+    is_destructive: bool = False
+    seen: str = ""
+
+
+class Answer(NamedTuple):
+    """What is told. `did` False: nothing was changed, and nothing is logged.
+
+    level: that of Django's message, if nothing was changed. logged: what the log says of it, if it is not what is told;
+    None: it is logged already. of: the object that the log is about; None: no single one. back: where else to go.
+    """
+
+    told: str
+    did: bool = True
+    level: int = messages.INFO
+    logged: str | None = ""
+    of: Model | None = None
+    back: str = ""
+
+
+class AskingAdmin(ReadOnlyAdmin):
+    """An admin with pages that ask."""
+
+    def demand(self, request: HttpRequest, *permissions: str) -> None:
+        """Raise PermissionDenied if the user may not view this model, or lacks one of these permissions of the app."""
+        self.demand_view(request)
+        for permission in permissions:
+            demand(request, permission)
+
+    def ask(self, request: HttpRequest, ask: Ask, do: Callable[[], Answer]) -> HttpResponse:
+        """GET: the page that asks. POST: do it, and go back. What is refused with an error of ours is told."""
+        if request.method != "POST":
+            return self.page(request, "ask.html", ask.title, ask=ask)
+        try:
+            answer = do()
+        except DelayedQError as error:
+            messages.error(request, visible(str(error)))
+            return HttpResponseRedirect(ask.back)
+        self.tell(request, answer)
+        return HttpResponseRedirect(answer.back or ask.back)
+
+    def tell(self, request: HttpRequest, answer: Answer) -> None:
+        """Log it, if anything was done, and tell the user."""
+        if not answer.did:
+            messages.add_message(request, answer.level, answer.told)
+            return
+        if answer.logged is not None:
+            said = answer.logged or answer.told
+            if answer.of is None:
+                self.log_said(request, said)
+            else:
+                self.log_change(request, answer.of, said)
+        messages.success(request, answer.told)
