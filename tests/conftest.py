@@ -285,6 +285,28 @@ def pytest_xdist_auto_num_workers(config):
     return os.cpu_count() + 1 if any(Path(path.partition("::")[0]).is_dir() for path in config.args) else 0
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file is run by one process, and so are all files that share the Spark of `tests/pipeline/conftest.py`.
+
+    It needs minutes until Java has compiled what they call, and each process with a Spark of its own would do it again.
+    """
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSpark(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return scope_of(super()._split_scope(nodeid))
+
+    return OneSpark(config, log)
+
+
+def scope_of(file):
+    """Files of one scope run in one process, one after the other. Those named `elsewhere` start Sparks themselves."""
+    return "spark" if file.startswith("tests/pipeline/") and "elsewhere" not in file else file
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     """What a test logged travels from the process that ran it as UTF-8; some log what that can't hold."""

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import DEFAULT, LEFT_OUT, is_default
+from tests.conftest import DEFAULT, LEFT_OUT, is_default, scope_of
 from tests.conftest import pytest_xdist_auto_num_workers as processes_for
 
 FILE = str(Path(__file__))
@@ -39,6 +39,14 @@ def test_the_whole_suite_is_a_folder(pytestconfig):
 
     assert names
     assert processes_for(SimpleNamespace(args=[str(pytestconfig.rootpath / name) for name in names])) > 1
+
+
+def test_files_that_share_a_spark_run_in_one_process_and_others_each_in_any():
+    sharing = ["tests/pipeline/test_failures.py", "tests/pipeline/commands/test_archive.py"]
+    others = ["tests/pipeline/test_archive_elsewhere.py", "tests/queue/test_poll.py"]
+
+    assert {scope_of(file) for file in sharing} == {"spark"}
+    assert [scope_of(file) for file in others] == others
 
 
 @pytest.mark.parametrize(
