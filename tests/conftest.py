@@ -43,6 +43,8 @@ NO_PARAMETERS = SimpleNamespace(params={})
 FORGET = ("SELECT pg_stat_force_next_flush()", "SELECT 1", "SELECT pg_stat_reset()")
 #: Folders with the longest tests begin first: else one process still runs them when the others are done.
 LONGEST = ["pipeline", "browser", "example", "worker"]
+#: With more of them, each process of pytest may have a Spark.
+MANY_CORES = 4
 #: What the default run leaves out, by its marks: what takes minutes, and what a newcomer's environment lacks.
 LEFT_OUT = ["slow", "mariadb", "spark"]
 DEFAULT = f"not ({' or '.join(LEFT_OUT)})"
@@ -289,9 +291,10 @@ def pytest_xdist_auto_num_workers(config):
 def pytest_xdist_make_scheduler(config, log):
     """A file is run by one process, and so are all files that share the Spark of `tests/pipeline/conftest.py`.
 
-    It needs minutes until Java has compiled what they call, and each process with a Spark of its own would do it again.
+    It takes minutes of a core until Java has compiled what they call, and each process with a Spark of its own would do
+    it again. Who has cores to spare is done sooner all the same if each does.
     """
-    if config.getoption("dist") != "loadfile":
+    if config.getoption("dist") != "loadfile" or os.cpu_count() > MANY_CORES:
         return None
     from xdist.scheduler import LoadFileScheduling
 
