@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -42,6 +43,13 @@ NO_PARAMETERS = SimpleNamespace(params={})
 FORGET = ("SELECT pg_stat_force_next_flush()", "SELECT 1", "SELECT pg_stat_reset()")
 #: Folders with the longest tests begin first: else one process still runs them when the others are done.
 LONGEST = ["pipeline", "browser", "example", "worker"]
+#: With more of them, each process of pytest may have a Spark.
+MANY_CORES = 4
+#: What the default run leaves out, by its marks: what takes minutes, and what a newcomer's environment lacks.
+LEFT_OUT = ["slow", "mariadb", "spark"]
+DEFAULT = f"not ({' or '.join(LEFT_OUT)})"
+#: How many tests this run has left out, for each of these marks; "default" are those that the default run does.
+LEFT = Counter()
 #: Here the pages and the words are tested; what they ask of each database, in `operations` and `store`.
 SAME_EVERYWHERE = {"admin", "desk", "management"}
 
@@ -244,9 +252,9 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_configure(config):
-    """Without arguments, pytest leaves out what is slow. A folder or a file that is named runs whole."""
+    """Without arguments, pytest leaves out what LEFT_OUT says. A folder or a file that is named runs whole."""
     if is_default(config):
-        config.option.markexpr = "not slow"
+        config.option.markexpr = DEFAULT
     _write_bytecode(config)
 
 
@@ -279,6 +287,29 @@ def pytest_xdist_auto_num_workers(config):
     return os.cpu_count() + 1 if any(Path(path.partition("::")[0]).is_dir() for path in config.args) else 0
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """A file is run by one process, and so are all files that share the Spark of `tests/pipeline/conftest.py`.
+
+    It takes minutes of a core until Java has compiled what they call, and each process with a Spark of its own would do
+    it again. Who has cores to spare is done sooner all the same if each does.
+    """
+    if config.getoption("dist") != "loadfile" or os.cpu_count() > MANY_CORES:
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSpark(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return scope_of(super()._split_scope(nodeid))
+
+    return OneSpark(config, log)
+
+
+def scope_of(file):
+    """Files of one scope run in one process, one after the other. Those named `elsewhere` start Sparks themselves."""
+    return "spark" if file.startswith("tests/pipeline/") and "elsewhere" not in file else file
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
     """What a test logged travels from the process that ran it as UTF-8; some log what that can't hold."""
@@ -294,7 +325,7 @@ def pytest_collection_modifyitems(items):
         parameters = getattr(test, "callspec", NO_PARAMETERS).params.values()
         if "mariadb" in test.fixturenames or "mariadb" in parameters:
             test.add_marker("mariadb")
-        if "postgresql" in parameters and _folder(test) in SAME_EVERYWHERE:
+        if "postgresql" in parameters and _folder(test.path) in SAME_EVERYWHERE:
             test.add_marker("slow")
 
 
@@ -304,18 +335,40 @@ def pytest_collection_finish():
     gc.freeze()
 
 
-def _folder(test):
-    return test.path.relative_to(Path(__file__).parent).parts[0]
+@cache
+def _folder(path):
+    return path.relative_to(Path(__file__).parent).parts[0]
 
 
 def _turn(test):
-    folder = _folder(test)
+    folder = _folder(test.path)
     return LONGEST.index(folder) if folder in LONGEST else len(LONGEST)
 
 
+# What was not tested
+
+
+def pytest_deselected(items):
+    """Count what the command line leaves out, by the first of the marks that say why the default run does so."""
+    for test in items:
+        LEFT[next((mark for mark in LEFT_OUT if test.get_closest_marker(mark)), "default")] += 1
+
+
+def pytest_sessionfinish(session):
+    """Processes of xdist, each of which has collected all, tell the one that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left"] = dict(LEFT)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node, error):
+    LEFT.update({} if LEFT else getattr(node, "workeroutput", {}).get("left", {}))
+
+
 def pytest_terminal_summary(terminalreporter):
-    """Say what was not tested: what is slow, and what lacks something that can be installed."""
-    if terminalreporter.config.option.markexpr == "not slow":
-        terminalreporter.write_line("Slow tests were left out; `pytest -m slow` runs them.", yellow=True)
+    """Say what was not tested: what was left out, and what lacks something that can be installed."""
+    if LEFT and (marks := terminalreporter.config.option.markexpr):
+        counts = ", ".join(f"{LEFT[one]:,} {one}" for one in [*LEFT_OUT, "default"] if LEFT[one])
+        terminalreporter.write_line(f'Left out by -m "{marks}", by their first mark: {counts}.', yellow=True)
     for line in summary(terminalreporter.stats.get("skipped", [])):
         terminalreporter.write_line(line, yellow=True)

@@ -123,6 +123,7 @@ def _trial(directory, alert, series):
     return path
 
 
+@pytest.mark.slow
 def test_prometheus_reads_the_metrics_and_its_alerts_fire(store, promtool, tmp_path):
     """What the alerts look at is read from the database of the test."""
     store.offer(message(scheduled_at=store.now() - timedelta(minutes=5), queue="late", kind=tasks.echo.module_path))
@@ -213,6 +214,7 @@ class Exporter:
         yield from metrics.of_workers(self.counts)
 
 
+@pytest.mark.slow
 def test_the_dashboard_shows_what_several_exporters_say_and_counts_the_database_once(promtool, tmp_path):
     registries = [CollectorRegistry(), CollectorRegistry()]
     for registry in registries:

@@ -294,6 +294,7 @@ def fetched(address):
         return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["gunicorn", "uvicorn"])
 def test_the_web_server_has_pages_and_static_files(site, server):
     (line,) = [words for words in command_lines(DEPLOY / "web.md") if words[:1] == [server]]
@@ -307,6 +308,7 @@ def test_the_web_server_has_pages_and_static_files(site, server):
     assert fetched(f"{address}/static/admin/css/base.css") == 200
 
 
+@pytest.mark.slow
 def test_the_worker_of_compose_is_healthy_and_stops(site, tmp_path):
     worker = documents("compose.yaml")[0]["services"]["worker"]
     _, probe = worker["healthcheck"]["test"]

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.conftest import is_default
+from tests.conftest import DEFAULT, LEFT_OUT, is_default, scope_of
 from tests.conftest import pytest_xdist_auto_num_workers as processes_for
 
 FILE = str(Path(__file__))
@@ -41,6 +41,14 @@ def test_the_whole_suite_is_a_folder(pytestconfig):
     assert processes_for(SimpleNamespace(args=[str(pytestconfig.rootpath / name) for name in names])) > 1
 
 
+def test_files_that_share_a_spark_run_in_one_process_and_others_each_in_any():
+    sharing = ["tests/pipeline/test_failures.py", "tests/pipeline/commands/test_archive.py"]
+    others = ["tests/pipeline/test_archive_elsewhere.py", "tests/queue/test_poll.py"]
+
+    assert {scope_of(file) for file in sharing} == {"spark"}
+    assert [scope_of(file) for file in others] == others
+
+
 @pytest.mark.parametrize(
     ("source", "marks", "is_quick"), [("TESTPATHS", "", True), ("TESTPATHS", "slow", False), ("ARGS", "", False)]
 )
@@ -50,7 +58,11 @@ def test_slow_tests_are_left_out_unless_something_is_named(source, marks, is_qui
 
 
 def test_ci_runs_what_is_left_out():
-    assert 'pytest -m "mariadb or spark or slow"' in Path(".ci/run").read_text()
+    """The two runs are each other's complement: every test in one of them, none in both."""
+    others = " or ".join(LEFT_OUT)
+
+    assert f"not ({others})" == DEFAULT
+    assert f'uv run --no-sync pytest -m "{others}"' in Path(".ci/run").read_text()
 
 
 def test_a_process_that_a_test_starts_finds_what_it_imports_compiled():

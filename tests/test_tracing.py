@@ -211,12 +211,14 @@ def drained(environment, tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ["sqlite", "postgresql"], indirect=True)
 def test_the_last_spans_of_a_process_are_exported_before_it_ends(store, drained):
     tasks.echo.enqueue_many([((number,), {}) for number in range(20)])
     assert drained().count("process default") == 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["hangs", "fails"])
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_an_exporter_without_a_collector_holds_up_no_message_and_no_end(store, drained, exporter):

@@ -147,6 +147,7 @@ def flights():
 
 
 #: A quiet day, an average one, the day before Thanksgiving and a day of storms.
+@pytest.mark.slow
 @pytest.mark.parametrize(("month", "day"), [(1, 19), (4, 10), (11, 27), (7, 22)])
 def test_on_recorded_days_messages_start_in_time_with_fewer_processes(month, day):
     """The flights of one minute fall due together, as messages do that people schedule."""

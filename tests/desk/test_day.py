@@ -109,6 +109,7 @@ def closed_forms():
     assert sum(waits) / cases == pytest.approx(traffic.mean_wait(PEOPLE), rel=0.15)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("closed_forms")
 def test_the_figures_of_a_day_are_those_of_closed_forms():
     DeskQueue.objects.create(queue="claims", capacity=1)

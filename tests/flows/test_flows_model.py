@@ -10,6 +10,7 @@ import os
 from collections import Counter
 from datetime import timedelta
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -243,5 +244,6 @@ def ids_of(model):
     return set(model.objects.values_list("id", flat=True))
 
 
+@pytest.mark.slow
 def test_whatever_happens_nothing_is_stuck_and_nothing_runs_twice(store):
     run_state_machine_as_test(FlowMachine, settings=SETTINGS)

@@ -7,6 +7,9 @@ import pytest
 from tests.cron.given import disable
 from tests.management.given import REPORT, SWEEP, cron, rows
 
+# Words and layout: what is asked of a database, other tests ask of each.
+pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
 
 def test_next_shows_coming_ticks_in_the_zone_and_in_utc(now, schedules):
     schedules(report=REPORT, sweep=SWEEP)

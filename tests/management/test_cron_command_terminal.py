@@ -8,6 +8,9 @@ import pytest
 
 from tests.management.given import REPORT, SWEEP, cron, rows
 
+# Words and layout: what is asked of a database, other tests ask of each.
+pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
+
 
 class Terminal(StringIO):
     def isatty(self):

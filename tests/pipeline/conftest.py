@@ -6,6 +6,7 @@ import fcntl
 import os
 import sys
 import tempfile
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from tests.missing import missing
 
 HAS_SPARK = find_spec("pyspark") is not None
 HAS_ENGINES = all(find_spec(name) for name in ("polars", "duckdb_ext", "moto"))
-NEED_ENGINES = {"test_engines.py", "test_outside_engines.py", "test_s3.py", "test_lake_in_s3.py"}
+NEED_ENGINES = {
+    *("test_engines.py", "test_outside_engines.py", "test_engines_elsewhere.py", "test_s3.py", "test_lake_in_s3.py")
+}
 if HAS_SPARK:
     from delayedq.exceptions import JavaMissing
     from delayedq.pipeline.spark.connecting import Address
@@ -47,11 +50,16 @@ def pytest_pycollect_makemodule(module_path):
 
 def pytest_collection_modifyitems(items):
     for test in items:
-        if test.path.is_relative_to(Path(__file__).parent) and test.path != NEEDS_NOTHING:
+        if _needs_spark(test.path):
             test.add_marker("spark")
         if "java" in test.fixturenames:
             # Spark alone takes minutes to start on a busy machine.
             test.add_marker(pytest.mark.timeout(600))
+
+
+@cache
+def _needs_spark(path):
+    return path.is_relative_to(Path(__file__).parent) and path != NEEDS_NOTHING
 
 
 @pytest.fixture(scope="session")

@@ -25,6 +25,9 @@ from tests.pipeline.lake.files import ids as ids_of_lake
 SOAK = os.environ.get("DELAYEDQ_TEST_SOAK") == "1"
 ROWS = 300_000 if SOAK else 51_000
 STEPS = (ArchiveState.PLANNED, ArchiveState.WRITTEN, ArchiveState.VERIFIED)
+BOTH = (PYTHON_WORKER, EXECUTOR)
+#: What is killed in each step: a process of each kind while files are written, and one of them in each later step.
+VICTIMS = dict.fromkeys(STEPS, BOTH) if SOAK else dict(zip(STEPS, (BOTH, (PYTHON_WORKER,), (EXECUTOR,)), strict=True))
 CLUSTER, CONNECT = ("--master", "local-cluster[2,1,1024]"), ("--remote", "local[2]")
 SOAKING = pytest.mark.skipif(not SOAK, reason="DELAYEDQ_TEST_SOAK=1 runs it")
 
@@ -75,7 +78,7 @@ class Archive:
 
 
 @pytest.fixture
-def archive(java, connect_port, environment, store, connection, tmp_path):
+def archive(java, environment, store, connection, tmp_path):
     with connection.cursor() as cursor:
         cursor.execute(FILL, {"rows": ROWS})
     made = Archive(environment, tmp_path / "lake")
@@ -94,13 +97,14 @@ def deletes():
 def test_executors_and_python_workers_that_are_killed_in_each_step_change_no_count(archive):
     archive.start(*CLUSTER)
     ended = []
-    for step in STEPS:
+    for step, victims in VICTIMS.items():
         archive.wait_for(lambda step=step: is_at(step))
-        ended += [killed(archive.process, what, lambda step=step: is_at(step)) for what in (PYTHON_WORKER, EXECUTOR)]
+        ended += [killed(archive.process, what, lambda step=step: is_at(step)) for what in victims]
     archive.finish(*CLUSTER)
     assert ended.count(True) >= len(STEPS)
 
 
+@pytest.mark.usefixtures("connect_port")
 def test_a_driver_and_its_connect_server_that_are_killed_while_they_delete_change_no_count(archive):
     archive.start(*CONNECT)
     archive.wait_for(deletes)
@@ -112,6 +116,7 @@ def test_a_driver_and_its_connect_server_that_are_killed_while_they_delete_chang
 
 
 @SOAKING
+@pytest.mark.usefixtures("connect_port")
 @pytest.mark.parametrize("step", STEPS)
 def test_python_workers_that_are_killed_over_connect_change_no_count(archive, step):
     """A server that the command starts tries each task once: the command fails, and is run again."""

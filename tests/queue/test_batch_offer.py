@@ -91,6 +91,7 @@ def test_a_bad_key_in_a_batch_stores_nothing_of_it(queue):
     assert queue.count() == 0
 
 
+@pytest.mark.slow
 def test_seventy_thousand_keys_are_one_batch(queue):
     batch = batched(*[f"{number}" for number in range(70_000)], schedule_at=at(5))
     queue.offer_batch(batch[::70])

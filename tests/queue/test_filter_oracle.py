@@ -241,6 +241,7 @@ LETTERS = st.sampled_from([*"aAäÄ_%\\*?[]' |\ud7ff\ue000\uffff\U00010000\U0010
 KEYS = st.lists(LETTERS, min_size=1, max_size=4).map("".join)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("few", [1_000, 2, -1], ids=["by key", "either way", "by due time"])
 def test_a_prefix_takes_the_keys_that_begin_so_whatever_way_they_are_found(queue, monkeypatch, few):
     monkeypatch.setattr(bare_queues, "FEW", few)

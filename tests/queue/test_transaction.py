@@ -285,6 +285,7 @@ if step == "after the commit":
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["before the effect", "after the effect", "after the end", "after the commit"])
 def test_a_process_that_is_killed_leaves_both_or_neither(make, environment, step):
     queue = make(clock=None)

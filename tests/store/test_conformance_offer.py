@@ -303,6 +303,7 @@ def test_one_bad_offer_keeps_a_batch_of_any_size_from_being_stored(store):
     assert not Message.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20_000, 70_000])
 def test_a_batch_may_have_more_keys_than_a_statement_has_parameters(store, size):
     results = store.at(NOW).offer_many(message(f"key-{number}") for number in range(size))

@@ -65,6 +65,7 @@ def what_starts_at_last(store, before, rules, seed):
     return [one.key for one in taken], *what_a_claim_leaves(at(STEPS))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("concurrency", [1, 2, 5])
 def test_a_concurrency_alone_gives_what_it_gives_beside_weights(store, concurrency):
     weighed = Rules(channel=Limit(concurrency=concurrency, weight=WEIGHTS))

@@ -7,6 +7,8 @@ import sys
 from collections import Counter
 from contextlib import ExitStack
 
+import pytest
+
 from delayedq.models import FinishedMessage, Message
 from tests.store.given import message
 
@@ -35,6 +37,7 @@ def consumer(environment):
     )
 
 
+@pytest.mark.slow
 def test_processes_end_every_message_exactly_once(store, environment):
     store.offer_many(message(f"{number}", scheduled_at=None) for number in range(500))
     with ExitStack() as running:

@@ -79,6 +79,7 @@ def test_everything_up_to_a_moment_is_played_in_order(in_test_case, settings):
     assert CronTick.objects.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
 def test_a_year_of_a_daily_schedule(in_test_case, settings):
     """Moments are local ones with changes of clocks among them, over which delayedq counts as its database does."""

@@ -119,6 +119,7 @@ def application(environ, start_response):
 """
 
 
+@pytest.mark.slow
 @on_postgresql
 @pytest.mark.parametrize("pool", [None, True], ids=["no pool", "pool"])
 def test_a_preloaded_site_enqueues(alias, environment, tmp_path, pool):

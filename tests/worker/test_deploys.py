@@ -133,6 +133,7 @@ def test_each_message_that_it_gave_back_has_its_own_time(monkeypatch):
     assert len(known.yields_at) == 1, "what is over is forgotten"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_of_messages_that_only_the_new_version_knows_none_fails(workers, store):
     """One of two workers does not know the task."""
@@ -151,6 +152,7 @@ def test_of_messages_that_only_the_new_version_knows_none_fails(workers, store):
     assert "Traceback" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 def test_after_the_grace_period_it_is_a_dead_letter(workers, store):
     store.offer(Offer("default", "tests.app.later.gone", "{}", key="unknown"))

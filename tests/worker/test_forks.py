@@ -15,6 +15,7 @@ from tests.worker.conftest import eventually
 pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", [chores.leave_child, chores.leave_process], ids=["fork", "multiprocessing"])
 def test_a_child_that_outlives_its_task_does_not_keep_the_command_from_ending(workers, task):
     task.enqueue()

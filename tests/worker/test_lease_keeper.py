@@ -35,6 +35,7 @@ def until(claimed):
 # Renewing
 
 
+@pytest.mark.slow
 def test_what_is_held_is_renewed_again_and_again(store, claim):
     first, second, lease = SharedLeases(8), SharedLeases(8), timedelta(seconds=3)
     held = [*claim(first, 2, lease), *claim(second, 1, lease)]
@@ -57,6 +58,7 @@ def test_what_is_held_later_is_renewed_too_and_what_was_dropped_is_not(store, cl
         eventually(lambda: until(second) > after)
 
 
+@pytest.mark.slow
 def test_expired_leases_may_be_claimed_only_while_renewals_go_through(store, monkeypatch):
     leases, away = SharedLeases(8), threading.Event()
     leases.let_claim_expired(0)
@@ -228,6 +230,7 @@ def test_old_history_is_pruned_but_dead_letters_stay(store, history, settings):
         eventually(lambda: left() == {"failed"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retention", [timedelta(hours=25), None], ids=["young", "for ever"])
 def test_history_within_its_time_stays(store, history, settings, retention):
     settings.DELAYEDQ = {"RETENTION": retention}

@@ -159,6 +159,7 @@ def test_a_process_that_was_killed_is_replaced_registered(workers):
     eventually(lambda: names() and before not in names())
 
 
+@pytest.mark.slow
 def test_a_supervisor_that_was_killed_leaves_no_worker_registered(workers):
     running = workers("--processes", "2")
     eventually(lambda: Worker.objects.count() == 2)

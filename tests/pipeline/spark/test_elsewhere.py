@@ -18,7 +18,9 @@ from tests.pipeline.queued import history
     # A local server of Spark Connect tries each task once.
     [("master", "local-cluster[2,1,1024]", "between"), ("remote", "local[2]", "never")],
 )
-def test_nothing_is_lost_or_doubled(java, python, connect_port, address, store, tmp_path, kind, place, dies):
+def test_nothing_is_lost_or_doubled(java, python, request, address, store, tmp_path, kind, place, dies):
+    if kind == "remote":
+        request.getfixturevalue("connect_port")
     history(range(2001, 2301))
     died = tmp_path / "died"
     died.mkdir()
