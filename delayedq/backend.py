@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.apps import apps
 from django.core.checks import Error
-from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import OperationalError, transaction
 
 from delayedq import results
@@ -32,7 +32,7 @@ from delayedq.signals import wanted
 from delayedq.store import default_store, store_for
 from delayedq.store.protocol import OfferOutcome
 from delayedq.tasks import Task
-from delayedq.tasks.options import read_options
+from delayedq.tasks.options import read_options, read_queues
 from delayedq.tasks.scheduling import Scheduled
 
 if TYPE_CHECKING:
@@ -84,10 +84,10 @@ class OfferingBackend(BaseTaskBackend):
     supports_priority = True
 
     def __init__(self, alias: str, params: dict[str, Any]) -> None:
-        super().__init__(alias, params)
-        if isinstance(params.get("QUEUES"), str):
-            raise ImproperlyConfigured(f"TASKS[{alias!r}]['QUEUES'] is a list of names, not {params['QUEUES']!r}.")
-        self.defaults, self._problems = read_options(alias, self.options)
+        queues, problems = read_queues(alias, params.get("QUEUES", [DEFAULT_TASK_QUEUE_NAME]))
+        super().__init__(alias, {**params, "QUEUES": queues})
+        self.defaults, wrong = read_options(alias, self.options)
+        self._problems = problems + wrong
 
     def validate_task(self, task: Any) -> None:
         """Raises InvalidTask, which names the queues that there are."""

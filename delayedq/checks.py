@@ -4,7 +4,8 @@
 - delayedq.E002  USE_TZ is off
 - delayedq.E003  the database's engine is not supported
 - delayedq.E004  a schedule in DELAYEDQ["CRON"] is wrong
-- delayedq.E005  a backend in TASKS has an unknown key or a wrong value in its OPTIONS (see `delayedq.backend`)
+- delayedq.E005  a backend in TASKS has an unknown key or a wrong value in its OPTIONS, or wrong QUEUES (see
+  `delayedq.backend`)
 - delayedq.E006  a backend in TASKS uses delayedq, which is not in INSTALLED_APPS (see `delayedq.backend`)
 - delayedq.E007  MySQL at another isolation level than READ COMMITTED
 - delayedq.E008  DELAYEDQ["REDACT"], ["METADATA_FROM"] or ["AROUND_ATTEMPTS"] names what can't be imported

@@ -145,7 +145,8 @@ def get_settings() -> Settings:
 
 def parse(given: Any) -> Settings:
     if not isinstance(given, dict):
-        raise ImproperlyConfigured(f"DELAYEDQ must be a dict, not {type(given).__name__}.")
+        cure = 'Leave it out, or name what you set, as in {"MAX_PAYLOAD_BYTES": 65_536}.'
+        raise ImproperlyConfigured(f"DELAYEDQ must be a dict, not {type(given).__name__}. {cure}")
     known = [field.name for field in fields(Settings)]
     for name in given:
         if name not in known:
@@ -173,6 +174,8 @@ def _limit(name: object, terms: Any) -> Limit:
         raise ValueError(
             f"the name of a queue, a task or a shared limit is a text of 1 to {NAME_LENGTH} characters, not {name!r}"
         )
+    if not isinstance(terms, Limit | dict):
+        raise TypeError(f"a limit is a Limit, or a dict of its terms, not {terms!r}")
     limit = terms if isinstance(terms, Limit) else Limit(**terms)
     if limit.name not in {None, name}:
         raise ValueError(f"this Limit has another name, {limit.name!r}")

@@ -91,6 +91,24 @@ def test_wrong_options_are_a_message_of_check(settings, options, problem):
     assert re.search(problem, message.msg)
 
 
+@pytest.mark.parametrize("given", [None, [], "MAX_ATTEMPTS", 3], ids=repr)
+def test_options_that_are_no_dict_are_a_message_of_check(settings, given):
+    settings.TASKS = {"second": {"BACKEND": BACKEND, "OPTIONS": given}, "default": {"BACKEND": BACKEND}}
+    (message,) = [message for message in run_checks() if message.id == "delayedq.E005"]
+    assert message.msg.startswith(f"TASKS['second']['OPTIONS'] must be a dict of options, not {given!r}. Leave it out")
+
+
+@pytest.mark.parametrize("given", [None, "mail", 3, [None], [["mail"]]], ids=repr)
+def test_queues_that_are_no_list_of_names_are_a_message_of_check_and_tasks_can_be_imported(settings, given):
+    settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": given}}
+    (message,) = [message for message in run_checks() if message.id == "delayedq.E005"]
+    assert message.msg.startswith(f"TASKS['default']['QUEUES'] is a list of names, not {given!r}. Name them as in")
+    try:
+        assert our_task(queue_name="mail")(add).queue_name == "mail"
+    finally:
+        registered.pop("tests.test_backend_options.add", None)
+
+
 def test_a_backend_without_its_app_is_a_message_of_check(settings):
     settings.INSTALLED_APPS = [app for app in settings.INSTALLED_APPS if not app.startswith("delayedq")]
     (message,) = default_task_backend.check()

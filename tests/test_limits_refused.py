@@ -246,6 +246,13 @@ def test_a_wrong_definition_in_the_settings_is_an_error_of_the_check(settings, n
     assert error.msg.startswith(f"DELAYEDQ['LIMITS'][{name!r}]: ")
 
 
+@pytest.mark.parametrize("terms", [None, 7, "x", []], ids=repr)
+def test_terms_in_the_settings_that_are_no_limit_say_what_one_is(settings, terms):
+    settings.DELAYEDQ = {"LIMITS": {"webhooks": terms}}
+    (error,) = check_settings()
+    assert f"['webhooks']: a limit is a Limit, or a dict of its terms, not {terms!r}; it has conc" in error.msg
+
+
 def test_right_definitions_in_the_settings_are_none(settings):
     named = Limit(name="the-press", concurrency=1)
     settings.DELAYEDQ = {"LIMITS": {"webhooks": {"concurrency": 1}, "the-press": named, "a.b": Limit(size=2)}}

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import pytest
 from django.conf import global_settings
-from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
+from django.core.exceptions import SynchronousOnlyOperation
 from django.utils import timezone
 from django.utils.translation import gettext_lazy
 
@@ -291,12 +291,11 @@ def test_a_result_that_is_not_there_says_why(alias, wrong):
 @pytest.mark.parametrize(
     ("configured", "error", "said"),
     [
-        ({"BACKEND": BACKEND, "QUEUES": "mail"}, ImproperlyConfigured, "['QUEUES'] is a list of names, not 'mail'"),
         ({"BACKEND": "django.tasks.backends.immediate.ImmediateBackend", "QUEUES": ["a"]}, InvalidTask, BACKEND),
         ({"BACKEND": "delayedq.DelayedQBackend"}, InvalidTaskBackend, "TASKS['default'] has a BACKEND that can't be"),
         (None, InvalidTaskBackend, f"TASKS['default'] is missing. Tasks of delayedq need the BACKEND {BACKEND!r}"),
     ],
-    ids=["queues as text", "another backend", "a backend that is not there", "no backend"],
+    ids=["another backend", "a backend that is not there", "no backend"],
 )
 def test_a_wrong_setting_of_tasks_names_the_cure(settings, configured, error, said):
     if configured and task_backends["default"].__module__.startswith("django_tasks"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from django.core.management.base import CommandError
@@ -16,7 +17,7 @@ from delayedq.store.requirements import too_old
 from delayedq.worker.silence import answered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from django.core.management.base import OutputWrapper
 
@@ -73,10 +74,27 @@ def chosen_store(name: str | None) -> tuple[Store, list[DelayedQBackend]]:
     return ours[0].store, ours
 
 
-def check_tables(store: Store) -> None:
+def side_by_side[T](stores: Sequence[Store], ask: Callable[[Store], T]) -> list[T]:
+    """What `ask` returns for each of them. Several are asked at once, each in a thread of its own: one that is silent
+    takes ANSWERED seconds.
+    """
+    if len(stores) == 1:
+        return [ask(stores[0])]
+
+    def asked(store: Store) -> T:
+        try:
+            return ask(store)
+        finally:
+            connections[store.alias].close()
+
+    with ThreadPoolExecutor(len(stores)) as threads:
+        return list(threads.map(asked, stores))
+
+
+def check_tables(store: Store) -> bool:
     """Raises CommandError if the database is too old, or has not all tables of the queue.
 
-    One that does not answer is not judged.
+    One that does not answer is not judged: False.
     """
     try:
         with answered("the look for its tables", store.alias, ANSWERED):
@@ -85,11 +103,12 @@ def check_tables(store: Store) -> None:
             missing = missing_tables(store.alias)
     except Error:
         connections[store.alias].close()
-        return
+        return False
     if missing:
         raise CommandError(
             f"The database {store.alias!r} has no table {min(missing)}. Create the tables: {cure(store.alias)}"
         )
+    return True
 
 
 def tell_of_connections(store: Store, processes: int, threads: int, stderr: OutputWrapper) -> None:

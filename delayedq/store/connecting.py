@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary, ref
 
@@ -18,6 +19,8 @@ from django.db.backends.signals import connection_created
 from django.dispatch import receiver
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from django.db.backends.base.base import BaseDatabaseWrapper
 
 #: By the last part of the engine's name, options of the driver by which a connection that leads nowhere is noticed
@@ -89,11 +92,54 @@ def know_socket(connection: BaseDatabaseWrapper) -> None:
     def get_new_connection(parameters: Any) -> Any:
         if (one := seen()) is None:
             raise InterfaceError("The connection is gone.")
-        raw = type(one).get_new_connection(one, parameters)
+        with _opening(one):
+            raw = type(one).get_new_connection(one, parameters)
         _know(one, raw)
         return raw
 
+    if connection.vendor == "mysql":
+        _tell_of_logins()
     connection.get_new_connection = get_new_connection  # type: ignore[assignment,method-assign]
+
+
+class _Opening(threading.local):
+    """The connection that the current thread opens."""
+
+    connection: BaseDatabaseWrapper | None = None
+
+
+_now_opening = _Opening()
+
+
+@contextmanager
+def _opening(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    _now_opening.connection = connection
+    try:
+        yield
+    except BaseException:
+        connection.connection = None  # which `_tell_of_logins` may have set
+        raise
+    finally:
+        _now_opening.connection = None
+
+
+@cache
+def _tell_of_logins() -> None:
+    """After its login mysqlclient asks on, for the character set and autocommit, before it returns the connection, and
+    `connect_timeout` has no part in that: have it tell of the socket before.
+    """
+    from MySQLdb.connections import Connection
+
+    original = Connection.set_character_set
+
+    @wraps(original)
+    def set_character_set(raw: Any, *args: Any, **kwargs: Any) -> Any:
+        if (one := _now_opening.connection) is not None:
+            one.connection = raw
+            _know(one, raw)
+        return original(raw, *args, **kwargs)
+
+    Connection.set_character_set = set_character_set
 
 
 def opened_by(thread: int) -> list[tuple[BaseDatabaseWrapper, Any, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import warnings
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -30,7 +30,7 @@ from delayedq.store.protocol import BARE
 from delayedq.tasks.base import BaseTask
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from delayedq.core.backoff import Backoff
     from delayedq.core.errors import ErrorChoice
@@ -108,9 +108,26 @@ _OF_BACKEND = {"DATABASE", "QUEUE_DEFAULTS"}
 DEFAULTS = BackendOptions()
 
 
-def read_options(alias: str, given: Mapping[str, Any]) -> tuple[BackendOptions, list[str]]:
+def read_queues(alias: str, given: object) -> tuple[list[str], list[str]]:
+    """The QUEUES of a backend, and what is wrong with them; wrong ones leave its tasks every queue, as [] does.
+
+    So a task can be imported, and `manage.py check` tells what is wrong.
+    """
+    if isinstance(given, Iterable) and not isinstance(given, str):
+        given = list(given)  # they may come from a generator
+        names = [name for name in given if isinstance(name, str)]
+        if len(names) == len(given):
+            return names, []
+    cure = 'Name them as in ["default", "mail"], or allow every queue by [].'
+    return [], [f"TASKS[{alias!r}]['QUEUES'] is a list of names, not {given!r}. {cure}"]
+
+
+def read_options(alias: str, given: object) -> tuple[BackendOptions, list[str]]:
     """The OPTIONS of a backend, and what is wrong with them; a wrong one has its default."""
     path = f"TASKS[{alias!r}]['OPTIONS']"
+    if not isinstance(given, Mapping):
+        cure = 'Leave it out, or name what you set, as in {"MAX_ATTEMPTS": 3}.'
+        return DEFAULTS, [f"{path} must be a dict of options, not {given!r}. {cure}"]
     known = [each.name for each in fields(BackendOptions)]
     rest = {name: value for name, value in given.items() if name != "QUEUE_DEFAULTS"}
     right, problems = _read(path, rest, known)

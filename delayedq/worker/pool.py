@@ -24,7 +24,7 @@ from delayedq.core.lifecycle import NotStarted, Raised
 from delayedq.exceptions import TaskCancelled, TaskTimeout
 from delayedq.worker.executor import AttemptResult, aexecute, execute, execute_exactly_once, not_begun
 from delayedq.worker.reporting import ProgressWriter
-from delayedq.worker.sessions import check, is_open, may_be_dead, observe, observed, opened, restore
+from delayedq.worker.sessions import check, is_open, may_be_dead, observe, observed, opened, restore, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -428,6 +428,9 @@ class Coroutines:
         self._loop = asyncio.new_event_loop()
         self._tasks: dict[asyncio.Task[None], Attempt] = {}
         self._is_watching = False
+        self._is_stopping = False
+        #: The tasks that were named as those which may have stopped the loop.
+        self._suspected: set[str] = set()
         self._checked = 0.0
         #: The connections of the thread in which async tasks ask the ORM.
         self._opened: Mapping[BaseDatabaseWrapper, object] = {}
@@ -438,13 +441,27 @@ class Coroutines:
         self._loop.call_soon_threadsafe(self._begin, attempt, context=Context())
 
     def stop(self) -> None:
+        self._is_stopping = True
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.get_loop().run_forever()
+            while not self._is_stopping:
+                self._tell_stopped()
+                runner.get_loop().run_forever()
             runner.run(sync_to_async(connections.close_all)())
+
+    def _tell_stopped(self) -> None:
+        """Once for the same tasks: one that stops it again and again would fill the log."""
+        kinds = {attempt.kind for attempt in self._tasks.values()}
+        if not kinds <= self._suspected:
+            self._suspected |= kinds
+            logger.warning(
+                "A task has called loop.stop() on the event loop of all async tasks, which goes on. Running: %s.",
+                ", ".join(sorted(kinds)), extra={"pid": os.getpid()},
+            )  # fmt: skip
 
     def _begin(self, attempt: Attempt) -> None:
         task = self._loop.create_task(self._work(attempt))
@@ -490,6 +507,7 @@ def _check_connections(running: int) -> Mapping[BaseDatabaseWrapper, object]:
     if not observed():
         observe()
     restore(shared=running > 1)
+    share()
     check()
     if running <= 1:
         close_old_connections()

@@ -10,14 +10,20 @@ from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from django.db import connections
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error, connections
 from django.db.backends.signals import connection_created
+from django.db.transaction import TransactionManagementError
 from django.dispatch import receiver
+
+from delayedq.tasks import current_attempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from delayedq.worker.attempt import Attempt
 
 logger = logging.getLogger("delayedq")
 
@@ -105,12 +111,85 @@ def _changes(statement: str) -> bool:
     return any(function in lower for function in _FUNCTIONS)
 
 
+class _Shared:
+    """A connection that all async tasks use: no transaction of one takes in what the others write.
+
+    Who turns autocommit off by hand keeps the transaction until another one uses the connection. Then it is rolled
+    back, one WARNING names its task, and the next use by that task raises TransactionManagementError.
+    """
+
+    __slots__ = ("begun_by", "connection", "undone")
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self.connection = connection
+        #: Who has begun the transaction that is open, and whose one was rolled back.
+        self.begun_by: Attempt | None = None
+        self.undone: Attempt | None = None
+        connection.set_autocommit = self._set_autocommit  # type: ignore[method-assign]
+
+    def _set_autocommit(
+        self,
+        autocommit: bool,
+        force_begin_transaction_with_broken_autocommit: bool = False,
+    ) -> None:
+        """Django's `atomic` calls it, too: only by hand is nothing forced."""
+        one = self.connection
+        if "commit" in vars(one):
+            self._check()
+        type(one).set_autocommit(one, autocommit, force_begin_transaction_with_broken_autocommit)
+        self.begun_by = None if autocommit else current_attempt.get()
+        if not autocommit and not force_begin_transaction_with_broken_autocommit:
+            one.ensure_connection, one.commit = self._ensure_connection, self._commit  # type: ignore[method-assign]
+
+    def _ensure_connection(self) -> None:
+        """First of all that uses the connection, until it is shared again."""
+        self._check()
+        type(self.connection).ensure_connection(self.connection)
+
+    def _commit(self) -> None:
+        self._check()
+        type(self.connection).commit(self.connection)
+
+    def _check(self) -> None:
+        attempt = current_attempt.get()
+        if attempt is not None and attempt is self.undone:
+            self.undone = None
+            self._unguard()
+            raise TransactionManagementError(
+                "This transaction was rolled back, as all async tasks of a process share one connection. Use "
+                "transaction.atomic() in one function that is called by sync_to_async()."
+            )
+        if self.begun_by is not None and attempt is not self.begun_by and not self.connection.in_atomic_block:
+            self._undo(self.begun_by)
+        elif self.begun_by is None and self.undone is None:
+            self._unguard()
+
+    def _undo(self, attempt: Attempt) -> None:
+        self.begun_by = None
+        self.undone = attempt
+        logger.warning(
+            "%s has turned autocommit off on %r, the connection of all async tasks, and another one uses it now: what "
+            "it wrote there is rolled back. It should use transaction.atomic().", attempt.kind, self.connection.alias,
+        )  # fmt: skip
+        try:
+            self.connection.rollback()
+            type(self.connection).set_autocommit(self.connection, autocommit=True)
+        except Error:
+            self.connection.close()
+
+    def _unguard(self) -> None:
+        for name in ("ensure_connection", "commit"):
+            vars(self.connection).pop(name, None)
+
+
 class _Opened(threading.local):
     """The connections that the current thread has opened. Asking Django for them costs as much as a small task."""
 
     def __init__(self) -> None:
         #: None in threads that run no tasks.
         self.sessions: dict[BaseDatabaseWrapper, _Session] | None = None
+        #: Those that all async tasks use, opened or not.
+        self.shared: dict[BaseDatabaseWrapper, _Shared] = {}
 
 
 _opened = _Opened()
@@ -119,6 +198,14 @@ _opened = _Opened()
 def observe() -> None:
     """From now on the connections that the calling thread opens are observed."""
     _opened.sessions = {}
+
+
+def share() -> None:
+    """The connections of the calling thread are those of all async tasks; call it again after `restore`."""
+    for alias in connections:
+        with suppress(ImproperlyConfigured):  # whoever uses it is told
+            if (connection := connections[alias]) not in _opened.shared:
+                _opened.shared[connection] = _Shared(connection)
 
 
 def observed() -> bool:
@@ -191,6 +278,8 @@ def restore(*, failed: bool = False, shared: bool = False, task: str = "a task")
     for connection, session in [*(_opened.sessions or {}).items()]:
         in_transaction = connection.in_atomic_block or not connection.autocommit
         if in_transaction and session.used and not failed:
+            known = _opened.shared.get(connection)
+            task = known.begun_by.kind if known and known.begun_by else task
             logger.warning(
                 "%s has left a transaction open on %r: what it wrote there is rolled back. It should commit, call "
                 "set_autocommit(True), or use transaction.atomic().", task, connection.alias,
@@ -226,6 +315,7 @@ def _drop(connection: BaseDatabaseWrapper) -> None:
     """The next use opens another one. Also a pool must not hand this session to others, so it is closed for good."""
     if _opened.sessions is not None:
         connection.execute_wrappers.remove(_opened.sessions.pop(connection))
+    _opened.shared.pop(connection, None)
     if connection.vendor == "postgresql" and connection.connection is not None:
         with suppress(Exception):
             connection.connection.close()

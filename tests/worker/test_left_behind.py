@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import decimal
 from contextvars import ContextVar
 
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.utils import timezone, translation
 
 from delayedq.core.lifecycle import Returned
+from delayedq.worker import pool as pool_module
 from tests.app import tasks
 from tests.app.models import Mark
 from tests.worker.attempts import attempt_of, playing
@@ -112,4 +115,76 @@ def test_a_transaction_that_a_task_leaves_open_is_told(alias, leave, caplog):
         worker.run(playing(leave, alias), playing(lambda: Mark.objects.create(name="kept")))
     (told,) = (one.message for one in caplog.records)
     assert told.startswith(f"{tasks.play.module_path} has left a transaction open on {alias!r}: ")
+    assert list(Mark.objects.values_list("name", flat=True)) == ["kept"]
+
+
+def write_in_a_transaction(alias):
+    with transaction.atomic(using=alias):
+        Mark.objects.create(name="second")
+
+
+GOING_ON = {
+    "write": lambda _: Mark.objects.create(name="lost"),
+    "commit": lambda alias: connections[alias].commit(),
+    "autocommit": lambda alias: connections[alias].set_autocommit(True),
+}
+
+
+@pytest.mark.parametrize("go_on", GOING_ON.values(), ids=GOING_ON)
+def test_an_async_task_that_turns_autocommit_off_takes_no_write_of_another_and_is_named(alias, go_on, caplog):
+    """All async tasks share one connection."""
+    off, written = asyncio.Event(), asyncio.Event()
+
+    async def turn_it_off():
+        await sync_to_async(leave_autocommit_off)(alias)
+        off.set()
+        await written.wait()
+        await sync_to_async(go_on)(alias)
+
+    async def write():
+        await off.wait()
+        await Mark.objects.acreate(name="first")
+        await sync_to_async(write_in_a_transaction)(alias)
+        written.set()
+
+    with working(1) as worker:
+        culprit, neighbour = worker.run(playing(turn_it_off), playing(write))
+        (last,) = worker.run(attempt_of(tasks.amark, "third"))
+    assert isinstance(culprit.error, transaction.TransactionManagementError)
+    assert (neighbour.outcome, last.outcome) == (Returned(), Returned())
+    (told,) = (one.message for one in caplog.records)
+    assert told.startswith(f"{tasks.aplay.module_path} has turned autocommit off on {alias!r}, ")
+    assert set(Mark.objects.values_list("name", flat=True)) == {"first", "second", "third"}
+
+
+def test_an_async_task_may_turn_autocommit_off_within_one_function(alias, caplog):
+    def by_hand():
+        connections[alias].set_autocommit(False)
+        Mark.objects.create(name="undone")
+        connections[alias].rollback()
+        Mark.objects.create(name="kept")
+        connections[alias].commit()
+        connections[alias].set_autocommit(True)
+
+    async def body():
+        await sync_to_async(by_hand)()
+
+    with working(1) as worker:
+        ended = worker.run(*(playing(body) for _ in range(3)), attempt_of(tasks.amark, "last"))
+    assert [one.outcome for one in ended] == [Returned()] * 4
+    assert sorted(Mark.objects.values_list("name", flat=True)) == ["kept"] * 3 + ["last"]
+    assert caplog.records == []
+
+
+def test_an_async_task_that_leaves_a_transaction_open_is_named(alias, caplog, monkeypatch):
+    monkeypatch.setattr(pool_module, "CHECK_CONNECTIONS", 0.0)
+
+    async def body():
+        await sync_to_async(leave_a_transaction_open)(alias)
+
+    with working(1) as worker:
+        worker.run(playing(body))
+        worker.run(attempt_of(tasks.amark, "kept"))
+    (told,) = (one.message for one in caplog.records)
+    assert told.startswith(f"{tasks.aplay.module_path} has left a transaction open on {alias!r}: ")
     assert list(Mark.objects.values_list("name", flat=True)) == ["kept"]

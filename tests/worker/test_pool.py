@@ -21,6 +21,8 @@ from tests.app import tasks
 from tests.worker.attempts import PATIENCE, attempt_of, playing
 from tests.worker.pools import busy, values, working
 
+APLAY = tasks.aplay.module_path
+
 # Threads
 
 
@@ -199,6 +201,26 @@ def test_an_async_task_that_raises_does_not_stop_the_event_loop():
         first, second, third = worker.run(playing(leave), playing(cancel), attempt_of(tasks.aecho, 7))
     assert (first.outcome, second.outcome) == (Raised(), Raised())
     assert type(third.outcome) is Returned
+
+
+def test_an_async_task_that_stops_the_event_loop_ends_no_other_and_is_named_once(caplog):
+    gate = asyncio.Event()
+
+    async def wait():
+        await gate.wait()
+
+    async def stop():
+        for _ in range(3):
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0.01)
+        gate.set()
+
+    with working(1) as worker:
+        ended = worker.run(playing(wait), playing(stop))
+    assert [one.outcome for one in ended] == [Returned()] * 2
+    (told,) = caplog.records
+    assert told.levelname == "WARNING"
+    assert told.message.endswith(f"loop.stop() on the event loop of all async tasks, which goes on. Running: {APLAY}.")
 
 
 def test_a_pool_that_ran_nothing_stops():

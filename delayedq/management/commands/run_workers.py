@@ -13,7 +13,7 @@ from django.db import connections
 from delayedq.conf import get_settings
 from delayedq.core.scaling import Scaling
 from delayedq.management.arguments import named, positive, processes, queue_names, scale_on, seconds, worker_name
-from delayedq.management.backends import backends, by_database, check_tables, tell_of_connections
+from delayedq.management.backends import backends, by_database, check_tables, side_by_side, tell_of_connections
 from delayedq.management.configured import ConfiguredCommand
 from delayedq.management.development import add_reload, run_reloading
 from delayedq.management.monitoring import add_monitoring, monitored
@@ -91,14 +91,17 @@ class Command(ConfiguredCommand):
         served = backends(options["backend"])
         by_alias = by_database(served)
         use_worker_connections()
-        for alias in by_alias:
-            _check_database(store_for(alias))
+        stores = [store_for(alias) for alias in by_alias]
+        for store in stores:
+            _check_place(store)
+        answered = side_by_side(stores, check_tables)
         chosen = _options(options)
         check_queues([*(chosen.queues or ()), *chosen.excluded], served, self.stderr)
         chosen = _without_excluded(chosen)
         scaling = _scaling(options)
-        for alias in by_alias:
-            tell_of_connections(store_for(alias), options["processes"][1], chosen.threads, self.stderr)
+        for store, has_answered in zip(stores, answered, strict=True):
+            if has_answered:  # another question would take as long
+                tell_of_connections(store, options["processes"][1], chosen.threads, self.stderr)
         for alias, ours in by_alias.items():
             where = f" of {', '.join(one.alias for one in ours)} in {alias!r}" if len(by_alias) > 1 else ""
             said = f"{_processes(options)} process(es) of {chosen.threads} thread(s) serve {_queues(chosen)}{where}."
@@ -175,14 +178,13 @@ def _queues(options: Options) -> str:
     return f"all queues but {', '.join(options.excluded)}" if options.excluded else "all queues"
 
 
-def _check_database(store: Store) -> None:
-    """Raises CommandError where worker processes could not see the messages of this one, or find no tables."""
+def _check_place(store: Store) -> None:
+    """Raises CommandError where worker processes could not see the messages of this one."""
     connection = connections[store.alias]
     if connection.in_atomic_block:
         problem = "run_workers was called inside a transaction, which worker processes don't see and would close."
     elif connection.vendor == "sqlite" and connection.is_in_memory_db():  # type: ignore[attr-defined]  # of SQLite's
         problem = f"The database {store.alias!r} is in memory, where worker processes don't see it."
     else:
-        check_tables(store)
         return
     raise CommandError(f"{problem} In tests use delayedq.testing.run_due().")
