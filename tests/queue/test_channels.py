@@ -18,7 +18,7 @@ from delayedq.operations.explain import explain
 from delayedq.queue import BatchedMessage, Topic
 from delayedq.store import store_for
 from delayedq.store.protocol import OfferOutcome
-from tests.store.channels import left_behind
+from tests.limits.channels import left_behind
 from tests.store.given import together
 
 CREATED, UPDATED, IGNORED, DROPPED = OfferOutcome

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import LimitState, Message
 from delayedq.store.protocol import ClaimRequest
-from tests.store.channels import claims, in_channel, one_by_one
+from tests.limits.channels import claims, in_channel, one_by_one
 from tests.store.given import LANE, LEASE, NOW, claim, fail, message, retry, succeed
 
 #: Statements that store one message; that store a batch of 10,000; that end 100 messages and claim as many. Those of

@@ -16,7 +16,7 @@ from delayedq.tasks import registered
 from delayedq.worker.loop import Loop
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
-from tests.store.channels import left_behind
+from tests.limits.channels import left_behind
 from tests.worker.conftest import eventually
 
 

@@ -18,7 +18,7 @@ from delayedq.models import ChannelMessage, ChannelNotice, ChannelSize, Finished
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Revival, Seen
 from delayedq.store.protocol import GiveBack, OfferOutcome, OnConflict
-from tests.store.channels import claims, finish, in_channel
+from tests.limits.channels import claims, finish, in_channel
 from tests.store.given import NOW, at, together, undone
 
 CREATED, UPDATED, IGNORED, DROPPED = OfferOutcome

@@ -9,7 +9,7 @@ from delayedq.limits.places import unblock
 from delayedq.limits.requests import Rules
 from delayedq.limits.rules import Limit, Order
 from delayedq.models import ChannelMessage, Message
-from tests.store.channels import channels_of, claims, in_channel, offer, one_by_one, shared
+from tests.limits.channels import channels_of, claims, in_channel, offer, one_by_one, shared
 from tests.store.given import at, elsewhere, retry
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)

@@ -11,7 +11,7 @@ from delayedq.limits.rules import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Seen
-from tests.store.channels import claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.channels import claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, at, elsewhere
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)

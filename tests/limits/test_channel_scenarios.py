@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from delayedq.limits.rules import channel_of
 from delayedq.models import Channel, ChannelMessage, Message
 from delayedq.store.protocol import ClaimRequest
-from tests.store.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
+from tests.limits.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import LANE, NOW, at, elsewhere, message, put_back, retry, settle, succeed, together
 
 MORE_THAN_ONE_WRITER = pytest.mark.parametrize("alias", ["postgresql", "mariadb"], indirect=True)

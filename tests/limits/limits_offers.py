@@ -7,9 +7,9 @@ from dataclasses import replace
 from delayedq.exceptions import QueueFull
 from delayedq.limits.rules import OnFull, Size
 from delayedq.models import Message
-from tests.store.channels import in_channel
+from tests.limits.channels import in_channel
+from tests.limits.limits_model import Known
 from tests.store.given import at
-from tests.store.limits_model import Known
 
 #: So that a long run does not slow down, no more are offered when so many messages live.
 MOST = 60

@@ -13,7 +13,7 @@ from delayedq.limits.channels import Channels
 from delayedq.limits.requests import MOST_VISITED, ChannelQuery, Events, Rules
 from delayedq.limits.rules import Limit, channel_of
 from delayedq.models import Channel, LimitState
-from tests.store.channels import asked, claims, finish, offer, one_by_one, shared
+from tests.limits.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at
 
 WEIGHTED = Rules(channel=Limit(weight={"heavy": 2}))

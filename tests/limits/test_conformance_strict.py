@@ -12,7 +12,7 @@ from delayedq.limits.rules import Limit
 from delayedq.models import Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Seen
-from tests.store.channels import asked, claims, finish, in_channel, offer
+from tests.limits.channels import asked, claims, finish, in_channel, offer
 from tests.store.given import KIND, LEASE, NOW, at, fail, keys, put_back, retry, settle
 
 STRICT = Rules(channel=Limit(order="strict"))

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delayedq.cron.expressions import Cron, Every, latest, ticks
-from tests.core.oracle import expressions
+from tests.cron.oracle import expressions
 
 QUICK = settings(max_examples=200, deadline=None)
 SECOND, DAY = timedelta(seconds=1), timedelta(days=1)

@@ -16,7 +16,7 @@ from delayedq.limits.requests import ForeignRules, Rules
 from delayedq.limits.rules import Limit, Rate, channel_of
 from delayedq.models import LimitState
 from delayedq.operations.pauses import pause
-from tests.store.channels import asked, at_a_rate, claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.channels import asked, at_a_rate, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import LEASE, NOW, at, together
 
 SECOND = timedelta(seconds=1)

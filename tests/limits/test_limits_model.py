@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from delayedq.limits import setting
+from tests.limits.limits_model import LIMITS
+from tests.limits.limits_run import OPERATIONS, STEP, Run
 from tests.store.given import NOW, at
-from tests.store.limits_model import LIMITS
-from tests.store.limits_run import OPERATIONS, STEP, Run
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from delayedq.limits.rules import channel_id, group_id
 from delayedq.models import Channel, ChannelGroup, ChannelMessage
 from delayedq.sql.priority import LIMITED
-from tests.store.channels import claims, offer, one_by_one
+from tests.limits.channels import claims, offer, one_by_one
 from tests.store.given import KIND, at
 
 BLOCKED = WAITING = 10_000

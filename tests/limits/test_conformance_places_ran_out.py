@@ -9,9 +9,9 @@ from delayedq.limits.rules import Limit
 from delayedq.models import ChannelMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Rewrite, Seen
-from tests.store.channels import channels_of, claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.channels import channels_of, claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.test_conformance_places_held import VERBS, running, stop
 from tests.store.given import LEASE, at, retry
-from tests.store.test_conformance_places_held import VERBS, running, stop
 
 
 @pytest.fixture(params=VERBS, ids=lambda verb: verb.__name__)

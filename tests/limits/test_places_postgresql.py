@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.db import connections, transaction
 
-from tests.store.channels import channels_of, claims, finish, in_channel, offer, one_by_one
+from tests.limits.channels import channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import at, together
 
 pytestmark = pytest.mark.parametrize("alias", ["postgresql"], indirect=True)

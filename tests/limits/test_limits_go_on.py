@@ -10,9 +10,9 @@ from django.db import transaction
 
 from delayedq import limits
 from delayedq.limits.rules import Limit, Rate
-from tests.store.channels import asked, claims, offer, one_by_one, shared
+from tests.limits.channels import asked, claims, offer, one_by_one, shared
+from tests.limits.test_conformance_limits import known, names
 from tests.store.given import LEASE, NOW, at, together
-from tests.store.test_conformance_limits import known, names
 
 __all__ = ["known"]
 

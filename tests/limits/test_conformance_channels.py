@@ -11,7 +11,7 @@ from delayedq.limits.channels import MOST_NOTICES, Channels
 from delayedq.limits.rules import channel_of
 from delayedq.models import Channel, ChannelMessage, FinishedMessage, Message
 from delayedq.store.protocol import Discard, Lane
-from tests.store.channels import (
+from tests.limits.channels import (
     asked,
     at_a_rate,
     channels_of,

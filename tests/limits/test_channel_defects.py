@@ -20,7 +20,7 @@ from delayedq.limits.rules import OnFull, Rate, Size, channel_of
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival, Seen
-from tests.store.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
+from tests.limits.channels import asked, at_a_rate, channels_of, claims, finish, in_channel, offer, one_by_one
 from tests.store.given import LEASE, NOTHING_AMISS, NOW, at, message, retry, settle, succeed
 
 SECOND = LEASE / 60

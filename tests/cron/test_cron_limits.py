@@ -9,7 +9,7 @@ import pytest
 
 from delayedq.cron.expressions import Cron, Every, Within, latest, ticks, transition_after
 from delayedq.exceptions import InvalidSchedule
-from tests.core.test_cron import DAY, HOUR, MINUTE, NEW_YORK, SECOND, at
+from tests.cron.test_expressions import DAY, HOUR, MINUTE, NEW_YORK, SECOND, at
 
 # Many ticks, and the latest
 

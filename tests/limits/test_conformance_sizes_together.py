@@ -14,7 +14,7 @@ from delayedq.exceptions import QueueFull
 from delayedq.limits.rules import OnFull, Size, channel_of
 from delayedq.models import ChannelSize, FinishedMessage, Message
 from delayedq.store.protocol import OfferOutcome, OnConflict
-from tests.store.channels import KIND, claims, finish, in_channel
+from tests.limits.channels import KIND, claims, finish, in_channel
 from tests.store.given import NOW, at, together
 
 pytestmark = pytest.mark.slow

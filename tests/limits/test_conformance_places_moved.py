@@ -9,9 +9,9 @@ from delayedq.limits.rules import Limit, Order, channel_of
 from delayedq.models import ChannelMessage, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Move, Seen
-from tests.store.channels import asked, channels_of, claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.channels import asked, channels_of, claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.test_conformance_places_held import running
 from tests.store.given import KIND, LEASE, at, retry
-from tests.store.test_conformance_places_held import running
 
 
 def test_what_is_replaced_into_another_channel_has_its_place_where_it_started(store):

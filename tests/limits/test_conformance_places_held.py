@@ -13,7 +13,7 @@ from delayedq.models import ChannelMessage, ChannelNotice, Message
 from delayedq.store import operator_store
 from delayedq.store.operator import Revival, Seen
 from delayedq.store.protocol import GiveBack
-from tests.store.channels import asked, claims, finish, left_behind, offer, one_by_one, shared
+from tests.limits.channels import asked, claims, finish, left_behind, offer, one_by_one, shared
 from tests.store.given import KIND, LEASE, NOW, at
 
 QUEUE = "mail"

@@ -11,7 +11,7 @@ from delayedq.limits.channels import Channels
 from delayedq.limits.requests import ChannelRequest
 from delayedq.models import ChannelMessage, FinishedMessage, Message
 from delayedq.store.claims import new_token
-from tests.store.channels import channels_of, claims, offer, one_by_one
+from tests.limits.channels import channels_of, claims, offer, one_by_one
 from tests.store.given import LEASE, at, elsewhere, succeed
 
 

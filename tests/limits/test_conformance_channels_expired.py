@@ -6,7 +6,7 @@ import pytest
 
 from delayedq.limits.rules import Limit
 from delayedq.models import Message
-from tests.store.channels import asked, claims, finish, in_channel, offer, one_by_one, shared
+from tests.limits.channels import asked, claims, finish, in_channel, offer, one_by_one, shared
 from tests.store.given import LEASE, at
 
 RULES = [one_by_one(), shared(Limit(concurrency=1)), shared(Limit(concurrency=1), channel=Limit(concurrency=1))]

@@ -8,7 +8,7 @@ from operator import lt
 import pytest
 
 from delayedq.cron.expressions import Cron, ticks
-from tests.core.oracle import Year, expressions
+from tests.cron.oracle import Year, expressions
 
 pytestmark = pytest.mark.slow
 

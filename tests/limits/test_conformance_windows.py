@@ -11,7 +11,7 @@ from delayedq import limits
 from delayedq.limits import setting
 from delayedq.limits.requests import Rules
 from delayedq.limits.rules import Limit, Rate, channel_of
-from tests.store.channels import asked, claims, offer, shared
+from tests.limits.channels import asked, claims, offer, shared
 from tests.store.given import NOW, at, retry, settle
 
 MINUTE = timedelta(minutes=1)

@@ -19,10 +19,10 @@ from delayedq.limits.rules import Rate
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, ChannelSize, LimitState, Message
 from delayedq.store import operator_store, store_for
 from delayedq.store.operator import Move, Seen
+from tests.limits.limits_model import KINDS, QUEUES, Model
+from tests.limits.limits_offers import Offers
 from tests.router import ChosenDatabase
 from tests.store.given import LEASE, at, fail, put_back, retry, succeed
-from tests.store.limits_model import KINDS, QUEUES, Model
-from tests.store.limits_offers import Offers
 
 CHANNELS = ["a", "b", "c"]
 SECONDS = LEASE.total_seconds()

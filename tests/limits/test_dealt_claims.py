@@ -14,7 +14,7 @@ from delayedq.limits import postgresql as channels_sql
 from delayedq.limits.requests import Rules
 from delayedq.limits.rules import Limit
 from delayedq.models import Channel, ChannelGroup, ChannelMessage, ChannelNotice, FinishedMessage, Message
-from tests.store.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one
+from tests.limits.channels import asked, claims, finish, in_channel, left_behind, offer, one_by_one
 from tests.store.given import KIND, NOW, at, elsewhere, retry, settle, succeed, together
 from tests.worker.conftest import eventually
 

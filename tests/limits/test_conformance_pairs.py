@@ -10,7 +10,7 @@ from delayedq.limits.channels import Channels
 from delayedq.limits.claims import IN_PAIRS
 from delayedq.limits.requests import ChannelQuery, Rules, ServedGroup
 from delayedq.limits.rules import Limit, channel_of
-from tests.store.channels import UNLIMITED, asked, claims, finish, offer, one_by_one
+from tests.limits.channels import UNLIMITED, asked, claims, finish, offer, one_by_one
 from tests.store.given import at
 
 SHORT, LONG = 0.001, 0.01
