@@ -10,8 +10,8 @@ from django.test.utils import CaptureQueriesContext
 from delayedq import Flow
 from delayedq.compat import InvalidTask, default_task_backend
 from delayedq.models import ExpiringResult, FinishedMessage, Message
+from delayedq.results.expiring import expire_results
 from delayedq.store import retention
-from delayedq.store.sweeps import expire_results
 from delayedq.tasks import registered, task
 from delayedq.testing import clock, run_due, run_until
 from tests.app import lifecycle, tasks

@@ -9,7 +9,7 @@ import pytest
 from django.db import transaction
 
 from delayedq.models import FinishedMessage
-from delayedq.store.protocol import Settled
+from delayedq.store.protocol import ClaimRequest, Settled
 from tests.store.given import (
     LANE,
     LEASE,
@@ -87,7 +87,7 @@ def test_a_tick_goes_on_beside_what_an_open_transaction_replaces(store, alias, r
     with transaction.atomic(using=alias):
         store.at(NOW).offer(message("a", "2"))
         settle_and_claim = elsewhere(
-            store.at(NOW).settle_and_claim, [succeed(a), succeed(b)], [LANE], 9, LEASE, "first"
+            store.at(NOW).settle_and_claim, [succeed(a), succeed(b)], ClaimRequest([LANE], 9, LEASE, "first")
         )
     assert settle_and_claim.settled == Settled(busy=frozenset({a.id}))
     assert keys(settle_and_claim.claimed) == ["c"]

@@ -12,7 +12,7 @@ from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
 from delayedq.models import FinishedMessage, Message
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, claim_one, message, settle, succeed, undone
 
 pytestmark = pytest.mark.parametrize("alias", ["mariadb"], indirect=True)
@@ -62,7 +62,7 @@ def verbs(store):
         "offer": partial(store.at(NOW).offer, again[0]),
         "offer many": partial(store.at(NOW).offer_many, again),
         "finish": partial(settle, store, *outcomes),
-        "settle_and_claim": partial(store.at(NOW).settle_and_claim, outcomes, [LANE], 5, LEASE, "w"),
+        "settle_and_claim": partial(store.at(NOW).settle_and_claim, outcomes, ClaimRequest([LANE], 5, LEASE, "w")),
         "renew": partial(store.at(NOW).renew, held, LEASE),
         "release": partial(store.release, held),
         "unschedule": partial(store.at(NOW).unschedule, KIND, "key--3"),

@@ -114,7 +114,7 @@ def verbs(store, batch=5):
         "scan": (partial(store.at(NOW).scan, None), {DUE}),
         "finish": (partial(settle, store, *outcomes), {PRIMARY}),
         "settle_and_claim": (
-            partial(store.at(NOW).settle_and_claim, outcomes, [LANE], batch, LEASE, "w"),
+            partial(store.at(NOW).settle_and_claim, outcomes, ClaimRequest([LANE], batch, LEASE, "w")),
             {DUE, PRIMARY},
         ),
         "renew": (partial(store.at(NOW).renew, held, LEASE), {PRIMARY}),

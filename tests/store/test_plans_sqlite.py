@@ -11,7 +11,7 @@ import pytest
 from django.db import transaction
 from django.test.utils import CaptureQueriesContext
 
-from delayedq.store.protocol import Lane
+from delayedq.store.protocol import ClaimRequest, Lane
 from tests.store.given import KIND, LANE, LEASE, NOW, at, claim, message, settle, succeed, undone
 
 pytestmark = pytest.mark.parametrize("alias", ["sqlite"], indirect=True)
@@ -64,7 +64,7 @@ def verbs(store):
         "claim": partial(claim, store, 5),
         "scan": partial(store.at(NOW).scan, None),
         "finish": partial(settle, store, *outcomes),
-        "settle_and_claim": partial(store.at(NOW).settle_and_claim, outcomes, [LANE], 5, LEASE, "w"),
+        "settle_and_claim": partial(store.at(NOW).settle_and_claim, outcomes, ClaimRequest([LANE], 5, LEASE, "w")),
         "renew": partial(store.at(NOW).renew, held, LEASE),
         "release": partial(store.release, held),
         "unschedule": partial(store.at(NOW).unschedule, KIND, "key--3"),

@@ -94,7 +94,7 @@ def test_an_idle_worker_does_not_wait_for_a_writer_on_sqlite(store, alias):
         idle = together(
             partial(store.at(NOW).scan, None),
             partial(claim, store),
-            partial(store.at(NOW).settle_and_claim, [], [LANE], 9, LEASE, "w"),
+            partial(store.at(NOW).settle_and_claim, [], ClaimRequest([LANE], 9, LEASE, "w")),
             partial(store.at(NOW).prune, LEASE, 9),
         )
     assert [head.first_at for head in idle[0]] == [at(5)]

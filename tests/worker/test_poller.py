@@ -231,8 +231,8 @@ class Flaky:
     """A store whose listener works for one scan, then loses its connection."""
 
     def __init__(self, store):
-        self.alias = store.alias
-        self.scan, self.peek, self.coming = store.scan, store.peek, store.coming
+        self.alias, self.database = store.alias, store.database
+        self.scan, self.peek = store.scan, store.peek
         self.readable, self.writable = os.pipe()
         os.write(self.writable, b".")
         self.asked = 0

@@ -57,7 +57,7 @@ def test_what_is_locked_is_renewed_past_its_lease_and_released_when_it_is_free(s
             kept.release_exited(0)
             assert leases.entries() == []
             eventually(lambda: elsewhere(Message.objects.filter(leased_until__lte=Now()).exists))
-            assert elsewhere(store.claim, [LANE], 9, lease, "another") == []
+            assert elsewhere(store.claim, ClaimRequest([LANE], 9, lease, "another")) == []
         eventually(lambda: rows() == {claimed.id: 0})
 
 

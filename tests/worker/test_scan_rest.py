@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from delayedq.limits.channels import Coming
 from delayedq.worker import poller
 from delayedq.worker.outage import Outage
 from delayedq.worker.poller import Lanes, Poller
@@ -29,8 +28,10 @@ class World:
         self.scanned += self.takes
         return []
 
-    def coming(self):
-        return Coming(is_now=False, rests_until=None)
+    @property
+    def database(self):
+        """Nothing waits in channels."""
+        return SimpleNamespace(rows=lambda statement: [(False, False, None)])
 
     @property
     def share(self):
