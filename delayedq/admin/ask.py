@@ -3,7 +3,7 @@
 def pause_view(self, request):
     self.demand(request, "pause_queue")
     ask = Ask(_("Pause"), _("Pause it?"), _("Workers will claim nothing more from it."), back)
-    return self.ask(request, ask, lambda: Answer(_("It is paused."), did=pause(...)))
+    return self.ask(request, ask, lambda: Reply(_("It is paused."), did=pause(...)))
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Ask(NamedTuple):
     seen: str = ""
 
 
-class Answer(NamedTuple):
+class Reply(NamedTuple):
     """What is told. `did` False: nothing was changed, and nothing is logged.
 
     level: that of Django's message, if nothing was changed. logged: what the log says of it, if it is not what is told;
@@ -63,7 +63,7 @@ class AskingAdmin(ReadOnlyAdmin):
         for permission in permissions:
             demand(request, permission)
 
-    def ask(self, request: HttpRequest, ask: Ask, do: Callable[[], Answer]) -> HttpResponse:
+    def ask(self, request: HttpRequest, ask: Ask, do: Callable[[], Reply]) -> HttpResponse:
         """GET: the page that asks. POST: do it, and go back. What is refused with an error of ours is told."""
         if request.method != "POST":
             return self.page(request, "ask.html", ask.title, ask=ask)
@@ -75,7 +75,7 @@ class AskingAdmin(ReadOnlyAdmin):
         self.tell(request, answer)
         return HttpResponseRedirect(answer.back or ask.back)
 
-    def tell(self, request: HttpRequest, answer: Answer) -> None:
+    def tell(self, request: HttpRequest, answer: Reply) -> None:
         """Log it, if anything was done, and tell the user."""
         if not answer.did:
             messages.add_message(request, answer.level, answer.told)

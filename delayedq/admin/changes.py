@@ -83,7 +83,7 @@ class RescheduleForm(ActionForm):
         return gettext("to %(value)s") % {"value": exact(self.cleaned_data["at"])}
 
 
-class Period(ActionForm):
+class PeriodForm(ActionForm):
     amount = forms.FloatField(label=_("Amount"))
     unit = forms.ChoiceField(label=_("Unit"), choices=UNIT_NAMES, initial="minutes")
 
@@ -96,7 +96,7 @@ class Period(ActionForm):
         return cleaned
 
 
-class ShiftForm(Period):
+class ShiftForm(PeriodForm):
     amount = forms.FloatField(label=_("Later by"), initial=0, help_text=_("Less than 0: earlier."))
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
@@ -109,7 +109,7 @@ class ShiftForm(Period):
         }
 
 
-class SpreadForm(Period):
+class SpreadForm(PeriodForm):
     start = Moment(label=pgettext_lazy("first time", "From"), required=False, help_text=_("Empty: now."))
     amount = forms.FloatField(label=pgettext_lazy("period", "Over"), min_value=0, initial=0)
     jitter = forms.IntegerField(

@@ -15,7 +15,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import cut, may, visible
 from delayedq.admin.bulk import SAMPLE, BulkAdmin, BulkChoice, Preview, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
@@ -202,14 +202,14 @@ class ArchivedMessages(AskingAdmin):
         ask = Ask(_("Send it again"), title, said % {"id": id_}, back)
         return self.ask(request, ask, lambda: self._sent(request, ended))
 
-    def _sent(self, request: HttpRequest, ended: FinishedMessage) -> Answer:
+    def _sent(self, request: HttpRequest, ended: FinishedMessage) -> Reply:
         sent = send_again(self.store, ended)
         if sent is None:
-            return Answer(_("A live message has its key: nothing was sent."), did=False, level=messages.WARNING)
+            return Reply(_("A live message has its key: nothing was sent."), did=False, level=messages.WARNING)
         note = _("Sent again: the archived message %(id)s.") % {"id": ended.pk}
         self.log_addition(request, Message(id=sent, kind=ended.kind, key=ended.key), note)
         back = reverse("admin:delayedq_message_change", args=[sent])
-        return Answer(_("It was sent again, as message %(id)s.") % {"id": sent}, logged=None, back=back)
+        return Reply(_("It was sent again, as message %(id)s.") % {"id": sent}, logged=None, back=back)
 
     def _page_url(self, id_: int) -> str:
         return reverse("admin:delayedq_finishedmessage_change", args=[id_])

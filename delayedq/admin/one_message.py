@@ -19,7 +19,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import demand, may, visible
 from delayedq.admin.choices import queue_field
 from delayedq.admin.moments import Moment
@@ -231,11 +231,11 @@ class SendForm(ArgumentForm):
         )
 
 
-def edited(edit: Edit | None, done: str, refused: str) -> Answer:
+def edited(edit: Edit | None, done: str, refused: str) -> Reply:
     """What is told of an edit; None: it was refused."""
     if edit is None:
-        return Answer(refused, did=False, level=messages.ERROR)
-    return Answer(done, logged=edit.description, of=edit)
+        return Reply(refused, did=False, level=messages.ERROR)
+    return Reply(done, logged=edit.description, of=edit)
 
 
 class OneMessagePages(AskingAdmin):
@@ -295,7 +295,7 @@ class OneMessagePages(AskingAdmin):
             "until they look. What it has done so far is not undone, and there is no undo of this."
         )
 
-        def do() -> Answer:
+        def do() -> Reply:
             is_same = request.POST.get("seen") == seen
             edit = stop(self.store, message, request.user.get_username()) if is_same else None
             done = _("Message %s is cancelled, and its task is told to stop.") % message.pk

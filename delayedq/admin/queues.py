@@ -11,7 +11,7 @@ from django.urls import path, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
-from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
 from delayedq.admin.moments import when
 from delayedq.core.bounds import is_storable
@@ -104,9 +104,9 @@ class StatePages(AskingAdmin):
         names = ", ".join(visible(name) for name in sorted(known_queues(self.store)))
         said = _("Workers will claim nothing more from %s. Queues that are made later are not paused.") % names
 
-        def do() -> Answer:
+        def do() -> Reply:
             paused = pause_all(request.user.get_username(), self.store)
-            return Answer(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")))
+            return Reply(_("Paused: %s.") % (visible(", ".join(paused)) or _("nothing more")))
 
         return self.ask(request, Ask(_("Pause"), _("Pause all queues?"), said, _list_url()), do)
 
@@ -116,8 +116,8 @@ class StatePages(AskingAdmin):
         names = ", ".join(visible(name) for name in sorted(self.store.paused()))
         said = _("Workers will claim again from %s, also from those that were paused one by one.") % (names or "-")
 
-        def do() -> Answer:
-            return Answer(_("Resumed: %s.") % (visible(", ".join(resume_all(self.store))) or _("nothing")))
+        def do() -> Reply:
+            return Reply(_("Resumed: %s.") % (visible(", ".join(resume_all(self.store))) or _("nothing")))
 
         return self.ask(request, Ask(_("Resume"), _("Resume all queues?"), said, _list_url()), do)
 
@@ -127,9 +127,9 @@ class StatePages(AskingAdmin):
         kind, name = _named(request, "task")
         said = _("Workers will claim no more messages of %s until it is resumed. Those that run will finish.") % name
 
-        def do() -> Answer:
+        def do() -> Reply:
             did = pause_task(kind, request.user.get_username(), self.store)
-            return Answer((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+            return Reply((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
 
         return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said, _list_url()), do)
 
@@ -139,9 +139,9 @@ class StatePages(AskingAdmin):
         kind, name = _named(request, "task")
         said = _("Workers will claim messages of %s again.") % name
 
-        def do() -> Answer:
+        def do() -> Reply:
             did = resume_task(kind, self.store)
-            return Answer((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
 
         return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
@@ -158,10 +158,10 @@ class StatePages(AskingAdmin):
         title, said = _("%(label)s: worker %(name)s?") % given, f"{SAID[asked]} {_('It is told within 10 s.')}"
         ends = asked in {WorkerCommand.STOP, WorkerCommand.RESTART}
 
-        def do() -> Answer:
+        def do() -> Reply:
             did = ask(self.store, name, WorkerCommand(asked) if asked else None, request.user.get_username())
             told = _("%(label)s: worker %(name)s is told within 10 s.") if did else _("Worker %(name)s has ended.")
-            return Answer(told % given, did)
+            return Reply(told % given, did)
 
         return self.ask(request, Ask(str(given["label"]), title, said, _list_url(), is_destructive=ends), do)
 
@@ -269,10 +269,10 @@ class QueueAdmin(StatePages, ChannelPages):
             "Workers will claim nothing more from %(queue)s until it is resumed. Messages that are running will finish."
         ) % {"queue": name}
 
-        def do() -> Answer:
+        def do() -> Reply:
             if pause(queue, request.user.get_username()) and (row := self._paused(queue)):
-                return Answer(_("Queue %(queue)s is paused.") % {"queue": name}, logged=_("Paused."), of=row)
-            return Answer(_("Queue %(queue)s was already paused.") % {"queue": name}, did=False)
+                return Reply(_("Queue %(queue)s is paused.") % {"queue": name}, logged=_("Paused."), of=row)
+            return Reply(_("Queue %(queue)s was already paused.") % {"queue": name}, did=False)
 
         title = _("Pause %(queue)s?") % {"queue": name}
         return self.ask(request, Ask(_("Pause the queue"), title, said, _list_url(), _("Let it run")), do)
@@ -282,11 +282,11 @@ class QueueAdmin(StatePages, ChannelPages):
         self.demand(request, "pause_queue")
         queue, name = _named(request, "queue")
 
-        def do() -> Answer:
+        def do() -> Reply:
             row = self._paused(queue)
             if row is not None and resume(queue):
-                return Answer(_("Queue %(queue)s is resumed.") % {"queue": name}, logged=_("Resumed."), of=row)
-            return Answer(_("Queue %(queue)s is not paused.") % {"queue": name}, did=False)
+                return Reply(_("Queue %(queue)s is resumed.") % {"queue": name}, logged=_("Resumed."), of=row)
+            return Reply(_("Queue %(queue)s is not paused.") % {"queue": name}, did=False)
 
         title, said = _("Resume %(queue)s?"), _("Workers will claim from %(queue)s again.")
         given = title % {"queue": name}, said % {"queue": name}

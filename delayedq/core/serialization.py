@@ -300,11 +300,11 @@ def _place(index: int, names: Sequence[str]) -> str:
 def _encode_at(where: str, value: object) -> object:
     try:
         return _encode(value, 0)
-    except _Refused as refused:
+    except _RefusedValue as refused:
         raise NotStorable(refused.explain(where)) from None
 
 
-class _Refused(Exception):  # noqa: N818 - converted to NotStorable
+class _RefusedValue(Exception):  # noqa: N818 - converted to NotStorable
     """Each container that it passes adds itself and the index or key, so the steps begin at the refused value."""
 
     def __init__(self, value: object, reason: str = "; pass its plain value, or what identifies it.") -> None:
@@ -315,7 +315,7 @@ class _Refused(Exception):  # noqa: N818 - converted to NotStorable
         seen = set()
         for container, step in reversed(self.steps):
             if id(container) in seen:
-                return f"{where}: {_Refused(container, ', for it contains itself.')}"
+                return f"{where}: {_RefusedValue(container, ', for it contains itself.')}"
             seen.add(id(container))
             where += step
         return f"{where}: {self}"
@@ -332,14 +332,14 @@ def _encode_unlisted(value: object, depth: int) -> object:
     for base, plain in _PLAIN_FORMS.items():
         if issubclass(type(value), base):
             return _encode(_ask(plain, value), depth)
-    raise _Refused(value)
+    raise _RefusedValue(value)
 
 
 def _ask(encode: Callable[[Any], object], value: object) -> object:
     try:
         return encode(value)
     except NotStorable as error:
-        raise _Refused(value, f": {error}.") from None
+        raise _RefusedValue(value, f": {error}.") from None
 
 
 def _tagged(tag: str, value: object) -> dict[str, object]:
@@ -352,7 +352,7 @@ def _tagging(tag: str, form: Callable[[Any], object]) -> Callable[[Any, int], ob
 
 def _deeper(container: object, depth: int) -> int:
     if depth == MAX_DEPTH:
-        raise _Refused(container, f", for it sits inside {MAX_DEPTH} others.")
+        raise _RefusedValue(container, f", for it sits inside {MAX_DEPTH} others.")
     return depth + 1
 
 
@@ -362,7 +362,7 @@ def _encode_elements(values: Iterable[object], depth: int) -> list[object]:
     try:
         for value in values:
             encoded.append(_encode(value, depth))  # noqa: PERF401 - its length is the index that failed
-    except _Refused as refused:
+    except _RefusedValue as refused:
         refused.steps.append((values, f"[{len(encoded)}]"))
         raise
     return encoded
@@ -383,7 +383,7 @@ def _encode_entries(values: Mapping[Any, object], depth: int) -> dict[Any, objec
     for key, value in values.items():
         try:
             encoded[key] = _encode(value, depth)
-        except _Refused as refused:
+        except _RefusedValue as refused:
             refused.steps.append((values, f"[{reprlib.repr(key)}]"))
             raise
     return encoded
@@ -399,7 +399,7 @@ def _keyed(encoded: dict[Any, object], depth: int) -> object:
 def _pairs(encoded: dict[Any, object], depth: int) -> list[list[object]]:
     try:
         return [[_encode(key, depth + 1), value] for key, value in encoded.items()]
-    except _Refused as refused:
+    except _RefusedValue as refused:
         refused.steps.append((encoded, ".keys()"))
         raise
 

@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import pgettext
 
 from delayedq import schedules
-from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
 from delayedq.admin.moments import when
 from delayedq.cron.admin_form import ScheduleForm, is_editable
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from django.utils.safestring import SafeString
 
     from delayedq.cron.definitions import Definition
-    from delayedq.cron.operator import Change, Known
+    from delayedq.cron.operator import Change, KnownSchedule
     from delayedq.cron.reading import LastTick
 
 # What the pages of a schedule show: rows, facts, ticks to come, ticks around clock changes, and past ticks.
@@ -85,7 +85,7 @@ def url_of(view: str, name: str) -> str:
     return f"{reverse(f'admin:delayedq_cronschedule_{view}')}?{urlencode({'name': name})}"
 
 
-def row_of(known: Known, now: datetime) -> ScheduleRow:
+def row_of(known: KnownSchedule, now: datetime) -> ScheduleRow:
     definition = known.definition
     return ScheduleRow(
         name=visible(known.name),
@@ -98,7 +98,7 @@ def row_of(known: Known, now: datetime) -> ScheduleRow:
     )
 
 
-def facts_of(known: Known) -> Iterator[tuple[str, str]]:
+def facts_of(known: KnownSchedule) -> Iterator[tuple[str, str]]:
     if known.problem:
         yield _("Problem"), visible(known.problem)
     definition = known.definition
@@ -210,7 +210,7 @@ class ScheduleAdmin(AskingAdmin):
             messages.error(request, visible(str(error)))
             return {}
 
-    def _named(self, request: HttpRequest) -> Known:
+    def _named(self, request: HttpRequest) -> KnownSchedule:
         """The schedule that the address names. Raises Http404."""
         name = request.GET.get("name", "")
         known = None
@@ -220,7 +220,7 @@ class ScheduleAdmin(AskingAdmin):
             raise Http404(_("There is no schedule %(name)s.") % {"name": visible(name)})
         return known
 
-    def _defined(self, request: HttpRequest) -> Known:
+    def _defined(self, request: HttpRequest) -> KnownSchedule:
         """The same, if it has a definition. Raises Http404."""
         known = self._named(request)
         if known.definition is None:
@@ -242,7 +242,7 @@ class ScheduleAdmin(AskingAdmin):
         }
         return self.page(request, "schedule.html", visible(known.name), context)
 
-    def _actions(self, request: HttpRequest, known: Known) -> Iterator[tuple[str, str]]:
+    def _actions(self, request: HttpRequest, known: KnownSchedule) -> Iterator[tuple[str, str]]:
         if known.definition is not None and may(request, "run_schedule"):
             yield _("Run now"), url_of("run", known.name)
         if known.definition is not None and may(request, "disable_schedule"):
@@ -315,12 +315,12 @@ class ScheduleAdmin(AskingAdmin):
         given = {"name": visible(name)}
         said = _("Its ticks that have not begun will be taken back. The edit in the log can be undone.")
 
-        def do() -> Answer:
+        def do() -> Reply:
             with transaction.atomic(using=self.store.alias), transaction.atomic(using=router.db_for_write(LogEntry)):
                 self._log(request, name, _("Deleted."))
                 recorded(name, "Delete", lambda: schedules.delete(name), request.user.get_username())
             back = reverse("admin:delayedq_cronschedule_changelist")
-            return Answer(_("Schedule %(name)s is deleted.") % given, logged=None, back=back)
+            return Reply(_("Schedule %(name)s is deleted.") % given, logged=None, back=back)
 
         ask = self._asked(name, _("Delete the schedule"), _("Delete %(name)s?") % given, said, _("Keep it"))
         return self.ask(request, ask._replace(is_destructive=True), do)
@@ -331,10 +331,10 @@ class ScheduleAdmin(AskingAdmin):
         given = {"name": visible(name)}
         title, said = _("Run %(name)s now?") % given, _("Its task will be offered once, due now.")
 
-        def do() -> Answer:
+        def do() -> Reply:
             sent = {**given, "id": schedules.run_now(name).id}
             told = _("Schedule %(name)s is due now, as message %(id)s.") % sent
-            return Answer(told, logged=_("Run by hand, as message %(id)s.") % sent, of=self._row(name))
+            return Reply(told, logged=_("Run by hand, as message %(id)s.") % sent, of=self._row(name))
 
         return self.ask(request, self._asked(name, _("Run it now"), title, said, _("Don't run it")), do)
 
@@ -345,9 +345,9 @@ class ScheduleAdmin(AskingAdmin):
         title = _("Disable %(name)s?") % given
         said = _("Its future ticks will be taken back, and no more will be placed until it is enabled again.")
 
-        def do() -> Answer:
+        def do() -> Reply:
             recorded(name, "Disable", lambda: schedules.disable(name), request.user.get_username())
-            return Answer(_("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name))
+            return Reply(_("Schedule %(name)s is disabled.") % given, logged=_("Disabled."), of=self._row(name))
 
         return self.ask(request, self._asked(name, _("Disable the schedule"), title, said, _("Leave it enabled")), do)
 
@@ -357,9 +357,9 @@ class ScheduleAdmin(AskingAdmin):
         given = {"name": visible(name)}
         title, said = _("Enable %(name)s?") % given, _("Its ticks will be placed again, from now on.")
 
-        def do() -> Answer:
+        def do() -> Reply:
             recorded(name, "Enable", lambda: schedules.enable(name), request.user.get_username())
-            return Answer(_("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name))
+            return Reply(_("Schedule %(name)s is enabled.") % given, logged=_("Enabled."), of=self._row(name))
 
         return self.ask(request, self._asked(name, _("Enable the schedule"), title, said, _("Leave it disabled")), do)
 

@@ -141,7 +141,7 @@ ALL = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class KnownSchedule:
     """A schedule with its state. `definition` None: it is not defined any more, or can't be read (`problem`)."""
 
     name: str
@@ -166,7 +166,7 @@ class Known:
 
 
 class SchedulePage(NamedTuple):
-    schedules: list[Known]
+    schedules: list[KnownSchedule]
     total: int
 
 
@@ -189,7 +189,7 @@ def page_of_schedules(
     return SchedulePage(_known(store, wanted, definitions, now), len(names) + others.count())
 
 
-def all_schedules(store: Store, definitions: Mapping[str, Definition], now: datetime) -> Iterator[Known]:
+def all_schedules(store: Store, definitions: Mapping[str, Definition], now: datetime) -> Iterator[KnownSchedule]:
     """The same, one after the other."""
     first = 0
     while page := page_of_schedules(store, definitions, now, first).schedules:
@@ -197,7 +197,9 @@ def all_schedules(store: Store, definitions: Mapping[str, Definition], now: date
         first += len(page)
 
 
-def named_schedule(store: Store, definitions: Mapping[str, Definition], name: str, now: datetime) -> Known | None:
+def named_schedule(
+    store: Store, definitions: Mapping[str, Definition], name: str, now: datetime
+) -> KnownSchedule | None:
     """The schedule of this name; None if there is none."""
     row = CronSchedule.objects.using(store.alias).filter(owner=SETTINGS, name=name).first()
     if row is None and name not in definitions:
@@ -208,19 +210,21 @@ def named_schedule(store: Store, definitions: Mapping[str, Definition], name: st
 
 def _known(
     store: Store, rows: Sequence[CronSchedule], definitions: Mapping[str, Definition], now: datetime
-) -> list[Known]:
+) -> list[KnownSchedule]:
     last = latest_ticks(store, [row.pk for row in rows if row.pk is not None], now)
     return [_one(row, definitions, last.get(row.pk), now) for row in rows]
 
 
-def _one(row: CronSchedule, definitions: Mapping[str, Definition], last: LastTick | None, now: datetime) -> Known:
+def _one(
+    row: CronSchedule, definitions: Mapping[str, Definition], last: LastTick | None, now: datetime
+) -> KnownSchedule:
     definition, problem = definitions.get(row.name), ""
     if row.definition is not None:
         try:
             definition = read_stored(row.name, loads(row.definition))
         except DelayedQError as error:
             definition, problem = None, str(error)
-    return Known(
+    return KnownSchedule(
         name=row.name,
         definition=definition,
         disabled_at=row.disabled_at,

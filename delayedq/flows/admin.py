@@ -11,7 +11,7 @@ from django.http import Http404
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
 
-from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
 from delayedq.flows.operator import explain_step, latest_flows, steps_of
 from delayedq.flows.result import cancel_flow, retry_flow
@@ -119,13 +119,13 @@ class FlowAdmin(AskingAdmin):
         ask = Ask(label, visible(flow.name), said, back, keep, is_destructive=verb == "cancel")
         return self.ask(request, ask, partial(self._act, flow, verb))
 
-    def _act(self, flow: Flow, verb: str) -> Answer:
+    def _act(self, flow: Flow, verb: str) -> Reply:
         if verb == "retry":
             again = grouped(retry_flow(self.store, flow.pk))
-            return Answer(_("Messages that run again: %(number)s.") % {"number": again}, of=flow)
+            return Reply(_("Messages that run again: %(number)s.") % {"number": again}, of=flow)
         if cancel_flow(self.store, flow.pk):
-            return Answer(_("The flow is cancelled."), of=flow)
-        return Answer(_("The flow had ended, or was cancelled before."), did=False, level=messages.WARNING)
+            return Reply(_("The flow is cancelled."), of=flow)
+        return Reply(_("The flow had ended, or was cancelled before."), did=False, level=messages.WARNING)
 
     def _known(self, id_: int) -> Flow:
         flow = Flow.objects.using(self.store.alias).filter(pk=id_).first()

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from delayedq.store.base import Store
-    from delayedq.store.feature import Revived
+    from delayedq.store.feature import RevivedMessage
     from delayedq.store.protocol import Settled, Transition
 
 
-class Flows(Feature):
+class FlowsFeature(Feature):
     """Messages whose metadata name a flow and a step of it."""
 
     marks: ClassVar[Q | None] = Q(metadata__contains=f'"{FLOW}"')
@@ -44,7 +44,7 @@ class Flows(Feature):
             return Fused(SETTLE_MEMBERS_AND_CLAIM, of_steps(steps))
         return None
 
-    def revived(self, store: Store, ids: Collection[int], marked: Sequence[Revived]) -> None:
+    def revived(self, store: Store, ids: Collection[int], marked: Sequence[RevivedMessage]) -> None:
         del ids
         if members := [one.id for one in marked if step_of(one.metadata) is not None]:
             live_again(store, members)
@@ -77,5 +77,5 @@ def _forget_flows(store: Store, after: Any) -> Swept:
     return Swept(0, None) if retention is None else forget_flows(store, retention, after)
 
 
-register(Flows())
+register(FlowsFeature())
 register_sweep(_forget_flows)

@@ -283,7 +283,7 @@ def _judge_once(store: Store, steps: Collection[int], flows: Collection[int]) ->
 # Flows that ended long ago are deleted with what is stored of them, in parts: whoever does it may pause after each.
 
 
-class _Part(NamedTuple):
+class _SweptPart(NamedTuple):
     """What was done between two pauses: flows that were looked at to the end, and forgotten; members of one."""
 
     flows: int = 0
@@ -293,7 +293,7 @@ class _Part(NamedTuple):
 
 
 def forget_flows(
-    store: Store, older_than: timedelta, going: Iterator[_Part] | None = None, limit: int = FLOWS
+    store: Store, older_than: timedelta, going: Iterator[_SweptPart] | None = None, limit: int = FLOWS
 ) -> Swept:
     """Of the next flows that ended longer ago, delete those that nothing needs, with their steps.
 
@@ -301,15 +301,15 @@ def forget_flows(
     letter, or lives again. One look ends after `limit` flows or READ members, and the next one (`going`) goes on there.
     """
     going = _parts(store, older_than) if going is None else going
-    looked = _Part()
+    looked = _SweptPart()
     for part in going:
-        looked = _Part(*map(sum, zip(looked, part, strict=True)))
+        looked = _SweptPart(*map(sum, zip(looked, part, strict=True)))
         if looked.flows >= limit or looked.read + looked.deleted >= READ:
             return Swept(looked.forgotten or int(looked.deleted > 0), going)
     return Swept(looked.forgotten, None)
 
 
-def _parts(store: Store, older_than: timedelta) -> Iterator[_Part]:
+def _parts(store: Store, older_than: timedelta) -> Iterator[_SweptPart]:
     rows = Flow.objects.using(store.alias).filter(ended_at__lt=store.now() - older_than).order_by("ended_at", "id")
     page = list(rows.values_list("ended_at", "id")[:FLOWS])
     while page:
@@ -320,7 +320,7 @@ def _parts(store: Store, older_than: timedelta) -> Iterator[_Part]:
         page = list(following.values_list("ended_at", "id")[:FLOWS])
 
 
-def _forget(store: Store, id_: int, ended_at: datetime | None) -> Iterator[_Part]:
+def _forget(store: Store, id_: int, ended_at: datetime | None) -> Iterator[_SweptPart]:
     """Its steps go first, without which it is not retried any more; then its members, CHUNK at a time.
 
     What is left of it then is found again by its row. Nothing waits for one who retries it in a long transaction.
@@ -335,17 +335,17 @@ def _forget(store: Store, id_: int, ended_at: datetime | None) -> Iterator[_Part
         last = next(pages, ())
         for page in pages:
             if _needs(store, last):
-                yield _Part(flows=1)
+                yield _SweptPart(flows=1)
                 return
-            yield _Part(read=READ)
+            yield _SweptPart(read=READ)
             last = page
     if not store.database.retried(partial(_delete_steps, store, flow, last)):
-        yield _Part(flows=1)
+        yield _SweptPart(flows=1)
         return
     while ids := list(of_flow.values_list("message_id", flat=True)[:CHUNK]):
         of_flow.filter(message_id__in=ids).delete()
-        yield _Part(deleted=len(ids))
-    yield _Part(flows=1, forgotten=flow.delete()[0])
+        yield _SweptPart(deleted=len(ids))
+    yield _SweptPart(flows=1, forgotten=flow.delete()[0])
 
 
 def _not_succeeded(store: Store, flow: int) -> Iterator[list[int]]:

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from delayedq import limits
-from delayedq.admin.ask import Answer, Ask, AskingAdmin
+from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
@@ -144,9 +144,9 @@ class ChannelPages(AskingAdmin):
         scope, channel, name = self._named(request, "pause_queue")
         said = _("No more messages of %(name)s will start until it is resumed. Those that run will finish.")
 
-        def do() -> Answer:
+        def do() -> Reply:
             did = limits.pause(scope, channel=channel, by=request.user.get_username(), store=self.store)
-            return Answer((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
+            return Reply((_("%s is paused.") if did else _("%s was already paused.")) % name, did)
 
         return self.ask(request, Ask(_("Pause"), _("Pause %s?") % name, said % {"name": name}, _list_url()), do)
 
@@ -155,9 +155,9 @@ class ChannelPages(AskingAdmin):
         scope, channel, name = self._named(request, "pause_queue")
         said = _("Messages of %(name)s will start again, as far as its limit has room.") % {"name": name}
 
-        def do() -> Answer:
+        def do() -> Reply:
             did = limits.resume(scope, channel=channel, store=self.store)
-            return Answer((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
+            return Reply((_("%s is resumed.") if did else _("%s is not paused.")) % name, did)
 
         return self.ask(request, Ask(_("Resume"), _("Resume %s?") % name, said, _list_url()), do)
 
@@ -166,9 +166,9 @@ class ChannelPages(AskingAdmin):
         scope, channel, name = self._named(request, "pause_queue")
         said = _("The messages behind the one that blocks %(name)s may start before it. It keeps its time.")
 
-        def do() -> Answer:
+        def do() -> Reply:
             did = limits.skip(scope, channel=channel, store=self.store)
-            return Answer((_("%s is not blocked any more.") if did else _("No message blocks %s.")) % name, did)
+            return Reply((_("%s is not blocked any more.") if did else _("No message blocks %s.")) % name, did)
 
         return self.ask(
             request, Ask(_("Skip"), _("Skip the head of %s?") % name, said % {"name": name}, _list_url()), do
@@ -188,7 +188,7 @@ class ChannelPages(AskingAdmin):
                 form.add_error(None, visible(str(error)))
             else:
                 said = _("The limit of %(name)s is set: %(terms)s.") % {"name": name, "terms": terms_of(limit)}
-                self.tell(request, Answer(said))
+                self.tell(request, Reply(said))
                 return HttpResponseRedirect(_list_url())
         context = {"form": form, "said": _("It holds at once, also for what waits already.")}
         return self.page(request, "limit.html", _("Limit of %s") % name, context, back=_list_url())
@@ -198,12 +198,12 @@ class ChannelPages(AskingAdmin):
         scope, channel, name = self._named(request, "set_limit")
         said = _("What the code says of %(name)s will hold again.") % {"name": name}
 
-        def do() -> Answer:
+        def do() -> Reply:
             before = limits.live(self.store).get((scope, channel))
             if not limits.clear(scope, channel=channel, store=self.store):
-                return Answer(_("No limit of %s was set.") % name, did=False)
+                return Reply(_("No limit of %s was set.") % name, did=False)
             given = {"name": name, "terms": terms_of(before) if before else ""}
-            return Answer(_("The limit of %(name)s is cleared; it was: %(terms)s.") % given)
+            return Reply(_("The limit of %(name)s is cleared; it was: %(terms)s.") % given)
 
         return self.ask(request, Ask(_("Clear the limit"), _("Clear the limit of %s?") % name, said, _list_url()), do)
 

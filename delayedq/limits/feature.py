@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from delayedq.models import Message
     from delayedq.store.base import Store
-    from delayedq.store.feature import Attempt, Revived, Taken
+    from delayedq.store.feature import Attempt, RevivedMessage, TakenMessage
     from delayedq.store.protocol import Offer, Offered, OnConflict, Settled, Transition
 
 
-class Limits(Feature):
+class LimitsFeature(Feature):
     """Messages with a channel: their stored priority is below `BOUNDARY`, so no claim of the queue finds them."""
 
     marks: ClassVar[Q | None] = Q(priority__lt=BOUNDARY)
@@ -57,7 +57,7 @@ class Limits(Feature):
     def told(self, store: Store, transitions: Sequence[Transition], settled: Settled) -> None:
         Channels.of(store).tell(told_of(transitions, settled))
 
-    def taken(self, store: Store, taken: Sequence[Taken], *, waits: bool = False) -> None:
+    def taken(self, store: Store, taken: Sequence[TakenMessage], *, waits: bool = False) -> None:
         if ids := [one.id for one in taken if _is_marked(one)]:
             (hold_waiting if waits else hold)(Channels.of(store), ids)
 
@@ -68,7 +68,7 @@ class Limits(Feature):
     def moved(self, store: Store, ids: Collection[int]) -> None:
         line_up_again(Channels.of(store), ids)
 
-    def revived(self, store: Store, ids: Collection[int], marked: Sequence[Revived]) -> None:
+    def revived(self, store: Store, ids: Collection[int], marked: Sequence[RevivedMessage]) -> None:
         del ids
         line_up_rows(Channels.of(store), marked)
 
@@ -87,11 +87,11 @@ def _line_up(
     return outcomes
 
 
-def _is_marked(taken: Taken) -> bool:
+def _is_marked(taken: TakenMessage) -> bool:
     """Whether it has a channel; what the statement has found by that says neither."""
     if taken.priority is not None:
         return is_limited(taken.priority)
     return taken.metadata is None or channel_of(taken.metadata) is not None
 
 
-register(Limits())
+register(LimitsFeature())

@@ -14,7 +14,7 @@ from delayedq.limits.places_held import held_key, hold_moved
 from delayedq.limits.requests import Events, Notice
 from delayedq.limits.rules import channel_id, channel_of, group_id, with_channel
 from delayedq.sql.priority import BOUNDARY, LIMITED, is_limited
-from delayedq.store.feature import Revived
+from delayedq.store.feature import RevivedMessage
 from delayedq.store.protocol import Discard, GiveBack, OfferOutcome
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ def line_up_again(channels: Channels, ids: Collection[int]) -> None:
     from delayedq.models import Message  # stores are imported before the models are loaded
 
     rows = Message.objects.using(channels.database.alias).filter(id__in=ids, priority__lt=BOUNDARY)
-    line_up_rows(channels, [Revived(*row) for row in rows.values_list(*Revived._fields)])
+    line_up_rows(channels, [RevivedMessage(*row) for row in rows.values_list(*RevivedMessage._fields)])
 
 
-def line_up_rows(channels: Channels, rows: Iterable[Revived]) -> None:
+def line_up_rows(channels: Channels, rows: Iterable[RevivedMessage]) -> None:
     """The same for messages that have a channel, by what was read of them."""
     lined = {one.id: address(one.queue, one.kind, channel_of(one.metadata) or "") for one in rows}
     if lined:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from delayedq.cron.definitions import Definition
-    from delayedq.cron.operator import Change, Known
+    from delayedq.cron.operator import Change, KnownSchedule
     from delayedq.cron.reading import LastTick
     from delayedq.operations.imports.schedules import ImportedSchedule
     from delayedq.operations.imports.waiting import Moved
@@ -60,7 +60,7 @@ def _word(state: str) -> str:
 # cron list
 
 
-def show_schedules(console: Console, schedules: Iterable[Known]) -> None:
+def show_schedules(console: Console, schedules: Iterable[KnownSchedule]) -> None:
     """Print each schedule's task, times, last tick with its outcome, and next tick, in the widest layout that fits."""
     records = [_record(known) for known in schedules]
     if not records:
@@ -72,7 +72,7 @@ def show_schedules(console: Console, schedules: Iterable[Known]) -> None:
     console.print(next(fitting, layouts[-1]))
 
 
-def _record(known: Known) -> Record:
+def _record(known: KnownSchedule) -> Record:
     definition = known.definition
     zone = _zone(definition) if definition else UTC
     never = {"disabled in the settings": _word("disabled"), "ended": _("never")}

@@ -18,7 +18,7 @@ from delayedq.models import FinishedMessage, Message, PausedQueue, PausedTask, h
 from delayedq.operations.pauses import paused_now
 from delayedq.sql.states import TERMS, MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, EndedFilter, KeysetPage, LiveFilter
+from delayedq.store.operator import FIRST, LAST, EndedQuery, KeysetPage, LiveQuery
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -91,7 +91,7 @@ def scan_live(
             selection.last,
             limit,
             max(PAGE, (depth or DEPTH) // max(len(lanes), 1)),
-            LiveFilter(selection.state, selection.kind, selection.argument, selection.worker),
+            LiveQuery(selection.state, selection.kind, selection.argument, selection.worker),
         )
     )
 
@@ -294,9 +294,9 @@ class EndedSelection:
         return self.outcome in {None, "failed"} and others == {None}
 
     @property
-    def asked(self) -> EndedFilter:
+    def asked(self) -> EndedQuery:
         """All but the times."""
-        return EndedFilter(*(getattr(self, name) for name in EndedFilter._fields))
+        return EndedQuery(*(getattr(self, name) for name in EndedQuery._fields))
 
     @property
     def last(self) -> Position:

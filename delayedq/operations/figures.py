@@ -274,7 +274,7 @@ def forecast(store: Store, ahead: Ahead, now: datetime | None = None) -> Forecas
     grid = Grid(moment.replace(second=0), first + ahead.value * MINUTE, 60)
     one_in, waiting = _waiting(store.alias, grid)
     limited = limits_ahead(store, grid, moment)
-    coming = _Coming(moment, first, ahead)
+    coming = _DueCounts(moment, first, ahead)
     schedules_one_in = _count_ticks(store.alias, coming)
     passed = (moment - first) // MINUTE
     minutes = [
@@ -296,7 +296,7 @@ def _waiting(alias: str, grid: Grid) -> tuple[float, Counter[int]]:
 
 
 @dataclass(slots=True)
-class _Coming:
+class _DueCounts:
     """Ticks that are not placed yet, by minute from `first` on."""
 
     now: datetime
@@ -320,7 +320,7 @@ class _Coming:
             self.uncounted.append(definition.name)
 
 
-def _count_ticks(alias: str, coming: _Coming) -> int:
+def _count_ticks(alias: str, coming: _DueCounts) -> int:
     """Of the settings, and of the database: returns one in how many of these was counted.
 
     Schedules of bare queues are in neither.

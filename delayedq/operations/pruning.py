@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.models import FinishedMessage, Outcome
 from delayedq.store import operator_store
-from delayedq.store.operator import EndedFilter, Position
+from delayedq.store.operator import EndedQuery, Position
 from delayedq.store.retention import needed_by_features, unneeded_condition
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def prune(
     for of_feature in needed_by_features(store.alias):
         rows = rows.exclude(of_feature)
     rows = rows.failed() if dead_letters else rows.exclude(outcome=Outcome.FAILED)
-    asked = EndedFilter(Outcome.FAILED.value if dead_letters else None, queue)
+    asked = EndedQuery(Outcome.FAILED.value if dead_letters else None, queue)
     position: Position | None = Position(before, 0)
     while position is not None:
         page = operator.keyset_scan_history(position, limit=BATCH, budget=DEPTH, asked=asked)

@@ -17,7 +17,7 @@ from delayedq.conf import get_settings
 from delayedq.exceptions import LakeUnusable
 from delayedq.models import FinishedMessage
 from delayedq.pipeline.address import database_name
-from delayedq.pipeline.lake.rows import Wanted, read
+from delayedq.pipeline.lake.rows import WantedRows, read
 from delayedq.pipeline.lake.side_table import Flows
 from delayedq.pipeline.lake.table import others
 from delayedq.pipeline.models import ArchiveBatch, ArchiveState
@@ -130,7 +130,7 @@ def check_source(table: LakeTable, source: str) -> None:
         return
     first = FinishedMessage.objects.order_by("finished_at")[:_COMPARED]
     ends = set(first.values_list("id", "finished_at"))
-    wanted = Wanted(values={"source": [source], "id": [id_ for id_, _ in ends]})
+    wanted = WantedRows(values={"source": [source], "id": [id_ for id_, _ in ends]})
     for rows in read(table, wanted.files(snapshot), wanted, ["id", "finished_at"]):
         if not ends.isdisjoint((row["id"], row["finished_at"]) for row in rows.to_pylist()):
             return

@@ -12,7 +12,7 @@ from delayedq.exceptions import InvalidOption
 from delayedq.models import FinishedMessage
 from delayedq.pipeline import books
 from delayedq.pipeline.lake.columns import ARROW, VERSION
-from delayedq.pipeline.lake.rows import Wanted
+from delayedq.pipeline.lake.rows import WantedRows
 from delayedq.pipeline.lake.rows import read as read_files
 from delayedq.pipeline.lake.table import LakeTable
 from delayedq.store import default_store
@@ -68,9 +68,9 @@ def read(
     values: dict[str, Collection[Any]] = {"source": [source]}
     values |= {} if queues is None else {"queue": queues}
     if both := books.in_both(snapshot, source, still):
-        repeated = Wanted(since, until, values | {"batch": both})
+        repeated = WantedRows(since, until, values | {"batch": both})
         stored = _without(stored, read_files(table, repeated.files(snapshot), repeated, _SAME))
-    wanted = Wanted(since, until, values)
+    wanted = WantedRows(since, until, values)
     archived = read_files(table, wanted.files(snapshot), wanted, names)
     return pa.concat_tables([stored.select(names), *archived])
 
@@ -93,7 +93,7 @@ def find(
     if table is None or not table.exists():
         return Archived([], complete=True)
     source, snapshot = books.source_of(default_store().alias), table.snapshot()
-    wanted = Wanted(values={"source": [source]} | ({"id": [id]} if key is None else {"key": [key]}))
+    wanted = WantedRows(values={"source": [source]} | ({"id": [id]} if key is None else {"key": [key]}))
     files = sorted(wanted.files(snapshot), key=lambda file: file.day, reverse=True)
     rows: list[dict[str, Any]] = []
     for file in files[:FILES]:

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from delayedq.store.base import Store
-    from delayedq.store.feature import Revived
+    from delayedq.store.feature import RevivedMessage
     from delayedq.store.protocol import Settled, Transition
 
 
-class Steps(Feature):
+class StepsFeature(Feature):
     """Dead letters of messages that have replaced others, and what is brought back."""
 
     def concerned(self, transitions: Sequence[Transition]) -> Sequence[Transition]:
@@ -28,10 +28,10 @@ class Steps(Feature):
         forget_replaced(store, {one.id: one.generation for one in ended})
         return False
 
-    def revived(self, store: Store, ids: Collection[int], marked: Sequence[Revived]) -> None:
+    def revived(self, store: Store, ids: Collection[int], marked: Sequence[RevivedMessage]) -> None:
         del marked
         begin_generations(store, ids)
 
 
-register(Steps())
+register(StepsFeature())
 register_sweep(forget_steps)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from delayedq.models import Message
     from delayedq.store.database import Database, Listener
-    from delayedq.store.feature import Taken
+    from delayedq.store.feature import TakenMessage
     from delayedq.store.protocol import Claimed, Flaw, Lane, LaneHead, Offer, Transition
 
 type LeaseId = tuple[int, int]
@@ -524,7 +524,7 @@ class Store(BareQueues, EndNotices):
     def _drop_all(self, queue: str) -> int:
         """End the live messages of the queue as cancelled; returns how many there were."""
 
-    def take_away(self, taken: Sequence[Taken], *, waits: bool = False) -> None:
+    def take_away(self, taken: Sequence[TakenMessage], *, waits: bool = False) -> None:
         """Tell the features what is to be ended, or to wait again, while its attempt may run on."""
         if taken:
             for feature in FEATURES:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 type Attempt = tuple[int, int]
 
 
-class Taken(NamedTuple):
+class TakenMessage(NamedTuple):
     """A message that is taken from its attempt, by what the statement has returned of it.
 
     None: it did not return that; what has no metadata has an empty text here.
@@ -55,7 +55,7 @@ class Taken(NamedTuple):
     metadata: str | None = None
 
 
-class Revived(NamedTuple):
+class RevivedMessage(NamedTuple):
     """A message that is live again, and has the mark of a feature."""
 
     id: int
@@ -118,7 +118,7 @@ class Feature:
         del transitions
         return None
 
-    def taken(self, store: Store, taken: Sequence[Taken], *, waits: bool = False) -> None:
+    def taken(self, store: Store, taken: Sequence[TakenMessage], *, waits: bool = False) -> None:
         """These are to be ended in this transaction, or (`waits`) are to wait again: their attempts run on.
 
         On PostgreSQL, the statements that take them away do it.
@@ -130,7 +130,7 @@ class Feature:
     def moved(self, store: Store, ids: Collection[int]) -> None:
         """An operator has moved these messages to another time, queue or priority, in this transaction."""
 
-    def revived(self, store: Store, ids: Collection[int], marked: Sequence[Revived]) -> None:
+    def revived(self, store: Store, ids: Collection[int], marked: Sequence[RevivedMessage]) -> None:
         """These messages came back from the history, in this transaction; `marked`: those that have its mark."""
 
     def lost(self, store: Store, attempts: Collection[Attempt], lease: timedelta) -> None:
@@ -178,11 +178,11 @@ def tell_revived(store: Store, ids: Collection[int]) -> None:
     from delayedq.models import Message  # stores are imported before the models are loaded
 
     marks = {f"mark_{number}": one.marks for number, one in enumerate(FEATURES) if one.marks is not None}
-    marked: dict[str, list[Revived]] = {name: [] for name in marks}
+    marked: dict[str, list[RevivedMessage]] = {name: [] for name in marks}
     if ids and marks:
         rows = Message.objects.using(store.alias).filter(reduce(or_, marks.values()), id__in=ids).annotate(**marks)
-        for id_, queue, kind, metadata, *are_marked in rows.values_list(*Revived._fields, *marks):
+        for id_, queue, kind, metadata, *are_marked in rows.values_list(*RevivedMessage._fields, *marks):
             for name in compress(marks, are_marked):
-                marked[name].append(Revived(id_, queue, kind, metadata))
+                marked[name].append(RevivedMessage(id_, queue, kind, metadata))
     for number, feature in enumerate(FEATURES):
         feature.revived(store, ids, marked.get(f"mark_{number}", ()))

@@ -147,7 +147,7 @@ FIRST = Position(datetime(1000, 1, 1, tzinfo=UTC), 0)
 LAST = Position(datetime(9999, 12, 31, tzinfo=UTC), 2**63 - 1)
 
 
-class LiveFilter(NamedTuple):
+class LiveQuery(NamedTuple):
     """What a keyset scan asks of live messages. argument: a text in their payload. worker: who holds or held them."""
 
     state: MessageState | None = None
@@ -156,7 +156,7 @@ class LiveFilter(NamedTuple):
     worker: str | None = None
 
 
-class EndedFilter(NamedTuple):
+class EndedQuery(NamedTuple):
     """What a keyset scan asks of ended messages.
 
     key: what their key begins with. error: what stands in the line of their error, in upper or lower case.
@@ -173,7 +173,7 @@ class EndedFilter(NamedTuple):
 
 
 #: Of all.
-LIVE_OF_ALL, ENDED_OF_ALL = LiveFilter(), EndedFilter()
+LIVE_OF_ALL, ENDED_OF_ALL = LiveQuery(), EndedQuery()
 
 
 class KeysetPage(NamedTuple):
@@ -293,7 +293,7 @@ class OperatorStore(ABC):
         until: datetime = LAST.at,
         limit: int = 100,
         budget: int = 10_000,
-        asked: LiveFilter = LIVE_OF_ALL,
+        asked: LiveQuery = LIVE_OF_ALL,
     ) -> KeysetPage:
         """Live messages that are due after a position and not after `until`, first the earliest.
 
@@ -326,7 +326,7 @@ class OperatorStore(ABC):
         since: datetime = FIRST.at,
         limit: int = 100,
         budget: int = 10_000,
-        asked: EndedFilter = ENDED_OF_ALL,
+        asked: EndedQuery = ENDED_OF_ALL,
     ) -> KeysetPage:
         """Ended messages, first the latest, that ended before a position and not before `since`."""
         grouped, failed = asked.fingerprint is not None, asked.outcome == "failed"

@@ -93,7 +93,7 @@ def assert_scheduled(
         assert_scheduled(remind, args=[7], key="a", at=departure, within=timedelta(minutes=1))
     """
     there = scheduled(target)
-    wanted = _Wanted(target, args, kwargs, payload, key, at, within, queue)
+    wanted = _WantedMessage(target, args, kwargs, payload, key, at, within, queue)
     found = [message for message in there if not wanted.misses(message)]
     if len(found) == count or (count is None and found):
         return found
@@ -127,7 +127,7 @@ def _number(count: int | None) -> str:
             return f"{count} messages"
 
 
-class _Wanted:
+class _WantedMessage:
     def __init__(
         self,
         target: Target,

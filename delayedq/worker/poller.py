@@ -324,7 +324,7 @@ REMEMBERED = 16
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownLane:
     watermark: datetime
     #: The moment of `time.monotonic()` at which its next message is due.
     due: float
@@ -381,7 +381,7 @@ class Lanes:
 
     def __init__(self, excluded: Collection[str] = ()) -> None:
         self._excluded = excluded
-        self._lanes: dict[tuple[str, int], _Known] = {}
+        self._lanes: dict[tuple[str, int], _KnownLane] = {}
         self._lock = Lock()
         #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
         self._channels_due: float | None = None
@@ -402,7 +402,7 @@ class Lanes:
             for head in (head for head in heads if not is_limited(head.priority)):
                 name = head.queue, head.priority
                 gone = before.pop(name, None)
-                self._lanes[name] = known = _Known(_watermark(head), 0.0, gone.misses if gone else 0)
+                self._lanes[name] = known = _KnownLane(_watermark(head), 0.0, gone.misses if gone else 0)
                 known.yields_at = gone.yields_at if gone else []
                 known.expect(moment, head.due_in)
             for name, known in islice(before.items(), REMEMBERED):  # the latest come first

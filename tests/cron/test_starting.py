@@ -14,7 +14,7 @@ from delayedq.exceptions import Cancel, Snooze
 from delayedq.models import CronSchedule, FinishedMessage, Message, Outcome
 from delayedq.operations.edits import begin, redrive
 from delayedq.store import operator_store
-from delayedq.store.operator import FIRST, LAST, EndedFilter
+from delayedq.store.operator import FIRST, LAST, EndedQuery
 from delayedq.store.protocol import GiveBack
 from tests.app.models import Mark
 from tests.cron.given import MINUTELY, NOW, at, beat_at, cancelled, claim_due, metadata_of
@@ -83,7 +83,7 @@ def test_a_dead_letter_that_is_redriven_runs_however_late(store, alias, jitter):
     beat_at(store, store.now() - timedelta(days=1), own={**MINUTELY, "misfire": "skip", **given})
     first = min(claim_due(store, store.now()), key=lambda claimed: claimed.scheduled_at)
     settle(store, fail(first), now=store.now())
-    positions = operator_store(alias).keyset_scan_history(LAST, FIRST.at, 10, 10, EndedFilter(Outcome.FAILED)).found
+    positions = operator_store(alias).keyset_scan_history(LAST, FIRST.at, 10, 10, EndedQuery(Outcome.FAILED)).found
     edit = begin(store, "retry", "all", "")
     redrive(store, edit, [position.id for position in positions], Spread(store.now(), timedelta()), store.now())
     (again,) = claim_due(store, store.now() + timedelta(seconds=1))

@@ -12,7 +12,7 @@ from delayedq.core.lifecycle import FinalOutcome
 from delayedq.models import FinishedMessage
 from delayedq.store import operator_store
 from delayedq.store.figures import Extent, Grid
-from delayedq.store.operator import FIRST, EndedFilter, LiveFilter, Revival
+from delayedq.store.operator import FIRST, EndedQuery, LiveQuery, Revival
 from delayedq.store.protocol import Finish, OnConflict
 from tests.store.given import LANE, NOW, at, claim, claim_one, fail, history, message, settle, succeed
 
@@ -120,7 +120,7 @@ def test_dead_letters_are_scanned_by_group_and_by_text(store):
     scan = operator_store(store.alias).keyset_scan_history
 
     def ids(limit=100, **asked):
-        return [position.id for position in scan(limit=limit, asked=EndedFilter(**asked)).found]
+        return [position.id for position in scan(limit=limit, asked=EndedQuery(**asked)).found]
 
     assert ids(fingerprint=fingerprint(FULL)) == full[::-1]
     assert ids(fingerprint=fingerprint(FULL), limit=2) == full[:2:-1]
@@ -135,9 +135,9 @@ def test_live_messages_are_scanned_by_what_stands_in_their_payload(store):
     for key, payload in (("a", '{"args":["München"]}'), ("b", '{"args":["M\\u00fcnchen"]}'), ("c", '{"args":["%"]}')):
         store.at(NOW).offer(message(key, payload=payload))
     scan = operator_store(store.alias).at(NOW).keyset_scan
-    assert len(scan([LANE], FIRST, asked=LiveFilter(argument="München")).found) == 2
-    assert len(scan([LANE], FIRST, asked=LiveFilter(argument="%")).found) == 1
-    assert scan([LANE], FIRST, budget=2, asked=LiveFilter(argument="Berlin")).reached is not None
+    assert len(scan([LANE], FIRST, asked=LiveQuery(argument="München")).found) == 2
+    assert len(scan([LANE], FIRST, asked=LiveQuery(argument="%")).found) == 1
+    assert scan([LANE], FIRST, budget=2, asked=LiveQuery(argument="Berlin")).reached is not None
 
 
 def test_a_dead_letter_that_lives_again_leaves_its_group(store, groups):

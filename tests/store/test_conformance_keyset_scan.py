@@ -7,7 +7,7 @@ import pytest
 from delayedq.models import FinishedMessage, Message
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store
-from delayedq.store.operator import EndedFilter, KeysetPage, LiveFilter, Position, merged
+from delayedq.store.operator import EndedQuery, KeysetPage, LiveQuery, Position, merged
 from delayedq.store.protocol import Lane
 from tests.store.given import KIND, LEASE, NOW, at, claim, message, put_back, retry, settle, succeed
 
@@ -19,7 +19,7 @@ def keys(keyset_scan):
 
 def keyset_scan(store, after=None, *, state=None, kind=None, **options):
     arguments = {} if after is None else {"after": after}
-    asked = LiveFilter(state, kind)
+    asked = LiveQuery(state, kind)
     return operator_store(store.alias).at(NOW).keyset_scan(store.lanes(), **arguments, **options, asked=asked)
 
 
@@ -127,7 +127,7 @@ def test_history_is_asked_by_outcome_queue_kind_and_time(store, asked, expected)
 
     names = dict(FinishedMessage.objects.values_list("id", "key"))
     times = {"since": asked.pop("since")} if "since" in asked else {}
-    page = operator_store(store.alias).keyset_scan_history(**times, asked=EndedFilter(**asked))
+    page = operator_store(store.alias).keyset_scan_history(**times, asked=EndedQuery(**asked))
     assert {names[position.id] for position in page.found} == expected
 
 
@@ -135,7 +135,7 @@ def test_history_is_asked_by_key(store):
     for key in "aba":
         store.at(NOW).offer(message(key))
         settle(store, succeed(*claim(store)))
-    assert len(operator_store(store.alias).keyset_scan_history(asked=EndedFilter(key="a")).found) == 2
+    assert len(operator_store(store.alias).keyset_scan_history(asked=EndedQuery(key="a")).found) == 2
 
 
 def test_what_was_given_back_is_due(store):

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from delayedq.operations.imports.schedules import ForeignSchedule, Refused
+from delayedq.operations.imports.schedules import ForeignSchedule, RefusedSchedule
 from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def _when(periodic: Any) -> tuple[dict[str, Any], str]:
         at = periodic.clocked.clocked_time.replace(microsecond=0)
         return {"every": DAY, "anchor": at, "start": at, "end": at}, f"once, at {at}"
     if periodic.solar is not None:
-        raise Refused(f"It is a solar schedule ({periodic.solar.event}), which delayedq does not have.")
-    raise Refused("It has no interval, crontab or clocked time.")
+        raise RefusedSchedule(f"It is a solar schedule ({periodic.solar.event}), which delayedq does not have.")
+    raise RefusedSchedule("It has no interval, crontab or clocked time.")
 
 
 def _interval(interval: Any) -> tuple[dict[str, Any], str]:
@@ -53,7 +53,9 @@ def _crontab(crontab: Any) -> tuple[dict[str, Any], str]:
     fields = ("minute", "hour", "day_of_month", "month_of_year", "day_of_week")
     expression = " ".join("".join(str(getattr(crontab, field)).split()) for field in fields)
     if crontab.day_of_month != "*" and crontab.day_of_week != "*":
-        raise Refused(f"{expression!r} has two day fields: Celery requires both to match; here one of them is enough.")
+        raise RefusedSchedule(
+            f"{expression!r} has two day fields: Celery requires both to match; here one of them is enough."
+        )
     return {"cron": expression, "timezone": str(crontab.timezone)}, f"{expression} {crontab.timezone}"
 
 
@@ -64,9 +66,9 @@ def _rest(periodic: Any) -> dict[str, Any]:
         try:
             value = json.loads(getattr(periodic, key) or json.dumps(kind()))
         except ValueError:
-            raise Refused(f"Its {key} are not JSON: {getattr(periodic, key)!r}.") from None
+            raise RefusedSchedule(f"Its {key} are not JSON: {getattr(periodic, key)!r}.") from None
         if value and not isinstance(value, kind):
-            raise Refused(f"Its {key} are not a {kind.__name__}: {getattr(periodic, key)!r}.")
+            raise RefusedSchedule(f"Its {key} are not a {kind.__name__}: {getattr(periodic, key)!r}.")
         given[key] = value or None
     if periodic.expire_seconds:
         given["starting_deadline"] = timedelta(seconds=periodic.expire_seconds)

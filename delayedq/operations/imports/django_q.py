@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from django.conf import settings
 from django.utils import timezone
 
-from delayedq.operations.imports.schedules import ForeignSchedule, Refused
+from delayedq.operations.imports.schedules import ForeignSchedule, RefusedSchedule
 from delayedq.operations.imports.waiting import rows_of
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ def found() -> Iterator[ForeignSchedule]:
 
 def _read(schedule: Any) -> tuple[dict[str, Any], str]:
     if schedule.hook or schedule.intended_date_kwarg:
-        raise Refused("It has a hook, or passes its date as an argument. A task asks current_message().nominal_at.")
+        raise RefusedSchedule(
+            "It has a hook, or passes its date as an argument. A task asks current_message().nominal_at."
+        )
     given, said = _when(schedule)
     if schedule.repeats > 0 and schedule.schedule_type != "O":
         given["max_runs"] = schedule.repeats
@@ -48,7 +50,7 @@ def _when(schedule: Any) -> tuple[dict[str, Any], str]:
     if kind == "C":
         return {"cron": schedule.cron, "timezone": zone}, _said(schedule.cron, zone)
     if at is None:
-        raise Refused("It has no next run.")
+        raise RefusedSchedule("It has no next run.")
     at = at.replace(microsecond=0)
     if kind == "O":
         return {"every": DAY, "anchor": at, "start": at, "end": at}, f"once, at {at}"
@@ -76,9 +78,9 @@ def _expression(kind: str, at: datetime) -> str:
     if kind == "W":
         return f"{at.minute} {at.hour} * * {at.isoweekday() % 7}"
     if kind not in _MONTHLY:
-        raise Refused(f"Its type {kind!r} is unknown here.")
+        raise RefusedSchedule(f"Its type {kind!r} is unknown here.")
     if at.day > LAST_DAY:
-        raise Refused(f"It runs on day {at.day}, which not every month has.")
+        raise RefusedSchedule(f"It runs on day {at.day}, which not every month has.")
     months = sorted((at.month - 1 + step) % MONTHS + 1 for step in range(0, MONTHS, _MONTHLY[kind]))
     which = "*" if len(months) == MONTHS else ",".join(map(str, months))
     return f"{at.minute} {at.hour} {at.day} {which} *"
@@ -96,8 +98,8 @@ def _arguments(schedule: Any) -> tuple[list[Any], dict[str, Any]]:
         if isinstance(call, ast.Call) and not call.args and all(each.arg for each in call.keywords):
             return args, {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
     except (ValueError, SyntaxError, TypeError):
-        raise Refused(f"Its arguments are not literals: {schedule.args!r}, {schedule.kwargs!r}.") from None
-    raise Refused(f"Its keyword arguments are not all names with values: {schedule.kwargs!r}.")
+        raise RefusedSchedule(f"Its arguments are not literals: {schedule.args!r}, {schedule.kwargs!r}.") from None
+    raise RefusedSchedule(f"Its keyword arguments are not all names with values: {schedule.kwargs!r}.")
 
 
 def _notes(schedule: Any) -> list[str]:

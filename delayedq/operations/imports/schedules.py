@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 IMPORTED, REFUSED = "imported", "refused"
 
 
-class Refused(Exception):  # noqa: N818
+class RefusedSchedule(Exception):  # noqa: N818
     """A schedule there for which none here can stand."""
 
 
@@ -69,7 +69,7 @@ def _take_over(one: ForeignSchedule, task: str) -> ImportedSchedule:
     try:
         given, said = _read(one)
         first = recorded(one.name, "Import", lambda: schedules.create(one.name, task, enabled=one.enabled, **given))
-    except (Refused, DelayedQError) as error:
+    except (RefusedSchedule, DelayedQError) as error:
         return ImportedSchedule(one.name, task, REFUSED, str(error))
     notes = one.notes()
     if not one.enabled:
@@ -83,7 +83,7 @@ def _read(one: ForeignSchedule) -> tuple[dict[str, Any], str]:
     """Nothing there checks what stands in its columns, so anything may. Raises Refused."""
     try:
         return one.read()
-    except (Refused, Error):
+    except (RefusedSchedule, Error):
         raise
     except Exception as error:
-        raise Refused(f"It can't be read: {type(error).__name__}: {error}.") from error
+        raise RefusedSchedule(f"It can't be read: {type(error).__name__}: {error}.") from error

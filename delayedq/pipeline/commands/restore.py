@@ -19,7 +19,7 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.pipeline import books
 from delayedq.pipeline.archived import as_ended
 from delayedq.pipeline.commands.archive import SideRows
-from delayedq.pipeline.lake.rows import Wanted, read
+from delayedq.pipeline.lake.rows import WantedRows, read
 from delayedq.pipeline.models import ArchiveBatch
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _LEFT_OUT = {
 }
 
 
-def _wanted(options: Options, snapshot: Snapshot, source: str) -> Wanted:
+def _wanted(options: Options, snapshot: Snapshot, source: str) -> WantedRows:
     if options["until"] is not None and options["since"] is None:
         raise InvalidOption("--until needs --since.")
     values: dict[str, Any] = {"source": [source]}
@@ -65,13 +65,13 @@ def _wanted(options: Options, snapshot: Snapshot, source: str) -> Wanted:
         last = snapshot.last(source)
         if not 1 <= options["batch"] <= last:
             raise InvalidOption(f"--batch {options['batch']}: this database has published batches 1 to {last}.")
-        return Wanted(values=values | {"batch": [options["batch"]]})
+        return WantedRows(values=values | {"batch": [options["batch"]]})
     if options["ids"]:
-        return Wanted(values=values | {"id": options["ids"]})
+        return WantedRows(values=values | {"id": options["ids"]})
     since, until = options["since"], options["until"]
     if until is not None and until <= since:
         raise InvalidOption(f"--until, {until}, is not later than --since, {since}.")
-    return Wanted(since, until, values)
+    return WantedRows(since, until, values)
 
 
 def _last_ends(tables: Iterable[pa.Table]) -> dict[int, dict[str, Any]]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _IN_FILES = pa.schema([field for field in ARROW if field.name != PARTITIONED_BY])
 
 
-class Wanted(NamedTuple):
+class WantedRows(NamedTuple):
     """Which rows: those that ended in the window (`until` excluded), and whose columns have one of these values."""
 
     since: datetime | None = None
@@ -50,7 +50,7 @@ _TIME = pa.timestamp("us", tz="UTC")
 
 
 def read(
-    table: LakeTable, files: Sequence[DataFile], wanted: Wanted, columns: Sequence[str] | None = None
+    table: LakeTable, files: Sequence[DataFile], wanted: WantedRows, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """The wanted rows of these files, a table for each file that has some, with the columns of the lake (ARROW).
 

@@ -83,7 +83,7 @@ _ROUND = tuple(
 _MANY_LINES = 8
 
 
-class Chart:
+class ReportChart:
     """One figure of one or more axes beside each other; `svg` ends it."""
 
     def __init__(self, height: float = 2.7, columns: int = 1, *, share_y: bool = False) -> None:
@@ -189,7 +189,7 @@ _PERCENTILES = (("p50", GREEN), ("p95", ORANGE), ("p99", RED))
 
 def throughput(figures: ReportFigures, label: str) -> str:
     """Bars of what ended, a line of what arrived."""
-    chart = Chart()
+    chart = ReportChart()
     axes, buckets = chart.axes[0], figures.window.buckets()
     events = figures.events
     edges = [*buckets, buckets[-1] + figures.window.width]
@@ -211,7 +211,7 @@ def throughput(figures: ReportFigures, label: str) -> str:
 
 def backlog(figures: ReportFigures, label: str) -> str:
     """Two panels: what waited, and what ran."""
-    chart = Chart(columns=2)
+    chart = ReportChart(columns=2)
     for axes, level, colour in zip(chart.axes, ("waiting", "running"), (ORANGE, BLUE), strict=True):
         means = [row[f"{level}_mean"] for row in figures.levels.values()]
         times = _middles(figures)
@@ -225,7 +225,7 @@ def backlog(figures: ReportFigures, label: str) -> str:
 
 def waits(figures: ReportFigures, label: str) -> str:
     """Percentiles of the wait through time, and the target. Where no wait ended there is no line."""
-    chart = Chart()
+    chart = ReportChart()
     axes = chart.axes[0]
     rows = {row["bucket"]: row for row in figures.rows("by_time", measure="wait")}
     found = [rows.get(bucket) for bucket in figures.window.buckets()]
@@ -245,7 +245,7 @@ def waits(figures: ReportFigures, label: str) -> str:
 def by_kind(figures: ReportFigures, label: str) -> str:
     """From p50 by p95 to p99, of wait and of run time, for the kinds with most messages."""
     names = [row["kind"] for row in kinds(figures)[:MOST_KINDS]]
-    chart = Chart(height=0.9 + 0.3 * len(names), columns=2, share_y=True)
+    chart = ReportChart(height=0.9 + 0.3 * len(names), columns=2, share_y=True)
     for axes, measure in zip(chart.axes, ("wait", "run"), strict=True):
         rows = {row["kind"]: row for row in figures.rows("by_kind", measure=measure)}
         places = {len(names) - place: rows[name] for place, name in enumerate(names) if name in rows}
@@ -263,7 +263,7 @@ def by_kind(figures: ReportFigures, label: str) -> str:
 
 def distribution(figures: ReportFigures, label: str) -> str:
     """The share of messages that takes longer than a time, by that time."""
-    chart = Chart()
+    chart = ReportChart()
     axes, shortest, longest = chart.axes[0], [], []
     for measure, colour in _MEASURES.items():
         rows = sorted(figures.rows("distribution", measure=measure), key=lambda row: row["bin"])
@@ -288,7 +288,7 @@ def distribution(figures: ReportFigures, label: str) -> str:
 
 def week(figures: ReportFigures, label: str) -> str:
     """Hours of the week, the darker the more arrived."""
-    chart = Chart(height=2.2)
+    chart = ReportChart(height=2.2)
     axes, loads = chart.axes[0], hours_of_week(figures)
     most = max(loads.values())
     for (day, hour), load in loads.items():
@@ -306,7 +306,7 @@ def week(figures: ReportFigures, label: str) -> str:
 
 def capacity(figures: ReportFigures, plan: Plan, label: str) -> str:
     """The wait in the busiest period, by the number of threads."""
-    chart = Chart()
+    chart = ReportChart()
     axes, target = chart.axes[0], figures.target
     points = falling(figures, plan)
     threads, seconds = [n for n, _ in points], [_visible(wait) for _, wait in points]
@@ -326,7 +326,7 @@ def capacity(figures: ReportFigures, plan: Plan, label: str) -> str:
 
 def retries(figures: ReportFigures, label: str) -> str:
     """The share of messages that had succeeded after at most N attempts, by N."""
-    chart = Chart(height=2.2)
+    chart = ReportChart(height=2.2)
     axes = chart.axes[0]
     reached = within_attempts(figures)[:_MOST_ATTEMPTS]
     numbers = [attempts for attempts, _ in reached]

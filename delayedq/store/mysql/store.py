@@ -22,7 +22,7 @@ from delayedq.store.bare_queues import FEW
 from delayedq.store.base import Store
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock
-from delayedq.store.feature import Taken
+from delayedq.store.feature import TakenMessage
 from delayedq.store.mysql import sql
 from delayedq.store.mysql.database import (
     ROWS,
@@ -344,7 +344,7 @@ class MySQLStore(Store):
     def _locked_to_drop(self, statement: str, parameters: dict[str, Any]) -> set[int]:
         """The ids of the messages that the statement locks; those that run are taken from their attempts."""
         rows = self.database.rows(statement, parameters)
-        self.take_away([Taken(id_, priority) for id_, priority, token in rows if token is not None])
+        self.take_away([TakenMessage(id_, priority) for id_, priority, token in rows if token is not None])
         return {row[0] for row in rows}
 
     def _erase(self, queue: str, key: str | None) -> int:
@@ -453,8 +453,8 @@ class MySQLOperatorStore(OperatorStore):
         return revived
 
 
-def _leased(locked: Mapping[int, bool]) -> list[Taken]:
-    return [Taken(id_) for id_, is_leased in locked.items() if is_leased]
+def _leased(locked: Mapping[int, bool]) -> list[TakenMessage]:
+    return [TakenMessage(id_) for id_, is_leased in locked.items() if is_leased]
 
 
 def _moved(move: Move) -> list[Any]:

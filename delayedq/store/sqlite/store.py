@@ -17,7 +17,7 @@ from delayedq.sql.dialects import instant, text
 from delayedq.store import retention
 from delayedq.store.base import Store
 from delayedq.store.claims import in_lane_order
-from delayedq.store.feature import Taken
+from delayedq.store.feature import TakenMessage
 from delayedq.store.offers import offered
 from delayedq.store.operator import OperatorStore
 from delayedq.store.protocol import Flaw, Lane, LaneHead, Offered, Settled, SettledAndClaimed
@@ -220,7 +220,7 @@ class SQLiteStore(Store):
         with self.database.atomic():
             recorded = self.database.rows(sql.RECORD_UNSCHEDULED, parameters)
             if recorded:
-                self.take_away([Taken(id_, metadata=metadata or "") for id_, metadata in recorded])
+                self.take_away([TakenMessage(id_, metadata=metadata or "") for id_, metadata in recorded])
                 self.database.many(sql.DELETE_BY_KEY, [(kind, key)])
         return bool(recorded)
 
@@ -374,14 +374,14 @@ class SQLiteOperatorStore(OperatorStore):
         """Those that the statement has changed, which wait again."""
         rows = self._rows(statement, given)
         leased = [id_ for id_, token in rows if token is not None]
-        self._store.take_away([Taken(id_) for id_ in leased], waits=True)
+        self._store.take_away([TakenMessage(id_) for id_ in leased], waits=True)
         self._each(sql.TAKE_LEASE, [{"id": id_} for id_ in leased])
         return {id_ for id_, _ in rows}
 
     def _ended(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:
         """Those that the statement has recorded, which it deletes."""
         recorded = self._rows(statement, given)
-        self._store.take_away([Taken(id_, metadata=metadata or "") for id_, metadata in recorded])
+        self._store.take_away([TakenMessage(id_, metadata=metadata or "") for id_, metadata in recorded])
         return self._each(sql.DELETE_LIVE, [{"id": id_} for id_, _ in recorded])
 
     def _each(self, statement: str, given: Iterable[dict[str, Any]]) -> set[int]:

@@ -70,8 +70,8 @@ def publish(table, number, rows, source="app", directory=None):
 
 def ids(table, **values):
     """Those of the rows that the newest version has, each as often as it is there."""
-    from delayedq.pipeline.lake.rows import Wanted, read
+    from delayedq.pipeline.lake.rows import WantedRows, read
 
-    wanted = Wanted(values=values)
+    wanted = WantedRows(values=values)
     tables = read(table, wanted.files(table.snapshot()), wanted)
     return sorted(id_ for rows in tables for id_ in rows.column("id").to_pylist())

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from delayedq.pipeline.lake.columns import COLUMNS
-from delayedq.pipeline.lake.rows import Wanted, read
+from delayedq.pipeline.lake.rows import WantedRows, read
 from tests.pipeline.lake.engines import ENGINES, read_by_all
 from tests.pipeline.lake.files import NOON, publish, row, write
 
@@ -45,7 +45,7 @@ def test_a_column_that_an_older_writer_did_not_know_is_null(table):
     publish(table, 2, [row(2, errors="[]")])
     assert read_by_all(table.path) == [1, 2]
     assert pl.read_delta(table.path).sort("id")["errors"].to_list() == [None, "[]"]
-    found = pa.concat_tables(read(table, table.snapshot().files, Wanted())).sort_by("id")
+    found = pa.concat_tables(read(table, table.snapshot().files, WantedRows())).sort_by("id")
     assert found.column("errors").to_pylist() == [None, "[]"]
 
 
