@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from delayedq.admin.changes import Action, ActionForm
     from delayedq.models import Edit
+    from delayedq.operations.browsing import SearchResult, Selection
     from delayedq.operations.edits import EditProgress
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
@@ -100,13 +101,18 @@ class MessageAdmin(OneMessagePages, ExportPages):
         selection = asked.selection(now)
         if selection.key is not None:
             found = find(self.store, selection.key, selection, payload=payload)
-            return Page(found.messages, None), found_count(found), searched(selection.key, found)
+            return Page(found.messages, None), self._number(found, selection), searched(selection.key, found)
         if selection.state in LEASED:
             page, number, is_exact = leased_page(self.store, selection, after)
             return page, Count(number, exact=is_exact or None) if after is None else None, where_leases_are()
         if after is not None:
             return live_page(self.store, selection, after), None, ""
         return (*counted_live(self.store, selection), "")
+
+    def _number(self, found: SearchResult, selection: Selection) -> Count:
+        """How many messages a search has found, also of those that its page does not show."""
+        is_more = found.is_cut and not found.by_argument
+        return count_live(self.store, selection) if is_more else found_count(found)
 
     # One message
 

@@ -399,6 +399,35 @@ def find(store: Store, text: str, selection: Selection, *, payload: bool = True)
     return SearchResult(rows, page.reached is not None or len(shown) > PAGE, by_argument=True)
 
 
+def find_all(store: Store, selection: Selection, *, payload: bool = True) -> Iterator[list[int]]:
+    """All that `find` means by the key of a selection, however many there are: their ids, CHUNK at a time."""
+    text, rest = selection.key or "", replace(selection, key=None)
+    if not text or not is_storable(text):
+        return
+    messages = rest.messages(store.alias)
+    is_found = False
+    for ids in _all_by_key(store, text, messages):
+        is_found = True
+        yield ids
+    position: Position | None = None
+    while payload and not is_found:
+        page = scan_live(store, replace(rest, argument=text), position, CHUNK)
+        yield [one.id for one in _that_show(store, page.found, text)]
+        position, is_found = page.reached, page.reached is None
+
+
+def _all_by_key(store: Store, text: str, messages: QuerySet[Message]) -> Iterator[list[int]]:
+    """That with this id, then those whose keys begin so: a part of each range of the index of keys at a time."""
+    named = [*_by_id(messages, text)]
+    if named:
+        yield named
+    for of_kind in key_ranges(store, text, messages.exclude(id__in=named)):
+        part = list(of_kind.values_list("id", "key")[:CHUNK])
+        while part:
+            yield [id_ for id_, _ in part]
+            part = list(of_kind.filter(key__gt=part[-1][1]).values_list("id", "key")[:CHUNK])
+
+
 def _that_show(store: Store, positions: list[Position], text: str) -> list[Position]:
     """Those whose payload has the text as it may be shown: a search must not tell what is masked."""
     if not masks_anything():

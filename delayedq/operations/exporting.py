@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message
-from delayedq.operations.browsing import by_key, scan_history, scan_live
+from delayedq.operations.browsing import find_all, scan_history, scan_live
 from delayedq.operations.wording import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from django.db.models import QuerySet
 
     from delayedq.operations.browsing import EndedSelection, Selection
     from delayedq.store.base import Store
@@ -38,20 +40,24 @@ FORMULA = frozenset("=+-@\t\r|")
 
 
 def live_rows(store: Store, selection: Selection, *, payload: bool) -> Iterator[dict[str, Any]]:
-    """The live messages of a selection in order of due time. `payload` False: with payloads and errors masked."""
-    if selection.key is not None:
-        yield from _rows(by_key(store, selection.key, selection), LIVE, payload=payload)
-        return
+    """The live messages of a selection: in order of due time, or by their keys if it searches for one.
+
+    payload False: payloads and errors are masked, and not searched.
+    """
     rows = Message.objects.using(store.alias)
-    for ids in _pages(lambda after: scan_live(store, selection, after, AT_ONCE)):
-        yield from _rows(rows.in_bulk(ids).values(), LIVE, payload=payload)
+    if selection.key is not None:
+        parts = find_all(store, selection, payload=payload)
+    else:
+        parts = _pages(lambda after: scan_live(store, selection, after, AT_ONCE))
+    for ids in parts:
+        yield from _rows(_in_order(rows, ids), LIVE, payload=payload)
 
 
 def ended_rows(store: Store, selection: EndedSelection, *, payload: bool) -> Iterator[dict[str, Any]]:
     """The ended messages of a selection, the latest first."""
     rows = FinishedMessage.objects.using(store.alias)
     for ids in _pages(lambda before: scan_history(store, selection, before, AT_ONCE)):
-        yield from _rows(rows.in_bulk(ids).values(), ENDED, payload=payload)
+        yield from _rows(_in_order(rows, ids), ENDED, payload=payload)
 
 
 def _pages(scan: Callable[[Position | None], KeysetPage]) -> Iterator[list[int]]:
@@ -62,6 +68,12 @@ def _pages(scan: Callable[[Position | None], KeysetPage]) -> Iterator[list[int]]
         if page.reached is None:
             return
         position = page.reached
+
+
+def _in_order(messages: QuerySet[Any], ids: Sequence[int]) -> Iterator[Message | FinishedMessage]:
+    """Those that are there still."""
+    found = messages.in_bulk(ids)
+    return (found[id_] for id_ in ids if id_ in found)
 
 
 def _rows(

@@ -56,6 +56,25 @@ def test_more_than_a_page_is_exported_once_each(operator, store):
     assert sorted(map(int, found)) == [*range(2_500)]
 
 
+def test_a_search_is_exported_as_far_as_it_goes(operator, store, monkeypatch):
+    """Also what the page of the list has no room for."""
+    monkeypatch.setattr("delayedq.operations.browsing.CHUNK", 50)
+    store.offer_many([message(f"UA{number:03}", kind=f"kind{number % 2}") for number in range(130)])
+    store.offer(message("KL1"))
+    found = [row["key"] for row in rows_of(export(operator, query="q=UA"))]
+    assert sorted(found) == [f"UA{number:03}" for number in range(130)]
+    assert "130" in operator.get(f"{MESSAGES}?q=UA").content.decode()
+    one = Message.objects.get(key="UA007").pk
+    assert [row["id"] for row in rows_of(export(operator, query=f"q={one}"))] == [one]
+
+
+def test_what_is_found_by_an_argument_is_exported_too(operator, member, store):
+    store.offer_many([message(f"{number}", payload=f'{{"args":["room {number % 3}"]}}') for number in range(9)])
+    found = [row["key"] for row in rows_of(export(operator, query="q=room+2"))]
+    assert sorted(found) == ["2", "5", "8"]
+    assert body(export(member("export_message"), query="q=room+2")) == ""
+
+
 @pytest.mark.parametrize("key", ["=1+1", "+1", "-1", "@x", "\t=1", "|cmd", '=HYPERLINK("x")'])
 def test_no_cell_is_a_formula(operator, store, key):
     offer(store, key, key)
