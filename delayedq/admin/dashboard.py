@@ -76,15 +76,30 @@ class DurationRow(NamedTuple):
     figures: list[tuple[str, str]]
 
 
-def tables(found: DurationFigures) -> list[tuple[str, str, list[DurationRow]]]:
-    """Title, header of the first column, and rows of each; the slowest come first."""
+#: So many rows of a table of durations are shown: the slowest.
+SLOWEST = 50
+
+
+def tables(found: DurationFigures) -> list[tuple[str, str, list[DurationRow], str]]:
+    """Title, header of the first column, rows of each, and what is said of the others; the slowest come first."""
+    given = (
+        (_("Tasks, the slowest first"), _("Task"), "kind", found.tasks),
+        (_("Queues, the slowest first"), _("Queue"), "queue", found.queues),
+    )
     return [
-        (title, header, [_duration_row(name, one, found.span) for one in sorted(rows, key=_slowness, reverse=True)])
-        for title, header, name, rows in (
-            (_("Tasks, the slowest first"), _("Task"), "kind", found.tasks),
-            (_("Queues, the slowest first"), _("Queue"), "queue", found.queues),
-        )
+        (title, header, [_duration_row(name, one, found.span) for one in _slowest(rows)], _said_of_others(rows))
+        for title, header, name, rows in given
     ]
+
+
+def _slowest(rows: Sequence[Durations]) -> list[Durations]:
+    return sorted(rows, key=_slowness, reverse=True)[:SLOWEST]
+
+
+def _said_of_others(rows: Sequence[Durations]) -> str:
+    if len(rows) <= SLOWEST:
+        return ""
+    return _("These are the %(shown)s slowest of %(all)s.") % {"shown": SLOWEST, "all": grouped(len(rows))}
 
 
 def _slowness(one: Durations) -> float:

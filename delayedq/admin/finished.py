@@ -39,7 +39,7 @@ from delayedq.operations.archived import Found, find_archived, send_again
 from delayedq.operations.browsing import EndedSelection, Page, ended_page, find_ended, id_in, listed
 from delayedq.operations.counting import Count, count_ended, counted_ended
 from delayedq.operations.edits import DISCARD, AllDead, discard, redrive, with_taken_keys
-from delayedq.operations.error_groups import BUCKETS, WIDTH, ErrorGroups, error_groups
+from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, ErrorGroups, Order, error_groups
 from delayedq.operations.timeline import records_in
 from delayedq.operations.wording import grouped, span
 
@@ -61,9 +61,17 @@ if TYPE_CHECKING:
 # The dead letters by error: which errors there are, how many of each, and what can be done to all of one.
 
 
+ORDERS = [
+    (Order.MOST.value, gettext_lazy("most dead letters first")),
+    (Order.LAST.value, gettext_lazy("latest first")),
+    (Order.FIRST.value, gettext_lazy("oldest first")),
+]
+
+
 class ErrorFilter(forms.Form):
     q = forms.CharField(label=gettext_lazy("Error or task has"), required=False, max_length=LINE_LENGTH)
     class_name = forms.CharField(label=gettext_lazy("Class"), required=False, max_length=LINE_LENGTH)
+    sort = forms.ChoiceField(label=gettext_lazy("Order"), choices=ORDERS, required=False)
 
     def found_in(self, groups: ErrorGroups) -> None:
         """Offer the classes of these groups, and the one in the address."""
@@ -98,21 +106,40 @@ class ErrorPages(BulkAdmin):
 
     def errors_view(self, request: HttpRequest) -> HttpResponse:
         """The first view of the dead letters."""
-        now, asked = self.store.now(), ErrorFilter(request.GET)
+        now, asked, skip = self.store.now(), ErrorFilter(request.GET), _skipped(request)
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
             given, reads = asked.cleaned_data, may(request, "view_payload")
-            found = error_groups(self.store, now, text=given["q"], error_class=given["class_name"], search_errors=reads)
+            wanted = {"text": given["q"], "error_class": given["class_name"], "search_errors": reads}
+            order = Order(given["sort"] or Order.MOST)
+            found = error_groups(self.store, now, **wanted, order=order, skip=skip)
         asked.found_in(found)
         context = {
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "errors"),
             "rows": [_group_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
             "more": found.more,
+            "next": _after(request, skip + SHOWN) if found.more else "",
+            "first": _after(request, 0) if skip else "",
             "is_cut": found.is_cut,
             "actions": self.offered_actions(request),
         }
         return self.page(request, "errors.html", _("Dead letters by error"), context)
+
+
+def _skipped(request: HttpRequest) -> int:
+    """How many errors come before the page that the address names."""
+    text = request.GET.get("after", "")
+    return min(int(text), KNOWN) if text.isascii() and text.isdigit() and len(text) < len(str(KNOWN)) + 1 else 0
+
+
+def _after(request: HttpRequest, skip: int) -> str:
+    """The query of the page after so many errors, of the same filter and order."""
+    query = request.GET.copy()
+    query.pop("after", None)
+    if skip:
+        query["after"] = str(skip)
+    return query.urlencode()
 
 
 def query_of(fingerprint: int) -> str:

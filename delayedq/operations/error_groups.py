@@ -8,25 +8,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
+from itertools import batched
 from typing import TYPE_CHECKING, NamedTuple
 
 from delayedq.core.errors import class_of, pattern
 from delayedq.core.instants import EPOCH
-from delayedq.operations.counting import BOUND, Count
+from delayedq.operations.counting import Count
 from delayedq.store import operator_store
 from delayedq.store.figures import Grid
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from delayedq.store.base import Store
-    from delayedq.store.figures import Extent, Newest
+    from delayedq.store.figures import ErrorGroupStore, Extent, Newest
 
-#: At most this many groups are known, so many of them looked into, and so many shown: those that grew last.
-KNOWN, SEARCHED, SHOWN = 1_000, 200, 50
-#: All groups that are shown are counted up to BOUND together, each at least up to this number.
-LEAST = 1_000
+#: At most this many groups are known, and so many shown at once.
+KNOWN, SHOWN = 1_000, 50
+#: Groups in one statement.
+AT_ONCE = 200
+#: Each group is counted up to this number, and those that have more up to FULL together, but at least so far.
+LEAST, FULL = 1_000, 100_000
 #: The latest of each group that a trend has at most.
 MOST_LATELY = 1_000
 #: A trend has so many buckets of so many seconds.
@@ -57,8 +61,16 @@ class ErrorGroup:
         return pattern(self.error)
 
 
+class Order(StrEnum):
+    """How error groups come."""
+
+    MOST = "most"  #: of most dead letters first
+    LAST = "last"  #: that grew last first
+    FIRST = "first"  #: that are oldest first
+
+
 class ErrorGroups(NamedTuple):
-    """`more`: how many others there are. `is_cut`: more than KNOWN, some of which were not looked at."""
+    """`more`: how many follow. `is_cut`: more than KNOWN, some of which were not looked at."""
 
     groups: list[ErrorGroup]
     more: int
@@ -67,36 +79,74 @@ class ErrorGroups(NamedTuple):
 
 
 def error_groups(
-    store: Store, now: datetime, *, text: str = "", error_class: str = "", search_errors: bool = True
+    store: Store,
+    now: datetime,
+    *,
+    text: str = "",
+    error_class: str = "",
+    search_errors: bool = True,
+    order: Order = Order.MOST,
+    skip: int = 0,
 ) -> ErrorGroups:
-    """The error groups, first those that grew last; at most SHOWN. 4 statements, whatever there is.
+    """SHOWN error groups after the first `skip` of this order. Up to AT_ONCE groups take 5 statements.
 
-    `text`: only those whose latest error has it, in upper or lower case, or whose task has. `error_class`: only those
-    of this class, such as "app.errors.Overbooked". Both look at the SEARCHED that grew last. `search_errors` False: the
-    text is sought in tasks alone.
+    text: only those whose latest error has it, in upper or lower case, or whose task has. error_class: only those of
+    this class, such as "app.errors.Overbooked". search_errors False: the text is sought in tasks alone.
     """
     is_search = bool(text or error_class)
     stored = operator_store(store.alias).error_groups
-    extents = sorted(stored.extents(KNOWN), key=lambda extent: extent.last_at, reverse=True)
-    searched = extents[: SEARCHED if is_search else SHOWN]
-    newest = stored.newest([extent.fingerprint for extent in searched])
+    extents = stored.extents(KNOWN)
+    sizes = _sizes(stored, [extent.fingerprint for extent in extents])
+    extents.sort(key=lambda extent: _rank(extent, sizes, order))
+    looked_into = extents if is_search else extents[skip : skip + SHOWN]
+    newest: dict[int, Newest] = {}
+    for some in batched((extent.fingerprint for extent in looked_into), AT_ONCE):
+        newest |= stored.newest(some)
     texts = {one: f"{latest.error}\n{latest.kind}" if search_errors else latest.kind for one, latest in newest.items()}
     found = [
         extent
-        for extent in searched
+        for extent in looked_into
         if text.lower() in texts.get(extent.fingerprint, "").lower()
         and extent.fingerprint in newest
         and error_class in {"", class_of(newest[extent.fingerprint].error)}
     ]
     classes = sorted({class_of(one.error) for one in newest.values()} - {""})
-    more = (len(found) if is_search else len(extents)) - len(found[:SHOWN])
-    return ErrorGroups(_described(store, found[:SHOWN], newest, now), more, len(extents) == KNOWN, classes)
+    page = found[skip : skip + SHOWN] if is_search else found
+    more = max(0, len(found if is_search else extents) - skip - SHOWN)
+    return ErrorGroups(_described(stored, page, newest, sizes, now), more, len(extents) == KNOWN, classes)
 
 
-def _described(store: Store, extents: Sequence[Extent], newest: dict[int, Newest], now: datetime) -> list[ErrorGroup]:
-    stored, fingerprints = operator_store(store.alias).error_groups, [extent.fingerprint for extent in extents]
-    most = max(LEAST, BOUND // max(len(extents), 1))
-    sizes, lately = stored.sizes(fingerprints, most + 1), stored.lately(fingerprints, _grid(now), MOST_LATELY)
+def _sizes(stored: ErrorGroupStore, fingerprints: Sequence[int]) -> dict[int, Count]:
+    """How many dead letters each of these groups has: each up to a bound, which is far beyond for few large ones."""
+    found: dict[int, int] = {}
+    for some in batched(fingerprints, AT_ONCE):
+        found |= stored.sizes(some, LEAST + 1)
+    large = [one for one, size in found.items() if size > LEAST]
+    most = max(LEAST, FULL // max(len(large), 1))
+    for some in batched(large, AT_ONCE):
+        found |= stored.sizes(some, most + 1)
+    return {one: Count(size, exact=True) if size <= most else Count(most, exact=None) for one, size in found.items()}
+
+
+def _rank(extent: Extent, sizes: Mapping[int, Count], order: Order) -> tuple[float, float]:
+    last = -extent.last_at.timestamp()
+    match order:
+        case Order.MOST:
+            return -(sizes[extent.fingerprint].number if extent.fingerprint in sizes else 0), last
+        case Order.FIRST:
+            return extent.first_at.timestamp(), last
+        case _:
+            return last, 0.0
+
+
+def _described(
+    stored: ErrorGroupStore,
+    extents: Sequence[Extent],
+    newest: Mapping[int, Newest],
+    sizes: Mapping[int, Count],
+    now: datetime,
+) -> list[ErrorGroup]:
+    lately = stored.lately([extent.fingerprint for extent in extents], _grid(now), MOST_LATELY)
     return [
         ErrorGroup(
             fingerprint=extent.fingerprint,
@@ -104,7 +154,7 @@ def _described(store: Store, extents: Sequence[Extent], newest: dict[int, Newest
             id=newest[extent.fingerprint].id,
             kind=newest[extent.fingerprint].kind,
             queue=newest[extent.fingerprint].queue,
-            size=_count(sizes.get(extent.fingerprint, 0), most),
+            size=sizes.get(extent.fingerprint, Count(0, exact=True)),
             first_at=extent.first_at,
             last_at=extent.last_at,
             trend=[lately[extent.fingerprint].get(bucket, 0) for bucket in range(BUCKETS)],
@@ -112,10 +162,6 @@ def _described(store: Store, extents: Sequence[Extent], newest: dict[int, Newest
         for extent in extents
         if extent.fingerprint in newest
     ]
-
-
-def _count(size: int, most: int) -> Count:
-    return Count(size, exact=True) if size <= most else Count(most, exact=None)
 
 
 def _grid(now: datetime) -> Grid:

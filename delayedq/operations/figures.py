@@ -173,7 +173,7 @@ def _bucket(grid: Grid, number: int, arrived: int, failed: int, end: EndedCount 
 
 
 #: At most this many tasks, and queues, are told.
-MOST = 50
+MOST = 1_000
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,19 @@ def test_the_slowest_tasks_come_first_with_units(operator, store):
     assert "0 250 ms 250 ms 2 s 2 s 2 s" in text
 
 
+def test_the_slowest_is_shown_however_rarely_it_runs(operator, store):
+    rows = [ended(2 * n, 0.1, 1, kind=f"tests.often{n // 2:02}") for n in range(120)]
+    rows.append(ended(1, 0.1, 600, kind="tests.rarely"))
+    shift = store.now() - NOW
+    for row in rows:
+        for name in ("finished_at", "started_at", "scheduled_at"):
+            setattr(row, name, getattr(row, name) + shift)
+    FinishedMessage.objects.bulk_create(rows)
+    text = text_of(operator.get(DURATIONS, {"span": "day"}))
+    assert text.index("tests.rarely") < text.index("tests.often")
+    assert "These are the 50 slowest of 61." in text
+
+
 def test_nothing_ended(operator):
     assert "Nothing ended in this time." in text_of(operator.get(DURATIONS))
 

@@ -38,8 +38,8 @@ def test_dead_letters_are_grouped_by_class_and_normalised_message(operator, stor
 
     page = operator.get(ERRORS)
 
-    assert patterns(page) == ["app.Late: UA<n> <b>", "app.Full: Seat <n> is taken"]
-    late, full = page.context["rows"]
+    assert patterns(page) == ["app.Full: Seat <n> is taken", "app.Late: UA<n> <b>"]
+    full, late = page.context["rows"]
     assert (late.size, full.size, late.kind) == ("1", "3", "tests.other")
     assert full.trend == "3 in the last 1 d"
     assert keys_on(operator.get(full.url)) == ["full-2", "full-1", "full-0"]
@@ -125,11 +125,31 @@ def test_the_page_takes_as_many_statements_for_any_number_of_errors(operator, st
     by_fingerprint = connection.vendor == "mysql"  # so the dead letters of the tab are counted there
     assert counts[0] == counts[1] == 4 + by_fingerprint
     assert len(page.context["rows"]) == 5
-    assert "3 more errors are not shown." in text_of(page)
+    assert "3 more errors follow." in text_of(page)
+
+
+def test_the_error_of_most_dead_letters_comes_first_and_all_can_be_reached(operator, store, monkeypatch):
+    monkeypatch.setattr("delayedq.operations.error_groups.SHOWN", 2)
+    monkeypatch.setattr("delayedq.admin.finished.SHOWN", 2)
+    monkeypatch.setattr("delayedq.operations.error_groups.LEAST", 1)
+    for number, letter in enumerate("aaabbcdd"):
+        dead(store, f"{number}", f"app.{letter * 3}: of a kind")
+    first = operator.get(ERRORS)
+    second = operator.get(f"{ERRORS}?{first.context['next']}")
+    assert [(row.name, row.size) for row in first.context["rows"]] == [("app.aaa", "3"), ("app.ddd", "2")]
+    assert [(row.name, row.size) for row in second.context["rows"]] == [("app.bbb", "2"), ("app.ccc", "1")]
+    assert (second.context["next"], second.context["first"]) == ("", "")
+    latest = operator.get(ERRORS, {"sort": "last"}).context["rows"]
+    oldest = operator.get(ERRORS, {"sort": "first", "q": "a kind"}).context["rows"]
+    assert ([row.name for row in latest], [row.name for row in oldest]) == (
+        ["app.ddd", "app.ccc"],
+        ["app.aaa", "app.bbb"],
+    )
+    assert operator.get(ERRORS, {"sort": "nothing"}).context["rows"] == []
 
 
 def test_a_group_is_counted_up_to_a_bound(operator, store, monkeypatch):
-    monkeypatch.setattr(error_groups, "BOUND", 2)
+    monkeypatch.setattr(error_groups, "FULL", 2)
     monkeypatch.setattr(error_groups, "LEAST", 2)
     for number in range(4):
         dead(store, f"{number}", f"app.Full: Seat {number} is taken")
