@@ -10,6 +10,7 @@ from django.contrib import admin
 from django.urls import include, path
 from django.utils.translation import gettext_lazy as _
 
+from delayedq.core.bounds import is_storable
 from delayedq.desk import automation_page, rules
 from delayedq.desk.display import text_of
 from delayedq.desk.ends import shown_result
@@ -33,6 +34,16 @@ else:
 MASKED = ("reason", "why", "proposal", "truth", "decision", "digest")
 
 
+class ListAdmin(AnyAdmin):
+    """A list whose filters no database refuses."""
+
+    def lookup_allowed(self, lookup: str, value: Any, request: Any = None) -> bool:
+        """What no database can store is no value to ask for; Django answers such a request with 400."""
+        values = value if isinstance(value, list | tuple) else [value]
+        can_be_stored = all(is_storable(str(one)) for one in values)
+        return can_be_stored and bool(super().lookup_allowed(lookup, value, request))
+
+
 class QueueFilter(admin.SimpleListFilter):
     """As Django's own of a field, whose DISTINCT reads all items."""
 
@@ -46,7 +57,7 @@ class QueueFilter(admin.SimpleListFilter):
 
 
 @admin.register(Item)
-class ItemAdmin(AnyAdmin):
+class ItemAdmin(ListAdmin):
     list_display = ("__str__", "queue", "state", "held_by", "due_at", "mode")
     list_filter = ("state", QueueFilter, "mode")
     list_select_related = ("holder",)
@@ -75,7 +86,7 @@ class ItemAdmin(AnyAdmin):
         """A filter of what is not shown would tell it letter by letter."""
         if lookup.split("__", maxsplit=1)[0] in {*MASKED, "confidence", "agreed"}:
             return False
-        return bool(super().lookup_allowed(lookup, value, request))
+        return super().lookup_allowed(lookup, value, request)
 
     def get_exclude(self, request: HttpRequest, obj: Any = None) -> Any:  # noqa: ARG002
         """Who is to decide without seeing what the handler has decided, or what is right, does not see it here."""
@@ -136,7 +147,7 @@ class AutomationForm(AnyForm):
 
 
 @admin.register(Automation)
-class AutomationAdmin(AnyAdmin):
+class AutomationAdmin(ListAdmin):
     list_display = ("kind", "mode")
     list_editable = ("mode",)
     form = AutomationForm
@@ -162,12 +173,12 @@ def _of_user(form: Any, request: HttpRequest) -> Any:
 
 
 @admin.register(DeskQueue)
-class DeskQueueAdmin(AnyAdmin):
+class DeskQueueAdmin(ListAdmin):
     list_display = ("queue", "capacity", "escalate_to")
     filter_horizontal = ("groups",)
 
 
 @admin.register(Skill)
-class SkillAdmin(AnyAdmin):
+class SkillAdmin(ListAdmin):
     list_display = ("user", "name", "until")
     list_filter = ("name",)

@@ -10,6 +10,7 @@ import io
 import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message
@@ -35,7 +36,7 @@ ENDED = (
     *("id", "outcome", "queue", "kind", "key", "priority", "scheduled_at", "started_at", "finished_at", "created_at"),
     *("attempts", "max_attempts", "worker", "payload", "metadata", "result", "errors"),
 )
-#: A spreadsheet takes a cell that begins with one of these for a formula.
+#: A spreadsheet takes a cell that begins with one of these for a formula, some also in full width.
 FORMULA = frozenset("=+-@\t\r|")
 
 
@@ -120,4 +121,4 @@ def _cell(value: object) -> Any:
             return value.isoformat()
         case _:
             text = printable(str(value))
-            return f"'{text}" if text[:1] in FORMULA else text
+            return f"'{text}" if normalize("NFKC", text[:1]) in FORMULA else text

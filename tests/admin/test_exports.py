@@ -75,7 +75,7 @@ def test_what_is_found_by_an_argument_is_exported_too(operator, member, store):
     assert body(export(member("export_message"), query="q=room+2")) == ""
 
 
-@pytest.mark.parametrize("key", ["=1+1", "+1", "-1", "@x", "\t=1", "|cmd", '=HYPERLINK("x")'])
+@pytest.mark.parametrize("key", ["=1+1", "+1", "-1", "@x", "\t=1", "|cmd", "\uff1d1+1", '=HYPERLINK("x")'])
 def test_no_cell_is_a_formula(operator, store, key):
     offer(store, key, key)
     (row,) = table_of(export(operator, form="csv"))

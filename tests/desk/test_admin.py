@@ -70,6 +70,11 @@ def test_no_query_string_asks_for_what_is_not_shown(name):
     assert client.get(LIST, {"mode__exact": "people"}).status_code == 200
 
 
+@pytest.mark.parametrize("name", ["state", "kind", "mode__exact", "queue"])
+def test_a_filter_for_what_no_database_stores_is_refused(name):
+    assert signed_in(person("ann", "view")).get(LIST, {name: "a\0b"}).status_code == 400
+
+
 def test_what_is_decided_blind_shows_no_proposal_until_it_is_closed_even_if_it_was_sent_back():
     item = opened()
     given = {"proposal": "771177", "truth": "882288", "confidence": 0.8765, "decision": "993399", "agreed": False}
