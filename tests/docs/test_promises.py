@@ -1,4 +1,4 @@
-"""docs/promises.md keeps the promises of the reference apart, and names tests that there are."""
+"""docs/promises.md says what each of the six promises means, and names tests that there are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 DOCS = TESTS.parent / "docs"
-ROW = re.compile(r"^\| (?!---|Promise )(.+?) \| (`.+`) \|$", re.MULTILINE)
+ROW = re.compile(r"^\| (?!---|Promise )(.+?) \| `.+?` \| (`.+`) \|$", re.MULTILINE)
 CHAPTERS = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", (DOCS / "promises.md").read_text(), re.MULTILINE))
 
 
@@ -24,9 +24,9 @@ def collected(path):
     return {node.name for node in found if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
 
 
-def test_the_promises_are_those_of_the_reference():
+def test_the_reference_lists_those_promises():
     chapter = (DOCS / "reference.md").read_text().split("\n## Promises\n")[1].split("\n## ")[0]
-    assert [name.rstrip(".") for name in re.findall(r"^\d\. \*\*(.+?)\*\*", chapter, re.MULTILINE)] == list(CHAPTERS)
+    assert [name.rstrip(".") for name in re.findall(r"\*\*(.+?)\*\*", chapter)] == [*CHAPTERS][:-1]
 
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
