@@ -58,12 +58,12 @@ def test_commands_and_code_are_found():
 
 
 def of_page(page):
-    return pytest.param(page, marks=[pytest.mark.spark] if page == "docs/pipeline.md" else [])
+    return pytest.param(page, marks=[pytest.mark.spark] if page.startswith("docs/pipeline") else [])
 
 
 @pytest.mark.parametrize("page", [of_page(page) for page in sorted({page for page, _ in PYTHON})])
 def test_code_is_python_and_imports_what_there_is(page):
-    if page == "docs/pipeline.md" and not find_spec("deltalake"):
+    if page.startswith("docs/pipeline") and not find_spec("deltalake"):
         missing("pyspark")
     for node in ast.walk(ast.parse("\n".join(blocks(page, "python")))):
         if isinstance(node, ast.ImportFrom) and node.module.split(".")[0] == "delayedq":
@@ -88,7 +88,7 @@ def test_rows_are_found_as_the_reference_shows(run):
 def test_sensitive_arguments_are_masked_as_the_page_of_the_admin_shows(run):
     from delayedq import task
 
-    tasks, redact = blocks("docs/admin.md", "python")
+    tasks, redact = blocks("docs/admin-reference.md", "python")
     shown = run("shown", tasks, task=task)
     assert (shown.pay.sensitive, shown.log_in.sensitive) == (frozenset({"token", "card"}), True)
     assert run("other", redact).redact("shown.pay", "iban", "RO49") == "****"

@@ -23,7 +23,8 @@ from tests.app import tasks
 from tests.app.models import Mark
 
 pytestmark = pytest.mark.usefixtures("registry")
-PAGE = Path(delayedq.__file__).parent.parent / "docs" / "limits.md"
+DOCS = Path(delayedq.__file__).parent.parent / "docs"
+PAGES = (DOCS / "limits.md", DOCS / "limits-reference.md")
 SECOND = timedelta(seconds=1)
 
 
@@ -199,7 +200,9 @@ def test_a_size_is_set_live_only_where_all_tasks_of_a_queue_have_one(store):
 
 
 def test_the_examples_of_the_page_run_from_top_to_bottom(store, settings):
-    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    examples = re.findall(
+        r"^```python\n(.*?)^```$", "\n".join(page.read_text() for page in PAGES), re.DOTALL | re.MULTILINE
+    )
     assert len(examples) >= 6
     space = {"__name__": "shop.tasks"}
     exec("\n".join(re.sub(r"\.\.\.$", "pass", example) for example in examples), space)
