@@ -286,9 +286,9 @@ def errors_of_the_day(store):
 
 
 @ON_POSTGRESQL
-@pytest.mark.parametrize(("ask", "most"), [(errors_of_the_day, 4), (lambda store: verdict(store, NOW), 12)])
+@pytest.mark.parametrize(("ask", "most"), [(errors_of_the_day, 5), (lambda store: verdict(store, NOW), 12)])
 def test_error_groups_and_the_verdict_read_a_bounded_part_of_an_index(store, connection, many, monkeypatch, ask, most):
-    monkeypatch.setattr(grouping, "BOUND", 1_000)
+    monkeypatch.setattr(grouping, "FULL", 1_000)
     monkeypatch.setattr(grouping, "LEAST", 10)
     monkeypatch.setattr(grouping, "MOST_LATELY", 10)
     monkeypatch.setattr(judging, "MOST_RECENT", 10)

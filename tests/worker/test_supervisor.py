@@ -10,10 +10,11 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage, Message, Worker
+from delayedq.store import default_store
 from delayedq.worker import supervisor
 from tests.app import chores
 from tests.app.models import Mark
@@ -105,13 +106,24 @@ def test_a_stopped_lease_keeper_has_what_is_left_of_the_shutdown_timeout(workers
     assert time.monotonic() - began < supervisor.KEEPER_TIMEOUT
 
 
+def stop_between_writes(pid):
+    """On SQLite, a process that is stopped while it writes keeps all others from writing."""
+    while True:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with transaction.atomic(using=default_store().alias):
+                return
+        except OperationalError:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_lease_keeper_that_was_killed_at_the_end_is_replaced_for_what_is_left(workers):
     """Its next one would start after a pause: all workers have ended by then."""
     one = workers("--shutdown-timeout", "60")
     chores.nap.enqueue("long", 60)
     eventually(lambda: marked("long began"))
     keeper, worker = children(one.process.pid)
-    os.kill(keeper, signal.SIGSTOP)
+    stop_between_writes(keeper)
     os.kill(worker, signal.SIGKILL)
     chores.note.enqueue("after")
     eventually(lambda: marked("after"))
