@@ -43,9 +43,12 @@ def _section(names: str, written: dict[str, Any]) -> str:
 def _rows(figures: Iterable[Figure]) -> Iterator[str]:
     yield "| scenario | who | median | lowest | highest | unit | set-up |"
     yield "| --- | --- | ---: | ---: | ---: | --- | --- |"
+    said: set[tuple[str, str]] = set()  # a contender is set up alike in all scenarios: its first row says how
     for figure in figures:
         numbers = map(text_of, (figure.median, min(figure.rounds), max(figure.rounds)))
-        yield f"| {figure.scenario} | {figure.name} | {' | '.join(numbers)} | {figure.unit} | {figure.note} |"
+        note = "" if (figure.name, figure.note) in said else figure.note
+        said.add((figure.name, figure.note))
+        yield f"| {figure.scenario} | {figure.name} | {' | '.join(numbers)} | {figure.unit} | {note} |"
 
 
 def _machine(machine: dict[str, Any]) -> str:
