@@ -17,7 +17,7 @@ from threading import local
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Protocol, Self
 
 from django.apps import apps
-from django.db import DEFAULT_DB_ALIAS, OperationalError, ProgrammingError, connections, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, OperationalError, ProgrammingError, connections, transaction
 
 from delayedq import clock
 from delayedq.core.backoff import retry
@@ -77,6 +77,9 @@ class Database(ABC):
     dialect: ClassVar[Dialect]
     #: Writes workers, as one JSON document, into the worker registry.
     heartbeat: ClassVar[str]
+    #: The sessions of others, and how one is ended; "": there is no server.
+    sessions: ClassVar[str] = ""
+    end_session: ClassVar[str] = ""
 
     def __init__(self, alias: str) -> None:
         self.alias = alias
@@ -101,6 +104,21 @@ class Database(ABC):
     def connections_left(self) -> int | None:
         """How many more connections this user may open; None: as many as it likes. Raises django.db.Error."""
         return None
+
+    def end_sessions(self, application: str, chosen: Callable[[], bool]) -> int:
+        """Have the server end the sessions of others for which `chosen` says so; returns how many it knew of.
+
+        application: as which they have connected; only PostgreSQL knows that, and MySQL takes all of the same user in
+        the same database. 0: there is no server. Raises django.db.Error.
+        """
+        if not self.sessions:
+            return 0
+        others = self.ids(self.sessions, {"application": application})
+        for session in others:
+            if chosen():
+                with suppress(Error):  # it has ended by itself
+                    self.write(self.end_session, {"session": session})
+        return len(others)
 
     @abstractmethod
     def _clock(self) -> datetime:

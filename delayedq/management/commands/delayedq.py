@@ -35,6 +35,7 @@ from delayedq.operations.explain import explain
 from delayedq.operations.pauses import check_name, pause, resume
 from delayedq.operations.wording import printable
 from delayedq.store.protocol import BARE
+from delayedq.torture.command import add_torture, run_torture
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -85,6 +86,9 @@ class Command(MigratedCommand):
             "import-from", help="Move waiting messages from another framework, and copy its schedules."
         )
         add_import_from(moved)
+        tortured = subjects.add_parser("torture", help="Kill and freeze workers under load, and judge what they did.")
+        add_torture(tortured)
+        _add_backend(tortured)
         CronVerbs.add_arguments(subjects.add_parser("cron", help="The schedules of the settings and the database."))
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -106,6 +110,7 @@ class Command(MigratedCommand):
             "dev": run_dev,
             "channels": self._channels,
             "import-from": lambda given: run_import_from(self.stdout, given),
+            "torture": lambda given: run_torture(self.stdout, given),
             "cron": CronVerbs(self.stdout).do,
         }
         try:

@@ -160,6 +160,8 @@ UNDONE = {1213, 1205}
 class MySQLDatabase(Database):
     dialect: ClassVar[Dialect] = MYSQL
     heartbeat: ClassVar[str] = sql.HEARTBEAT
+    sessions: ClassVar[str] = sql.OTHER_SESSIONS
+    end_session: ClassVar[str] = sql.END_SESSION
 
     def _clock(self) -> datetime:
         return instant(self.rows(sql.CLOCK)[0][0])

@@ -392,6 +392,14 @@ CONNECTIONS = "SHOW GLOBAL STATUS LIKE 'Threads_connected'"
 #: Of all users, if this one may see them; its own in any case.
 SESSIONS = "SHOW PROCESSLIST"
 
+#: Those of the same user in the same database.
+OTHER_SESSIONS = """
+SELECT id FROM information_schema.processlist
+WHERE user = substring_index(current_user(), '@', 1) AND db = database() AND id <> connection_id()
+"""
+
+END_SESSION = "KILL %(session)s"
+
 
 # The statements of an operator's edits on MariaDB and MySQL. See `sql`.
 

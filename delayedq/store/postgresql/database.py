@@ -206,6 +206,8 @@ class _BatchCursor(psycopg.Cursor[Any]):
 class PostgreSQLDatabase(Database):
     dialect: ClassVar[Dialect] = POSTGRESQL
     heartbeat: ClassVar[str] = sql.HEARTBEAT
+    sessions: ClassVar[str] = sql.OTHER_SESSIONS
+    end_session: ClassVar[str] = sql.END_SESSION
 
     def connections_left(self) -> int | None:
         return int(self.rows(sql.CONNECTIONS_LEFT)[0][0])

@@ -325,6 +325,12 @@ WHERE id = ANY(ARRAY(
 RETURNING id
 """
 
+OTHER_SESSIONS = """
+SELECT pid FROM pg_stat_activity WHERE application_name = %(application)s AND pid <> pg_backend_pid()
+"""
+
+END_SESSION = "SELECT pg_terminate_backend(%(session)s)"
+
 #: The room under the limits of the server, of the role and of the database. A superuser is under the first alone.
 CONNECTIONS_LEFT = """
 SELECT least(
