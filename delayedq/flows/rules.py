@@ -121,8 +121,8 @@ def judge(
 
     Raises ValueError for one that comes after itself or a later one, as somebody has written by hand.
 
-    >>> judge([Step(0, StepState.SUCCEEDED), Step(1, StepState.WAITING, (0,))], "stop")
-    Verdict(released=[1], skipped=[], flow=<FlowState.RUNNING: 'running'>)
+    >>> judge([JudgedStep(0, StepState.SUCCEEDED), JudgedStep(1, StepState.WAITING, (0,))], "stop")
+    FlowVerdict(released=[1], skipped=[], flow=<FlowState.RUNNING: 'running'>)
     """
     ordered = sorted(steps)
     states = {step.number: step.state for step in ordered}

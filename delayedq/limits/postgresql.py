@@ -114,7 +114,7 @@ _AS_CHARGED = f"""(
     AND heard.seconds <= heard.ended * {LEAST_SECONDS}
 )"""
 
-# `notices.hear` in one statement: it says what the expressions mean. Then it reads `sql.SURROUNDINGS`, which does not
+# `Channels.hear` in one statement: it says what the expressions mean. Then it reads `channels.SURROUNDINGS`, which does not
 # see what this statement writes.
 HEAR = f"""
 WITH {_DROPPED},
@@ -239,7 +239,7 @@ _OTHERS = f"SELECT * {_READY} AND id = ANY(ARRAY(SELECT unnest(%(others)s::bigin
 
 _WITH_OTHERS = f"{_FIRST_IN_TURN} UNION (SELECT * FROM ({_OTHERS}) AS other ORDER BY turn, id LIMIT {MOST_VISITED})"
 
-# `visits.at_once`: as many as take `most` places.
+# `requests.at_once`: as many as take `most` places.
 AT_ONCE = f"CASE WHEN seconds > 0 AND seconds <= {SHORT_SECONDS} THEN 2 ELSE 1 END"
 
 _PAIRED = f"""

@@ -46,7 +46,7 @@ def nobody(queue: str, kind: str) -> None:
 
 
 class ChannelRequest(NamedTuple):
-    """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for those Elsewhere.
+    """Up to `limit` messages of the groups (queue, kind) that `rules` has an answer for, but for those of `ForeignRules`.
 
     expired: whether places of leases that ran out may be given away; else what carries a lease runs. tell_unknown: is
     called with the queue and the kind of each group that is in turn, and that has no rules.
@@ -140,7 +140,7 @@ class ChannelQuery(NamedTuple):
     """Which channels of a group a claim visits: the first in turn, and the first of `others` (ids) that are.
 
     most: as many as take so many places, if each takes one; in_pairs: or two, where messages are short
-    (`visits.at_once`). room: how many messages it may start. is_strict: messages that are to be tried again block their
+    (`at_once`). room: how many messages it may start. is_strict: messages that are to be tried again block their
     channels. expired: see `ChannelRequest`.
     """
 
@@ -201,7 +201,7 @@ class Dealt(NamedTuple):
     """What a database has dealt and claimed by itself, in fair turn.
 
     chosen: the messages (ids), and the channels in which they stood (names); what is not `claimed` was locked, or has
-    ended. is_more: it is worth to ask again at once. ended: as in `Look`; then nothing else was done.
+    ended. is_more: it is worth to ask again at once. ended: as in `ChannelView`; then nothing else was done.
     """
 
     chosen: dict[int, str]

@@ -441,13 +441,13 @@ class ChannelDemand(NamedTuple):
 def deal(room: int, waiting: Mapping[int, ChannelDemand]) -> dict[int, int]:
     """Deal `room` places: first to those who are owed some, then to all; each time one (`at_once`) to the lowest turn.
 
-    >>> deal(5, {1: Waiting(3), 2: Waiting(1), 3: Waiting(9)})
+    >>> deal(5, {1: ChannelDemand(3), 2: ChannelDemand(1), 3: ChannelDemand(9)})
     {1: 2, 2: 1, 3: 2}
-    >>> deal(6, {1: Waiting(9, step=1.0), 2: Waiting(9, step=0.5)})
+    >>> deal(6, {1: ChannelDemand(9, step=1.0), 2: ChannelDemand(9, step=0.5)})
     {1: 2, 2: 4}
-    >>> deal(3, {1: Waiting(9), 2: Waiting(9, turn=100.0, owed=2)})
+    >>> deal(3, {1: ChannelDemand(9), 2: ChannelDemand(9, turn=100.0, owed=2)})
     {1: 1, 2: 2}
-    >>> deal(5, {1: Waiting(9, at_once=2), 2: Waiting(9)})
+    >>> deal(5, {1: ChannelDemand(9, at_once=2), 2: ChannelDemand(9)})
     {1: 3, 2: 2}
     """
     dealt = dict.fromkeys(waiting, 0)

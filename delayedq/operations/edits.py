@@ -122,7 +122,7 @@ def reschedule(
     """Change the time, queue or priority of waiting messages, at most CHUNKS chunks in one call.
 
     `as_of`: when the operator saw them; messages that another edit changed later are skipped. `after`: the `after` of
-    the previous call's Progress. `most`: the edit ends when it has changed so many, in all its calls.
+    the previous call's EditProgress. `most`: the edit ends when it has changed so many, in all its calls.
 
         progress = reschedule(store, edit, Ticked([4, 7]), Shift(timedelta(hours=2)), store.now())
     """
@@ -330,7 +330,7 @@ def redrive(
 ) -> EditProgress:
     """Put dead letters back into their queues, due over the period of `spread` (a period of 0: all at its start).
 
-    At most CHUNKS chunks in one call. `after`: the `after` of the previous call's Progress; for AllDead that is the
+    At most CHUNKS chunks in one call. `after`: the `after` of the previous call's EditProgress; for AllDead that is the
     end time, in microseconds since 1970, of the last dead letter reached. `most`: as for `edits.reschedule`.
     """
     do = partial(_redrive, store, edit, spread, as_of)

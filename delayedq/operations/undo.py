@@ -46,7 +46,7 @@ def can_undo(edit: Edit) -> bool:
 def undo(store: Store, edit: Edit, after: int = 0, by: str = "") -> EditProgress:
     """Undo at most CHUNKS chunks of the edit's records, beginning after record id `after`. `by`: the name of a user.
 
-    Pass the `after` of the returned Progress to the next call; None means that the undo is complete.
+    Pass the `after` of the returned EditProgress to the next call; None means that the undo is complete.
     """
     changed, skipped, calls, last = 0, 0, 0, 0
     for records in islice(_chunks(store, edit, after), CHUNKS):

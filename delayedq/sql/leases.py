@@ -2,7 +2,7 @@
 
 A lease holds until `leased_until`. Where another transaction has locked the row, it is renewed beside it, in
 `delayedq_lockedrenewal`: a lease has run out if neither holds. `models.message` says the same in Django's words, for
-queries; what claims ask is `unheld`, and its plan is theirs.
+queries. Claims ask `unheld`, or `run_out_by_claim` alone where they have asked for the lease before.
 """
 
 from __future__ import annotations

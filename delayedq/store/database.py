@@ -247,7 +247,7 @@ class Listener(ABC):
     #: False from `begin_proof` until it has heard what that sent.
     proved = True
 
-    #: True as soon as it has heard that somebody waits for the end of a message; see `store.ends`.
+    #: True as soon as it has heard that somebody waits for the end of a message; see `store.base.EndNotices`.
     heard_waiting = False
 
     #: True as soon as it has heard that a running message was stopped.

@@ -161,7 +161,7 @@ def run_due(
     raise_failures: raise the error of the first attempt that fails, after it is recorded. using: the alias of the
     database; None means those of all backends in TASKS.
 
-    It works inside of `TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
+    It works inside of `django.test.TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
     in it, and the `on_commit` callbacks that it adds are called after it. A message that waits for a retry is due
     later: move the `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without
     a limit, and if no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.

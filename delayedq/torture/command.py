@@ -17,6 +17,7 @@ from delayedq.compat import InvalidTask
 from delayedq.management.arguments import positive
 from delayedq.management.backends import chosen_store
 from delayedq.models import Message, Worker
+from delayedq.operations.workers import is_alive
 from delayedq.torture.audit import BACKEND, KINDS
 from delayedq.torture.faults import faults_of
 
@@ -85,7 +86,8 @@ def run_torture(out: OutputWrapper, options: dict[str, Any]) -> None:
 
 
 def _check_alone(store: Store) -> None:
-    if names := [*Worker.objects.using(store.alias).values_list("name", flat=True)[:3]]:
+    now = store.now()
+    if names := [one.name for one in Worker.objects.using(store.alias) if is_alive(one, now)][:3]:
         said = f"Workers run on this database ({', '.join(names)}): stop them, or take a database of its own."
         raise CommandError(said)
     if Message.objects.using(store.alias).filter(kind__startswith=KINDS).exists():

@@ -151,7 +151,7 @@ def _may_retry(attempt: Attempt, error: BaseException) -> bool:
 
 
 def _delay(attempt: Attempt) -> timedelta | None:
-    """None if the backoff of the task fails; `transitions.decision` reports that."""
+    """None if the backoff of the task fails; `decision` reports that."""
     try:
         return attempt.backoff(attempt.attempt)
     except Exception:  # noqa: BLE001

@@ -168,8 +168,8 @@ NAMED = 100
 def worker_name(pid: int, name: str = "") -> str:
     """The name of a worker process in leases, logs and the registry; `name` is what `run_workers --name` was given.
 
-    >>> worker_name(4711, "mail")
-    'mail@host:4711'
+    >>> worker_name(4711, "mail") == f"mail@{socket.gethostname()}:4711"
+    True
     """
     return f"{name}@{socket.gethostname()}:{pid}" if name else f"{socket.gethostname()}:{pid}"
 
