@@ -168,7 +168,7 @@ def is_of_a_feature(path):
 
 def is_pure(path):
     """The rules of a feature."""
-    return is_of_a_feature(path) and path.stem in {"rules", "expressions", "ticks"}
+    return is_of_a_feature(path) and path.stem in {"rules", "rates", "expressions", "ticks"}
 
 
 def may_hold_sql(path):

@@ -15,7 +15,8 @@ from delayedq.masking import masking_of, shown
 from delayedq.models import FinishedMessage
 from delayedq.results import errors_with
 from delayedq.tasks.options import sensitive_names
-from delayedq.worker.executor import decision, execute, send_signals, transition
+from delayedq.worker.executor import execute
+from delayedq.worker.transitions import decision, send_signals, transition
 from tests.app.tasks import echo, log_in, pay
 from tests.worker.attempts import attempt_of, claimed
 

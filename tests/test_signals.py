@@ -18,7 +18,7 @@ from delayedq.signals import (
     worker_started,
     worker_stopped,
 )
-from delayedq.worker.executor import decision, send_signals
+from delayedq.worker.transitions import decision, send_signals
 from tests.app import tasks
 from tests.worker.attempts import claimed, playing, run
 

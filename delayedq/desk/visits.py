@@ -24,7 +24,7 @@ from delayedq.exceptions import Retry, Snooze, Steering, TaskCancelled
 from delayedq.masking import error_text
 from delayedq.sql.priority import shown_priority
 from delayedq.store import served_store
-from delayedq.worker.executor import is_spent, retried, vanished_error
+from delayedq.worker.transitions import is_spent, retried, vanished_error
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,8 +12,8 @@ from django.db import connections
 
 from delayedq.limits.offers import address, told_of, with_channels
 from delayedq.limits.places import Places
+from delayedq.limits.rates import TokenBucket
 from delayedq.limits.requests import (
-    LEAST_SECONDS,
     ChannelClaim,
     ChannelRequest,
     ClaimContext,
@@ -22,10 +22,10 @@ from delayedq.limits.requests import (
     Notice,
     ScopeState,
     ServedGroup,
-    cost,
     nobody,
 )
-from delayedq.limits.rules import TokenBucket, bucket_name
+from delayedq.limits.rules import bucket_name
+from delayedq.limits.visits import LEAST_SECONDS, cost
 from delayedq.sql.priority import BOUNDARY
 from delayedq.store.claims import new_token
 from delayedq.store.database import retry_on_deadlock

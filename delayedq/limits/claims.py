@@ -23,18 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from delayedq.limits.offers import address
 from delayedq.limits.places import Attempts, Places
-from delayedq.limits.requests import (
-    MOST_VISITED,
-    ChannelClaim,
-    ChannelQuery,
-    Events,
-    ForeignRules,
-    Room,
-    Start,
-    Visit,
-    room_of,
-)
-from delayedq.limits.rules import Limit, after, bucket_name, channel_id, channel_of, deal
+from delayedq.limits.rates import after
+from delayedq.limits.requests import ChannelClaim, ChannelQuery, Events, ForeignRules, Start
+from delayedq.limits.rules import Limit, bucket_name, channel_id, channel_of, deal
+from delayedq.limits.visits import MOST_VISITED, Room, Visit, room_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -42,6 +34,7 @@ if TYPE_CHECKING:
 
     from delayedq.limits.channels import Channels
     from delayedq.limits.places_held import HeldAttempt
+    from delayedq.limits.rates import TokenBucket
     from delayedq.limits.requests import (
         ChannelRequest,
         ChannelState,
@@ -52,7 +45,7 @@ if TYPE_CHECKING:
         ScopeState,
         ServedGroup,
     )
-    from delayedq.limits.rules import Rate, TokenBucket
+    from delayedq.limits.rules import Rate
     from delayedq.store.protocol import Claimed
 
 #: At most so many channels are looked for because a share was set live for them.

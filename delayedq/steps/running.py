@@ -20,7 +20,7 @@ from delayedq.exceptions import LeaseLost, PayloadTooLarge, Snooze
 from delayedq.steps.rules import SLEEP, StepNames, check_name
 from delayedq.steps.store import read_steps, record_step
 from delayedq.store import served_store
-from delayedq.worker.executor import refuse_own_end
+from delayedq.worker.exactly_once import refuse_own_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,8 +19,9 @@ from delayedq.store.protocol import Claimed, OfferOutcome, OnConflict
 from delayedq.tasks.scheduling import Scheduled
 from delayedq.testing.assertions import ScheduledMessage
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.executor import aexecute, decision, execute, follow_up_of, follow_ups
+from delayedq.worker.executor import aexecute, execute
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.transitions import decision, follow_up_of, follow_ups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from delayedq.store.protocol import Offer
     from delayedq.tasks import Task
-    from delayedq.worker.executor import AttemptResult
+    from delayedq.worker.transitions import AttemptResult
 
     AnyTask = Task[..., Any]
     AnyResult = TaskResult[..., Any]

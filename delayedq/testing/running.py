@@ -32,19 +32,10 @@ from delayedq.store import serving, store_for
 from delayedq.store.protocol import BARE, ClaimRequest, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.executor import (
-    AttemptResult,
-    aexecute,
-    decision,
-    execute,
-    execute_exactly_once,
-    is_spent,
-    send_signals,
-    transition,
-    vanished_error,
-)
+from delayedq.worker.executor import aexecute, execute, execute_exactly_once
 from delayedq.worker.reporting import flush
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.transitions import AttemptResult, decision, is_spent, send_signals, transition, vanished_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,10 +152,10 @@ def run_due(
     raise_failures: raise the error of the first attempt that fails, after it is recorded. using: the alias of the
     database; None means those of all backends in TASKS.
 
-    It works inside of `django.test.TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement has failed
-    in it, and the `on_commit` callbacks that it adds are called after it. A message that waits for a retry is due
-    later: move the `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts without
-    a limit, and if no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.
+    It works inside of `django.test.TestCase`: an attempt runs in a savepoint, which is rolled back only if a statement
+    has failed in it, and the `on_commit` callbacks that it adds are called after it. A message that waits for a retry
+    is due later: move the `clock`. Timeouts of sync tasks are not enforced. Raises RuntimeError after 10,000 attempts
+    without a limit, and if no backend in TASKS keeps its messages in the database; ValueError for a limit under 1.
     """
     if limit is not None and limit < 1:
         raise ValueError(f"run_due() makes at least 1 attempt; its limit is {limit!r}.")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from delayedq.core.lifecycle import Decision
-    from delayedq.worker.executor import AttemptResult
+    from delayedq.worker.transitions import AttemptResult
 
 #: A pipe counts as full when a quarter of it waits to be read: Linux fills whole pages, and a traceback has several.
 FULL = 0.25

@@ -24,9 +24,9 @@ from delayedq.limits.setting import rules_for
 from delayedq.store.base import with_follow_ups
 from delayedq.store.claims import new_token
 from delayedq.store.protocol import ClaimRequest, Settled, SettledAndClaimed
-from delayedq.worker.executor import decision, transition
 from delayedq.worker.reporting import write_last
 from delayedq.worker.sessions import keep_no_query_log
+from delayedq.worker.transitions import decision, transition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from delayedq.core.lifecycle import Decision
     from delayedq.store.base import Store
     from delayedq.store.protocol import Lane, Transition
-    from delayedq.worker.executor import AttemptResult
+    from delayedq.worker.transitions import AttemptResult
 
 logger = logging.getLogger("delayedq")
 

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from delayedq.core.lifecycle import Decision
     from delayedq.store.protocol import Claimed
-    from delayedq.worker.executor import AttemptResult
     from delayedq.worker.pool import Pool
     from delayedq.worker.store_thread import RoundTrip
+    from delayedq.worker.transitions import AttemptResult
 
 #: Upper bounds of the histograms, in seconds; the last bucket has no bound.
 BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0)

@@ -120,7 +120,7 @@ def many_lanes() -> None:
     """The memory that 1,000 queues take in a worker, and the time of a scan of them."""
     from delayedq.store import default_store
     from delayedq.store.protocol import Offer
-    from delayedq.worker.poller import Lanes
+    from delayedq.worker.lanes import Lanes
 
     store, lanes = default_store(), Lanes()
     store.offer_many(Offer(queue=f"queue-{number}", kind="k", payload="1") for number in range(1000))

@@ -10,8 +10,9 @@ from delayedq import limits
 from delayedq.exceptions import InvalidLimit
 from delayedq.limits import setting
 from delayedq.limits.channels import Channels
-from delayedq.limits.requests import MOST_VISITED, ChannelQuery, Events, Rules
+from delayedq.limits.requests import ChannelQuery, Events, Rules
 from delayedq.limits.rules import Limit, channel_of
+from delayedq.limits.visits import MOST_VISITED
 from delayedq.models import Channel, LimitState
 from tests.limits.channels import asked, claims, finish, offer, one_by_one, shared
 from tests.store.given import NOW, at

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from delayedq.limits.rules import FARTHEST, Limit, Rate, TokenBucket, after, last_start, release_at, startable
+from delayedq.limits.rates import TokenBucket, after, last_start, release_at, startable
+from delayedq.limits.rules import FARTHEST, Limit, Rate
 
 NOW = datetime(2026, 3, 8, 7, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

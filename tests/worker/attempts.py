@@ -16,10 +16,11 @@ from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Claimed, ClaimRequest, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.executor import aexecute, decision, execute, transition
+from delayedq.worker.executor import aexecute, execute
 from delayedq.worker.loop import Loop
 from delayedq.worker.options import ExitCode, Options
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.transitions import decision, transition
 from tests.app import tasks
 
 NOW = datetime(2026, 3, 8, 6, 59, 30, tzinfo=UTC)

@@ -12,7 +12,7 @@ from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.tasks import task_at
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.pool import Deadlines
+from delayedq.worker.deadlines import Deadlines
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import once, tasks
 from tests.app.models import Mark

@@ -13,10 +13,10 @@ from delayedq.core.lifecycle import Impossible, NotStarted
 from delayedq.exceptions import ArgumentsMismatch, ReferenceGone, UnknownTask
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import LaneHead, Offer
-from delayedq.worker import loop, poller
-from delayedq.worker.executor import AttemptResult
+from delayedq.worker import lanes, loop
+from delayedq.worker.lanes import Lanes
 from delayedq.worker.loop import DeployGrace
-from delayedq.worker.poller import Lanes
+from delayedq.worker.transitions import AttemptResult
 from tests.app import chores, tasks
 from tests.worker.attempts import attempt_of
 from tests.worker.conftest import eventually
@@ -91,7 +91,7 @@ class Planned:
 
     def __init__(self, monkeypatch):
         self.moment = 50.0
-        monkeypatch.setattr(poller.time, "monotonic", lambda: self.moment)
+        monkeypatch.setattr(lanes.time, "monotonic", lambda: self.moment)
         self.known = Lanes()
         self.scan()
 
@@ -107,24 +107,24 @@ def test_a_worker_that_gave_back_goes_last_when_that_message_is_due_again_and_at
     planned, both = Planned(monkeypatch), {"default", "other"}
     planned.known.yield_to_others("default", 0, 10)
     assert planned.at(50.0) == planned.at(59.999) == both
-    assert planned.at(60.0) == planned.at(60.0 + poller.HANDICAP - 0.001) == {"other"}
+    assert planned.at(60.0) == planned.at(60.0 + lanes.HANDICAP - 0.001) == {"other"}
     planned.known.hint()
     assert planned.at(60.1) == {"other"}
     planned.scan()
     assert planned.at(60.2) == {"other"}
-    assert planned.at(60.0 + poller.HANDICAP) == both
+    assert planned.at(60.0 + lanes.HANDICAP) == both
 
 
 def test_it_sleeps_until_others_had_their_time(monkeypatch):
     planned = Planned(monkeypatch)
     planned.known.scanned([LaneHead("default", 0, timezone.now(), 10.0)], planned.moment)
     planned.known.yield_to_others("default", 0, 10)
-    assert planned.known.due_in() == pytest.approx(10 + poller.HANDICAP)
+    assert planned.known.due_in() == pytest.approx(10 + lanes.HANDICAP)
 
 
 def test_each_message_that_it_gave_back_has_its_own_time(monkeypatch):
     planned = Planned(monkeypatch)
-    for seconds in (30, 10, 10.2, 10.2 + poller.GRAIN / 2):
+    for seconds in (30, 10, 10.2, 10.2 + lanes.GRAIN / 2):
         planned.known.yield_to_others("default", 0, seconds)
     handicapped = [tenth for tenth in range(900) if planned.at(50 + tenth / 10) == {"other"}]
     assert handicapped == [100, 101, 102, 103, 104, 300, 301, 302]

@@ -16,7 +16,7 @@ from delayedq.core.lifecycle import Raised, Returned
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Settled
 from delayedq.worker import executor
-from delayedq.worker.pool import Deadlines
+from delayedq.worker.deadlines import Deadlines
 from tests.app import once
 from tests.store.given import at
 from tests.worker.exactly_once_tasks import is_untouched, marks, run, write, write_and

@@ -10,8 +10,8 @@ import pytest
 
 from delayedq.core.lifecycle import AskedSnooze, Impossible, NotStarted, Returned
 from delayedq.exceptions import UnknownTask, WorkerVanished
-from delayedq.worker import loop
-from delayedq.worker.loop import QUARANTINE_AFTER, InFlight
+from delayedq.worker import in_flight
+from delayedq.worker.in_flight import QUARANTINE_AFTER, InFlight
 from delayedq.worker.pool import Pool
 from delayedq.worker.shared_leases import SharedLeases
 from tests.app import tasks
@@ -157,11 +157,11 @@ def test_nothing_is_held_twice_and_slots_are_used_again(holding):
 
 
 def test_a_quarantined_message_that_does_not_get_its_turn_comes_back_later_and_uncharged(holding, monkeypatch):
-    monkeypatch.setattr(loop, "QUARANTINE_WAIT", 0.0)
+    monkeypatch.setattr(in_flight, "QUARANTINE_WAIT", 0.0)
     with holding.busy():
         holding.in_flight.take(claimed(tasks.remind, 7, attempt=QUARANTINE_AFTER + 1))
         (later,) = holding.in_flight.put_off_quarantined()
-        assert later.outcome == AskedSnooze(loop.QUARANTINE_SNOOZE)
+        assert later.outcome == AskedSnooze(in_flight.QUARANTINE_SNOOZE)
         assert later.started is None
         assert not holding.in_flight.quarantined
         holding.in_flight.drop(later.attempt)

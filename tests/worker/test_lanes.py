@@ -11,8 +11,8 @@ import pytest
 
 from delayedq.limits.claims import TAKEN
 from delayedq.store.protocol import LaneHead
-from delayedq.worker import poller as lanes_module
-from delayedq.worker.poller import REMEMBERED, SLACK, Lanes
+from delayedq.worker import lanes as lanes_module
+from delayedq.worker.lanes import REMEMBERED, SLACK, Lanes
 from tests.app import tasks
 from tests.worker.attempts import NOW, claimed
 

@@ -17,8 +17,9 @@ from django.utils import timezone
 from delayedq.store.database import WakeUpPipe
 from delayedq.store.protocol import ClaimRequest
 from delayedq.worker import poller
+from delayedq.worker.lanes import Lanes
 from delayedq.worker.outage import Outage
-from delayedq.worker.poller import Lanes, Poller
+from delayedq.worker.poller import Poller
 from tests.store.given import kill_others, message, succeed, together
 from tests.worker.attempts import PATIENCE
 

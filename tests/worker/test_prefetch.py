@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from delayedq.core.lifecycle import NotStarted, Returned
-from delayedq.worker.executor import AttemptResult
 from delayedq.worker.loop import AHEAD, BATCH_BYTES, Prefetch
+from delayedq.worker.transitions import AttemptResult
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed
 

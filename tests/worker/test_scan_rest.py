@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from delayedq.worker import poller
+from delayedq.worker.lanes import Lanes
 from delayedq.worker.outage import Outage
-from delayedq.worker.poller import Lanes, Poller
+from delayedq.worker.poller import Poller
 
 
 class World:

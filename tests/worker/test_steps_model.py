@@ -20,8 +20,9 @@ from delayedq.models import FinishedMessage, Message, RecordedStep
 from delayedq.store.protocol import ClaimRequest, Lane
 from delayedq.testing import clock
 from delayedq.worker.attempt import Attempt
-from delayedq.worker.executor import decision, execute, transition
+from delayedq.worker.executor import execute
 from delayedq.worker.shared_leases import SharedLeases
+from delayedq.worker.transitions import decision, transition
 from tests.app import tasks
 from tests.app.models import Mark
 from tests.worker.attempts import LEASE, WORKER

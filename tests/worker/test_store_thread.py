@@ -14,8 +14,8 @@ from delayedq.limits.channels import Channels
 from delayedq.models import FinishedMessage
 from delayedq.store.protocol import Lane
 from delayedq.worker import store_thread as store_thread_module
-from delayedq.worker.executor import AttemptResult
 from delayedq.worker.store_thread import RoundTrip, StoreThread
+from delayedq.worker.transitions import AttemptResult
 from tests.app import tasks
 from tests.store.given import kill_others
 from tests.worker.attempts import LEASE, PATIENCE, WORKER, attempt_of

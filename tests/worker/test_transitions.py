@@ -14,7 +14,7 @@ from delayedq.core.bounds import ERRORS_KEPT
 from delayedq.core.lifecycle import Decision, FinalOutcome, Impossible, NotStarted, Raised
 from delayedq.models import FinishedMessage, Message
 from delayedq.store.protocol import Finish, GiveBack
-from delayedq.worker.executor import AttemptResult, decision, send_signals, transition, vanished
+from delayedq.worker.transitions import AttemptResult, decision, send_signals, transition, vanished
 from tests.app import tasks
 from tests.worker.attempts import attempt_of, claimed, playing, run, work
 

@@ -1,0 +1,180 @@
+"""Timeouts and cancelling of sync tasks: an exception raised in the thread that runs one."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from math import inf
+from typing import TYPE_CHECKING
+
+from delayedq.core.lifecycle import Raised
+from delayedq.exceptions import TaskCancelled, TaskTimeout
+from delayedq.worker.executor import execute, execute_exactly_once
+from delayedq.worker.transitions import AttemptResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from delayedq.worker.attempt import Attempt
+
+
+logger = logging.getLogger("delayedq")
+
+INTERRUPTIONS = (TaskTimeout, TaskCancelled)
+
+
+class Deadlines:
+    """Raises TaskTimeout in threads whose task has run out of time, TaskCancelled if its message was cancelled.
+
+    The exception is delivered between two Python instructions; a call into C can't be interrupted, and the attempt
+    goes on until it returns.
+
+    If it is delivered in a `__del__` or in the callback of a weak reference, Python drops it and calls
+    `sys.unraisablehook`; then it is raised again.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        #: By running thread: the moment (monotonic) at which it is interrupted.
+        self._running: dict[int, float] = {}
+        #: The threads that were interrupted.
+        self._interrupted: set[int] = set()
+        #: By running thread: the end of its timeout, and what it runs.
+        self._armed: dict[int, tuple[float, Attempt]] = {}
+        self._lost: list[Attempt] = []
+        self._other_hook, self._hook = sys.unraisablehook, self._dropped
+        sys.unraisablehook = self._hook
+
+    def close(self) -> None:
+        """Put the former `sys.unraisablehook` back."""
+        if sys.unraisablehook is self._hook:
+            sys.unraisablehook = self._other_hook
+
+    def execute(self, attempt: Attempt) -> AttemptResult:
+        """Run a sync task under its timeout in the calling thread."""
+        started, ended = time.monotonic(), None
+        try:
+            self.arm(attempt)
+            ended = execute(attempt)
+            self.disarm()
+        except INTERRUPTIONS as error:  # raised just before the task, or between its end and this line
+            ended = ended or AttemptResult(attempt, Raised(), started, time.monotonic(), error)
+            self.disarm()
+        return _explained(ended)
+
+    def execute_exactly_once(self, attempt: Attempt) -> AttemptResult:
+        """Run an exactly-once task under its timeout, if it has one; its commit is never interrupted."""
+        limit: AbstractContextManager[object] = (
+            TimeLimit(self, attempt) if attempt.may_be_interrupted else nullcontext()
+        )
+        return _explained(execute_exactly_once(attempt, limit))
+
+    def arm(self, attempt: Attempt) -> None:
+        """From now until `disarm`, the calling thread may be interrupted: when the timeout of its task is over."""
+        limit = attempt.time_limit()
+        with self._lock:
+            deadline = time.monotonic() + limit
+            self._running[threading.get_ident()] = deadline
+            self._armed[threading.get_ident()] = deadline, attempt
+        self._wake()  # the loop may be about to sleep for longer than that
+
+    def disarm(self) -> None:
+        """From now on the calling thread is not interrupted, also not by an exception that is on its way."""
+        with self._lock:
+            self._running.pop(threading.get_ident(), None)
+            self._armed.pop(threading.get_ident(), None)
+            interrupted = threading.get_ident() in self._interrupted
+            self._interrupted.discard(threading.get_ident())
+        if interrupted:
+            self._swallow()
+
+    def _swallow(self) -> None:
+        """Cancel an exception that was not delivered yet, or receive it here, where it does no harm."""
+        try:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)
+            for _ in range(100):
+                pass
+        except INTERRUPTIONS:
+            pass
+
+    def _dropped(self, dropped: sys.UnraisableHookArgs) -> None:
+        """Called in the interrupted thread, perhaps while it holds the lock."""
+        thread = threading.get_ident()
+        if dropped.exc_type not in INTERRUPTIONS:
+            self._other_hook(dropped)
+        elif thread in self._running:
+            if dropped.exc_type is TaskTimeout:
+                self._running[thread] = time.monotonic()
+            self._interrupted.discard(thread)
+            self._wake()
+
+    def enforce(self) -> float | None:
+        """Interrupt the threads whose time is over, or whose message was cancelled.
+
+        Returns the seconds until the time of the next one is over, or None.
+        """
+        moment = time.monotonic()
+        with self._lock:
+            for thread, deadline in self._running.items():
+                if thread not in self._interrupted:
+                    self._interrupt(thread, deadline <= moment)
+            waiting = [at for thread, at in self._running.items() if thread not in self._interrupted]
+            deadline = min(waiting, default=inf)
+        return None if deadline == inf else deadline - moment
+
+    def _interrupt(self, thread: int, is_late: bool) -> None:
+        """Within the lock: while the thread is armed, it runs this attempt, and its end has not begun."""
+        _, attempt = self._armed[thread]
+        is_cancelled = attempt.task.interruptible and attempt.lease_lost
+        if is_late or is_cancelled:
+            self._interrupted.add(thread)
+            error = TaskTimeout if is_late else TaskCancelled
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+
+    def overdue(self, after: float) -> list[Attempt]:
+        """The attempts that run on `after` seconds after their timeout: they can't be interrupted. Each is logged once.
+
+        Such a thread is lost, as long as its task swallows TaskTimeout or is in a call into C.
+        """
+        moment = time.monotonic()
+        with self._lock:
+            lost = [attempt for deadline, attempt in self._armed.values() if deadline + after <= moment]
+        for attempt in lost:
+            if attempt not in self._lost:
+                logger.error(
+                    "%r runs on %.0f s after its time was over and can't be interrupted: its thread is lost.",
+                    attempt, after,
+                    extra={"pid": os.getpid(), "message_id": attempt.id, "queue": attempt.queue},
+                )  # fmt: skip
+        self._lost = lost
+        return lost
+
+
+class TimeLimit:
+    """Raises TaskTimeout in its block when the time is over, and never after it."""
+
+    def __init__(self, deadlines: Deadlines, attempt: Attempt) -> None:
+        self._deadlines = deadlines
+        self._attempt = attempt
+
+    def __enter__(self) -> None:
+        self._deadlines.arm(self._attempt)
+
+    def __exit__(self, *_: object) -> None:
+        self._deadlines.disarm()
+
+
+def _explained(ended: AttemptResult) -> AttemptResult:
+    """What is raised from another thread has no arguments: say why it was."""
+    if isinstance(ended.error, TaskTimeout):
+        ended.error.args = ended.attempt.overtime().args
+    if isinstance(ended.error, TaskCancelled):
+        ended.error.args = ("Its message was cancelled while it ran.",)
+    return ended

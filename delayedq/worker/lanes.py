@@ -1,0 +1,224 @@
+"""What a worker knows of the queues it serves: their lanes, when each is due next, and how far it has claimed.
+
+A lane is one queue at one priority. Its *watermark* is the due time up to which the worker has claimed. A claim
+starts there, so it does not read again the rows it took, which stay in the index until vacuum may remove them. While
+another session holds a transaction open, vacuum can't, and claims without a watermark get slower with each message.
+The watermark is a hint only: `scan` finds what it would miss (late commits, times moved back, expired leases) and
+lowers it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from bisect import insort
+from dataclasses import dataclass, field
+from datetime import timedelta
+from itertools import islice
+from threading import Lock
+from typing import TYPE_CHECKING
+
+from delayedq.limits.claims import TAKEN
+from delayedq.sql.priority import is_limited
+from delayedq.store.protocol import BARE, Lane
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+    from datetime import datetime
+
+    from delayedq.store.protocol import Claimed, LaneHead
+
+
+#: A transaction that commits at most 250 ms after its offer is still found without a scan.
+SLACK = timedelta(milliseconds=250)
+
+#: When a message is due again that a worker gave back because it can't run it, others have 0.25 s to claim it first.
+HANDICAP = 0.25
+
+#: Such moments that are closer together are one.
+GRAIN = 0.02
+
+#: At most 16 empty lanes are remembered: after a wake-up the loop claims from them without waiting for a scan.
+REMEMBERED = 16
+
+
+@dataclass(slots=True)
+class _KnownLane:
+    watermark: datetime
+    #: The moment of `time.monotonic()` at which its next message is due.
+    due: float
+    #: Claims in a row that found nothing.
+    misses: int = 0
+    #: The due time of the last message that a claim took.
+    reached: datetime | None = None
+    #: Moments at which messages are due again that other workers shall claim, in order.
+    yields_at: list[float] = field(default_factory=list)
+
+    def advance(self, scheduled_at: datetime, *, has_more: bool) -> None:
+        """Messages up to that time were claimed. With a backlog (`has_more`) the watermark drops its 250 ms slack: late
+        commits wait for the next scan, and claims do not re-read rows just taken.
+        """
+        self.misses = 0
+        watermark = _before(scheduled_at, SLACK)
+        if has_more and self.reached is not None:
+            watermark = max(watermark, min(self.reached, scheduled_at))
+        self.watermark, self.reached = max(self.watermark, watermark), scheduled_at
+
+    def rest(self) -> None:
+        """There is nothing to claim."""
+        self.due, self.misses = float("inf"), 0
+
+    def expect(self, moment: float, due_in: float) -> None:
+        """Due in that many seconds. After claims in vain (its rows are locked), after a growing pause."""
+        if due_in > 0:
+            self.due, self.misses = moment + due_in, 0
+        else:
+            pause = 0.0 if self.misses <= 1 else min(1.0, 0.025 * 2 ** min(self.misses, 10))
+            self.due = moment + max(due_in, pause)
+
+    def yield_at(self, moment: float, now: float) -> None:
+        """Let other workers go first when that moment comes."""
+        coming = [one for one in self.yields_at if one + HANDICAP > now]
+        if all(abs(one - moment) >= GRAIN for one in coming):
+            insort(coming, moment)
+        self.yields_at = coming
+
+    def claim_at(self, moment: float) -> float:
+        """When to claim from it, if it is `moment` now; infinity: not as far as is known."""
+        due = max(self.due, moment)
+        for first in self.yields_at:
+            if first <= due < first + HANDICAP:
+                due = first + HANDICAP
+        return due
+
+
+class Lanes:
+    """Shared by the loop, which plans and advances, and the poller, which scans and peeks.
+
+    `excluded`: queues that this worker does not serve.
+    """
+
+    def __init__(self, excluded: Collection[str] = ()) -> None:
+        self._excluded = excluded
+        self._lanes: dict[tuple[str, int], _KnownLane] = {}
+        self._lock = Lock()
+        #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
+        self._channels_due: float | None = None
+        #: Number of scans so far.
+        self.scans = 0
+
+    def serves(self, queue: str) -> bool:
+        """Bare queues are polled by the application's own code."""
+        return BARE not in queue and queue not in self._excluded
+
+    def scanned(self, heads: Sequence[LaneHead], moment: float) -> None:
+        """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
+        with self._lock:
+            before, self._lanes = self._lanes, {}
+            limited = [moment + max(0.0, head.due_in) for head in heads if is_limited(head.priority)]
+            if limited:
+                self._channels_due = min(limited if self._channels_due is None else [*limited, self._channels_due])
+            for head in (head for head in heads if not is_limited(head.priority)):
+                name = head.queue, head.priority
+                gone = before.pop(name, None)
+                self._lanes[name] = known = _KnownLane(_watermark(head), 0.0, gone.misses if gone else 0)
+                known.yields_at = gone.yields_at if gone else []
+                known.expect(moment, head.due_in)
+            for name, known in islice(before.items(), REMEMBERED):  # the latest come first
+                self._lanes[name] = known
+                known.rest()
+            self.scans += 1
+
+    def known(self) -> list[Lane]:
+        """All known lanes with their watermarks."""
+        with self._lock:
+            return [Lane(*name, known.watermark) for name, known in self._lanes.items()]
+
+    def peeked(self, heads: Sequence[LaneHead], moment: float) -> None:
+        """Take over when known lanes are due next, as a peek at `moment` found; their watermarks stay."""
+        due_in = {(s.queue, s.priority): s.due_in for s in heads}
+        with self._lock:
+            for name, known in self._lanes.items():
+                if name in due_in:
+                    known.expect(moment, due_in[name])
+                else:
+                    known.rest()
+
+    def hint(self) -> bool:
+        """Something was offered: any lane may be due. Returns whether at least one lane is known."""
+        with self._lock:
+            for known in self._lanes.values():
+                known.due = 0.0
+            if self._channels_due is not None:
+                self._channels_due = 0.0
+            return bool(self._lanes) or self._channels_due is not None
+
+    def yield_to_others(self, queue: str, priority: int, seconds: float) -> None:
+        """A message of this lane is due again in `seconds`: let other workers go first then."""
+        now = time.monotonic()
+        with self._lock:
+            if known := self._lanes.get((queue, priority)):
+                known.yield_at(now + seconds, now)
+
+    def expect_channels(self, due_in: float | None) -> None:
+        """When to claim from channels again; None: when something is offered, or a scan finds something."""
+        with self._lock:
+            self._channels_due = float("inf") if due_in is None else time.monotonic() + due_in
+
+    def choose(self) -> tuple[list[Lane], bool]:
+        """The lanes to claim from, or True: to claim from channels. If both are due, either comes half of the times."""
+        planned = self.plan()
+        due = self._channels_due is not None and self._channels_due <= time.monotonic()
+        return ([], True) if due and (not planned or random.random() < 0.5) else (planned, False)  # noqa: PLR2004, S311
+
+    def plan(self) -> list[Lane]:
+        """The lanes that are due, higher priorities first; equal ones take turns in being first."""
+        moment = time.monotonic()
+        with self._lock:
+            due = [
+                Lane(*name, known.watermark) for name, known in self._lanes.items() if known.claim_at(moment) <= moment
+            ]
+        random.shuffle(due)
+        due.sort(key=lambda lane: -lane.priority)
+        return due
+
+    def advance(self, planned: Sequence[Lane], claimed: Sequence[Claimed], asked: int) -> bool:
+        """Raise the watermarks to what was claimed; says whether the planned lanes are exhausted."""
+        exhausted = len(claimed) < asked
+        full = None if exhausted or not claimed else (claimed[-1].queue, claimed[-1].priority)
+        last = {(message.queue, message.priority): message.scheduled_at for message in claimed}
+        with self._lock:
+            for name, scheduled_at in last.items():
+                if known := self._lanes.get(name):
+                    known.advance(scheduled_at, has_more=name == full)
+            if exhausted:
+                for lane in planned:
+                    if known := self._lanes.get((lane.queue, lane.priority)):
+                        known.due = float("inf")
+                        known.misses += (lane.queue, lane.priority) not in last
+        return exhausted
+
+    def due_in(self) -> float | None:
+        """Seconds until the next message is due; None if none is known."""
+        moment = time.monotonic()
+        with self._lock:
+            due = min((known.claim_at(moment) for known in self._lanes.values()), default=float("inf"))
+            due = min(due, float("inf") if self._channels_due is None else self._channels_due)
+        return None if due == float("inf") else due - moment
+
+    def nothing_is_due(self) -> bool:
+        """Whether nothing is known to be due; a claim from channels that met another one (TAKEN) knows of nothing."""
+        due_in = self.due_in()
+        return due_in is None or due_in > TAKEN
+
+
+def _watermark(head: LaneHead) -> datetime:
+    """The due time of the first message, or now (less SLACK) if that is due later: new offers lie above it."""
+    return head.first_at if head.due_in <= 0 else _before(head.first_at, timedelta(seconds=head.due_in) + SLACK)
+
+
+def _before(moment: datetime, delay: timedelta) -> datetime:
+    try:
+        return moment - delay
+    except OverflowError:  # before the year 1
+        return moment
