@@ -42,6 +42,10 @@ GRAIN = 0.02
 REMEMBERED = 16
 
 
+#: Seconds between two claims from a lane while a long scan is under way, as nobody hears of offers meanwhile.
+UNHEARD = 0.01
+
+
 @dataclass(slots=True)
 class _KnownLane:
     watermark: datetime
@@ -104,12 +108,29 @@ class Lanes:
         self._lock = Lock()
         #: The moment (monotonic) at which to claim from channels; None: as far as is known, no message has one.
         self._channels_due: float | None = None
+        #: Whether a scan is under way that may be long.
+        self._unheard = False
         #: Number of scans so far.
         self.scans = 0
 
     def serves(self, queue: str) -> bool:
         """Bare queues are polled by the application's own code."""
         return BARE not in queue and queue not in self._excluded
+
+    def scan_begins(self) -> None:
+        """It may be long, and until it ends nobody hears of offers: what is known is claimed from every 10 ms."""
+        soon = time.monotonic() + UNHEARD
+        with self._lock:
+            self._unheard = True
+            for known in self._lanes.values():
+                known.due = min(known.due, soon)
+            if self._channels_due is not None:
+                self._channels_due = min(self._channels_due, soon)
+
+    def scan_has_ended(self) -> None:
+        """Offers are heard again."""
+        with self._lock:
+            self._unheard = False
 
     def scanned(self, heads: Sequence[LaneHead], moment: float) -> None:
         """Take over what a scan at `moment` (monotonic) found. Lanes it did not find are empty or paused."""
@@ -163,7 +184,8 @@ class Lanes:
     def expect_channels(self, due_in: float | None) -> None:
         """When to claim from channels again; None: when something is offered, or a scan finds something."""
         with self._lock:
-            self._channels_due = float("inf") if due_in is None else time.monotonic() + due_in
+            latest = UNHEARD if self._unheard else float("inf")
+            self._channels_due = time.monotonic() + (latest if due_in is None else min(latest, due_in))
 
     def choose(self) -> tuple[list[Lane], bool]:
         """The lanes to claim from, or True: to claim from channels. If both are due, either comes half of the times."""
@@ -194,8 +216,8 @@ class Lanes:
             if exhausted:
                 for lane in planned:
                     if known := self._lanes.get((lane.queue, lane.priority)):
-                        known.due = float("inf")
-                        known.misses += (lane.queue, lane.priority) not in last
+                        known.due = time.monotonic() + UNHEARD if self._unheard else float("inf")
+                        known.misses += (lane.queue, lane.priority) not in last and not self._unheard
         return exhausted
 
     def due_in(self) -> float | None:

@@ -4,7 +4,8 @@ It hears of offers (NOTIFY on PostgreSQL, the data version on SQLite) and wakes 
 
 A *peek* reads from the watermarks of the known lanes and is always short: it tells the idle loop how long to sleep. A
 *scan* reads from the beginning, and so sees new lanes, late commits and expired leases; rows that are dead but not
-vacuumed yet make it slow, so periodic scans take at most a twentieth of the time.
+vacuumed yet make it slow, so periodic scans take at most a twentieth of the time. Offers are not heard during one: the
+loop claims from the lanes it knows every 10 ms then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from django.db import Error, connections
 
 from delayedq.limits.channels import Channels
 from delayedq.store.database import NOTIFY_WAIT, WakeUpPipe
+from delayedq.worker.lanes import UNHEARD
 from delayedq.worker.sessions import keep_no_query_log
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from delayedq.store.base import Store
     from delayedq.store.database import Listener
+    from delayedq.store.protocol import LaneHead
     from delayedq.worker.lanes import Lanes
     from delayedq.worker.outage import Outage
     from delayedq.worker.shared_leases import SharedLeases
@@ -96,6 +99,8 @@ class Poller(threading.Thread):
         #: When to listen again, and since when other parts of this worker have no connection.
         self._listen_at, self._others_lack_since = float("inf"), float("inf")
         self._scanned_at = 0.0
+        #: Seconds that the last scan took.
+        self._took = 0.0
         self._listen_pause = LISTEN_AGAIN
         #: The next scan that is planned; no scan may begin before `_may_scan_at`, when the last one has rested enough.
         self._next_scan_at = 0.0
@@ -223,6 +228,16 @@ class Poller(threading.Thread):
             self._next_scan_at = min(self._next_scan_at, max(self._may_scan_at, moment + wait))
             self._wake()
 
+    def _heads(self) -> list[LaneHead]:
+        """What a scan finds. If the last one was long, the loop knows that nobody hears of offers meanwhile."""
+        if self._took > UNHEARD:
+            self._lanes.scan_begins()
+            self._wake()
+        try:
+            return [head for head in self._store.scan(self._queues) if self._lanes.serves(head.queue)]
+        finally:
+            self._lanes.scan_has_ended()
+
     def _find_stopped(self) -> None:
         """Tell the attempts whose messages have ended; the lease keeper would find it out by their next renewal."""
         running = [entry for entry in self._leases.entries() if entry.started] if self._leases else []
@@ -270,9 +285,9 @@ class Poller(threading.Thread):
 
     def _scan(self, moment: float) -> None:
         self._next_peek_at = self._next_scan_at = float("inf")
-        heads = [head for head in self._store.scan(self._queues) if self._lanes.serves(head.queue)]
+        heads = self._heads()
         seen = self._scanned_at = time.monotonic()
-        took = seen - moment
+        took = self._took = seen - moment
         is_first = not self._lanes.scans
         self._lanes.scanned(heads, seen)
         if is_first and any(

@@ -177,6 +177,32 @@ def test_a_lane_that_vanished_between_plan_and_claim_does_no_harm():
     assert names(known.plan()) == ["b0"]
 
 
+def test_during_a_long_scan_exhausted_lanes_are_planned_again_by_themselves(monkeypatch):
+    monkeypatch.setattr(lanes_module, "UNHEARD", 0.0)
+    known = lanes(("a", 0))
+    assert known.advance(known.plan(), [], 1)
+    assert known.plan() == []
+    known.scan_begins()
+    assert names(known.plan()) == ["a0"]
+    known.advance(known.plan(), [], 1)
+    assert names(known.plan()) == ["a0"]
+    known.scan_has_ended()
+    known.advance(known.plan(), [], 1)
+    assert known.plan() == []
+
+
+def test_claims_during_a_long_scan_are_not_in_vain():
+    """So what the scan finds is claimed at once."""
+    known = lanes(("a", 0))
+    planned = known.plan()
+    known.scan_begins()
+    for _ in range(9):
+        known.advance(planned, [], 1)
+    known.scan_has_ended()
+    scanned(known, ("a", 0))
+    assert known.due_in() <= 0
+
+
 def test_scans_are_counted():
     known = lanes(("a", 0))
     scanned(known)

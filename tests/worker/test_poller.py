@@ -91,6 +91,38 @@ def test_an_offer_of_another_process_is_heard(store, environment):
         watch.until(lambda: watch.planned() == ["default0"])
 
 
+def test_what_is_offered_during_a_long_scan_does_not_wait_for_its_end(store, monkeypatch):
+    """Dead rows that are not vacuumed yet make scans long."""
+    monkeypatch.setattr(poller, "UNHEARD", -1.0)  # each scan counts as long
+    scan, goes_on, is_long = store.scan, threading.Event(), threading.Event()
+
+    def long_scan(queues):
+        found = scan(queues)
+        is_long.set()
+        goes_on.wait(PATIENCE)
+        return found
+
+    def claim():
+        claimed.extend(store.claim(ClaimRequest(planned, 9, timedelta(minutes=1), "w")) if (planned := plan()) else [])
+        watch.lanes.advance(planned, claimed, 9)
+        return claimed
+
+    claimed = []
+    store.offer(message("first", scheduled_at=None))
+    with watching(store) as watch:
+        plan = watch.lanes.plan
+        assert [one.key for one in claim()] == ["first"]
+        monkeypatch.setattr(store, "scan", long_scan)
+        watch.poller.ask_to_scan()
+        assert is_long.wait(PATIENCE)
+        try:
+            together(lambda: store.offer(message("second", scheduled_at=None)))
+            watch.until(lambda: len(claim()) == 2 or watch.woken.set())
+        finally:
+            goes_on.set()
+    assert [one.key for one in claimed] == ["first", "second"]
+
+
 def test_the_last_of_many_offers_is_heard_too(store):
     with watching(store) as watch:
         for number in range(10):
