@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.admin.finished import query_of
-from delayedq.admin.group_names import name_of
+from delayedq.operations.group_names import name_of
 from delayedq.core.errors import fingerprint
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import error_groups
