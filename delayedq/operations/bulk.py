@@ -191,6 +191,15 @@ class BulkEdit(NamedTuple):
     change: Change | None = None
 
 
+def preview_of(store: Store, bulk: BulkEdit) -> Preview:
+    """What it would change. Raises ValidationError."""
+    if bulk.does in {RETRY, DISCARD}:
+        assert not isinstance(bulk.chosen, Selection)
+        return preview_dead(store, bulk.chosen, bulk.does)
+    assert not isinstance(bulk.chosen, EndedSelection)
+    return preview_live(store, bulk.chosen)
+
+
 def carry_out_part(store: Store, edit: Edit, bulk: BulkEdit, after: int = 0) -> EditProgress:
     """Do one part of the edit, beginning after a position: the `after` of the part before. Raises ValidationError."""
     if bulk.does in {RETRY, DISCARD}:
