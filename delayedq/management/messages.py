@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from django.core.management.base import OutputWrapper
-    from rich.table import Table
 
     from delayedq.operations.browsing import Page
     from delayedq.operations.counting import Count
@@ -91,13 +89,16 @@ def run_list(out: OutputWrapper, err: OutputWrapper, options: dict[str, Any]) ->
     if not told.rows and (hint := unknown_name(store, backends, options)):
         err.write(hint)
     if options["json"]:
-        value = {"count": told.number.number, "exact": told.number.exact, "messages": told.values}
-        out.write(as_json(value))
+        value = {"count": told.number.number, "exact": told.number.exact, "reached": told.reached}
+        out.write(as_json({**value, "messages": told.values}))
         return
     console = tables.console_on(out, no_color=options["no_color"], force_color=options["force_color"])
     if told.rows:
-        console.print(told.table())
+        console.print(tables.of_messages(told.titles, told.cells))
     out.write(_counted(told.number, len(told.rows)))
+    if told.reached is not None:
+        further = f"{'--until' if _is_of_ended(options) else '--since'} {told.reached.isoformat()}"
+        out.write(_("The look stopped at its bound. There may be more: go on with %(option)s.") % {"option": further})
 
 
 def _is_of_ended(options: dict[str, Any]) -> bool:
@@ -116,26 +117,27 @@ def _counted(number: Count, rows: int) -> str:
 
 
 class Listed:
-    """The rows of a list. `values`: what programs are told of each; `cells`: what people are."""
+    """The rows of a list. `values`: what programs are told of each; `cells`: what people are.
 
-    def __init__(self, number: Count, rows: list[AnyMessage], titles: list[str]) -> None:
-        self.number, self.rows, self._titles = number, rows, titles
+    `reached`: where the look stopped at its bound; None: it did not.
+    """
+
+    def __init__(self, number: Count, rows: list[AnyMessage], reached: datetime | None, titles: list[str]) -> None:
+        self.number, self.rows, self.reached, self.titles = number, rows, reached, titles
         self.values: list[dict[str, Any]] = []
         self.cells: list[list[str]] = []
 
-    def table(self) -> Table:
-        return tables.of_messages(self._titles, self.cells)
-
 
 def _live(store: Store, options: dict[str, Any], now: datetime) -> Listed:
-    selection = live_selection(options, now)
-    first = live_list(store, selection, payload=options["key"] is None)
-    assert first.number is not None
-    pages = _paged(first.page, lambda after: live_list(store, selection, after).page)
-    found = [one for one in pages if options["key"] is None or (one.key or "").startswith(options["key"])]
-    rows = with_renewals(found[: options["limit"]], now, store.alias)
+    selection, prefix = live_selection(options, now), options["key"]
+    first = live_list(store, selection, payload=prefix is None)
+    if prefix is not None:  # a search also finds an id
+        first.page.rows[:] = [one for one in first.page.rows if (one.key or "").startswith(prefix)]
+    found, reached = _first(first.page, lambda after: live_list(store, selection, after).page, options["limit"])
+    rows = with_renewals(found, now, store.alias)
     titles = [_("id"), _("state"), _("task"), _("key"), pgettext("state", "due"), _("attempt"), _("queue")]
-    told, paused = Listed(first.number, [*rows], titles), paused_now(store)
+    assert first.number is not None
+    told, paused = Listed(first.number, [*rows], reached, titles), paused_now(store)
     for one in rows:
         state, remark = state_of(one, now, paused)
         told.values.append({"state": state, **{name: getattr(one, name) for name in LIVE}})
@@ -148,13 +150,13 @@ def _live(store: Store, options: dict[str, Any], now: datetime) -> Listed:
 def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     selection = ended_selection(options, now)
     first = ended_list(store, selection)
-    assert first.number is not None
-    pages = _paged(first.page, lambda before: ended_list(store, selection, before).page)
-    by_id = first.by_id if options["search"] is not None else []
-    rows = [shown(one) for one in [*by_id, *islice(pages, options["limit"])]][: options["limit"]]
+    if options["search"] is not None:
+        first.page.rows[:0] = first.by_id
+    found, reached = _first(first.page, lambda before: ended_list(store, selection, before).page, options["limit"])
     titles = [_("id"), _("state"), _("task"), _("key"), _("ended"), _("attempts"), _("queue"), _("error")]
-    told = Listed(first.number, [*rows], titles)
-    for one in rows:
+    assert first.number is not None
+    told = Listed(first.number, [*found], reached, titles)
+    for one in map(shown, found):
         named = name_of(one.fingerprint) if one.fingerprint is not None else None
         values = {"state": one.outcome, "group": named, **{name: getattr(one, name) for name in ENDED_COLUMNS}}
         told.values.append(values)
@@ -164,23 +166,26 @@ def _ended(store: Store, options: dict[str, Any], now: datetime) -> Listed:
     return told
 
 
-def _cells(one: AnyMessage, state: str, *others: str) -> list[str]:
-    return [printable(text) for text in (str(one.pk), state, one.kind, one.key or "", *others)]
+def _first[Row: (Message, FinishedMessage)](
+    page: Page[Row], following: Callable[[Position], Page[Row]], limit: int
+) -> tuple[list[Row], datetime | None]:
+    """The first rows of this page and of those that follow, each once; and where the look stopped at its bound.
 
-
-def _paged[Row: (Message, FinishedMessage)](
-    page: Page[Row], following: Callable[[Position], Page[Row]]
-) -> Iterator[Row]:
-    """The rows of this page and of those that follow, each once: pages may repeat rows."""
-    known: set[int] = set()
+    It goes no further then, as the page of the admin does not.
+    """
+    found: dict[int, Row] = {}
     while True:
         for row in page.rows:
-            if row.pk not in known:
-                known.add(row.pk)
-                yield row
-        if page.after is None:
-            return
+            found.setdefault(row.pk, row)
+        if page.after is None or page.is_cut or len(found) >= limit:
+            break
         page = following(page.after)
+    is_cut = page.is_cut and page.after is not None and len(found) < limit
+    return list(found.values())[:limit], page.after.at if is_cut and page.after else None
+
+
+def _cells(one: AnyMessage, state: str, *others: str) -> list[str]:
+    return [printable(text) for text in (str(one.pk), state, one.kind, one.key or "", *others)]
 
 
 def _export(store: Store, out: OutputWrapper, options: dict[str, Any], now: datetime) -> None:

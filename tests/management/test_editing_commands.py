@@ -6,6 +6,7 @@ import getpass
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -18,6 +19,7 @@ from django.utils import timezone
 from delayedq.management.telling import Exit
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message
 from delayedq.operations import counting, edits
+from delayedq.operations.bulk import carry_out_part
 from delayedq.operations.counting import Count
 from delayedq.operations.explain import explain
 from delayedq.operations.timeline import timeline
@@ -167,6 +169,26 @@ def test_many_are_changed_in_parts(store, monkeypatch):
     done = told("cancel", "--all", "--yes")
     assert (done["changed"], Message.objects.count()) == (10, 0)
     assert told("undo", str(done["edit"]), "--yes")["changed"] == 10
+    assert Message.objects.count() == 10
+
+
+@SQLITE
+def test_what_is_interrupted_names_its_edit_which_can_be_undone(store, monkeypatch):
+    monkeypatch.setattr(edits, "CHUNKS", 1)
+    monkeypatch.setattr("delayedq.operations.browsing.CHUNK", 3)
+    store.offer_many([message(f"{number}") for number in range(10)])
+
+    def and_interrupt(*arguments):
+        progress = carry_out_part(*arguments)
+        if Message.objects.count() < 5:
+            signal.raise_signal(signal.SIGINT)
+        return progress
+
+    monkeypatch.setattr("delayedq.management.editing.carry_out_part", and_interrupt)
+    with pytest.raises(CommandError, match=r"Interrupted in edit \d+: 3 messages changed so far") as refused:
+        call_command("delayedq", "cancel", "--all", "--yes")
+    assert (refused.value.returncode, Message.objects.count()) == (Exit.INTERRUPTED, 4)
+    said("undo", str(Edit.objects.get().pk), "--yes")
     assert Message.objects.count() == 10
 
 

@@ -11,15 +11,17 @@ import pytest
 from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.models import FinishedMessage
+from delayedq.operations import browsing
 from delayedq.operations.group_names import name_of
 from delayedq.operations.pauses import pause
 from tests.admin.given import HISTORY, MESSAGES, choose_all, offer, run
 from tests.app.tasks import echo, pay
 from tests.management.given_messages import dead, ids, said, shell, told
-from tests.store.given import message
+from tests.store.given import KIND, message
 
 
 @pytest.fixture
@@ -131,6 +133,30 @@ def test_more_than_a_page_is_listed_once_each_up_to_the_limit(store):
     assert len({row["id"] for row in listed["messages"]}) == len(listed["messages"]) == 120
     assert listed["count"] == 130
     assert "130 messages; these are the first 50." in said("list")
+
+
+def test_a_list_reads_no_more_than_it_shows_however_many_there_are(store, connection):
+    numbers = set()
+    for _ in range(3):
+        store.offer_many([message() for _ in range(120)])
+        with CaptureQueriesContext(connection) as asked:
+            assert len(ids("--limit", "60")) == 60
+        numbers.add(len(asked))
+    assert len(numbers) == 1
+
+
+def test_a_look_stops_at_its_bound_and_says_where_it_goes_on(store, monkeypatch):
+    monkeypatch.setattr(browsing, "DEPTH", 60)
+    monkeypatch.setattr(browsing, "PAGE", 50)
+    rare = [offer(store, f"{n}", seconds=n - 500, kind="tests.rare" if n % 100 == 99 else KIND) for n in range(300)]
+    listed = told("list", "--task", "tests.rare")
+    assert listed["reached"] is not None
+    assert "go on with --since" in said("list", "--task", "tests.rare")
+    found = [row["id"] for row in listed["messages"]]
+    while listed["reached"]:
+        listed = told("list", "--task", "tests.rare", "--since", listed["reached"])
+        found += [row["id"] for row in listed["messages"]]
+    assert sorted(set(found)) == rare[99::100]
 
 
 def test_the_export_is_a_table_or_objects_with_payloads(store, everything):
