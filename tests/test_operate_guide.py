@@ -12,6 +12,7 @@ from django.core.management import get_commands, load_command_class
 from django.test import Client
 
 from delayedq import metrics
+from delayedq.management.telling import Exit
 from delayedq.operations import doctor
 from delayedq.operations.doctor import FINAL, HIDDEN, MIGRATIONS, UNCHECKED
 from delayedq.operations.rules import Rule
@@ -47,6 +48,11 @@ def test_the_guide_names_every_condition_of_the_doctor():
     known = {*re.findall(r'(?:Diagnosis|Trouble)\(\s*"(.*?)"', source), *rules, *FINAL, MIGRATIONS, UNCHECKED, HIDDEN}
 
     assert {word for row in table.splitlines() for word in re.findall(r"`(.*?)`", row.split("|")[1])} == known
+
+
+def test_the_guide_names_every_exit_code():
+    table = GUIDE.split("| Exit code |")[1].split("\n\n")[0]
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", table, re.MULTILINE)} == {*Exit, 2}
 
 
 def commands():

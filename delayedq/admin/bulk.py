@@ -20,18 +20,18 @@ from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, demand, may, visible
 from delayedq.admin.filters import position_in, position_text
 from delayedq.admin.moments import when
 from delayedq.models import Edit
 from delayedq.operations.browsing import id_in, newest_id
+from delayedq.operations.bulk import BulkEdit, becoming, carry_out_part, described, summary
 from delayedq.operations.edits import begin
-from delayedq.operations.wording import grouped
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from django.http import HttpRequest, HttpResponse
     from django.urls import URLPattern
@@ -41,15 +41,11 @@ if TYPE_CHECKING:
     from delayedq.admin.changes import Action, ActionForm
     from delayedq.admin.filters import FilterForm
     from delayedq.core.edits import LanePosition
-    from delayedq.operations.browsing import Page
+    from delayedq.operations.browsing import EndedSelection, Page, Selection
+    from delayedq.operations.bulk import Preview
     from delayedq.operations.counting import Count
-    from delayedq.operations.edits import EditProgress
 
 # What a change makes of messages, before it is made: the old values of a sample beside the new ones.
-
-
-#: In place of the random number that spreads messages: the middle of what it can be.
-MIDDLE = 0.5
 
 
 class Comparison(NamedTuple):
@@ -65,7 +61,8 @@ def comparisons(form: ActionForm, places: Sequence[LanePosition], now: datetime)
     change = tried.change(now) if tried.is_valid() else None
     if change is None:
         return []
-    return [compared(place, change(place, now, rank, MIDDLE), now) for rank, place in enumerate(places)]
+    becomes = becoming(change, places, now)
+    return [compared(before, after, now) for before, after in zip(places, becomes, strict=True)]
 
 
 def _shown(form: ActionForm) -> dict[str, object]:
@@ -89,9 +86,6 @@ SALT = "delayedq.admin.bulk"
 
 #: At most this many messages can be ticked one by one.
 MOST_TICKED = 1_000
-
-#: A confirmation lists at most this many of the messages.
-SAMPLE = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +137,6 @@ class Ongoing:
         return cls(*signing.loads(signed, salt=f"{SALT}.{action}.{chosen}"))
 
 
-class Preview(NamedTuple):
-    """What a confirmation shows: how many messages will change, how many are skipped and why, and a sample."""
-
-    changing: Count
-    skipped: list[str]
-    rows: list[Any]
-
-
 class BulkAdmin(ReadOnlyAdmin):
     bulk_actions: dict[str, Action]
 
@@ -159,11 +145,12 @@ class BulkAdmin(ReadOnlyAdmin):
         """The filter of the list that an address stands for."""
 
     @abstractmethod
-    def preview(self, action: Action, chosen: BulkChoice) -> Preview: ...
+    def which(self, chosen: BulkChoice) -> Sequence[int] | Selection | EndedSelection:
+        """The ids of what was ticked, or what the filter selects. Raises ValidationError."""
 
     @abstractmethod
-    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> EditProgress:
-        """Do one part of the edit, beginning after position `after`."""
+    def preview(self, action: Action, chosen: BulkChoice) -> Preview:
+        """With rows as the list has them."""
 
     def offered_actions(self, request: HttpRequest) -> list[Action]:
         return [action for action in self.bulk_actions.values() if may(request, action.permission)]
@@ -259,17 +246,20 @@ class BulkAdmin(ReadOnlyAdmin):
     def _do(self, request: HttpRequest, action: Action, form: ActionForm, chosen: BulkChoice) -> HttpResponse:
         try:
             ongoing = self._ongoing(request, action)
-            edit = self._edit(request, action, form, ongoing.edit)
+            said = described(action.does, form.change(chosen.as_of), chosen.as_of)
+            edit = self._edit(request, action, said, ongoing.edit)
         except (signing.BadSignature, Edit.DoesNotExist):
             return self._back(request, UNREADABLE)
-        progress = self.carry_out(action, form, chosen, edit, ongoing.after)
+        change = form.change(chosen.as_of)
+        bulk = BulkEdit(action.does, self.which(chosen), chosen.as_of, chosen.upto, chosen.most, change)
+        progress = carry_out_part(self.store, edit, bulk, ongoing.after)
         skipped = Counter(ongoing.skipped) + progress.skipped
         if progress.after is not None:
             carry_on = Ongoing(edit.pk, progress.after, dict(skipped)).signed(action.name, request.POST["chosen"])
             given = [(name, value) for name, value in request.POST.items() if name not in _OWN_FIELDS]
             context = {"action": action, "edit": edit, "given": given, "ongoing": carry_on}
             return self.page(request, "ongoing.html", f"{action.label}…", context)
-        self.log_change(request, edit, f"{action.described(form)}: {summary(edit.changed, skipped)}")
+        self.log_change(request, edit, f"{said}: {summary(edit.changed, skipped)}")
         messages.success(request, _success(action, edit, skipped))
         return HttpResponseRedirect(chosen.back or f"{self.list_url}?{chosen.query}")
 
@@ -280,10 +270,10 @@ class BulkAdmin(ReadOnlyAdmin):
             return Ongoing()
         return Ongoing.of(given["ongoing"], action.name, given.get("chosen", ""))
 
-    def _edit(self, request: HttpRequest, action: Action, form: ActionForm, known: int | None) -> Edit:
+    def _edit(self, request: HttpRequest, action: Action, said: str, known: int | None) -> Edit:
         if known is not None:
             return Edit.objects.using(self.store.alias).get(pk=known)
-        return begin(self.store, action.does, action.described(form), request.user.get_username())
+        return begin(self.store, action.does, said, request.user.get_username())
 
 
 def demand_filter(request: HttpRequest, query: QueryDict) -> None:
@@ -316,16 +306,3 @@ def _success(action: Action, edit: Edit, skipped: Counter[str]) -> str:
         return said
     undo = reverse("admin:delayedq_edit_undo", args=[edit.pk])
     return format_html('{} <a href="{}">{}</a>', said, undo, _("Undo"))
-
-
-def summary(changed: int, skipped: Counter[str]) -> str:
-    """Such as "95 messages changed, 5 skipped (3 running, 2 ended)"."""
-    text = ngettext("%(count)s message changed", "%(count)s messages changed", changed) % {"count": grouped(changed)}
-    if not skipped:
-        return text
-    left = _("%(count)s skipped (%(reasons)s)")
-    return f"{text}, {left % {'count': grouped(skipped.total()), 'reasons': ', '.join(reasons(skipped.items()))}}"
-
-
-def reasons(skipped: Iterable[tuple[str, int]]) -> list[str]:
-    return [f"{grouped(number)} {_(reason)}" for reason, number in skipped if number]

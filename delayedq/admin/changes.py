@@ -28,7 +28,6 @@ from delayedq.cron.operator import SCHEDULE
 from delayedq.exceptions import InvalidMessage
 from delayedq.operations.edits import CANCEL, DISCARD, RESCHEDULE, RETRY
 from delayedq.operations.sending import ARGUMENTS, SEND
-from delayedq.operations.wording import exact, span
 from delayedq.store.offers import check_name
 from delayedq.store.protocol import BARE
 
@@ -54,10 +53,6 @@ class ActionForm(forms.Form):
         """The change to make to each message; None if the action is not a change of time, queue or priority."""
         return None
 
-    def says(self) -> str:
-        """The parameters in words, to follow the `verb` of the action: "2 h later"."""
-        return ""
-
     @classmethod
     def present(cls, place: LanePosition) -> dict[str, Any]:  # noqa: ARG003
         """What the form shows at first: the present values of a message."""
@@ -79,9 +74,6 @@ class RescheduleForm(ActionForm):
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Reschedule(self.cleaned_data["at"])
 
-    def says(self) -> str:
-        return gettext("to %(value)s") % {"value": exact(self.cleaned_data["at"])}
-
 
 class PeriodForm(ActionForm):
     amount = forms.FloatField(label=_("Amount"))
@@ -102,12 +94,6 @@ class ShiftForm(PeriodForm):
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Shift(self.cleaned_data["period"])
 
-    def says(self) -> str:
-        period = self.cleaned_data["period"]
-        return (gettext("%(span)s earlier") if period < timedelta(0) else gettext("%(span)s later")) % {
-            "span": span(period)
-        }
-
 
 class SpreadForm(PeriodForm):
     start = Moment(label=pgettext_lazy("first time", "From"), required=False, help_text=_("Empty: now."))
@@ -125,11 +111,6 @@ class SpreadForm(PeriodForm):
     def change(self, now: datetime) -> Spread:
         return Spread(self.cleaned_data["start"] or now, self.cleaned_data["period"], self.cleaned_data["jitter"] / 100)
 
-    def says(self) -> str:
-        start = self.cleaned_data["start"]
-        begin = exact(start) if start else gettext("now")
-        return gettext("over %(span)s from %(start)s") % {"span": span(self.cleaned_data["period"]), "start": begin}
-
 
 class PriorityForm(ActionForm):
     priority = forms.IntegerField(
@@ -145,9 +126,6 @@ class PriorityForm(ActionForm):
 
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Prioritize(self.cleaned_data["priority"])
-
-    def says(self) -> str:
-        return gettext("to %(value)s") % {"value": self.cleaned_data["priority"]}
 
 
 class QueueForm(ActionForm):
@@ -174,9 +152,6 @@ class QueueForm(ActionForm):
     def change(self, now: datetime) -> Change:  # noqa: ARG002
         return Reroute(self.cleaned_data["queue"])
 
-    def says(self) -> str:
-        return gettext("to %(value)s") % {"value": self.cleaned_data["queue"]}
-
 
 class RetryForm(SpreadForm):
     amount = forms.FloatField(
@@ -197,17 +172,11 @@ class Action:
     form: type[ActionForm]
     #: Which kind of edit it is, as in `Edit.action`.
     does: str = RESCHEDULE
-    #: Replaces the label in a description with parameters; empty: the label.
-    verb: StrOrPromise = ""
     #: The buttons of the confirmation: to do it, and to leave everything as it is.
     submit: StrOrPromise = ""
     keep: StrOrPromise = KEEP
     #: Whether messages do not run any more because of it; its button is red.
     is_destructive: bool = False
-
-    def described(self, form: ActionForm) -> str:
-        """The action with its parameters, such as "Shift 2 h later"."""
-        return f"{self.verb or self.label} {form.says()}".strip()
 
     @property
     def button(self) -> StrOrPromise:
@@ -223,7 +192,6 @@ LIVE_ACTIONS = {
             _("Reschedule to a time"),
             "reschedule_message",
             RescheduleForm,
-            verb=_("Reschedule"),
             submit=_("Reschedule messages"),
         ),
         Action(
@@ -231,7 +199,6 @@ LIVE_ACTIONS = {
             _("Shift by an amount"),
             "reschedule_message",
             ShiftForm,
-            verb=_("Shift"),
             submit=_("Shift messages"),
         ),
         Action(
@@ -239,7 +206,6 @@ LIVE_ACTIONS = {
             _("Spread over a period"),
             "reschedule_message",
             SpreadForm,
-            verb=_("Spread"),
             submit=_("Spread messages"),
         ),
         Action("priority", _("Change priority"), "reschedule_message", PriorityForm),
@@ -248,7 +214,6 @@ LIVE_ACTIONS = {
             _("Move to another queue"),
             "reschedule_message",
             QueueForm,
-            verb=_("Move"),
             submit=_("Move messages"),
         ),
         Action(

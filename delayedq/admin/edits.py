@@ -17,13 +17,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext_lazy
 
 from delayedq.admin.base import ReadOnlyAdmin, cut, demand, may, visible
-from delayedq.admin.bulk import SALT, SAMPLE, summary
+from delayedq.admin.bulk import SALT
 from delayedq.admin.changes import TO_UNDO
 from delayedq.core.masking import MASK
 from delayedq.cron.operator import SCHEDULE
 from delayedq.masking import hidden, masking_of
 from delayedq.models import Edit, EditedMessage, FinishedMessage, Message
 from delayedq.operations.browsing import id_in
+from delayedq.operations.bulk import SAMPLE, summary
 from delayedq.operations.sending import by_name
 from delayedq.operations.undo import can_undo, undo
 from delayedq.operations.wording import exact

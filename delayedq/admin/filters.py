@@ -13,13 +13,13 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from delayedq.admin.base import visible
-from delayedq.admin.group_names import fingerprint_of
 from delayedq.admin.marks import STATES as STATE_NAMES
 from delayedq.admin.moments import Moment, Until
 from delayedq.core.bounds import KEY_LENGTH, NAME_LENGTH, is_storable
 from delayedq.core.errors import LINE_LENGTH
 from delayedq.models import Outcome
 from delayedq.operations.browsing import EndedSelection, Selection
+from delayedq.operations.group_names import fingerprint_of
 from delayedq.operations.workers import all_workers
 from delayedq.sql.states import MessageState
 from delayedq.store import operator_store

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
@@ -17,46 +16,44 @@ from django.utils.translation import gettext_lazy, ngettext
 
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import cut, may, visible
-from delayedq.admin.bulk import SAMPLE, BulkAdmin, BulkChoice, Preview, demand_filter
+from delayedq.admin.bulk import BulkAdmin, BulkChoice, demand_filter
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.charts import seconds
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, position_in
-from delayedq.admin.group_names import name_of
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
 from delayedq.admin.queues import points
 from delayedq.admin.texts import about, pretty, preview_of
 from delayedq.core.bounds import is_storable
-from delayedq.core.edits import LanePosition
 from delayedq.core.errors import LINE_LENGTH, class_of
 from delayedq.core.masking import MASK
 from delayedq.exceptions import DelayedQError
 from delayedq.masking import shown
 from delayedq.models import FinishedMessage, Message, Outcome
 from delayedq.operations.archived import Found, find_archived, send_again
-from delayedq.operations.browsing import EndedSelection, Page, ended_page, find_ended, id_in, listed
-from delayedq.operations.counting import Count, count_ended, counted_ended
-from delayedq.operations.edits import DISCARD, AllDead, discard, redrive, with_taken_keys
+from delayedq.operations.browsing import EndedSelection, Page, id_in
+from delayedq.operations.bulk import only_dead, place_of_ended, preview_dead
+from delayedq.operations.counting import Count
 from delayedq.operations.error_groups import BUCKETS, KNOWN, SHOWN, WIDTH, ErrorGroups, Order, error_groups
+from delayedq.operations.group_names import name_of
+from delayedq.operations.lists import ended_list
 from delayedq.operations.timeline import records_in
 from delayedq.operations.wording import grouped, span
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse, QueryDict
     from django.urls import URLPattern
     from django.utils.safestring import SafeString
 
-    from delayedq.admin.changes import Action, ActionForm
-    from delayedq.core.edits import Spread
-    from delayedq.models import Edit
-    from delayedq.operations.edits import EditProgress
+    from delayedq.admin.changes import Action
+    from delayedq.core.edits import LanePosition
+    from delayedq.operations.bulk import Preview
     from delayedq.operations.error_groups import ErrorGroup
-    from delayedq.store.operator import Position
 
 # The dead letters by error: which errors there are, how many of each, and what can be done to all of one.
 
@@ -291,8 +288,8 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
         demand_filter(request, request.GET)
         try:
             selection = asked.selection()
-            page, count = self._found(selection, before)
-            found = page.rows if before else [*self._by_id(selection, page.rows), *page.rows]
+            page, count, by_id = ended_list(self.store, selection, before)
+            found = [*by_id, *page.rows]
         except ValidationError:
             selection, page, count, found = EndedSelection(), Page[FinishedMessage]([], None), Count(0, exact=True), []
         context = {
@@ -313,21 +310,6 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
 
     def filter_of(self, query: QueryDict) -> EndedFilter:
         return EndedFilter(query, self.store)
-
-    def _found(self, selection: EndedSelection, before: Position | None) -> tuple[Page[FinishedMessage], Count | None]:
-        """One page, with a count if it is the first."""
-        return (
-            counted_ended(self.store, selection)
-            if before is None
-            else (ended_page(self.store, selection, before), None)
-        )
-
-    def _by_id(self, selection: EndedSelection, known: list[FinishedMessage]) -> list[FinishedMessage]:
-        """Messages whose id is the text that was searched as a key: a number can be either."""
-        if selection.key is None or id_in(selection.key) is None:
-            return []
-        ids = {row.pk for row in known}
-        return [row for row in find_ended(self.store, selection.key) if row.pk not in ids]
 
     def change_view(
         self,
@@ -355,40 +337,13 @@ class FinishedMessageAdmin(ArchivedMessages, ErrorPages, ExportPages):
 
     # Bulk actions
 
+    def which(self, chosen: BulkChoice) -> Sequence[int] | EndedSelection:
+        """Of what a filter selects, only dead letters."""
+        return only_dead(self.filter_of(chosen.asked).selection()) if chosen.ids is None else chosen.ids
+
     def preview(self, action: Action, chosen: BulkChoice) -> Preview:
-        now = self.store.now()
-        if chosen.ids is None:
-            selection = self._dead(chosen)
-            sample = ended_page(self.store, selection).rows[:SAMPLE]
-            return Preview(count_ended(self.store, selection), [], _without_errors(rows(sample, now)))
-        dead = (
-            listed(FinishedMessage.objects.using(self.store.alias).failed()).defer("result").filter(id__in=chosen.ids)
-        )
-        found = list(dead.order_by("-finished_at"))
-        taken = [] if action.does == DISCARD else with_taken_keys(self.store, found)
-        skipped = [
-            f"{grouped(number)} {why}"
-            for number, why in (
-                (len(set(chosen.ids)) - len(found), _("not dead letters (any more)")),
-                (len(taken), _("whose key a live message has")),
-            )
-            if number
-        ]
-        return Preview(Count(len(found) - len(taken), exact=True), skipped, _without_errors(rows(found[:SAMPLE], now)))
-
-    def _dead(self, chosen: BulkChoice) -> EndedSelection:
-        """The selection of the list, restricted to dead letters: only those can be retried. Raises ValidationError."""
-        selection = self.filter_of(chosen.asked).selection()
-        if selection.outcome not in {None, Outcome.FAILED}:
-            raise ValidationError(_("Only dead letters can be chosen, and the filter has others."))
-        return replace(selection, outcome=Outcome.FAILED)
-
-    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> EditProgress:
-        which = AllDead(self._dead(chosen), chosen.as_of) if chosen.ids is None else chosen.ids
-        if action.does == DISCARD:
-            return discard(self.store, edit, which, chosen.as_of, after, chosen.most)
-        spread: Spread = form.change(chosen.as_of)  # type: ignore[assignment]  # a RetryForm
-        return redrive(self.store, edit, which, spread, chosen.as_of, after, chosen.most)
+        found = preview_dead(self.store, self.which(chosen), action.does)
+        return found._replace(rows=_without_errors(rows(found.rows, self.store.now())))
 
 
 def rows(messages: Iterable[FinishedMessage], now: datetime, *, payload: bool = False) -> list[EndedRow]:
@@ -418,7 +373,7 @@ def _row(message: FinishedMessage, now: datetime, *, payload: bool) -> EndedRow:
         is_dead=message.outcome == Outcome.FAILED,
         error_class=visible(class_of(message.error or "")),
         error=visible((message.error or "").partition(":")[2].strip()),
-        place=LanePosition(message.finished_at, message.queue, message.priority),
+        place=place_of_ended(message),
     )
 
 

@@ -12,7 +12,7 @@ from django.utils.translation import pgettext
 from delayedq.admin.base import may, visible
 from delayedq.models import Outcome
 from delayedq.operations.browsing import DEPTH
-from delayedq.operations.counting import Count, state_counts
+from delayedq.operations.counting import state_counts
 from delayedq.operations.wording import exact, grouped
 
 if TYPE_CHECKING:
@@ -101,10 +101,6 @@ def _without(query: QueryDict, *names: str) -> str:
 
 
 # What a list says of a search: how many it found, and where it looked.
-
-
-def found_count(found: SearchResult) -> Count:
-    return Count(len(found.messages), exact=None if found.is_cut else True)
 
 
 def searched(text: str, found: SearchResult) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.contrib import admin
@@ -13,34 +11,33 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from delayedq.admin.base import may, visible
-from delayedq.admin.bulk import SAMPLE, BulkChoice, Preview, reasons
 from delayedq.admin.changes import LIVE_ACTIONS, RUN_NOW
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import LiveFilter, position_in
-from delayedq.admin.lists import chips_of, found_count, searched, tabs_of, where_leases_are
+from delayedq.admin.lists import chips_of, searched, tabs_of, where_leases_are
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import OneMessagePages, links_of
 from delayedq.admin.texts import about, preview_of
-from delayedq.core.edits import LanePosition
 from delayedq.models import FinishedMessage, Message, with_renewals
-from delayedq.operations.browsing import AllOf, Page, Ticked, find, id_in, listed, live_page
-from delayedq.operations.counting import LEASED, Count, count_live, counted_live, leased_page
-from delayedq.operations.edits import CANCEL, ENDED, RUNNING, cancel, reschedule
+from delayedq.operations.browsing import Page, id_in
+from delayedq.operations.bulk import place_of_live, preview_live
+from delayedq.operations.counting import LEASED, Count
+from delayedq.operations.lists import live_list
+from delayedq.operations.live_states import is_running, state_of
 from delayedq.operations.pauses import paused_now
-from delayedq.operations.wording import span
-from delayedq.sql.states import MessageState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from django.http import HttpRequest, HttpResponse, QueryDict
     from django.utils.safestring import SafeString
 
-    from delayedq.admin.changes import Action, ActionForm
-    from delayedq.models import Edit
-    from delayedq.operations.browsing import SearchResult, Selection
-    from delayedq.operations.edits import EditProgress
+    from delayedq.admin.bulk import BulkChoice
+    from delayedq.admin.changes import Action
+    from delayedq.core.edits import LanePosition
+    from delayedq.operations.browsing import Selection
+    from delayedq.operations.bulk import Preview
     from delayedq.operations.pauses import Paused
     from delayedq.store.base import Store
     from delayedq.store.operator import Position
@@ -99,20 +96,10 @@ class MessageAdmin(OneMessagePages, ExportPages):
     ) -> tuple[Page[Message], Count | None, str]:
         """One page, with a count if it is the first, and what was searched. A search has a single page."""
         selection = asked.selection(now)
-        if selection.key is not None:
-            found = find(self.store, selection.key, selection, payload=payload)
-            return Page(found.messages, None), self._number(found, selection), searched(selection.key, found)
-        if selection.state in LEASED:
-            page, number, is_exact = leased_page(self.store, selection, after)
-            return page, Count(number, exact=is_exact or None) if after is None else None, where_leases_are()
-        if after is not None:
-            return live_page(self.store, selection, after), None, ""
-        return (*counted_live(self.store, selection), "")
-
-    def _number(self, found: SearchResult, selection: Selection) -> Count:
-        """How many messages a search has found, also of those that its page does not show."""
-        is_more = found.is_cut and not found.by_argument
-        return count_live(self.store, selection) if is_more else found_count(found)
+        page, count, search = live_list(self.store, selection, after, payload=payload)
+        if search is not None:
+            return page, count, searched(selection.key or "", search)
+        return page, count, where_leases_are() if selection.state in LEASED else ""
 
     # One message
 
@@ -157,39 +144,12 @@ class MessageAdmin(OneMessagePages, ExportPages):
 
     # Bulk actions
 
+    def which(self, chosen: BulkChoice) -> Sequence[int] | Selection:
+        return self.filter_of(chosen.asked).selection(chosen.as_of) if chosen.ids is None else chosen.ids
+
     def preview(self, action: Action, chosen: BulkChoice) -> Preview:  # noqa: ARG002
-        now = self.store.now()
-        if chosen.ids is None:
-            return self._preview_of_all(chosen, now)
-        messages = listed(Message.objects.using(self.store.alias))
-        chosen_ones = messages.filter(id__in=chosen.ids).order_by("scheduled_at", "id")
-        found = with_renewals(chosen_ones, now, self.store.alias)
-        waiting = [message for message in found if not is_running(message, now)]
-        skipped = Counter({RUNNING: len(found) - len(waiting), ENDED: len(set(chosen.ids)) - len(found)})
-        shown = rows(self.store, found[:SAMPLE], now)
-        return Preview(Count(len(waiting), exact=True), reasons(skipped.items()), shown)
-
-    def _preview_of_all(self, chosen: BulkChoice, now: datetime) -> Preview:
-        selection = self.filter_of(chosen.asked).selection(chosen.as_of)
-        count, skipped = count_live(self.store, selection), []
-        if selection.state in {None, MessageState.RUNNING}:
-            running = count_live(self.store, replace(selection, state=MessageState.RUNNING))
-            skipped = [f"{running} {RUNNING}"] if running.number else []
-            count = count.without(running)
-        shown = live_page(self.store, selection).rows[:SAMPLE]
-        return Preview(count, skipped, rows(self.store, shown, now))
-
-    def carry_out(self, action: Action, form: ActionForm, chosen: BulkChoice, edit: Edit, after: int) -> EditProgress:
-        which: Ticked | AllOf
-        if chosen.ids is None:
-            which = AllOf(self.filter_of(chosen.asked).selection(chosen.as_of), chosen.upto)
-        else:
-            which = Ticked(chosen.ids)
-        if action.does == CANCEL:
-            return cancel(self.store, edit, which, chosen.as_of, after, chosen.most)
-        change = form.change(chosen.as_of)
-        assert change is not None
-        return reschedule(self.store, edit, which, change, chosen.as_of, after, chosen.most)
+        now, found = self.store.now(), preview_live(self.store, self.which(chosen))
+        return found._replace(rows=rows(self.store, found.rows, now))
 
 
 def rows(
@@ -214,29 +174,5 @@ def _row(message: Message, now: datetime, paused: Paused, *, payload: bool) -> L
         priority=message.priority,
         due=when(message.scheduled_at, now),
         attempt=_("%(number)s of %(most)s") % {"number": message.attempt, "most": message.max_attempts},
-        place=LanePosition(message.scheduled_at, message.queue, message.priority),
+        place=place_of_live(message),
     )
-
-
-def is_running(message: Message, now: datetime) -> bool:
-    return message.leased_until is not None and message.leased_until > now
-
-
-def state_of(message: Message, now: datetime, paused: Paused) -> tuple[str, str]:
-    """The state that the list shows, and a remark on it: `("running", "for 5 s on host:42")`."""
-    if is_running(message, now):
-        return "running", _running(message, now)
-    if message.lease_token is not None:
-        return "lost", _("by %(worker)s") % {"worker": visible(message.leased_by or "?")}
-    if message.scheduled_at > now:
-        return ("retrying", "") if message.attempt else ("scheduled", "")
-    if paused.has(message.queue, message.kind):
-        return "paused", ""
-    return "due", ""
-
-
-def _running(message: Message, now: datetime) -> str:
-    """For how long it has been running, and where."""
-    words = _("on %(worker)s") if message.claimed_at is None else _("for %(span)s on %(worker)s")
-    running_for = span(now - (message.claimed_at or now))
-    return words % {"span": running_for, "worker": visible(message.leased_by or "?")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -13,10 +14,11 @@ from django.utils.translation import gettext as _
 
 from delayedq import schedules
 from delayedq.cron.definitions import definitions
-from delayedq.cron.operator import all_schedules, named_schedule, recorded
+from delayedq.cron.operator import all_schedules, changes, describe, named_schedule, recorded
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
 from delayedq.management.arguments import positive
+from delayedq.management.telling import add_json, as_json, tell
 from delayedq.store import default_store
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from django.core.management.base import OutputWrapper
 
     from delayedq.cron.definitions import Definition
+    from delayedq.cron.operator import KnownSchedule
 
 #: What `add` takes as text, and what makes a value of it.
 DURATIONS = ("every", "starting_deadline", "jitter")
@@ -44,20 +47,23 @@ class CronVerbs:
     @staticmethod
     def add_arguments(parser: ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        verbs.add_parser("list", help="All schedules, with their last and next ticks.")
+        add_json(verbs.add_parser("list", help="All schedules, with their last and next ticks."))
         following = verbs.add_parser("next", help="The ticks to come, in the zone of their schedule and in UTC.")
         following.add_argument("names", nargs="*", metavar="NAME", help="Only these schedules (default: all).")
         following.add_argument("--count", type=positive, default=5, metavar="N", help="N ticks of each (default: 5).")
         following.add_argument(
             "--around-dst", action="store_true", help="The ticks around the next two clock changes of the zone (DST)."
         )
+        add_json(following)
         for verb, said in (
             ("run", "Run a schedule's task now."),
             ("enable", "Place the ticks of a disabled schedule again, from now on."),
             ("disable", "Place no ticks of a schedule until it is enabled."),
             ("remove", "Delete a schedule of the database."),
         ):
-            verbs.add_parser(verb, help=said).add_argument("name", metavar="NAME")
+            changing = verbs.add_parser(verb, help=said)
+            changing.add_argument("name", metavar="NAME")
+            add_json(changing)
         _add_add(verbs.add_parser("add", help="Add a schedule to the database."))
 
     def do(self, options: dict[str, Any]) -> None:
@@ -78,25 +84,26 @@ class CronVerbs:
     def _run(self, options: dict[str, Any]) -> None:
         scheduled = schedules.run_now(options["name"])
         about = {"name": options["name"], "id": scheduled.id}
-        self._out.write(_("%(name)s is due now, as message %(id)s.") % about)
+        value = {"schedule": options["name"], "message": int(scheduled.id) if scheduled.id else None}
+        tell(self._out, options, _("%(name)s is due now, as message %(id)s.") % about, value)
 
     def _enable(self, options: dict[str, Any]) -> None:
         name = options["name"]
         enabled = recorded(name, "Enable", lambda: schedules.enable(name))
         said = _("%(name)s is enabled.") if enabled else _("%(name)s was already enabled.")
-        self._out.write(said % {"name": name})
+        tell(self._out, options, said % {"name": name}, {"schedule": name, "changed": bool(enabled)})
 
     def _disable(self, options: dict[str, Any]) -> None:
         name = options["name"]
         disabled = recorded(name, "Disable", lambda: schedules.disable(name))
         said = _("%(name)s is disabled.") if disabled else _("%(name)s was already disabled.")
-        self._out.write(said % {"name": name})
+        tell(self._out, options, said % {"name": name}, {"schedule": name, "changed": bool(disabled)})
 
     def _remove(self, options: dict[str, Any]) -> None:
         name = options["name"]
         if not recorded(name, "Delete", lambda: schedules.delete(name)):
             raise CommandError(_("There is no schedule %(name)r in the database.") % {"name": name})
-        self._out.write(_("%(name)s is deleted.") % {"name": name})
+        tell(self._out, options, _("%(name)s is deleted.") % {"name": name}, {"schedule": name, "changed": True})
 
     def _add(self, options: dict[str, Any]) -> None:
         name, task = options["name"], options["task"]
@@ -104,19 +111,51 @@ class CronVerbs:
         enabled = not options["disabled"]
         first = recorded(name, "Add", lambda: schedules.create(name, task, enabled=enabled, **given))
         said = _("%(name)s is added; it ticks first at %(first)s.") if first else _("%(name)s is added.")
-        self._out.write(said % {"name": name, "first": first and first.isoformat()})
+        told = said % {"name": name, "first": first and first.isoformat()}
+        tell(self._out, options, told, {"schedule": name, "first": first, "changed": True})
 
     def _show(self, options: dict[str, Any]) -> None:
         console = tables.console_on(self._out, no_color=options["no_color"], force_color=options["force_color"])
         store, defined = default_store(), definitions()
         now = store.now()
         if options["verb"] == "list":
-            tables.show_schedules(console, all_schedules(store, defined, now))
+            known = all_schedules(store, defined, now)
+            if options["json"]:
+                self._out.write(as_json([_about(one) for one in known]))
+            else:
+                tables.show_schedules(console, known)
             return
-        show = tables.show_ticks_around_changes if options["around_dst"] else tables.show_ticks
         chosen = [_known(name, defined) for name in options["names"]]
         every = (known.definition for known in all_schedules(store, defined, now) if known.definition)
+        if options["json"]:
+            self._out.write(as_json([_ticks(one, options, now) for one in chosen or every]))
+            return
+        show = tables.show_ticks_around_changes if options["around_dst"] else tables.show_ticks
         show(console, chosen or every, options["count"])
+
+
+def _about(known: KnownSchedule) -> dict[str, Any]:
+    """A schedule, for programs."""
+    definition = known.definition
+    return {
+        "name": known.name,
+        "state": known.state,
+        "problem": known.problem,
+        "in_database": known.in_database,
+        "task": definition and definition.offer.kind,
+        "when": describe(definition) if definition else [],
+        "last": known.last and known.last._asdict(),
+        "next": known.following,
+    }
+
+
+def _ticks(definition: Definition, options: dict[str, Any], now: datetime) -> dict[str, Any]:
+    """The ticks to come, or those around changes of the clock, for programs."""
+    if options["around_dst"]:
+        found = [one._asdict() for one in changes(definition.schedule, now, options["count"])]
+        return {"schedule": definition.name, "changes": found}
+    ticks = islice(definition.schedule.ticks_after(now), options["count"])
+    return {"schedule": definition.name, "ticks": [*ticks]}
 
 
 def _known(name: str, defined: dict[str, Definition]) -> Definition:
@@ -142,6 +181,7 @@ def _add_add(add: ArgumentParser) -> None:
     ):
         for name in names:
             add.add_argument(f"--{name.replace('_', '-')}", dest=f"given_{name}", type=convert, metavar=metavar)
+    add_json(add)
     add.add_argument("--disabled", action="store_true", help="Do not place ticks before it is enabled.")
 
 

@@ -10,20 +10,22 @@ from django.utils.translation import pgettext
 
 from delayedq import limits
 from delayedq.exceptions import InvalidLimit, InvalidMessage
-from delayedq.limits.operator import MOST_COUNTED, page_of_channels, scopes_now, terms_of
+from delayedq.limits.operator import MOST_COUNTED, known_channels, page_of_channels, scopes_now, terms_of
 from delayedq.limits.rules import Rate
+from delayedq.limits.setting import check_scope
 from delayedq.management.arguments import age
-from delayedq.management.queues import told_paused, told_resumed
+from delayedq.management.queues import near, told_paused, told_resumed
+from delayedq.management.telling import add_json, tell
 from delayedq.operations.wording import both, grouped, printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from django.core.management.base import OutputWrapper
 
-    from delayedq.limits.operator import ListedChannel
+    from delayedq.limits.operator import ChannelPage, ListedChannel, ScopeNow
     from delayedq.limits.rules import Limit
     from delayedq.store.base import Store
 
@@ -45,6 +47,9 @@ def add_channels(parser: ArgumentParser) -> None:
         if name != "list":
             verb.add_argument("scope", metavar="NAME", help="A queue, the path of a task, or a shared limit.")
         verb.add_argument("--channel", default="", help="Only this channel.")
+        add_json(verb)
+        if name == "pause":
+            verb.add_argument("--new", action="store_true", help="Also a channel that has no messages now.")
         if name == "set":
             verb.add_argument("--concurrency", type=int, metavar="N", help="How many run at once.")
             verb.add_argument("--rate", type=int, metavar="N", help="How many start in each --per.")
@@ -60,39 +65,62 @@ def add_channels(parser: ArgumentParser) -> None:
 def run_channels(store: Store, out: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError for what is refused."""
     if options["verb"] == "list":
-        for line in _lines(store, store.now(), options["channel"]):
-            out.write(line)
+        now, channel = store.now(), options["channel"]
+        scopes, page = scopes_now(store, now), page_of_channels(store, now, name=channel or None)
+        tell(out, options, "\n".join(_lines(scopes, page, now, channel)), _listed(scopes, page))
         return
     try:
-        said = _change(store, options)
+        did, said = _change(store, options)
     except (InvalidLimit, InvalidMessage) as error:
         raise CommandError(str(error)) from None
-    out.write(said)
+    about = {"scope": options["scope"], "channel": options["channel"], "verb": options["verb"]}
+    tell(out, options, said, {**about, "changed": did, "said": said})
 
 
-def _change(store: Store, options: dict[str, Any]) -> str:
+def _listed(scopes: Sequence[ScopeNow], page: ChannelPage) -> dict[str, Any]:
+    """For programs; `more`: there are other channels."""
+
+    def told(one: ScopeNow | ListedChannel) -> dict[str, Any]:
+        return {**one._asdict(), "limit": one.limit.as_json(), "is_paused": one.limit.is_paused}
+
+    return {"limits": list(map(told, scopes)), "channels": list(map(told, page.channels)), "more": bool(page.following)}
+
+
+def _check_known(store: Store, scope: str, channel: str) -> None:
+    """Raises InvalidLimit for a channel that has no messages and no limit of its own, with a near name."""
+    known = known_channels(store, scope, channel)
+    if channel not in known:
+        said = _("%(scope)r has no channel %(name)r") % {"scope": scope, "name": channel}
+        raise InvalidLimit(said + near(channel, known) + " " + _("To pause it all the same, add --new."))
+
+
+def _change(store: Store, options: dict[str, Any]) -> tuple[bool, str]:
+    """Whether anything was changed, and what is said."""
     scope, channel = options["scope"], options["channel"]
     name = _named(scope, channel)
     match options["verb"]:
         case "pause":
+            check_scope(scope, channel)
+            if channel and not options["new"]:
+                _check_known(store, scope, channel)
             did = limits.pause(scope, channel=channel, store=store)
-            return told_paused(name, did)
+            return did, told_paused(name, did)
         case "resume":
             did = limits.resume(scope, channel=channel, store=store)
-            return told_resumed(name) if did else _("%(name)s is not paused.") % {"name": name}
+            return did, told_resumed(name) if did else _("%(name)s is not paused.") % {"name": name}
         case "skip":
             did = limits.skip(scope, channel=channel, store=store)
             said = _("%(name)s is not blocked any more.") if did else _("%(name)s is blocked by no message.")
-            return said % {"name": name}
+            return did, said % {"name": name}
         case "clear":
             did = limits.clear(scope, channel=channel, store=store)
             again, never = (
                 _("%(name)s has its limit from the code again."),
                 _("%(name)s has no limit that was set live."),
             )
-            return (again if did else never) % {"name": name}
+            return did, (again if did else never) % {"name": name}
     terms = {name: options[name] for name in ("concurrency", "size", "weight", "share")} | {"rate": _rate(options)}
-    return f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}."
+    return True, f"{name}: {terms_of(limits.set(scope, channel=channel, store=store, **terms))}."
 
 
 def _rate(options: dict[str, Any]) -> Rate | None:
@@ -110,14 +138,13 @@ def _named(scope: str, channel: str) -> str:
     return printable(of % {"channel": channel, "scope": scope})
 
 
-def _lines(store: Store, now: datetime, channel: str) -> Iterator[str]:
-    for one in scopes_now(store, now):
+def _lines(scopes: Sequence[ScopeNow], page: ChannelPage, now: datetime, channel: str) -> Iterator[str]:
+    for one in scopes:
         said = [_state(one.limit, one.released_at, now)]
         if one.running is not None:
             said.append(_("%(number)s running") % {"number": grouped(one.running)})
         live = _(" (set live)") if one.is_live else ""
         yield f"{_named(one.scope, one.channel)}: {', '.join(said)}{live}"
-    page = page_of_channels(store, now, name=channel or None)
     for each in page.channels:
         yield _line(each, now)
     if not page.channels:

@@ -375,6 +375,20 @@ def _released_at(limit: Limit, state: HasTokens | None, now: datetime) -> dateti
 
 
 # Limits
+def known_channels(store: Store, scope: str, name: str) -> set[str]:
+    """The name itself if it is a channel of the scope: one that has messages, or for which something was set live.
+
+    Else the names of others of the scope, at most MOST_LISTED.
+    """
+    groups = [one for one in ChannelGroup.objects.using(store.alias) if scope in {one.queue, one.kind}]
+    channels, live = Channel.objects.using(store.alias), LimitState.objects.using(store.alias).filter(scope=scope)
+    ids = [channel_id(group.queue, group.kind, name) for group in groups]
+    if channels.filter(id__in=ids).exists() or live.filter(channel=name).exists():
+        return {name}
+    others = channels.filter(group_id__in=[group.pk for group in groups]).values_list("name", flat=True)
+    return {*others[:MOST_LISTED], *live.values_list("channel", flat=True)[:MOST_LISTED]} - {""}
+
+
 def scopes_now(store: Store, now: datetime) -> list[ScopeNow]:
     """The limits of queues, tasks and several tasks, by name; then those that were set live for one channel."""
     states = {one.scope: one for one in LimitState.objects.using(store.alias).filter(channel="")[:MOST_LISTED]}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from delayedq.core.bounds import NAME_LENGTH, is_storable
@@ -57,7 +58,7 @@ def set(  # noqa: A001 - limits.set() reads well
     defines none: offers look for one only there.
     """
     store = store or default_store()
-    _check_scope(scope, channel)
+    check_scope(scope, channel)
     if not channel and not (weight is None and share is None):
         raise InvalidLimit(f"weight and share are those of one channel: name one of {scope!r} by channel=.")
     if isinstance(weight, Mapping):
@@ -128,7 +129,7 @@ def pause(scope: str, *, channel: str = "", by: str = "", store: Store | None = 
     `set` and `clear` end a pause too. Takes part in the caller's transaction. Raises InvalidLimit.
     """
     store = store or default_store()
-    _check_scope(scope, channel)
+    check_scope(scope, channel)
     with store.database.atomic(savepoint=False):
         before = _about_to_change(store, scope, channel)
         if before is not None and before.get("paused"):
@@ -167,7 +168,7 @@ def skip(scope: str, *, channel: str, store: Store | None = None) -> bool:
     from delayedq.limits.places import unblock
 
     store = store or default_store()
-    _check_scope(scope, channel)
+    check_scope(scope, channel)
     groups = _groups(store, scope)
     skipped = unblock(store, [channel_id(group.queue, group.kind, channel) for group in groups])
     if skipped:
@@ -233,13 +234,16 @@ def _states(store: Store) -> QuerySet[LimitState]:
     return LimitState.objects.using(store.alias).all()
 
 
-def _check_scope(scope: str, channel: str) -> None:
+def check_scope(scope: str, channel: str) -> None:
+    """Raises InvalidLimit for what has no channels, InvalidMessage for what is no valid name of one."""
     known = sorted({*_scopes()})
     if scope not in known and not _is_bare(scope):
+        nearest = get_close_matches(str(scope), known, 1)
+        meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise InvalidLimit(
             f"{scope!r} has no channels: it is neither a queue or task with a channel or a limit, nor the name of a "
-            f"shared limit; known are {', '.join(known) or 'none'}. A task gets them by channel= or limit=, or if "
-            "DELAYEDQ['LIMITS'] names it or its queue."
+            f"shared limit; known are {', '.join(known) or 'none'}.{meant} A task gets them by channel= or limit=, or "
+            "if DELAYEDQ['LIMITS'] names it or its queue."
         )
     check_channel_name(channel)
     if channel and scope in _shared():

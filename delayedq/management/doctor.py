@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,21 +10,16 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from delayedq.management.backends import ask
+from delayedq.management.telling import as_json as as_json_text
 from delayedq.operations.doctor import HIDDEN, check_pending, diagnose, refused
 from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import grouped, printable
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
-
     from django.core.management.base import OutputWrapper
 
     from delayedq.operations.doctor import Diagnosis
     from delayedq.store.base import Store
-
-
-def add_json(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="For programs: a list of objects.")
 
 
 def run_doctor(out: OutputWrapper, options: dict[str, Any]) -> None:
@@ -82,7 +76,7 @@ def as_told(store: Store, error: Error) -> dict[str, Any]:
 
 
 def _tell(out: OutputWrapper, found: list[dict[str, Any]], lines: list[str], *, as_json: bool, failed: bool) -> None:
-    out.write(json.dumps(found, indent=1) if as_json else "\n".join(map(_line, lines)))
+    out.write(as_json_text(found) if as_json else "\n".join(map(_line, lines)))
     if failed:
         sys.exit(1)
 

@@ -9,6 +9,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.exceptions import DelayedQError
 from delayedq.management import tables
+from delayedq.management.telling import add_json, as_json
 from delayedq.operations.imports import celery_beat, django_ox, django_q
 from delayedq.operations.imports.schedules import take_over
 from delayedq.operations.imports.waiting import DjangoOx, DjangoQ, DjangoTasksDb, Procrastinate, move
@@ -41,6 +42,7 @@ def add_import_from(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--task", action="append", default=[], metavar="OLD=NEW", help="The task that replaces another one."
     )
+    add_json(parser)
 
 
 def run_import_from(out: OutputWrapper, options: dict[str, Any]) -> None:
@@ -50,10 +52,19 @@ def run_import_from(out: OutputWrapper, options: dict[str, Any]) -> None:
         raise CommandError(_("--task takes OLD=NEW, not %(given)r.") % {"given": wrong[0]})
     tasks = dict(given.split("=", 1) for given in options["task"])
     console = tables.console_on(out, no_color=options["no_color"], force_color=options["force_color"])
+    told: dict[str, Any] = {"dry_run": dry_run}
     try:
         if origin in SCHEDULES:
-            tables.show_imported(console, take_over(SCHEDULES[origin](), tasks, dry_run=dry_run), dry_run=dry_run)
+            taken = take_over(SCHEDULES[origin](), tasks, dry_run=dry_run)
+            told["schedules"] = [one._asdict() for one in taken]
+            if not options["json"]:
+                tables.show_imported(console, taken, dry_run=dry_run)
         if origin in WAITING:
-            tables.show_moved(console, move(WAITING[origin](), tasks, dry_run=dry_run), dry_run=dry_run)
+            moved = move(WAITING[origin](), tasks, dry_run=dry_run)
+            told["messages"] = [one._asdict() for one in moved]
+            if not options["json"]:
+                tables.show_moved(console, moved, dry_run=dry_run)
     except DelayedQError as error:
         raise CommandError(str(error)) from None
+    if options["json"]:
+        out.write(as_json(told))

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 
 from delayedq.conf import ExtraMissing
 from delayedq.management.arguments import age
+from delayedq.management.telling import Exit, add_json, as_json, tell
 from delayedq.operations.doctor import health_within
 from delayedq.operations.queues import all_databases
 from delayedq.operations.wording import printable
@@ -95,11 +96,15 @@ def monitored(options: dict[str, Any]) -> Iterator[Monitoring]:
         yield Monitoring(metrics, health, file, Path(directory))
 
 
-def show_metrics(stdout: OutputWrapper) -> None:
+def show_metrics(stdout: OutputWrapper, options: dict[str, Any]) -> None:
     """Raises CommandError without the library."""
     _library()
     from delayedq import metrics
 
+    if options["json"]:
+        samples = [sample for family in metrics.Collector().collect() for sample in family.samples]
+        stdout.write(as_json([{"name": one.name, "labels": one.labels, "value": one.value} for one in samples]))
+        return
     stdout.write(metrics.exposed()[0].decode(), ending="")
 
 
@@ -109,18 +114,19 @@ def add_health(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=age, default=ANSWERED, metavar="AGE", help="Fail if a database takes longer (default: 10s)."
     )
+    add_json(parser)
 
 
 def run_health(stdout: OutputWrapper, options: dict[str, Any]) -> None:
     """Say what was checked in each database. Exits with 1 if something failed."""
     timeout = options["timeout"]
     asked = {"oldest_due": options["oldest_due"], "workers_here": options["workers_here"]}
-    checks = [check for store in all_databases() for check in health_within(timeout, store, **asked)]
+    checks = [(store.alias, check) for store in all_databases() for check in health_within(timeout, store, **asked)]
     passed, failed = _("ok"), _("FAILED")
-    for check in checks:
-        stdout.write(f"{passed if check.passed else failed}: {printable(check.sentence)}")
-    if not all(check.passed for check in checks):
-        sys.exit(1)
+    said = [f"{passed if check.passed else failed}: {printable(check.sentence)}" for _alias, check in checks]
+    tell(stdout, options, "\n".join(said), [{"database": alias, **check._asdict()} for alias, check in checks])
+    if not all(check.passed for _alias, check in checks):
+        sys.exit(Exit.FAILED)
 
 
 def _metrics(address: str, port: int, directory: Path) -> Endpoint:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.core.management.base import CommandError
 from django.db import Error
@@ -12,6 +12,7 @@ from django.utils.translation import ngettext
 
 from delayedq.core.bounds import EARLIEST
 from delayedq.management.arguments import age
+from delayedq.management.telling import add_json, as_json
 from delayedq.operations.pruning import prune
 from delayedq.operations.wording import grouped, printable
 
@@ -36,6 +37,7 @@ def add_prune(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--queue", metavar="QUEUE", help="Only messages of this queue.")
     parser.add_argument("--dry-run", action="store_true", help="Count, and delete nothing.")
+    add_json(parser)
 
 
 def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
@@ -46,10 +48,25 @@ def run_prune(store: Store, out: OutputWrapper, options: dict[str, Any]) -> int:
         raise CommandError(said)
     now = store.now()
     moments = {failed: _before(now, older_than) for failed, older_than in asked.items() if older_than is not None}
-    return sum(
-        _run(store, out, before, options["queue"], dead_letters=dead_letters, dry_run=options["dry_run"])
-        for dead_letters, before in moments.items()
-    )
+    done: list[Done] = []
+    for dead_letters, before in moments.items():
+        done.append(_run(store, before, options["queue"], dead_letters=dead_letters, dry_run=options["dry_run"]))
+        if not options["json"]:
+            out.write(_said(done[-1]))
+    if options["json"]:
+        out.write(as_json([one._asdict() for one in done]))
+    return sum(one.deleted + one.kept for one in done)
+
+
+class Done(NamedTuple):
+    """`kept`: what an open batch of the archive still needs."""
+
+    dead_letters: bool
+    before: datetime
+    queue: str | None
+    deleted: int
+    kept: int
+    dry_run: bool
 
 
 def _before(now: datetime, older_than: timedelta) -> datetime:
@@ -59,9 +76,7 @@ def _before(now: datetime, older_than: timedelta) -> datetime:
     return now - older_than
 
 
-def _run(
-    store: Store, out: OutputWrapper, before: datetime, queue: str | None, *, dead_letters: bool, dry_run: bool
-) -> int:
+def _run(store: Store, before: datetime, queue: str | None, *, dead_letters: bool, dry_run: bool) -> Done:
     deleted = needed = 0
     try:
         for batch in prune(store, before, dead_letters=dead_letters, queue=queue, dry_run=dry_run):
@@ -71,20 +86,24 @@ def _run(
             raise
         about = {"number": grouped(deleted), "error": error}
         raise CommandError(_("The database failed after %(number)s rows: %(error)s") % about) from error
+    return Done(dead_letters, before, queue, deleted, needed, dry_run)
+
+
+def _said(done: Done) -> str:
     about = {
-        "number": grouped(deleted),
-        "where": _(" of the queue %(queue)s") % {"queue": printable(queue)} if queue else "",
-        "until": localtime(before).isoformat(sep=" ", timespec="seconds"),
+        "number": grouped(done.deleted),
+        "where": _(" of the queue %(queue)s") % {"queue": printable(done.queue)} if done.queue else "",
+        "until": localtime(done.before).isoformat(sep=" ", timespec="seconds"),
     }
-    out.write(_told(deleted, dead_letters=dead_letters, dry_run=dry_run) % about)
-    if needed:
-        said = ngettext(
-            "%(number)s is kept: an open batch of the archive still needs them.",
-            "%(number)s are kept: an open batch of the archive still needs them.",
-            needed,
-        )
-        out.write(said % {"number": grouped(needed)})
-    return deleted + needed
+    said = _told(done.deleted, dead_letters=done.dead_letters, dry_run=done.dry_run) % about
+    if not done.kept:
+        return said
+    kept = ngettext(
+        "%(number)s is kept: an open batch of the archive still needs them.",
+        "%(number)s are kept: an open batch of the archive still needs them.",
+        done.kept,
+    )
+    return f"{said}\n{kept % {'number': grouped(done.kept)}}"
 
 
 def _told(number: int, *, dead_letters: bool, dry_run: bool) -> str:

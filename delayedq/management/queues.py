@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from django.core.management.base import CommandError
 from django.db import Error, connections
 from django.utils.translation import gettext as _
 
+from delayedq.exceptions import InvalidQueue
+from delayedq.management.backends import chosen_store
+from delayedq.management.telling import add_json, tell
 from delayedq.models import PausedTask
-from delayedq.operations.pauses import pause_all, pause_task, resume_all, resume_task
+from delayedq.operations.pauses import check_name, pause, pause_all, pause_task, resume, resume_all, resume_task
 from delayedq.operations.wording import grouped, printable
 from delayedq.store.protocol import BARE
 from delayedq.tasks import registered
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
     from collections.abc import Iterable, Sequence
 
     from django.core.management.base import OutputWrapper
@@ -36,10 +40,15 @@ def check_queues(names: Iterable[str], backends: Sequence[DelayedQBackend], warn
     for name in names:
         if name in known:
             continue
-        if all(backend.queues for backend in backends):
+        if not takes_any(backends):
             raise CommandError(_("There is no queue %(name)r") % {"name": name} + near(name, known))
         said = _("Warning: no task and no message has the queue %(name)r so far") % {"name": name}
         warn.write(f"{said}{near(name, known)}")
+
+
+def takes_any(backends: Sequence[DelayedQBackend]) -> bool:
+    """Whether one of them takes any queue (`"QUEUES": []`)."""
+    return not all(backend.queues for backend in backends)
 
 
 def known_queues(names: Iterable[str], backends: Sequence[DelayedQBackend]) -> set[str]:
@@ -76,26 +85,72 @@ def _stored(backends: Sequence[DelayedQBackend]) -> set[str]:
     return {queue for queue in found if BARE not in queue}
 
 
-# `manage.py delayedq pause` and `resume` of a task (`--task`), or of all queues (`--all`).
+# `manage.py delayedq pause` and `resume`: a queue, a task (`--task`), or all queues (`--all`).
 
 
-def pause_others(store: Store, task: str | None) -> str:
-    """Pause a task, or (None) all queues; what was done. Raises CommandError for a task that is not registered."""
-    if task is None:
-        return _("Paused: %(names)s.") % {"names": _listed(pause_all(store=store))}
-    if task not in registered:
-        raise CommandError(_("There is no task %(name)r") % {"name": task} + near(task, {*registered}))
-    return told_paused(task, pause_task(task, store=store))
+def add_pause(verb: str, parser: ArgumentParser) -> None:
+    """The options of `pause` or `resume`."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("queue", metavar="QUEUE", nargs="?")
+    which.add_argument("--task", metavar="PATH", help="Not a queue, but the messages of a task.")
+    which.add_argument("--all", action="store_true", help="All queues of tasks that are known now.")
+    if verb == "pause":
+        parser.add_argument("--new", action="store_true", help="Also a queue that nobody knows so far.")
+    add_json(parser)
 
 
-def resume_others(store: Store, task: str | None) -> str:
-    """The reverse. Raises CommandError for a task that is not paused."""
-    if task is None:
-        return _("Resumed: %(names)s.") % {"names": _listed(resume_all(store))}
-    if not resume_task(task, store):
+def run_pause(out: OutputWrapper, options: dict[str, Any]) -> None:
+    """Raises CommandError for a queue or task that nobody knows, with a near name."""
+    store, backends = chosen_store(options["backend"])
+    queue, task = options["queue"], options["task"]
+    if queue is not None:
+        did = _pause_queue(store, backends, queue, is_new=options["new"])
+        told, changed = told_paused(queue, did), [queue] if did else []
+    elif task is not None:
+        if task not in registered:
+            raise CommandError(_("There is no task %(name)r") % {"name": task} + near(task, {*registered}))
+        did = pause_task(task, store=store)
+        told, changed = told_paused(task, did), [task] if did else []
+    else:
+        changed = pause_all(store=store)
+        told = _("Paused: %(names)s.") % {"names": _listed(changed)}
+    tell(out, options, told, {"paused": changed})
+
+
+def _pause_queue(store: Store, backends: Sequence[DelayedQBackend], queue: str, *, is_new: bool) -> bool:
+    """`is_new`: nobody needs to know it, if a backend takes any queue."""
+    try:
+        check_name(queue)
+        known = known_queues([queue], backends)
+        if queue not in known and not (is_new and takes_any(backends)):
+            hint = " " + _("To pause it all the same, add --new.") if takes_any(backends) else ""
+            raise CommandError(_("There is no queue %(name)r") % {"name": queue} + near(queue, known) + hint)
+        return pause(queue, store=store)
+    except InvalidQueue as error:
+        raise CommandError(str(error)) from None
+
+
+def run_resume(out: OutputWrapper, options: dict[str, Any]) -> None:
+    """Raises CommandError for a queue or task that is not paused."""
+    store, _backends = chosen_store(options["backend"])
+    queue, task = options["queue"], options["task"]
+    if queue is None and task is None:
+        changed = resume_all(store)
+        tell(out, options, _("Resumed: %(names)s.") % {"names": _listed(changed)}, {"resumed": changed})
+        return
+    if not (resume(queue, store=store) if task is None else resume_task(task, store)):
+        raise CommandError(_not_paused(store, queue, task))
+    name = queue if task is None else task
+    tell(out, options, told_resumed(name), {"resumed": [name]})
+
+
+def _not_paused(store: Store, queue: str, task: str | None) -> str:
+    if task is not None:
         others = _listed(PausedTask.objects.using(store.alias).values_list("kind", flat=True))
-        raise CommandError(_("The task %(name)r is not paused; paused: %(others)s.") % {"name": task, "others": others})
-    return told_resumed(task)
+        return _("The task %(name)r is not paused; paused: %(others)s.") % {"name": task, "others": others}
+    paused = store.paused()
+    said = _("%(name)r is not paused; paused: %(others)s.") if paused else _("%(name)r is not paused; no queue is.")
+    return said % {"name": queue, "others": _listed(paused)}
 
 
 def told_paused(name: str, did: bool) -> str:

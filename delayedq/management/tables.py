@@ -51,7 +51,7 @@ def console_on(stream: Any, *, no_color: bool = False, force_color: bool = False
     )
 
 
-def _word(state: str) -> str:
+def word(state: str) -> str:
     """A state as the admin calls it."""
     word = pgettext("state", state)
     return _(state) if word == state else word
@@ -75,8 +75,8 @@ def show_schedules(console: Console, schedules: Iterable[KnownSchedule]) -> None
 def _record(known: KnownSchedule) -> Record:
     definition = known.definition
     zone = _zone(definition) if definition else UTC
-    never = {"disabled in the settings": _word("disabled"), "ended": _("never")}
-    following = never.get(known.state, _word(known.state))
+    never = {"disabled in the settings": word("disabled"), "ended": _("never")}
+    following = never.get(known.state, word(known.state))
     return {
         _("schedule"): [Text(known.name, "bold")],
         _("task"): [Text(definition.offer.kind)] if definition else [],
@@ -165,7 +165,7 @@ def _table(*titles: str, leading: int = 0) -> Table:
 def _name(definition: Definition, disabled: set[str]) -> Text:
     """The name, marked if the schedule is disabled in the settings or by an operator."""
     active = definition.enabled and definition.name not in disabled
-    return Text(definition.name if active else f"{definition.name} ({_word('disabled')})", "bold")
+    return Text(definition.name if active else f"{definition.name} ({word('disabled')})", "bold")
 
 
 def _both(moment: datetime, zone: tzinfo) -> list[Text]:
@@ -174,7 +174,7 @@ def _both(moment: datetime, zone: tzinfo) -> list[Text]:
 
 
 def _last(tick: LastTick, zone: tzinfo) -> list[Text]:
-    return [Text(_time(tick.nominal_at, zone)), Text(_word(tick.state), STYLES.get(tick.state, ""))]
+    return [Text(_time(tick.nominal_at, zone)), Text(word(tick.state), STYLES.get(tick.state, ""))]
 
 
 def _time(moment: datetime, zone: tzinfo) -> str:
@@ -224,3 +224,14 @@ def _became(outcome: str, *, dry_run: bool) -> str:
         "refused": (_("refused"), _("would be refused")),
     }
     return words[outcome][dry_run]
+
+
+# list
+
+
+def of_messages(titles: Iterable[str], cells: Iterable[list[str]]) -> Table:
+    """A row for each."""
+    table = _table(*titles)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table

@@ -11,10 +11,10 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from delayedq.admin.finished import query_of
-from delayedq.admin.group_names import name_of
 from delayedq.core.errors import fingerprint
 from delayedq.models import Edit, FinishedMessage, Message
 from delayedq.operations import error_groups
+from delayedq.operations.group_names import name_of
 from tests.admin.given import EDITS, HISTORY, confirm, keys_on, offer, said, text_of
 from tests.admin.given import dead as dead_letter
 

@@ -53,6 +53,16 @@ def test_a_channel_is_paused_and_resumed(store):
     assert run("resume", DELIVER, "--channel", "acme") == f"channel acme of {DELIVER} is not paused.\n"
 
 
+def test_a_channel_that_nobody_knows_is_paused_only_if_it_is_said_to_be_new(store):
+    with pytest.raises(CommandError, match=rf"'{DELIVER}' has no channel 'acne'. Did you mean 'acme'\? .* add --new"):
+        run("pause", DELIVER, "--channel", "acne")
+    with pytest.raises(CommandError, match=rf"'{DELIVER}s' has no channels: .* Did you mean '{DELIVER}'\?"):
+        run("pause", f"{DELIVER}s", "--channel", "acme")
+    assert limits.live(store) == {}
+    run("pause", DELIVER, "--channel", "acne", "--new")
+    assert run("pause", DELIVER, "--channel", "acne") == f"channel acne of {DELIVER} was already paused.\n"
+
+
 def test_a_limit_is_set_and_cleared(store):
     said = run("set", "webhooks", "--concurrency", "9", "--rate", "5", "--per", "10s", "--burst", "1")
     assert said == "webhooks: 9 at once, 5 in 10 s.\n"

@@ -18,9 +18,9 @@ def closed(settings):
     settings.TASKS = {"default": {"BACKEND": BACKEND, "QUEUES": ["default", "mail"]}}
 
 
-def pause(queue):
+def pause(*words):
     err = StringIO()
-    call_command("delayedq", "pause", queue, stdout=StringIO(), stderr=err)
+    call_command("delayedq", "pause", *words, stdout=StringIO(), stderr=err)
     return err.getvalue()
 
 
@@ -38,13 +38,28 @@ def test_a_queue_that_left_the_settings_and_has_messages_is_known(store, closed)
     assert pause("old") == ""
 
 
-def test_where_any_queue_is_taken_a_new_one_is_warned_of(store):
+def test_a_queue_that_nobody_knows_is_paused_only_if_it_is_said_to_be_new(store):
     store.offer(message("a", queue="mail"))
 
-    warned = pause("mial")
-    assert "Warning: no task and no message has the queue 'mial' so far. Did you mean 'mail'?" in warned
-    assert store.paused() == {"mial"}
-    assert pause("mail") == ""
+    with pytest.raises(CommandError, match=r"no queue 'mial'. Did you mean 'mail'\? .* add --new"):
+        pause("mial")
+    assert store.paused() == set()
+    pause("mial", "--new")
+    pause("mail")
+    assert store.paused() == {"mial", "mail"}
+
+
+def test_where_the_settings_name_the_queues_none_is_new(store, closed):
+    with pytest.raises(CommandError, match="There is no queue 'mial'"):
+        pause("mial", "--new")
+    assert store.paused() == set()
+
+
+def test_workers_are_started_for_a_new_queue_with_a_warning(store):
+    store.offer(message("a", queue="mail"))
+    err = StringIO()
+    call_command("run_workers", "--queues", "mial", "--drain", "--no-cron", stderr=err)
+    assert "Warning: no task and no message has the queue 'mial' so far. Did you mean 'mail'?" in err.getvalue()
 
 
 @pytest.mark.parametrize("flag", ["--queues", "--exclude-queues"])

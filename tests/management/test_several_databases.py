@@ -32,12 +32,15 @@ def said(*arguments):
     return out.getvalue()
 
 
-@pytest.mark.parametrize("verb", [["pause", "mail"], ["resume", "mail"], ["prune", "--older-than", "1d"]], ids=" ".join)
+VERBS = ["pause mail", "resume mail", "prune --older-than 1d", "list", "cancel --all --yes", "undo --list", "tail"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
 def test_one_has_to_be_named(stores, verb):
     with pytest.raises(CommandError, match=r"\(default on 'default'; second on 'postgresql'\). Choose with --backend"):
-        said(*verb)
+        said(*verb.split())
     with pytest.raises(CommandError, match="TASKS has no backend 'third' of delayedq; it has default, second"):
-        said(*verb, "--backend", "third")
+        said(*verb.split(), "--backend", "third")
 
 
 def test_a_queue_is_paused_where_it_is(stores):
@@ -48,6 +51,17 @@ def test_a_queue_is_paused_where_it_is(stores):
         said("pause", "night", "--backend", "default")
     assert said("resume", "night", "--backend", "second") == "night is resumed.\n"
     assert second.paused() == set()
+
+
+def test_messages_are_shown_from_all_and_changed_where_they_are(stores):
+    _, second = stores
+    waiting = second.offer(message("a"))
+    assert said("show", "a").startswith(f"#{waiting.id} ")
+    with pytest.raises(CommandError, match="There is no live message with the id or key 'a'"):
+        said("cancel", "a", "--yes", "--backend", "default")
+    assert "Cancel: 1 message changed." in said("cancel", "a", "--yes", "--backend", "second")
+    assert second.lanes() == []
+    assert "There are no edits." in said("undo", "--list", "--backend", "default")
 
 
 def test_history_is_pruned_and_explained_where_it_is(stores):

@@ -1,77 +1,61 @@
-"""`manage.py delayedq`: explain a message, pause and resume queues, prune history, show and run schedules."""
+"""`manage.py delayedq`: the operator's subcommands, which each stand in a module of `delayedq.management`."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
-from django.core.management.base import CommandError
 from django.db import OperationalError, ProgrammingError
 from django.utils.translation import gettext as _
 
 from delayedq.compat import InvalidTaskBackend
 from delayedq.cron.command import CronVerbs
-from delayedq.exceptions import InvalidQueue
-from delayedq.flows.operator import explain_step, steps_of
 from delayedq.limits.command import add_channels, run_channels
 from delayedq.management.backends import all_stores, check_answer, check_tables, chosen_store
 from delayedq.management.development import add_dev, run_dev
-from delayedq.management.doctor import add_json, run_check_pending, run_doctor
+from delayedq.management.doctor import run_check_pending, run_doctor
+from delayedq.management.editing import VERBS, add_change, add_stop, add_undo, run_change, run_stop, run_undo
+from delayedq.management.explaining import add_explain, run_explain
+from delayedq.management.following import add_tail, run_tail
 from delayedq.management.importing import add_import_from, run_import_from
+from delayedq.management.messages import add_list, add_show, run_list, run_show
 from delayedq.management.migrations import MigratedCommand
 from delayedq.management.monitoring import add_health, run_health, show_metrics
 from delayedq.management.pruning import add_prune, run_prune
-from delayedq.management.queues import (
-    check_queues,
-    known_queues,
-    near,
-    pause_others,
-    resume_others,
-    told_paused,
-    told_resumed,
-)
+from delayedq.management.queues import add_pause, known_queues, near, run_pause, run_resume
 from delayedq.management.scaling import add_needed, run_needed
-from delayedq.operations.browsing import PAGE, Selection, by_key, find_ended, find_live, id_in
-from delayedq.operations.explain import explain
-from delayedq.operations.pauses import check_name, pause, resume
-from delayedq.operations.wording import printable
+from delayedq.management.telling import add_json
 from delayedq.store.protocol import BARE
 from delayedq.torture.command import add_torture, run_torture
 
 if TYPE_CHECKING:
-    from argparse import ArgumentParser
+    from argparse import ArgumentParser, _SubParsersAction
     from collections.abc import Callable
 
     from django.core.management.base import CommandParser
 
-    from delayedq.models import FinishedMessage, Message
-    from delayedq.store.base import Store
-
-
-#: What the name of a flow begins with.
-FLOW = "flow:"
+    Subjects = _SubParsersAction[CommandParser]
 
 
 class Command(MigratedCommand):
-    help = "Explains why a message does not run, pauses and resumes queues, prunes history, shows and runs schedules."
+    help = "Lists, explains and changes messages, pauses and resumes queues, prunes history, shows and runs schedules."
 
     def add_arguments(self, parser: CommandParser) -> None:
         subjects = parser.add_subparsers(dest="subject", required=True)
-        explained = subjects.add_parser("explain", help="Why a message, or the steps of a flow, do not run.")
-        explained.add_argument("message", metavar="ID|KEY|flow:ID", help="The beginning of a key is enough.")
+        _add_messages(subjects)
+        add_explain(subjects.add_parser("explain", help="Why a message, or the steps of a flow, do not run."))
         for verb, said in (
             ("pause", "Stop workers from claiming from a queue."),
             ("resume", "Let workers claim from it again."),
         ):
             of_queue = subjects.add_parser(verb, help=said)
-            which = of_queue.add_mutually_exclusive_group(required=True)
-            which.add_argument("queue", metavar="QUEUE", nargs="?")
-            which.add_argument("--task", metavar="PATH", help="Not a queue, but the messages of a task.")
-            which.add_argument("--all", action="store_true", help="All queues of tasks that are known now.")
+            add_pause(verb, of_queue)
             _add_backend(of_queue)
         pruned = subjects.add_parser("prune", help="Delete old history now, also dead letters.")
         add_prune(pruned)
         _add_backend(pruned)
-        subjects.add_parser("metrics", help="Print the metrics of the databases, as Prometheus reads them.")
+        add_json(subjects.add_parser("metrics", help="Print the metrics of the databases, as Prometheus reads them."))
         add_health(subjects.add_parser("health", help="Whether workers can do their work; exit code 1 if not."))
         add_json(subjects.add_parser("doctor", help="What is wrong, and the cure; exit code 1 if anything is."))
         add_json(
@@ -97,95 +81,43 @@ class Command(MigratedCommand):
         return super().execute(*args, **options)
 
     def handle(self, *, subject: str, **options: Any) -> None:
-        verbs: dict[str, Callable[[dict[str, Any]], None]] = {
-            "explain": self._explain,
-            "pause": self._pause,
-            "resume": self._resume,
-            "prune": self._prune,
-            "metrics": lambda _: show_metrics(self.stdout),
-            "health": lambda given: run_health(self.stdout, given),
-            "doctor": lambda given: run_doctor(self.stdout, given),
-            "check-pending": lambda given: run_check_pending(self.stdout, given),
-            "workers-needed": lambda given: run_needed(self.stdout, given),
-            "dev": run_dev,
-            "channels": self._channels,
-            "import-from": lambda given: run_import_from(self.stdout, given),
-            "torture": lambda given: run_torture(self.stdout, given),
-            "cron": CronVerbs(self.stdout).do,
-        }
         try:
-            verbs[subject](options)
+            self._verbs()[subject](options)
+        except BrokenPipeError:  # of a reader such as head, that has read enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         except (InvalidTaskBackend, OperationalError, ProgrammingError):
             for store in all_stores():  # forgotten migrations are the likely reason; it names a backend of TASKS
                 check_tables(store)
                 check_answer(store)
             raise
 
-    def _explain(self, options: dict[str, Any]) -> None:
-        text: str = options["message"]
-        if text.startswith(FLOW):
-            self._explain_flow(text)
-            return
-        found = [(store, message) for store in all_stores() for message in _named(store, text)]
-        candidates = [] if found else [(store, message) for store in all_stores() for message in _begun(store, text)]
-        if not found and not candidates:
-            said = _(
-                "There is no live message with the id or key %(text)r, nor one whose key begins with it, and no ended"
-                " one with that id."
-            )
-            raise CommandError(said % {"text": text})
-        for store, message in found or candidates:
-            name = f"{message.kind} {message.key}" if message.key else message.kind
-            self.stdout.write(f"#{message.pk} {printable(name)}")
-            for answer in [] if len(candidates) > 1 else explain(message, store=store):
-                self.stdout.write(f"  {printable(answer.text)}")
-        if len(candidates) > 1:
-            about = {"number": min(len(candidates), PAGE), "text": printable(text)}
-            more = _(
-                "More than %(number)s messages have a key that begins with %(text)s; name one to have it explained."
-            )
-            these = _("%(number)s messages have a key that begins with %(text)s; name one to have it explained.")
-            self.stdout.write((more if len(candidates) > PAGE else these) % about)
+    def _verbs(self) -> dict[str, Callable[[dict[str, Any]], None]]:
+        out, err = self.stdout, self.stderr
+        return {
+            "list": lambda given: run_list(out, err, given),
+            "show": lambda given: run_show(out, given),
+            **{verb: self._changing(verb) for verb in VERBS},
+            "stop": lambda given: run_stop(out, err, given),
+            "undo": lambda given: run_undo(out, err, given),
+            "tail": lambda given: run_tail(out, err, given),
+            "explain": lambda given: run_explain(out, given),
+            "pause": lambda given: run_pause(out, given),
+            "resume": lambda given: run_resume(out, given),
+            "prune": self._prune,
+            "metrics": lambda given: show_metrics(out, given),
+            "health": lambda given: run_health(out, given),
+            "doctor": lambda given: run_doctor(out, given),
+            "check-pending": lambda given: run_check_pending(out, given),
+            "workers-needed": lambda given: run_needed(out, given),
+            "dev": run_dev,
+            "channels": self._channels,
+            "import-from": lambda given: run_import_from(out, given),
+            "torture": lambda given: run_torture(out, given),
+            "cron": CronVerbs(out).do,
+        }
 
-    def _explain_flow(self, text: str) -> None:
-        id_ = id_in(text.removeprefix(FLOW)) or 0
-        found = [(store, steps) for store in all_stores() if (steps := steps_of(store, id_))]
-        if not found:
-            raise CommandError(_("There is no flow %(name)r.") % {"name": printable(text.removeprefix(FLOW))})
-        for _store, steps in found:
-            for one in steps:
-                self.stdout.write(f"{printable(one.step.name)}: {one.step.state}")
-                self.stdout.write(f"  {printable(explain_step(one, steps))}")
-
-    def _pause(self, options: dict[str, Any]) -> None:
-        store, backends = chosen_store(options["backend"])
-        queue: str | None = options["queue"]
-        if queue is None:
-            self.stdout.write(pause_others(store, options["task"]))
-            return
-        try:
-            check_name(queue)
-            check_queues([queue], backends, self.stderr)
-            paused = pause(queue, store=store)
-        except InvalidQueue as error:
-            raise CommandError(str(error)) from None
-        self.stdout.write(told_paused(queue, paused))
-
-    def _resume(self, options: dict[str, Any]) -> None:
-        queue: str | None = options["queue"]
-        store, _backends = chosen_store(options["backend"])
-        if queue is None:
-            self.stdout.write(resume_others(store, options["task"]))
-            return
-        if not resume(queue, store=store):
-            others = ", ".join(sorted(map(printable, store.paused())))
-            said = (
-                _("%(name)r is not paused; paused: %(others)s.")
-                if others
-                else _("%(name)r is not paused; no queue is.")
-            )
-            raise CommandError(said % {"name": queue, "others": others})
-        self.stdout.write(told_resumed(queue))
+    def _changing(self, verb: str) -> Callable[[dict[str, Any]], None]:
+        return lambda given: run_change(verb, self.stdout, self.stderr, given)
 
     def _channels(self, options: dict[str, Any]) -> None:
         store, _backends = chosen_store(options["backend"])
@@ -202,14 +134,22 @@ class Command(MigratedCommand):
                 self.stderr.write(f"{said}{near(queue, known)}")
 
 
-def _named(store: Store, text: str) -> list[Message | FinishedMessage]:
-    """The messages with this id or key."""
-    return [*find_live(store, text), *find_ended(store, text)]
-
-
-def _begun(store: Store, text: str) -> list[Message]:
-    """Up to PAGE + 1 live messages whose keys begin so."""
-    return by_key(store, text, Selection(as_of=store.now()))
+def _add_messages(subjects: Subjects) -> None:
+    """The verbs of the admin's pages of messages and edits."""
+    for name, said, add in (
+        ("list", "Messages by the filters of the admin; the live ones, or by --state the ended ones.", add_list),
+        ("show", "All of one message: arguments, timeline, why it does not run.", add_show),
+        ("stop", "End running messages as cancelled, and tell their tasks.", add_stop),
+        ("undo", "Take back an edit, also one that was made in the admin.", add_undo),
+        ("tail", "Follow what starts and ends, until Ctrl-C.", add_tail),
+    ):
+        one = subjects.add_parser(name, help=said)
+        add(one)
+        _add_backend(one)
+    for verb, said in VERBS.items():
+        changing = subjects.add_parser(verb, help=said)
+        add_change(verb, changing)
+        _add_backend(changing)
 
 
 def _add_backend(parser: ArgumentParser) -> None:

@@ -1,0 +1,66 @@
+"""A page of a list with its count: what the filters and the search of the admin select, for its pages and the shell."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from delayedq.operations.browsing import Page, SearchResult, ended_page, find, find_ended, id_in, live_page
+from delayedq.operations.counting import LEASED, Count, count_live, counted_ended, counted_live, leased_page
+
+if TYPE_CHECKING:
+    from delayedq.models import FinishedMessage, Message
+    from delayedq.operations.browsing import EndedSelection, Selection
+    from delayedq.store.base import Store
+    from delayedq.store.operator import Position
+
+
+class LiveList(NamedTuple):
+    """One page, with a count if it is the first. `search`: what a search has found; its single page has no count."""
+
+    page: Page[Message]
+    number: Count | None
+    search: SearchResult | None = None
+
+
+class EndedList(NamedTuple):
+    """One page, with a count if it is the first. `by_id`: of it, before its rows, what has the searched text as id."""
+
+    page: Page[FinishedMessage]
+    number: Count | None
+    by_id: list[FinishedMessage]
+
+
+def live_list(store: Store, selection: Selection, after: Position | None = None, *, payload: bool = True) -> LiveList:
+    """The page after a position. `selection.key` is a search. `payload` False: it does not look at payloads."""
+    if selection.key is not None:
+        found = find(store, selection.key, selection, payload=payload)
+        return LiveList(Page(found.messages, None), _number(store, found, selection), found)
+    if selection.state in LEASED:
+        page, number, is_exact = leased_page(store, selection, after)
+        return LiveList(page, Count(number, exact=is_exact or None) if after is None else None)
+    if after is not None:
+        return LiveList(live_page(store, selection, after), None)
+    return LiveList(*counted_live(store, selection))
+
+
+def _number(store: Store, found: SearchResult, selection: Selection) -> Count:
+    """How many messages a search has found, also of those that its page does not show."""
+    if found.is_cut and not found.by_argument:
+        return count_live(store, selection)
+    return Count(len(found.messages), exact=None if found.is_cut else True)
+
+
+def ended_list(store: Store, selection: EndedSelection, before: Position | None = None) -> EndedList:
+    """The page before a position."""
+    if before is not None:
+        return EndedList(ended_page(store, selection, before), None, [])
+    page, count = counted_ended(store, selection)
+    return EndedList(page, count, _by_id(store, selection, page.rows))
+
+
+def _by_id(store: Store, selection: EndedSelection, known: list[FinishedMessage]) -> list[FinishedMessage]:
+    """Messages whose id is the text that was searched as a key: a number can be either."""
+    if selection.key is None or id_in(selection.key) is None:
+        return []
+    ids = {row.pk for row in known}
+    return [row for row in find_ended(store, selection.key) if row.pk not in ids]
