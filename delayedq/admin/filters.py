@@ -46,7 +46,29 @@ STATES = [
 OUTCOMES = [ANY, *((outcome.value, STATE_NAMES[outcome.value]) for outcome in Outcome)]
 
 
-class FilterForm(forms.Form):
+class ListFilter(forms.Form):
+    """The filter of a list: `q` is the search, what else is visible stands in a panel that can be folded."""
+
+    #: The field that tabs choose; "": none. Where a tab is chosen, the panel does not have it.
+    tab = ""
+
+    @property
+    def is_panel_used(self) -> bool:
+        """Whether a filter of the panel is set, or is wrong: then the panel is open."""
+        names = {field.name for field in self.visible_fields()} - {"q", self.tab}
+        return bool(self.errors) or any(self.data.get(name) for name in names)
+
+    @property
+    def problems(self) -> list[str]:
+        """What is wrong with what was given; nothing if it is valid."""
+        return [
+            f"{self.fields[name].label or name.capitalize()}: {problem}" if name in self.fields else str(problem)
+            for name, found in self.errors.items()
+            for problem in found
+        ]
+
+
+class FilterForm(ListFilter):
     q = forms.CharField(label=_("Key or id"), required=False, strip=False, max_length=KEY_LENGTH)
     queue = forms.ChoiceField(label=_("Queue"), required=False)
     kind = forms.ChoiceField(label=_("Task"), required=False)
@@ -87,21 +109,13 @@ class FilterForm(forms.Form):
         return {name: value for name, value in self.cleaned_data.items() if value not in ("", None)}
 
     @property
-    def problems(self) -> list[str]:
-        """What is wrong with what was given; nothing if it is valid."""
-        return [
-            f"{self.fields[name].label or name.capitalize()}: {problem}" if name in self.fields else str(problem)
-            for name, found in self.errors.items()
-            for problem in found
-        ]
-
-    @property
     def said(self) -> list[tuple[str, str]]:
         """The name and value of each filter that is set, to be shown."""
         return [(str(self[name].label), visible(str(self.data[name]))) for name in self.fields if self.data.get(name)]
 
 
 class LiveFilter(FilterForm):
+    tab = "state"
     state = forms.ChoiceField(label=_("State"), choices=STATES, required=False)
 
     field_order = ("q", "state")
@@ -119,6 +133,10 @@ class EndedFilter(FilterForm):
     group = forms.RegexField("^[0-9a-f]{16}$", label=_("Error group"), required=False, widget=forms.HiddenInput)
 
     field_order = ("q", "outcome", "error")
+
+    def __init__(self, data: Any, store: Store) -> None:
+        super().__init__(data, store)
+        self.tab = "outcome" if self.data.get("outcome") == Outcome.FAILED else ""  # of the outcomes, these have a tab
 
     def selection(self) -> EndedSelection:
         """Raises ValidationError."""

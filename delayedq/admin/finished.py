@@ -21,7 +21,7 @@ from delayedq.admin.bulk import SAMPLE, BulkAdmin, BulkChoice, Preview, demand_f
 from delayedq.admin.changes import ENDED_ACTIONS
 from delayedq.admin.charts import seconds
 from delayedq.admin.exports import ExportPages
-from delayedq.admin.filters import EndedFilter, position_in
+from delayedq.admin.filters import EndedFilter, ListFilter, position_in
 from delayedq.admin.group_names import name_of
 from delayedq.admin.lists import chips_of, tabs_of
 from delayedq.admin.moments import when
@@ -68,7 +68,7 @@ ORDERS = [
 ]
 
 
-class ErrorFilter(forms.Form):
+class ErrorFilter(ListFilter):
     q = forms.CharField(label=gettext_lazy("Error or task has"), required=False, max_length=LINE_LENGTH)
     class_name = forms.CharField(label=gettext_lazy("Class"), required=False, max_length=LINE_LENGTH)
     sort = forms.ChoiceField(label=gettext_lazy("Order"), choices=ORDERS, required=False)

@@ -14,6 +14,7 @@ from django.utils.translation import gettext_lazy
 from delayedq import limits
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
+from delayedq.admin.filters import ListFilter
 from delayedq.admin.moments import when
 from delayedq.core.bounds import NAME_LENGTH, is_storable
 from delayedq.cron.admin_form import Duration
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from delayedq.limits.rules import Limit
 
 
-class ChannelFilter(forms.Form):
+class ChannelFilter(ListFilter):
     q = forms.CharField(label=gettext_lazy("Channel"), required=False, strip=False, max_length=NAME_LENGTH)
     queue = forms.CharField(label=gettext_lazy("Queue"), required=False, strip=False, max_length=NAME_LENGTH)
     kind = forms.CharField(label=gettext_lazy("Task"), required=False, strip=False, max_length=NAME_LENGTH)
