@@ -23,7 +23,7 @@ from delayedq.admin.charts import seconds
 from delayedq.admin.exports import ExportPages
 from delayedq.admin.filters import EndedFilter, ListFilter, position_in
 from delayedq.admin.group_names import name_of
-from delayedq.admin.lists import chips_of, tabs_of
+from delayedq.admin.lists import chips_of, paging, skipped_in, tabs_of
 from delayedq.admin.moments import when
 from delayedq.admin.one_message import links_of
 from delayedq.admin.queues import points
@@ -106,7 +106,7 @@ class ErrorPages(BulkAdmin):
 
     def errors_view(self, request: HttpRequest) -> HttpResponse:
         """The first view of the dead letters."""
-        now, asked, skip = self.store.now(), ErrorFilter(request.GET), _skipped(request)
+        now, asked, skip = self.store.now(), ErrorFilter(request.GET), min(skipped_in(request), KNOWN)
         found = ErrorGroups([], 0, is_cut=False, classes=[])
         if asked.is_valid():
             given, reads = asked.cleaned_data, may(request, "view_payload")
@@ -118,28 +118,17 @@ class ErrorPages(BulkAdmin):
             "filter": asked,
             "tabs": tabs_of(request, self.store, now, "errors"),
             "rows": [_group_row(group, now, payload=may(request, "view_payload")) for group in found.groups],
-            "more": found.more,
-            "next": _after(request, skip + SHOWN) if found.more else "",
-            "first": _after(request, 0) if skip else "",
-            "is_cut": found.is_cut,
+            "is_searched_in_part": found.is_cut,
+            "chips": chips_of(asked, request.GET, ""),
             "actions": self.offered_actions(request),
+            **paging(request, skip + SHOWN if found.more else None, _following(found.more) if found.more else ""),
         }
         return self.page(request, "errors.html", _("Dead letters by error"), context)
 
 
-def _skipped(request: HttpRequest) -> int:
-    """How many errors come before the page that the address names."""
-    text = request.GET.get("after", "")
-    return min(int(text), KNOWN) if text.isascii() and text.isdigit() and len(text) < len(str(KNOWN)) + 1 else 0
-
-
-def _after(request: HttpRequest, skip: int) -> str:
-    """The query of the page after so many errors, of the same filter and order."""
-    query = request.GET.copy()
-    query.pop("after", None)
-    if skip:
-        query["after"] = str(skip)
-    return query.urlencode()
+def _following(more: int) -> str:
+    text = ngettext("One more error follows.", "%(more)s more errors follow.", more)
+    return text % {"more": grouped(more)}
 
 
 def query_of(fingerprint: int) -> str:

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.models import LogEntry
 from django.core.exceptions import ImproperlyConfigured
@@ -15,20 +16,35 @@ from django.http import Http404, HttpResponseRedirect
 from django.urls import path, reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext
 
 from delayedq import schedules
 from delayedq.admin.ask import Ask, AskingAdmin, Reply
 from delayedq.admin.base import may, visible
+from delayedq.admin.choices import WithSuggestions
+from delayedq.admin.filters import ANY, ListFilter
+from delayedq.admin.lists import PER_PAGE, chips_of, paging, skipped_in
+from delayedq.admin.marks import STATES
 from delayedq.admin.moments import when
+from delayedq.core.bounds import NAME_LENGTH
 from delayedq.cron.admin_form import ScheduleForm, is_editable
 from delayedq.cron.beat import SETTINGS
 from delayedq.cron.definitions import definitions
-from delayedq.cron.operator import changes, describe, named_schedule, page_of_schedules, recorded, zone_of
+from delayedq.cron.operator import (
+    SchedulePage,
+    ScheduleSelection,
+    changes,
+    describe,
+    named_schedule,
+    page_of_schedules,
+    recorded,
+    zone_of,
+)
 from delayedq.cron.reading import last_ticks
 from delayedq.exceptions import DelayedQError
 from delayedq.models import CronSchedule
-from delayedq.operations.wording import both, exact, span
+from delayedq.operations.wording import both, exact, grouped, span
+from delayedq.tasks import registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -161,11 +177,23 @@ def _time(moment: datetime, zone: tzinfo) -> str:
 # Schedules
 
 
-#: Schedules on a page of the list.
-PER_PAGE = 50
+class ScheduleFilter(ListFilter):
+    q = forms.CharField(label=gettext_lazy("Name has"), required=False, max_length=NAME_LENGTH)
+    kind = forms.CharField(label=gettext_lazy("Task"), required=False, max_length=NAME_LENGTH, widget=WithSuggestions())
+    state = forms.ChoiceField(
+        label=gettext_lazy("State"),
+        required=False,
+        choices=[ANY, ("enabled", gettext_lazy("enabled")), ("disabled", STATES["disabled"])],
+    )
 
-#: Digits of the number of a page.
-DIGITS = 7
+    def selection(self) -> ScheduleSelection | None:
+        """None: what was given is not valid."""
+        if not self.is_valid():
+            return None
+        given = self.cleaned_data
+        return ScheduleSelection(
+            given["q"], given["kind"], {"": None}.get(given["state"], given["state"] == "disabled")
+        )
 
 
 @admin.register(CronSchedule)
@@ -191,14 +219,21 @@ class ScheduleAdmin(AskingAdmin):
         ]
 
     def changelist_view(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        now, number = self.store.now(), request.GET.get("page", "")
-        page = int(number) if number.isdecimal() and len(number) <= DIGITS else 0
-        found = page_of_schedules(self.store, self._settings(request), now, page * PER_PAGE, PER_PAGE)
+        now, first, asked = self.store.now(), skipped_in(request), ScheduleFilter(request.GET)
+        asked.fields["kind"].widget.names = sorted(registered)
+        selection, found = asked.selection(), SchedulePage([], 0)
+        if selection is not None:
+            found = page_of_schedules(self.store, self._settings(request), now, first, PER_PAGE, selection)
+        said = ngettext("%(number)s schedule", "%(number)s schedules", found.total)
         context = {
+            "filter": asked,
+            "chips": chips_of(asked, request.GET, ""),
             "rows": [row_of(known, now) for known in found.schedules],
-            "total": found.total,
-            "page": page,
-            "next_page": page + 1 if (page + 1) * PER_PAGE < found.total else None,
+            **paging(
+                request,
+                first + PER_PAGE if first + PER_PAGE < found.total else None,
+                said % {"number": grouped(found.total)},
+            ),
             "add_url": reverse("admin:delayedq_cronschedule_add") if may(request, "edit_schedule") else "",
         }
         return self.page(request, "schedules.html", _("Cron schedules"), {**context, **(extra_context or {})})
